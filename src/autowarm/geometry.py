@@ -1,0 +1,336 @@
+"""Norms, their duals and the step each one dictates.
+
+A norm-constrained optimizer moves by a *linear minimisation oracle*: of all steps of unit norm it takes the one
+along which the loss falls fastest. Choosing the norm chooses the optimizer (paper, Table "optimizers"):
+
+====================  ==================  ================  =============  =====================
+geometry              norm ‖x‖            dual norm ‖g‖⋆    LMO(g)         κ of an m × n matrix
+====================  ==================  ================  =============  =====================
+`Spectral` (Muon)     largest σᵢ          Σ σᵢ              −U Vᵀ          min(m, n)
+`Sign` (signSGD,Lion) largest \\|entry\\|  Σ \\|entry\\|      −sign(g)       m·n
+`Frobenius` (normSGD) √Σ entry²           √Σ entry²         −g/‖g‖         1
+====================  ==================  ================  =============  =====================
+
+A geometry measures one tensor. `MaxOverLayers` composes them into the norm of a whole model, the largest over its
+tensors; its dual is the sum and its κ is the sum.
+
+Every geometry has a *radius* R, a number or a rule by shape (`RADIUS_RULES`). The unit ball grows by R, so the norm is
+‖x‖/R, the dual R‖g‖⋆, the oracle R·LMO(g) and κ is R²κ. Muon's "learning-rate adjustment" is exactly such a radius.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .orthogonalize import as_matrices, orthogonalize, orthogonalize_each
+
+__all__ = ["RADIUS_RULES", "Frobenius", "Geometry", "MaxOverLayers", "Sign", "Spectral", "resolve", "total_kappa"]
+
+# Radius by (rows m, columns n). The names are those of `torch.optim.Muon(adjust_lr_fn=…)`.
+RADIUS_RULES: dict[str, Callable[[int, int], float]] = {
+    "original": lambda m, n: math.sqrt(max(1.0, m / n)),  # Jordan's Muon
+    "match_rms_adamw": lambda m, n: 0.2 * math.sqrt(max(m, n)),  # Moonlight: the step's RMS is about AdamW's
+    "spectral_unclamped": lambda m, n: math.sqrt(m / n),  # Bernstein, Scion: unit RMS → RMS operator norm
+}
+
+
+def _rows_columns(shape: Sequence[int]) -> tuple[int, int]:
+    """The matrix a tensor is read as: a vector is one column, a convolution's kernel (out, in·k·k)."""
+    if len(shape) < 2:
+        return math.prod(shape), 1
+    return shape[0], math.prod(shape[1:])
+
+
+@dataclass(frozen=True)
+class Geometry(ABC):
+    """A norm on one parameter tensor, with its dual, its linear minimisation oracle and its κ.
+
+    Subclass it, define `_norm`, `_dual`, `_lmo` and `_kappa` for radius 1, and every optimizer, the scheduler and the
+    smoothness probe accept it.
+
+    Args:
+        radius: R > 0, or the name of a rule in `RADIUS_RULES` that gives R by the tensor's shape.
+
+    Raises:
+        ValueError: the radius is not positive and finite, or names no rule.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import Sign
+        >>> g = torch.tensor([[3.0, -4.0]])
+        >>> Sign().dual(g).item(), Sign(radius=0.5).lmo(g).tolist()
+        (7.0, [[-0.5, 0.5]])
+    """
+
+    radius: float | str = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.radius, str):
+            if self.radius not in RADIUS_RULES:
+                raise ValueError(f"unknown radius rule {self.radius!r}: use a number or one of {sorted(RADIUS_RULES)}")
+        elif not (self.radius > 0 and math.isfinite(self.radius)):
+            raise ValueError(f"radius must be a positive finite number, got {self.radius}")
+
+    def norm(self, x: Tensor) -> Tensor:
+        """‖x‖/R, a scalar tensor."""
+        return self._norm(x) / self.radius_of(x.shape)
+
+    def dual(self, g: Tensor) -> Tensor:
+        """The dual norm R‖g‖⋆ = max{⟨g, q⟩ : ‖q‖ ≤ R}, a scalar tensor."""
+        return self._dual(g) * self.radius_of(g.shape)
+
+    def lmo(self, g: Tensor) -> Tensor:
+        """argmin{⟨g, q⟩ : ‖q‖ ≤ R}, of g's shape; zero where g is zero (every q is a minimiser there)."""
+        return self._lmo(g) * self.radius_of(g.shape)
+
+    def kappa(self, shape: Sequence[int]) -> float:
+        """κ = sup{‖u‖²_F : ‖u‖ ≤ R}, R²κ of the unit ball (paper, App. "kappas")."""
+        return self._kappa(tuple(shape)) * self.radius_of(shape) ** 2
+
+    def radius_of(self, shape: Sequence[int]) -> float:
+        """R for a tensor of this shape."""
+        if isinstance(self.radius, str):
+            return RADIUS_RULES[self.radius](*_rows_columns(shape))
+        return float(self.radius)
+
+    def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        """`lmo` of many tensors at once; geometries override it where batching pays."""
+        return [self.lmo(g) for g in gs]
+
+    @abstractmethod
+    def _norm(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _dual(self, g: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _lmo(self, g: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _kappa(self, shape: tuple[int, ...]) -> float: ...
+
+
+@dataclass(frozen=True)
+class Spectral(Geometry):
+    """Largest singular value; dual: nuclear norm; LMO: −UVᵀ. The geometry of Muon.
+
+    A vector counts as one column. A convolution's kernel counts as the matrix (out, in·k·k). With ``stacked=True`` the
+    leading dimensions instead number independent matrices, as in a mixture of experts (experts, m, n): the norm is the
+    largest over them, the dual and κ are sums.
+
+    Args:
+        radius: see `Geometry`.
+        stacked: read leading dimensions as a stack of matrices.
+        method: how `lmo` finds UVᵀ, see `autowarm.orthogonalize`: "svd" (exact) or "newton-schulz" (Muon's).
+        steps: iterations of an iterative method.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import Spectral
+        >>> g = torch.tensor([[3.0, 0.0], [0.0, -4.0]])
+        >>> Spectral().norm(g).item(), Spectral().dual(g).item(), Spectral().kappa((2, 3))
+        (4.0, 7.0, 2.0)
+    """
+
+    stacked: bool = False
+    method: str = "svd"
+    steps: int = 5
+
+    def _matrices(self, x: Tensor) -> Tensor:
+        return as_matrices(x, stacked=self.stacked)
+
+    def _norm(self, x: Tensor) -> Tensor:
+        if x.numel() == 0:
+            return x.new_zeros(())
+        return torch.linalg.matrix_norm(self._matrices(x), ord=2).amax()
+
+    def _dual(self, g: Tensor) -> Tensor:
+        if g.numel() == 0:
+            return g.new_zeros(())
+        return torch.linalg.matrix_norm(self._matrices(g), ord="nuc").sum()
+
+    def _lmo(self, g: Tensor) -> Tensor:
+        return -orthogonalize(self._matrices(g), method=self.method, steps=self.steps).reshape(g.shape)
+
+    def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        matrices = [self._matrices(g) for g in gs]
+        factors = orthogonalize_each(matrices, method=self.method, steps=self.steps)
+        scales = [-self.radius_of(g.shape) for g in gs]
+        return [factor.reshape(g.shape) * scale for factor, g, scale in zip(factors, gs, scales, strict=True)]
+
+    def radius_of(self, shape: Sequence[int]) -> float:
+        return super().radius_of(shape[-2:] if self.stacked else shape)
+
+    def _kappa(self, shape: tuple[int, ...]) -> float:
+        if self.stacked:
+            return math.prod(shape[:-2]) * float(min(shape[-2:]))
+        return float(min(_rows_columns(shape)))
+
+
+@dataclass(frozen=True)
+class Sign(Geometry):
+    """Largest absolute entry; dual: sum of absolute entries; LMO: −sign(g). The geometry of signSGD and Lion.
+
+    Example:
+        >>> from autowarm.geometry import Sign
+        >>> Sign().kappa((4, 8)), Sign(radius=0.5).kappa((4, 8))
+        (32.0, 8.0)
+    """
+
+    def _norm(self, x: Tensor) -> Tensor:
+        return x.abs().amax() if x.numel() else x.new_zeros(())
+
+    def _dual(self, g: Tensor) -> Tensor:
+        return g.abs().sum()
+
+    def _lmo(self, g: Tensor) -> Tensor:
+        return -g.sign()
+
+    def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        signs = list(torch._foreach_sign(list(gs))) if gs else []
+        torch._foreach_mul_(signs, [-self.radius_of(g.shape) for g in gs])
+        return signs
+
+    def _kappa(self, shape: tuple[int, ...]) -> float:
+        return float(math.prod(shape))
+
+
+@dataclass(frozen=True)
+class Frobenius(Geometry):
+    """Root of the sum of squares, its own dual; LMO: −g/‖g‖. The geometry of normSGD.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import Frobenius
+        >>> Frobenius().lmo(torch.tensor([3.0, -4.0])).tolist()
+        [-0.6000000238418579, 0.800000011920929]
+    """
+
+    def _norm(self, x: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(x)
+
+    def _dual(self, g: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(g)
+
+    def _lmo(self, g: Tensor) -> Tensor:
+        return -_unit(g, torch.linalg.vector_norm(g))
+
+    def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        norms = torch._foreach_norm(list(gs)) if gs else []
+        return [_unit(g, norm).mul_(-self.radius_of(g.shape)) for g, norm in zip(gs, norms, strict=True)]
+
+    def _kappa(self, shape: tuple[int, ...]) -> float:
+        return 1.0 if math.prod(shape) else 0.0
+
+
+def _unit(g: Tensor, norm: Tensor) -> Tensor:
+    # Where the norm is zero so is g: dividing by one keeps it zero, without a branch on the device.
+    return g / torch.where(norm > 0, norm, torch.ones_like(norm))
+
+
+_BY_NAME: Mapping[str, type[Geometry]] = {"spectral": Spectral, "sign": Sign, "frobenius": Frobenius}
+
+
+def resolve(geometry: str | Geometry) -> Geometry:
+    """The geometry itself, or the one of this name at radius 1.
+
+    Raises:
+        ValueError: the name is unknown; the message lists the known ones.
+        TypeError: it is neither a name nor a `Geometry`.
+
+    Example:
+        >>> from autowarm.geometry import resolve
+        >>> resolve("sign")
+        Sign(radius=1.0)
+    """
+    if isinstance(geometry, Geometry):
+        return geometry
+    if not isinstance(geometry, str):
+        raise TypeError(f"a geometry is one of {sorted(_BY_NAME)} or a Geometry, got {type(geometry).__name__}")
+    if geometry not in _BY_NAME:
+        raise ValueError(f"unknown geometry {geometry!r}: use one of {sorted(_BY_NAME)} or a Geometry of your own")
+    return _BY_NAME[geometry]()
+
+
+class MaxOverLayers:
+    """The norm of a whole model: the largest over its tensors (paper, Table "optimizers", row "Layer-wise").
+
+    Args:
+        geometries: one for all tensors, or one per tensor (so hybrids are lists).
+
+    Every method takes the model's tensors in order.
+
+    Raises:
+        ValueError: the number of tensors is not the number of geometries.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import MaxOverLayers, Sign, Spectral
+        >>> hybrid = MaxOverLayers([Spectral(), Sign()])
+        >>> tensors = [torch.eye(3), torch.tensor([2.0, -5.0])]
+        >>> hybrid.norm(tensors).item(), hybrid.dual(tensors).item(), hybrid.kappa([(3, 3), (2,)])
+        (5.0, 10.0, 5.0)
+    """
+
+    def __init__(self, geometries: str | Geometry | Sequence[str | Geometry]) -> None:
+        self._one = resolve(geometries) if isinstance(geometries, (str, Geometry)) else None
+        self._each = [] if isinstance(geometries, (str, Geometry)) else [resolve(g) for g in geometries]
+
+    def __repr__(self) -> str:
+        return f"MaxOverLayers({self._one or self._each})"
+
+    def _for(self, count: int) -> list[Geometry]:
+        if self._one is not None:
+            return [self._one] * count
+        if len(self._each) != count:
+            raise ValueError(f"{len(self._each)} geometries were given for {count} tensors: give one, or one for each")
+        return self._each
+
+    def norm(self, xs: Sequence[Tensor]) -> Tensor:
+        """max over layers of ‖xᵢ‖."""
+        return torch.stack([g.norm(x) for g, x in zip(self._for(len(xs)), xs, strict=True)]).amax()
+
+    def dual(self, gs: Sequence[Tensor]) -> Tensor:
+        """Sum over layers of ‖gᵢ‖⋆."""
+        return torch.stack([g.dual(x) for g, x in zip(self._for(len(gs)), gs, strict=True)]).sum()
+
+    def lmo(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        """Each layer's own oracle."""
+        return [g.lmo(x) for g, x in zip(self._for(len(gs)), gs, strict=True)]
+
+    def kappa(self, shapes: Sequence[Sequence[int]]) -> float:
+        """Sum over layers of R²κ."""
+        return sum(g.kappa(shape) for g, shape in zip(self._for(len(shapes)), shapes, strict=True))
+
+
+def total_kappa(params: Iterable[Tensor], geometry: str | Geometry) -> float:
+    """κ of a model in the paper's mode: all its matrices under one geometry.
+
+    Every tensor of two or more dimensions counts once (a tied weight is one tensor), embeddings included; vectors and
+    scalars do not count. For a mixture of geometries and radii use ``MaxOverLayers(...).kappa(shapes)``.
+
+    Args:
+        params: the trained tensors.
+        geometry: a name or a `Geometry`; the paper's has radius 1.
+
+    Returns:
+        κ, dimensionless. The authors' LLaMA-124M with fused query-key-value matrices has 46848 for "spectral",
+        123568128 for "sign" and 61 for "frobenius"; with split ones 65280, the same, and 85.
+
+    Raises:
+        ValueError: there is no tensor of two or more dimensions.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import total_kappa
+        >>> total_kappa(torch.nn.Linear(8, 4).parameters(), "spectral")
+        4.0
+    """
+    unique = {id(p): p for p in params if p.ndim >= 2}
+    if not unique:
+        raise ValueError("κ needs at least one trained tensor of two or more dimensions; pass kappa= to set it yourself")
+    return MaxOverLayers(geometry).kappa([p.shape for p in unique.values()])

@@ -5,6 +5,7 @@ norms both are stated in. The experiments live in `autowarm.lab`, which this pac
 """
 
 from .optim import LMO, Lion, Muon, NormSGD, SignSGD
+from .schedule import AdaptiveWarmup
 
-__all__ = ["LMO", "Lion", "Muon", "NormSGD", "SignSGD"]
+__all__ = ["LMO", "AdaptiveWarmup", "Lion", "Muon", "NormSGD", "SignSGD"]
 __version__ = "0.1.0"

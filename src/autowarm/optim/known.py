@@ -3,12 +3,13 @@
 import warnings
 from dataclasses import replace
 
+from torch import Tensor
 from torch.optim import Optimizer
 
-from ..geometry import Geometry, resolve
+from ..geometry import Geometry, resolve, total_kappa
 from .lmo import LMO
 
-__all__ = ["geometry_of"]
+__all__ = ["geometry_of", "kappa_of"]
 
 # By class name, whatever package it is from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes…
 _BY_CLASS = {
@@ -68,3 +69,22 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
         f"the geometry of {type(optimizer).__name__} is not known: pass geometry='spectral', 'sign', 'frobenius' or a "
         "Geometry of your own, or pass kappa="
     )
+
+
+def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
+    """κ of all matrices an optimizer trains, in the paper's mode: under its main geometry, at radius 1.
+
+    Tensors that one of our optimizers keeps as stacks of matrices (experts) count matrix by matrix.
+
+    Raises:
+        ValueError: there is no matrix among them.
+    """
+    counted: dict[Geometry, list[Tensor]] = {}
+    for group in optimizer.param_groups:
+        own, measured = group.get("geometry"), geometry
+        if isinstance(own, Geometry) and type(own) is type(geometry):
+            measured = replace(own, radius=geometry.radius)
+        counted.setdefault(measured, []).extend(p for p in group["params"] if p.ndim >= 2)
+    if not any(counted.values()):
+        total_kappa([], geometry)  # says what is missing
+    return sum(total_kappa(matrices, measured) for measured, matrices in counted.items() if matrices)

@@ -403,7 +403,7 @@ class AdaptiveWarmup(LRScheduler):
         """
         if state_dict.get("version") != _STATE_VERSION:
             raise ValueError(
-                f"this is no AdaptiveWarmup state of version {_STATE_VERSION}: its version is {state_dict.get('version')!r}"
+                f"no AdaptiveWarmup state of version {_STATE_VERSION}: its version is {state_dict.get('version')!r}"
             )
         saved = state_dict["settings"]
         differ = [

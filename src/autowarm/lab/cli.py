@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(USAGE, end="")
         return 0 if argv else 2
     if argv[0] == "--version":
-        from importlib.metadata import version
+        from autowarm import __version__
 
-        print(version("autowarm"))
+        print(__version__)
         return 0
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -171,7 +171,7 @@ def parse(
     parser.add_argument("--config", metavar="NAME|PATH", help=f"a YAML file, or a preset: {presets}")
     parser.add_class_arguments(config_class)
     parser.epilog = extra or None
-    source = "command line"
+    source = ""
     try:
         if chosen := name or preset:
             values, path = read_yaml(chosen)
@@ -179,7 +179,7 @@ def parse(
             check_keys(values, config_class, source)
             parser.parse_object(values)  # defaults are taken unchecked, so the file is checked on its own
             parser.set_defaults(_leaves(values, config_class))
-        source = "command line"
+        source = ""
         for word in argv:
             key = word.split("=")[0].removeprefix("--")
             if word.startswith("--") and key != "help" and not _known(key, config_class):

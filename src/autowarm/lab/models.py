@@ -1,6 +1,7 @@
 """The networks of the experiments, from transformers, with random weights that depend on the seed alone."""
 
 import math
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -36,3 +37,11 @@ def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
     """Mean cross-entropy, in nats per token, of predicting each next token; computed in float32."""
     logits = model(input_ids=batch[:, :-1], use_cache=False).logits
     return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+
+
+def save_weights(model: nn.Module, folder: Path) -> None:
+    """Writes `model.safetensors` and the `config.json` from which `LlamaForCausalLM.from_pretrained` makes it again."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # one bar a run, for a file written in a millisecond
+    model.save_pretrained(folder)  # type: ignore[operator]

@@ -16,6 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from autowarm import __version__
+
 from .config import CompareConfig, LabError
 from .files import write_json
 
@@ -155,7 +157,8 @@ def environment() -> dict[str, Any]:
     """Versions and machine, without anything that names the user."""
     return {
         "python": platform.python_version(),
-        **{package: version(package) for package in ("torch", "transformers", "tokenizers", "numpy", "autowarm")},
+        "autowarm": __version__,
+        **{package: version(package) for package in ("torch", "transformers", "tokenizers", "numpy")},
         "platform": f"{platform.system()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }

@@ -36,7 +36,7 @@ import autowarm
 from .config import LabError, OptimizerConfig, RunConfig, ScheduleConfig, differences, identity, run_id
 from .data import Corpus, batch, prepare, validation_batches
 from .files import locked, sha256, write_atomically, write_json
-from .models import llama, token_loss
+from .models import llama, save_weights, token_loss
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ def _train(
         "tokens_per_second": round(progress.step * config.batch_size * config.model.seq_len / progress.seconds, 1),
         "warnings": progress.warnings,
     }
-    model.save_pretrained(folder)  # type: ignore[operator]
+    save_weights(model, folder)
     write_json(folder / "result.json", result)
     for checkpoint in folder.glob("checkpoint-*.pt"):
         checkpoint.unlink()  # the run is over: forty runs' optimizer states are not worth their space

@@ -8,7 +8,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from .files import write_atomically
 from .results import Point, Row, Summary
@@ -109,6 +108,7 @@ def _grid(count: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
     lines = math.ceil(count / columns)
     height = PANEL[1] if rows == 1 else PANEL[1] * 0.8 * rows
     figure = Figure(figsize=(PANEL[0] * columns, height * lines), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
     grid = figure.subplots(lines * rows, columns, squeeze=False)
     panels = []
     for index in range(lines * columns):
@@ -162,7 +162,7 @@ def _draw_sweep(axes: Axes, summary: Summary) -> None:
     axes.set_title(summary.title)
     axes.set_xlabel("warm-up length (steps)")
     axes.set_ylabel("final validation loss")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}" if room > 0.05 else f"{value:.4g}"))
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.legend(frameon=False, fontsize="small", loc="upper right")
 
 

@@ -18,8 +18,7 @@ from .files import write_atomically
 from .results import MARGIN, Point, Summary, summarise, verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
-HEADINGS = ("optimizer", "hand-set: best loss", "warm-up", "adaptive: loss", "warm-up", "difference",
-            "Algorithm 1: loss", "warm-up")  # fmt: skip
+HEADINGS = ("optimizer, rate", "best hand-set", "steps", "adaptive", "steps", "difference", "Algorithm 1", "steps")
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,16 @@ def headline(summaries: list[Summary]) -> str:
     of = "its one setting" if len(gaps) == 1 else "both settings" if len(gaps) == 2 else f"all {len(gaps)} settings"
     if level == len(gaps):
         return f"Adaptive warm-up holds the best hand-set one within {MARGIN} nats, or beats it, in {of}"
-    return f"Adaptive warm-up is more than {MARGIN} nats behind the best hand-set one in {len(gaps) - level} of {len(gaps)}"
+    behind = f"{len(gaps) - level} of {len(gaps)} settings"
+    return f"Adaptive warm-up is more than {MARGIN} nats behind the best hand-set one in {behind}"
 
 
 def table(summaries: list[Summary]) -> Table:
     """The same rows for the terminal."""
-    shown = Table(title="Final validation loss (nats per token, mean ± standard error over seeds)")
+    shown = Table(
+        box=None, pad_edge=False, padding=(0, 1), title_justify="left",
+        title="Final validation loss (nats per token, mean ± standard error) and steps of warm-up",
+    )  # fmt: skip
     for index, heading in enumerate(HEADINGS):
         shown.add_column(heading, justify="left" if index == 0 else "right")
     for summary in summaries:
@@ -92,18 +95,23 @@ def cells(summary: Summary) -> list[str]:
     difference = "–"
     if summary.difference is not None:
         gap, error = summary.difference
-        difference = "diverged" if math.isinf(gap) else f"{gap:+.4f}" + (f" ± {error:.4f}" if error == error else "")
-    return [summary.title, *_loss_and_length(summary.best), *_loss_and_length(summary.adaptive), difference,
-            *_loss_and_length(summary.paper)]  # fmt: skip
+        difference = "diverged" if math.isinf(gap) else f"{gap:+.4f}{_plus_minus(error, 4)}"
+    total = summary.cell["steps"]
+    return [f"{summary.name} {summary.cell['lr']:g}", *_loss_and_length(summary.best, total), *_loss_and_length(summary.adaptive, total),
+            difference, *_loss_and_length(summary.paper, total)]  # fmt: skip
 
 
-def _loss_and_length(point: Point | None) -> tuple[str, str]:
+def _loss_and_length(point: Point | None, total: int) -> tuple[str, str]:
     if point is None:
         return "–", "–"
+    length = "all" if point.warmup_steps >= total else f"{point.warmup_steps:.0f}"
     if point.diverged:
-        return f"diverged ({point.diverged} of {len(point.losses)})", f"{point.warmup_steps:.0f}"
-    error = f" ± {point.stderr:.4f}" if point.stderr == point.stderr else ""
-    return f"{point.val_loss:.4f}{error}", f"{point.warmup_steps:.0f}"
+        return f"{point.diverged} of {len(point.losses)} diverged", length
+    return f"{point.val_loss:.3f}{_plus_minus(point.stderr, 3)}", length
+
+
+def _plus_minus(error: float, digits: int) -> str:
+    return f" ± {error:.{digits}f}" if math.isfinite(error) else ""
 
 
 def _data_uri(figure: Figure) -> str:

@@ -65,10 +65,15 @@ class Summary:
     paper: Point | None
 
     @property
-    def title(self) -> str:
-        """The cell in two words."""
+    def name(self) -> str:
+        """The optimizer as its authors spell it."""
         names = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD"}
-        return f"{names.get(self.cell['optimizer'], self.cell['optimizer'])}, peak rate {self.cell['lr']:g}"
+        return names.get(self.cell["optimizer"], self.cell["optimizer"])
+
+    @property
+    def title(self) -> str:
+        """The cell in a few words."""
+        return f"{self.name}, peak rate {self.cell['lr']:g}"
 
     @property
     def best(self) -> Point | None:
@@ -198,25 +203,37 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def verdict(summary: Summary) -> str:
-    """One cell's outcome in a sentence."""
-    best, difference, spread = summary.best, summary.difference, summary.spread
-    if best is None or math.isinf(best.val_loss):
-        return "no hand-set warm-up finished without diverging" if best else "no hand-set warm-up was run"
+    """One cell's outcome in a sentence or two."""
+    best, adaptive = summary.best, summary.adaptive
+    if best is None:
+        return "No hand-set warm-up was run."
+    if math.isinf(best.val_loss):
+        return "Every hand-set warm-up diverged with some seed."
     words = f"best hand-set warm-up {best.warmup_steps:.0f} steps, loss {best.val_loss:.3f}"
-    if difference is not None:
-        gap, error = difference
-        noise = 2 * error if math.isfinite(error) else 0.0
-        if math.isinf(gap):
-            relation = "adaptive diverged"
-        elif abs(gap) <= MARGIN:
-            relation = f"adaptive is level with it ({gap:+.3f} nats, within {MARGIN})"
-        else:
-            relation = f"adaptive is {'better' if gap < 0 else 'worse'} by {abs(gap):.3f} nats"
-            if abs(gap) <= noise:
-                relation += ", which is within the noise"
-        if noise > MARGIN:
-            relation += f"; the noise over seeds, ±{noise:.3f}, is larger than the margin of {MARGIN}"
-        words = f"{relation}; {words}"
-    if spread is not None and len(summary.manual) > 1 and not spread[0] > max(MARGIN, 2 * (spread[1] or 0)):
-        words += "; no hand-set length differs from another by more than the noise, so nothing is shown here"
+    if adaptive is not None and summary.difference is not None:
+        gap, error = summary.difference
+        words = f"adaptive {_words_of(gap, error)}; {words}"
+    words = words[0].upper() + words[1:] + "."
+    if summary.spread is not None and len(summary.manual) > 1:
+        gap, error = summary.spread
+        if gap <= max(MARGIN, _noise(error)):
+            words += f" All hand-set lengths lie within {gap:.3f} nats, no more than the noise: nothing is shown here."
     return words
+
+
+def _words_of(gap: float, error: float) -> str:
+    if math.isinf(gap):
+        return "diverged"
+    amount = f"{abs(gap):.3f}" + (f" ± {error:.3f}" if math.isfinite(error) else "") + " nats"
+    if abs(gap) <= MARGIN:
+        relation = f"is level with the best hand-set one ({'−' if gap < 0 else '+'}{amount})"
+    else:
+        relation = f"is {'better' if gap < 0 else 'worse'} than the best hand-set one by {amount}"
+    if _noise(error) > MARGIN:
+        relation += f", with noise (two standard errors) above the margin of {MARGIN}"
+    return relation
+
+
+def _noise(error: float) -> float:
+    """Two standard errors; none is known from a single seed."""
+    return 2 * error if math.isfinite(error) else 0.0

@@ -28,7 +28,16 @@ from torch import Tensor
 
 from .orthogonalize import as_matrices, orthogonalize, orthogonalize_each
 
-__all__ = ["RADIUS_RULES", "Frobenius", "Geometry", "MaxOverLayers", "Sign", "Spectral", "resolve", "total_kappa"]
+__all__ = [
+    "RADIUS_RULES",
+    "Frobenius",
+    "Geometry",
+    "MaxOverLayers",
+    "Sign",
+    "Spectral",
+    "resolve",
+    "total_kappa",
+]
 
 # Radius by (rows m, columns n). The names are those of `torch.optim.Muon(adjust_lr_fn=…)`.
 RADIUS_RULES: dict[str, Callable[[int, int], float]] = {
@@ -332,5 +341,7 @@ def total_kappa(params: Iterable[Tensor], geometry: str | Geometry) -> float:
     """
     unique = {id(p): p for p in params if p.ndim >= 2}
     if not unique:
-        raise ValueError("κ needs at least one trained tensor of two or more dimensions; pass kappa= to set it yourself")
+        raise ValueError(
+            "κ needs at least one trained tensor of two or more dimensions; pass kappa= to set it yourself"
+        )
     return MaxOverLayers(geometry).kappa([p.shape for p in unique.values()])

@@ -90,16 +90,17 @@ def _polar_svd(G: Tensor) -> Tensor:
     U, S, Vh = torch.linalg.svd(wide, full_matrices=False)
     # Directions that are zero up to rounding have no sign to keep; leaving them out keeps LMO(0) = 0.
     tolerance = max(G.shape[-2:]) * torch.finfo(wide.dtype).eps * S.amax(-1, keepdim=True)
-    return ((U * (S > tolerance).unsqueeze(-2)) @ Vh).to(G.dtype)
+    return ((U * (tolerance < S).unsqueeze(-2)) @ Vh).to(G.dtype)
 
 
 def _newton_schulz(G: Tensor, steps: int, dtype: torch.dtype) -> Tensor:
     a, b, c = JORDAN
     tall = G.shape[-2] > G.shape[-1]
     # The Gram matrix of the short side is the small one.
-    X = (G.mT if tall else G).to(dtype)
+    X = (G.mT if tall else G).to(dtype).reshape(-1, *sorted(G.shape[-2:]))
     X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(steps):
         A = X @ X.mT
-        X = a * X + (b * A + c * A @ A) @ X
-    return (X.mT if tall else X).to(G.dtype)
+        B = torch.baddbmm(A, A, A, beta=b, alpha=c)
+        X = torch.baddbmm(X, B, X, beta=a)
+    return (X.mT if tall else X).to(G.dtype).reshape(G.shape)

@@ -1,0 +1,130 @@
+"""The optimizers without matrix work: signSGD, Lion and normSGD."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from .lmo import LMO, check_betas
+
+__all__ = ["Lion", "NormSGD", "SignSGD"]
+
+
+class SignSGD(LMO):
+    """x ← (1 − λη)x − η·sign(m): LMO in the ℓ∞ norm (paper, App. "optimizers").
+
+    Args:
+        params, lr, weight_decay: see `LMO`.
+        momentum: β of m; 0 gives plain signSGD.
+
+    Example:
+        >>> import torch
+        >>> from autowarm import SignSGD
+        >>> w = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
+        >>> w.grad = torch.tensor([0.3, -7.0])
+        >>> SignSGD([w], lr=0.5).step()
+        >>> w.tolist()
+        [0.5, -0.5]
+    """
+
+    def __init__(
+        self, params: ParamsT, lr: float | Tensor = 1e-4, *, momentum: float = 0.9, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, lr, geometry="sign", momentum=momentum, weight_decay=weight_decay)
+
+
+class Lion(LMO):
+    """Sign steps with two momenta (paper, App. "optimizers", after Chen et al. 2023).
+
+    x ← (1 − λη)x − η·sign(β1·m + (1−β1)·g), then m ← β2·m + (1−β2)·g.
+
+    Args:
+        params, lr, weight_decay: see `LMO`.
+        betas: (β1, β2), both in [0, 1).
+
+    Raises:
+        ValueError: a β outside [0, 1).
+
+    Example:
+        >>> import torch
+        >>> from autowarm import Lion
+        >>> model = torch.nn.Linear(8, 4)
+        >>> model(torch.ones(2, 8)).square().mean().backward()
+        >>> Lion.from_model(model, lr=1e-4).step()
+    """
+
+    _own_options = frozenset({"betas"})
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-4,
+        *,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, geometry="sign", momentum=0.0, weight_decay=weight_decay, betas=betas)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        check_betas("betas", param_group.get("betas", self.defaults["betas"]))
+        super().add_param_group(param_group)
+
+    def _directions(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        beta1, beta2 = group["betas"]
+        momenta = self._momenta(group, params)
+        directions = list(torch._foreach_lerp(grads, momenta, beta1))
+        torch._foreach_lerp_(momenta, grads, 1 - beta2)
+        return directions
+
+
+class NormSGD(LMO):
+    """x ← (1 − λη)x − η·m/‖m‖_F, each tensor by its own norm (paper, App. "optimizers").
+
+    Args:
+        params, lr, weight_decay: see `LMO`.
+        momentum: β of m.
+        momentum_init: "zeros", or "weights" for the authors' code, whose momentum starts as a copy of the weights.
+            That pulls the first steps towards the origin and is behind their published curves.
+
+    Raises:
+        ValueError: an unknown ``momentum_init``.
+
+    Example:
+        >>> import torch
+        >>> from autowarm import NormSGD
+        >>> w = torch.nn.Parameter(torch.zeros(2))
+        >>> w.grad = torch.tensor([3.0, 4.0])
+        >>> NormSGD([w], lr=1.0).step()
+        >>> [round(x, 4) for x in w.tolist()]
+        [-0.6, -0.8]
+    """
+
+    _own_options = frozenset({"momentum_init"})
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-2,
+        *,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        momentum_init: str = "zeros",
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            geometry="frobenius",
+            momentum=momentum,
+            weight_decay=weight_decay,
+            momentum_init=momentum_init,
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        chosen = param_group.get("momentum_init", self.defaults["momentum_init"])
+        if chosen not in ("zeros", "weights"):
+            raise ValueError(f'momentum_init must be "zeros" or "weights", got {chosen!r}')
+        super().add_param_group(param_group)
+
+    def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
+        return p.detach().clone() if group["momentum_init"] == "weights" else torch.zeros_like(p)

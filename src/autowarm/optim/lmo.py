@@ -1,0 +1,217 @@
+"""The one step all our optimizers take; a geometry and a momentum make it Muon, Lion, signSGD or normSGD."""
+
+from collections.abc import Callable
+from typing import Any, Self, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from ..geometry import Geometry, resolve
+from .partition import partition
+
+__all__ = ["LMO"]
+
+
+class LMO(Optimizer):
+    r"""Step by a linear minimisation oracle over a norm ball, with momentum and decoupled weight decay.
+
+    .. math:: m \leftarrow \beta m + (1-\beta) g, \qquad x \leftarrow (1-\lambda\eta)\,x + \eta\,\mathrm{LMO}(m)
+
+    The paper's equations (update_rule_1) and (update_rule_2) with a momentum for the gradient approximation g^t. Each
+    parameter group has its own geometry, so hybrids are groups. ``p.grad`` is never changed.
+
+    Args:
+        params: tensors, named tensors or groups; a group may set any option below.
+        lr: peak rate η > 0, a float or a one-element tensor.
+        geometry: "spectral", "sign", "frobenius" or a `autowarm.geometry.Geometry`, of each tensor.
+        momentum: β in [0, 1).
+        nesterov: hand β·m + (1−β)·g to the oracle instead of m.
+        weight_decay: λ ≥ 0.
+
+    Raises:
+        ValueError: an option is outside its range, or a geometry is unknown.
+
+    Example:
+        >>> import torch
+        >>> from autowarm import LMO
+        >>> layer = torch.nn.Linear(8, 4)
+        >>> opt = LMO([{"params": [layer.weight], "geometry": "spectral"},
+        ...            {"params": [layer.bias], "geometry": "sign"}], lr=0.1)
+        >>> layer(torch.ones(2, 8)).square().mean().backward()
+        >>> opt.step()
+    """
+
+    # Group options that a subclass adds to those above.
+    _own_options: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        *,
+        geometry: str | Geometry = "spectral",
+        momentum: float = 0.95,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        **own: Any,
+    ) -> None:
+        unknown = sorted(own.keys() - self._own_options)
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}")
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "geometry": geometry,
+                "momentum": momentum,
+                "nesterov": nesterov,
+                "weight_decay": weight_decay,
+                **own,
+            },
+        )
+
+    @classmethod
+    def from_model(
+        cls, model: nn.Module, lr: float | Tensor = 1e-3, *, weight_decay: float = 0.1, **options: Any
+    ) -> Self:
+        """Every trained tensor of a model in this optimizer's geometry; weight decay on layers' weights alone.
+
+        Weights of linear and convolution layers decay by λ; embeddings (and heads tied to them), biases and norms do
+        not. See `autowarm.optim.partition` for how they are told apart.
+
+        Raises:
+            ValueError: the model has no trained tensor.
+        """
+        parts = partition(model)
+        groups = [
+            {
+                "params": parts.matrices + parts.stacks + parts.heads,
+                "weight_decay": weight_decay,
+                "role": "weights",
+            },
+            {
+                "params": parts.embeddings + parts.vectors,
+                "weight_decay": 0.0,
+                "role": "embeddings and vectors",
+            },
+        ]
+        return cls([group for group in groups if group["params"]], lr, **options)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; its options are checked and its geometry is resolved from its name."""
+        options = self.defaults | param_group
+        _check_options(options)
+        param_group["geometry"] = resolve(options["geometry"])
+        super().add_param_group(param_group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every tensor that has a gradient.
+
+        Args:
+            closure: recomputes the loss and its gradients, and returns the loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._update(group, params, [p.grad for p in params])
+        return loss
+
+    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        updates = group["geometry"].lmo_each(self._directions(group, params, grads))
+        lr, weight_decay = group["lr"], group["weight_decay"]
+        if weight_decay:
+            torch._foreach_mul_(params, 1 - lr * weight_decay)
+        if isinstance(lr, Tensor):
+            torch._foreach_mul_(updates, lr)
+            torch._foreach_add_(params, updates)
+        else:
+            torch._foreach_add_(params, updates, alpha=lr)
+
+    def _directions(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """What the oracle is asked about: the momentum, brought up to date."""
+        beta = group["momentum"]
+        if not beta:
+            return grads
+        momenta = self._momenta(group, params)
+        torch._foreach_lerp_(momenta, grads, 1 - beta)
+        return list(torch._foreach_lerp(grads, momenta, beta)) if group["nesterov"] else momenta
+
+    def _momenta(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
+        for p in params:
+            if "momentum_buffer" not in self.state[p]:
+                self.state[p]["momentum_buffer"] = self._first_momentum(group, p)
+        return [self.state[p]["momentum_buffer"] for p in params]
+
+    def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
+        return torch.zeros_like(p)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `torch.optim.Optimizer.state_dict`, with geometries as text: it loads with ``weights_only=True``."""
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group["geometry"] = repr(group["geometry"])
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As `torch.optim.Optimizer.load_state_dict`; the geometries must be those of this optimizer.
+
+        Raises:
+            ValueError: a group's geometry is another; the message lists the differences.
+        """
+        geometries = [group["geometry"] for group in self.param_groups]
+        saved = [group.get("geometry") for group in state_dict["param_groups"]]
+        if len(saved) == len(geometries):
+            differ = [
+                f"group {i}: saved {was}, here {now!r}"
+                for i, (was, now) in enumerate(zip(saved, geometries, strict=True))
+                if was != repr(now)
+            ]
+            if differ:
+                raise ValueError("the saved optimizer has other geometries: " + "; ".join(differ))
+        super().load_state_dict(state_dict)
+        for group, geometry in zip(self.param_groups, geometries, strict=True):
+            group["geometry"] = geometry
+
+    def _options_of(self, group: dict[str, Any]) -> list[str]:
+        """The options that bear on this group's step, for `repr`."""
+        return [*(k for k in self.defaults if k not in self._own_options), *sorted(self._own_options)]
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__}("]
+        for group in self.param_groups:
+            size = sum(p.numel() for p in group["params"])
+            described = ", ".join(f"{k}={group[k]}" for k in self._options_of(group))
+            lines.append(f"  {group.get('role', 'tensors')} ({len(group['params'])}; {size:,} parameters): {described}")
+        return "\n".join([*lines, ")"])
+
+
+def check_betas(name: str, betas: tuple[float, float]) -> None:
+    """Raise ValueError unless ``betas`` is a pair of numbers in [0, 1)."""
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"{name} must be two numbers in [0, 1), got {betas}")
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    lr = options["lr"]
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
+    elif not lr > 0:
+        raise ValueError(f"lr must be positive, got {lr}")
+    if not 0 <= options["momentum"] < 1:
+        raise ValueError(f"momentum must be in [0, 1), got {options['momentum']}")
+    if not options["weight_decay"] >= 0:
+        raise ValueError(f"weight_decay must not be negative, got {options['weight_decay']}")

@@ -1,0 +1,164 @@
+"""Muon: matrices step in the spectral norm, the rest by AdamW at the same rate."""
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+from torch.optim.optimizer import ParamsT
+
+from ..geometry import Sign, Spectral
+from .lmo import LMO, check_betas
+from .partition import partition
+
+__all__ = ["Muon"]
+
+
+class Muon(LMO):
+    """LMO in the spectral norm for matrices, AdamW for everything else (paper, App. "optimizers"; Moonlight's form).
+
+    The direction is UVᵀ of the momentum by Newton–Schulz iteration, scaled by the geometry's radius.
+
+    A group with ``algorithm="adamw"`` is updated by PyTorch's AdamW at the group's own ``lr`` and ``weight_decay``,
+    with ``adamw_betas``. `from_model` makes such groups for embeddings, output heads, biases and norms.
+
+    Args:
+        params: matrices (two or more dimensions; a convolution's kernel counts as (out, in·k·k)), or groups.
+        lr: peak rate η > 0, a float or a one-element tensor.
+        momentum: β in [0, 1).
+        nesterov: hand β·m + (1−β)·g to the oracle instead of m.
+        weight_decay: λ ≥ 0.
+        radius: R of each step, a number or a rule by shape. "match_rms_adamw" (Moonlight: 0.2·√max(m, n)) lets Muon use
+            AdamW's rates; "original" is √max(1, m/n); "spectral_unclamped" √(m/n).
+        steps: Newton–Schulz iterations.
+        adamw_betas: β1, β2 of the AdamW groups.
+
+    Raises:
+        ValueError: an option is outside its range, or a tensor of fewer than two dimensions is in a matrix group.
+
+    Example:
+        >>> import torch
+        >>> from autowarm import Muon
+        >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 8))
+        >>> Muon.from_model(model, lr=1e-3)  # doctest: +NORMALIZE_WHITESPACE, +ELLIPSIS
+        Muon(
+          matrices (1; 64 parameters): algorithm=muon, lr=0.001, weight_decay=0.1, geometry=Spectral(...), ...
+          embeddings and vectors (2; 88 parameters): algorithm=adamw, lr=0.001, weight_decay=0.0, ...
+        )
+    """
+
+    _own_options = frozenset({"algorithm", "adamw_betas"})
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        weight_decay: float = 0.0,
+        radius: float | str = "match_rms_adamw",
+        steps: int = 5,
+        adamw_betas: tuple[float, float] = (0.8, 0.999),
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            geometry=Spectral(radius, method="newton-schulz", steps=steps),
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            algorithm="muon",
+            adamw_betas=adamw_betas,
+        )
+
+    @classmethod
+    def from_model(
+        cls, model: nn.Module, lr: float | Tensor = 1e-3, *, weight_decay: float = 0.1, **options: Any
+    ) -> Self:
+        """Muon for a model's hidden matrices, AdamW for its embeddings, output heads, biases and norms.
+
+        Weight decay λ is on the weights of linear and convolution layers alone: not on embeddings (nor on a head tied
+        to one), not on vectors. Stacks of expert matrices are orthogonalised matrix by matrix.
+
+        Raises:
+            ValueError: the model has no hidden matrix to train.
+        """
+        parts = partition(model)
+        if not (parts.matrices or parts.stacks):
+            raise ValueError("Muon needs at least one hidden matrix and this model has none: use AdamW or Lion")
+        spectral = Spectral(
+            options.get("radius", "match_rms_adamw"), method="newton-schulz", steps=options.get("steps", 5)
+        )
+        experts = Spectral(spectral.radius, stacked=True, method=spectral.method, steps=spectral.steps)
+        adamw_part = {"algorithm": "adamw"}
+        groups: list[dict[str, Any]] = [
+            {"params": parts.matrices, "weight_decay": weight_decay, "role": "matrices"},
+            {
+                "params": parts.stacks,
+                "weight_decay": weight_decay,
+                "geometry": experts,
+                "role": "expert stacks",
+            },
+            {"params": parts.heads, "weight_decay": weight_decay, "role": "output heads", **adamw_part},
+            {
+                "params": parts.embeddings + parts.vectors,
+                "weight_decay": 0.0,
+                "role": "embeddings and vectors",
+                **adamw_part,
+            },
+        ]
+        return cls([group for group in groups if group["params"]], lr, **options)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        algorithm = param_group.get("algorithm", self.defaults["algorithm"])
+        check_betas("adamw_betas", param_group.get("adamw_betas", self.defaults["adamw_betas"]))
+        if algorithm == "adamw":
+            # AdamW's step is no oracle's; its entries are of about ±1, so it is measured as sign geometry.
+            param_group["geometry"] = Sign()
+        elif algorithm != "muon":
+            raise ValueError(f'unknown algorithm {algorithm!r} of a group: use "muon" or "adamw"')
+        super().add_param_group(param_group)
+        if algorithm == "muon":
+            group = self.param_groups[-1]
+            too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
+            if too_flat:
+                self.param_groups.pop()
+                raise ValueError(
+                    f"Muon orthogonalises matrices and got tensors of shape {too_flat[:3]}: build it with "
+                    "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
+                )
+
+    def _options_of(self, group: dict[str, Any]) -> list[str]:
+        if group["algorithm"] == "adamw":
+            return ["algorithm", "lr", "weight_decay", "adamw_betas"]
+        return ["algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"]
+
+    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        if group["algorithm"] == "adamw":
+            self._adamw(group, params, grads)
+        else:
+            super()._update(group, params, grads)
+
+    def _adamw(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["step"] = torch.zeros((), dtype=torch.float32)
+                self.state[p]["exp_avg"] = torch.zeros_like(p)
+                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
+        states = [self.state[p] for p in params]
+        adamw(
+            params,
+            grads,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            amsgrad=False,
+            beta1=group["adamw_betas"][0],
+            beta2=group["adamw_betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=1e-8,
+            maximize=False,
+        )

@@ -1,0 +1,7 @@
+"""The schedule: η(Δ) (`Profile`), how the first loss fixes it (`calibrate`), and the scheduler that follows it."""
+
+from .adaptive import AdaptiveWarmup
+from .calibrate import calibrate, objective
+from .profile import Profile
+
+__all__ = ["AdaptiveWarmup", "Profile", "calibrate", "objective"]

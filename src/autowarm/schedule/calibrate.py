@@ -1,0 +1,159 @@
+"""Choosing Δ', once, from the first loss: the profile that is nearest to a customary schedule around its peak.
+
+The objective (paper, eq. constr_3) is, for each candidate Δ',
+
+    J(Δ') = ∫₀^Δ0 exp(−(Δ − Δ')²κ/(2σ_F²)) · ((η(Δ) − η_trgt(Δ))/lr)² dΔ.
+
+It is tiny where the weight is a spike (Lion's is 0.003 wide, on an interval of 7.6). Its integrand has three lengths:
+the weight's width σ = σ_F/√κ, the profile's peak and the interval. All meet at Δ', so each side of it has a rule whose
+nodes crowd towards both of its ends (tanh-sinh), and everything is measured as a distance from Δ' and as a distance
+from the peak's height, so that nothing cancels. Dividing by lr makes the choice independent of it, as it must be.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .profile import Profile
+from .shapes import DECAYS, KINKS, Shape, cosine, decay_shape, linear, warmup_shape
+
+__all__ = ["calibrate", "objective"]
+
+Array = NDArray[np.float64]
+
+# The weight's tails are cut where they are below exp(−w²/2) ≈ 3e-18 of its peak.
+_TAIL = 9.0
+
+
+def calibrate(
+    gap0: float,
+    *,
+    lr: float,
+    div: float,
+    kappa: float,
+    sigma_f2: float = 1e3,
+    target: str | tuple[str | Shape, str | Shape] = "linear-cosine",
+    candidates: int = 1000,
+) -> Profile:
+    """The profile whose Δ' minimises `objective` over equally spaced candidates (paper, Algorithm 1, line 7).
+
+    Args:
+        gap0: Δ0 = f(x0) − f*, in units of the loss.
+        lr: peak rate; Δ' does not depend on it.
+        div: how many times lower the rate starts.
+        kappa: κ of the model in the optimizer's geometry, see `autowarm.geometry.total_kappa`.
+        sigma_f2: σ_F², the variance of a step's Frobenius norm. The paper's experiments use 10³.
+        target: "warmup-decay" by the names in `autowarm.schedule.shapes`, or the pair.
+        candidates: n; the Δ' tried are i·Δ0/(n + 1), i = 1…n.
+
+    Raises:
+        ValueError: a number is outside its range or a name is unknown.
+
+    Example:
+        The authors' LLaMA-124M under Muon, f(x0) = 10.98 and f* = 3.3:
+
+        >>> from autowarm.schedule import calibrate
+        >>> profile = calibrate(10.98 - 3.3, lr=1e-3, div=100.0, kappa=46848)
+        >>> round(profile.peak_gap, 2)
+        2.47
+    """
+    if candidates < 1:
+        raise ValueError(f"candidates must be at least 1, got {candidates}")
+    Profile(lr, div, gap0, gap0 / 2)  # says what is wrong with lr, div or gap0
+    peak_gaps = gap0 * np.arange(1, candidates + 1) / (candidates + 1)
+    values = objective(peak_gaps, gap0, div=div, kappa=kappa, sigma_f2=sigma_f2, target=target)
+    return Profile(lr, div, gap0, float(peak_gaps[np.argmin(values)]))
+
+
+def objective(
+    peak_gaps: ArrayLike,
+    gap0: float,
+    *,
+    div: float,
+    kappa: float,
+    sigma_f2: float = 1e3,
+    target: str | tuple[str | Shape, str | Shape] = "linear-cosine",
+) -> Array:
+    """J(Δ')/lr² of the paper's eq. constr_3 at each Δ', to about 1e-9 relative.
+
+    It may have two minima, between which the minimiser jumps as κ or Δ0 changes: plot it before you trust it.
+
+    Args:
+        peak_gaps: candidates Δ', each within (0, Δ0).
+        gap0, div, kappa, sigma_f2, target: see `calibrate`.
+
+    Returns:
+        An array of the candidates' shape, in units of the loss.
+
+    Raises:
+        ValueError: a number is outside its range or a name is unknown.
+    """
+    peaks = np.asarray(peak_gaps, dtype=np.float64)
+    if not (kappa > 0 and sigma_f2 > 0 and np.isfinite(kappa) and np.isfinite(sigma_f2)):
+        raise ValueError(f"kappa and sigma_f2 must be positive and finite, got {kappa} and {sigma_f2}")
+    if not np.all((peaks > 0) & (peaks < gap0)):
+        raise ValueError(f"every candidate must lie between 0 and the first gap {gap0}")
+    warmup, decay = _target_shapes(target)
+    sigma = np.sqrt(sigma_f2 / kappa)
+    column = peaks.reshape(-1, 1)
+    curvature = (div - 1.0) * gap0 / (gap0 - column) ** 2
+
+    def panel(near: float, far: float, span: Array, side: int, fall: Callable[[Array], Array]) -> Array:
+        """∫ over distances [near·span, far·span] from Δ', above it (side = 1) or below (−1)."""
+        nodes, opposite, weights = _rule()
+        start, end = near * span, np.minimum(far * span, np.maximum(near * span, _TAIL * sigma))
+        away = start + (end - start) * nodes
+        # Below Δ', Δ = Δ' − away is taken from the panel's other end, where it would cancel near Δ = 0.
+        gap = column + away if side > 0 else (column - end) + (end - start) * opposite
+        # Both curves as what they have lost since the peak, 1 − η/lr: near Δ' the difference of two small numbers.
+        lost = away / gap
+        lost *= away
+        lost *= curvature
+        lost /= lost + 1.0
+        lost -= fall(away / span)
+        away /= sigma
+        away *= away
+        away *= -0.5
+        lost *= lost
+        lost *= np.exp(away, out=away)
+        return (end - start)[:, 0] * (lost @ weights)
+
+    total = panel(0.0, 1.0, gap0 - column, 1, lambda p: (1.0 - 1.0 / div) * _fall(warmup, p))
+    # A kink of the decay's shape starts a panel of its own.
+    edges = [0.0, *([KINKS[decay]] if decay in KINKS else []), 1.0]
+    for near, far in pairwise(edges):
+        total += panel(near, far, column, -1, lambda p: _fall(decay, p))
+    return total.reshape(peaks.shape)
+
+
+def _target_shapes(target: str | tuple[str | Shape, str | Shape]) -> tuple[Shape, Shape]:
+    parts: Sequence[str | Shape] = target.split("-") if isinstance(target, str) else target
+    if len(parts) != 2:
+        raise ValueError(f'a target is "warmup-decay", as "linear-cosine", or a pair, got {target!r}')
+    warmup, decay = parts
+    return (warmup if callable(warmup) else warmup_shape(warmup)), decay_shape(decay)
+
+
+def _fall(shape: Shape, p: Array) -> Array:
+    """1 − shape(p), without cancellation near p = 0 for the shapes that are not flat there."""
+    if shape is linear:
+        return p
+    if shape is cosine:
+        return np.sin(0.5 * np.pi * p) ** 2
+    # A function of the user's own may know floats only.
+    return 1.0 - (shape(p) if shape in DECAYS.values() else np.vectorize(shape, otypes=[float])(p))
+
+
+@cache
+def _rule() -> tuple[Array, Array, Array]:
+    """Tanh-sinh on [0, 1] (Takahasi and Mori, 1974): nodes, 1 − nodes, weights.
+
+    Fewer nodes on the near side: it is Δ', where the integrand vanishes like the square of the distance.
+    """
+    t = np.arange(-48, 61) * (3.2 / 60)
+    u = 0.5 * np.pi * np.sinh(t)
+    nodes, rest = 1.0 / (1.0 + np.exp(-2.0 * u)), 1.0 / (1.0 + np.exp(2.0 * u))
+    return nodes, rest, (3.2 / 60) * np.pi * np.cosh(t) * nodes * rest

@@ -1,0 +1,99 @@
+"""From the micro-batches of all ranks to one loss, the same number on every rank."""
+
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["Observation", "reduce_observations"]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One micro-batch's loss, still on its device, and its weight."""
+
+    loss: Tensor | float
+    weight: float
+
+    @classmethod
+    def of(cls, loss: Tensor | float, weight: float) -> Self:
+        """Check and detach.
+
+        Raises:
+            TypeError: the loss is neither a number nor a tensor.
+            ValueError: it has more than one element, or the weight is negative or not finite.
+        """
+        weight = float(weight)
+        if not (weight >= 0 and math.isfinite(weight)):
+            raise ValueError(f"an observation's weight must be finite and not negative, got {weight}")
+        if isinstance(loss, Tensor):
+            if loss.numel() != 1:
+                raise ValueError(
+                    f"a loss has one element, got a tensor of shape {tuple(loss.shape)}: take its mean first"
+                )
+            loss = loss.detach()
+            # A DTensor's value is the whole mesh's.
+            loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
+        else:
+            try:
+                loss = float(loss)
+            except (TypeError, ValueError):
+                raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}") from None
+        return cls(loss, weight)
+
+
+def reduce_observations(
+    observations: Sequence[Observation], group: dist.ProcessGroup | None, agreed: tuple[int, dict[str, Any]]
+) -> float | None:
+    """The weighted mean of the finite losses on all ranks.
+
+    Args:
+        observations: this rank's, possibly none.
+        group: the ranks that take part; None for all, where `torch.distributed` is in use.
+        agreed: the step and the settings, which must be the same on all ranks.
+
+    Returns:
+        The mean; NaN if there were losses and none was finite; None if there were none.
+
+    Raises:
+        RuntimeError: on every rank, if ranks are at different steps or have different settings.
+    """
+    total, weight, bad = 0.0, 0.0, 0.0
+    for seen in observations:
+        loss = float(seen.loss)
+        if not math.isfinite(loss):
+            bad += 1.0
+        elif seen.weight:
+            total += seen.weight * loss
+            weight += seen.weight
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+        total, weight, bad = _over_ranks(total, weight, bad, group, agreed)
+    if weight > 0:
+        return total / weight
+    return math.nan if bad else None
+
+
+def _over_ranks(
+    total: float, weight: float, bad: float, group: dist.ProcessGroup | None, agreed: tuple[int, dict[str, Any]]
+) -> tuple[float, float, float]:
+    step, settings = agreed
+    print_of_settings = float(zlib.crc32(json.dumps(settings, sort_keys=True).encode()))
+    nccl = "nccl" in str(dist.get_backend(group))
+    device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+    mine = torch.tensor([total, weight, bad, float(step), print_of_settings], dtype=torch.float64, device=device)
+    everyone = torch.empty((dist.get_world_size(group), mine.numel()), dtype=mine.dtype, device=device)
+    dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=group)
+    rows = everyone.tolist()
+    for column, what in ((3, "steps"), (4, "settings")):
+        values = [row[column] for row in rows]
+        if len(set(values)) > 1:
+            detail = f" ({[int(v) for v in values]} by rank)" if what == "steps" else f"; this rank's are {settings}"
+            raise RuntimeError(f"ranks disagree: AdaptiveWarmup has different {what} on them{detail}")
+    # Summed in rank order on every rank: the same number to the bit.
+    return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)

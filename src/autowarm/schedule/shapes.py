@@ -1,0 +1,78 @@
+"""How a rate falls away from its peak: the shapes of warm-ups and decays.
+
+A shape maps the distance p ∈ [0, 1] from the peak to the share of the peak rate kept, 1 at p = 0. A decay walks it
+forwards, in time (p = 0 at the switch, 1 at the end) or in the gap (p = 1 − Δ/Δ'); a warm-up walks it backwards.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+__all__ = ["DECAYS", "KINKS", "WARMUPS", "Shape", "decay_shape", "warmup_shape"]
+
+# Takes and returns a float, or an array element by element.
+Shape = Callable
+
+# WSD falls over this last share of its way; the paper's ablation names the schedule, its source the value.
+WSD_FALL = 0.2
+
+
+def linear(p):  # type: ignore[no-untyped-def]
+    """1 − p."""
+    return 1.0 - p
+
+
+def cosine(p):  # type: ignore[no-untyped-def]
+    """(1 + cos πp)/2, written cos²(πp/2), which keeps its relative precision near p = 1."""
+    return math.cos(0.5 * math.pi * p) ** 2 if isinstance(p, float) else np.cos(0.5 * np.pi * p) ** 2
+
+
+def wsd(p):  # type: ignore[no-untyped-def]
+    """Warm-up, stable, decay: 1, then linear to 0 over the last `WSD_FALL`."""
+    if isinstance(p, float):
+        return min(1.0, (1.0 - p) / WSD_FALL)
+    return np.minimum(1.0, (1.0 - p) / WSD_FALL)
+
+
+def wso(p):  # type: ignore[no-untyped-def]
+    """Warm-up, stable, only: 1."""
+    return 1.0 if isinstance(p, float) else np.ones_like(p)
+
+
+WARMUPS: Mapping[str, Shape] = {"linear": linear, "cosine": cosine}
+DECAYS: Mapping[str, Shape] = {"linear": linear, "cosine": cosine, "wsd": wsd, "wso": wso}
+# Where a shape is not smooth: quadrature splits there.
+KINKS: Mapping[Shape, float] = {wsd: 1.0 - WSD_FALL}
+
+
+def warmup_shape(warmup: str) -> Shape:
+    """The warm-up of this name.
+
+    Raises:
+        ValueError: the name is unknown; the message lists the known ones.
+    """
+    return _look_up("warmup", warmup, WARMUPS)
+
+
+def decay_shape(decay: str | Shape) -> Shape:
+    """The decay of this name, or a function of one's own from p to the share of the peak rate kept.
+
+    Raises:
+        ValueError: the name is unknown, or the function is not 1 at p = 0 or leaves [0, 1] at p = ½ or 1.
+    """
+    if not callable(decay):
+        return _look_up("decay", decay, DECAYS)
+    at = [float(decay(p)) for p in (0.0, 0.5, 1.0)]
+    if at[0] != 1.0 or not all(0.0 <= value <= 1.0 for value in at):
+        raise ValueError(
+            f"a decay function maps the share p of the decay gone by to the share of the peak rate kept, 1 at p = 0 "
+            f"and within [0, 1] after; this one gives {at} at p = 0, 0.5, 1"
+        )
+    return decay
+
+
+def _look_up(what: str, name: str, known: Mapping[str, Shape]) -> Shape:
+    if name not in known:
+        raise ValueError(f"unknown {what} {name!r}: use one of {sorted(known)}")
+    return known[name]

@@ -2,7 +2,9 @@
 
 import sys
 
-_EXTRA = {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "tensorboard", "safetensors", "yaml"}
+# Import names of what the extra installs.
+_EXTRA = {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "tensorboard"}
+_EXTRA |= {"safetensors", "yaml"}
 
 
 def main() -> int:
@@ -14,7 +16,8 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        print(f"autowarm: {error.name} is missing. Install the experiments: pip install 'autowarm[lab]'", file=sys.stderr)
+        how = "install the experiments with: pip install 'autowarm[lab]'"
+        print(f"autowarm: {error.name} is missing; {how}", file=sys.stderr)
         return 2
 
 

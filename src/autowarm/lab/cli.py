@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .config import CompareConfig, LabError, PRESETS, RunConfig, check_keys, known_keys, nearest, read_yaml
+from .config import PRESETS, CompareConfig, LabError, RunConfig, check_keys, known_keys, nearest, read_yaml
 
 USAGE = """\
 usage: autowarm COMMAND [options]

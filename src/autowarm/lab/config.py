@@ -136,10 +136,14 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         model, schedule = self.model, self.schedule
-        require(model.heads > 0 and model.width % (2 * model.heads) == 0,
-                f"width must be a multiple of 2·heads (rotary pairs), got width {model.width}, heads {model.heads}")
-        require(256 < model.vocab_size <= 65536,
-                f"vocab_size must be from 257 (bytes and an end mark) to 65536, got {model.vocab_size}")
+        require(
+            model.heads > 0 and model.width % (2 * model.heads) == 0,
+            f"width must be a multiple of 2·heads (rotary pairs), got width {model.width}, heads {model.heads}",
+        )
+        require(
+            256 < model.vocab_size <= 65536,
+            f"vocab_size must be from 257 (bytes and an end mark) to 65536, got {model.vocab_size}",
+        )
         for name in ("layers", "ff", "seq_len"):
             require(getattr(model, name) > 0, f"{name} must be at least 1, got {getattr(model, name)}")
         for name in ("steps", "batch_size", "eval_batches", "checkpoint_every"):
@@ -149,12 +153,16 @@ class RunConfig:
         require(0 < self.optimizer.lr < math.inf, f"lr must be positive and finite, got {self.optimizer.lr}")
         require(schedule.div > 1, f"div must be above 1, got {schedule.div}")
         if schedule.kind == "linear":
-            require(schedule.warmup_steps is not None and 0 <= schedule.warmup_steps < self.steps,
-                    f"a linear schedule needs warmup_steps from 0 to steps − 1 = {self.steps - 1}, "
-                    f"got {schedule.warmup_steps}")
+            require(
+                schedule.warmup_steps is not None and 0 <= schedule.warmup_steps < self.steps,
+                f"a linear schedule needs warmup_steps from 0 to steps − 1 = {self.steps - 1}, "
+                f"got {schedule.warmup_steps}",
+            )
         else:
-            require(schedule.warmup_steps is None,
-                    f"schedule.warmup_steps belongs to kind linear; kind {schedule.kind} finds it itself")
+            require(
+                schedule.warmup_steps is None,
+                f"schedule.warmup_steps belongs to kind linear; kind {schedule.kind} finds it itself",
+            )
         if schedule.kind == "paper":
             require(schedule.target_loss is not None, "the paper's Algorithm 1 needs schedule.target_loss, its f*")
 
@@ -207,8 +215,10 @@ class CompareConfig:
             for name, rates in self.rates.items():
                 for lr in rates:
                     optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=lr)
-                    for schedule in self._schedules():
-                        runs.append(dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed))
+                    runs += [
+                        dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed)
+                        for schedule in self._schedules()
+                    ]
         return list({run.label: run for run in runs}.values())  # two shares may round to the same step
 
     def _schedules(self) -> Iterable[ScheduleConfig]:

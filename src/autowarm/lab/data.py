@@ -92,8 +92,9 @@ def _read(data: DataConfig) -> Iterator[tuple[str, str]]:
         try:
             from pydoc_data.topics import topics
         except ImportError:  # some distributions leave it out; the source alone is enough
-            topics = {}
-        yield from ((f"documentation/{name}", text) for name, text in topics.items())
+            pass
+        else:
+            yield from ((f"documentation/{name}", text) for name, text in topics.items())
     else:
         root, suffixes = Path(data.corpus), {".py", ".md", ".rst", ".txt"}
         if not root.is_dir():
@@ -111,7 +112,8 @@ def _hash(name: str) -> float:
 
 def _select(texts: Iterator[tuple[str, str]], max_bytes: int) -> list[tuple[str, str]]:
     """As many documents as fit, in the order of a hash of their names, which mixes packages and documentation."""
-    chosen, total = [], 0
+    chosen: list[tuple[str, str]] = []
+    total = 0
     for name, text in sorted(texts, key=lambda item: _hash("order " + item[0])):
         total += len(text.encode())
         if total > max_bytes and chosen:
@@ -144,8 +146,8 @@ def _build(texts: list[tuple[str, str]], vocab_size: int, folder: Path) -> None:
         digest = hashlib.sha256()
         for part, documents in parts.items():
             ids: list[int] = []
-            for encoding in tokenizer.encode_batch(documents):
-                ids += [tokenizer.token_to_id(END_OF_TEXT), *encoding.ids]
+            for encoding in tokenizer.encode_batch([END_OF_TEXT + document for document in documents]):
+                ids += encoding.ids
             tokens = np.array(ids, dtype=np.uint16)
             digest.update(tokens.tobytes())
             np.save(scratch / f"{part}.npy", tokens, allow_pickle=False)

@@ -82,9 +82,9 @@ class Display:
         """A run is through."""
         self._close(label)
         outcome = "diverged" if result["diverged"] else f"val loss {result['val_loss']:.4f}"
-        text = f"[{self.done}/{self.total}] {label}  {outcome}  warm-up {result['warmup_steps']}  {result['seconds']:.0f} s"
+        text = f"[{self.done}/{self.total}] {label}  {outcome}  warm-up {result['warmup_steps']}"
         if not self.live:
-            self._line(f"{text}  ETA {self.eta()}")
+            self._line(f"{text}  {result['seconds']:.0f} s  ETA {self.eta()}")
 
     def fail(self, label: str, message: str) -> None:
         """A run ended in an error."""

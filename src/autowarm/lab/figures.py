@@ -41,7 +41,7 @@ def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]
     figure, panels = _grid(len(summaries), rows=2)
     for (top, bottom), summary, some in zip(panels, summaries, curves, strict=True):
         for curve in some:
-            style = {"color": COLOURS[curve.kind], "linestyle": STYLES[curve.kind], "label": curve.label}
+            style: Any = {"color": COLOURS[curve.kind], "linestyle": STYLES[curve.kind], "label": curve.label}
             steps = [row["step"] for row in curve.rows]
             values = [math.nan if row["loss"] is None else row["loss"] for row in curve.rows]
             top.plot(steps, smoothed(values), **style)
@@ -73,7 +73,8 @@ def curves_of(summary: Summary, rows: Sequence[Row], folder: Path) -> list[Curve
             if same and (kind != "linear" or row["warmup_steps"] == point.warmup_steps):
                 found = next((folder / "runs").glob(f"*-{row['id']}"), None)
                 if found and (metrics := read_metrics(found)):
-                    note = f" ({row['warmup_steps']} steps)" if kind != "paper" or row["switched_at"] else " (no switch)"
+                    stuck = kind != "linear" and row["switched_at"] is None
+                    note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} steps)"
                     chosen.append(Curve(kind, label + note, metrics))
     return chosen
 
@@ -164,5 +165,3 @@ def _draw_sweep(axes: Axes, summary: Summary) -> None:
     axes.set_ylabel("final validation loss")
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.legend(frameon=False, fontsize="small", loc="upper right")
-
-

@@ -57,5 +57,6 @@ def locked(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise LabError(f"another process is working in {folder}: wait for it, or choose another folder") from None
+                message = f"another process is working in {folder}: wait for it, or choose another folder"
+                raise LabError(message) from None
         yield

@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from . import figures
 from .files import write_atomically
-from .results import MARGIN, Point, Summary, summarise, verdict
+from .results import MARGIN, Point, Row, Summary, summarise, verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
 HEADINGS = ("optimizer, rate", "best hand-set", "steps", "adaptive", "steps", "difference", "Algorithm 1", "steps")
@@ -56,12 +56,24 @@ def html(results: Mapping[str, Any], summaries: list[Summary], curves: list[list
             (summary.title, _data_uri(figures.curves_figure([summary], [some])))
             for summary, some in zip(summaries, curves, strict=True)
         ],
-        runs=sorted(results["runs"], key=lambda run: (run["optimizer"], run["cell"]["lr"], run["schedule"],
-                                                      run["warmup_steps"], run["seed"])),  # fmt: skip
-        warnings=sorted({text for run in results["runs"] for text in run.get("warnings", [])}),
+        runs=sorted(results["runs"], key=_order),
+        warnings=warnings(results["runs"]),
         config=yaml.safe_dump(results["config"], sort_keys=False, allow_unicode=True),
         margin=MARGIN,
     )
+
+
+def _order(run: Row) -> tuple[Any, ...]:
+    return run["optimizer"], run["cell"]["lr"], run["schedule"], run["warmup_steps"], run["seed"]
+
+
+def warnings(rows: Sequence[Row]) -> list[str]:
+    """What the schedules warned of: one line for each optimizer, rate and schedule, in the words of its first run."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        where = f"{row['optimizer']}, peak rate {row['cell']['lr']:g}, {row['schedule']}"
+        found.setdefault(where, []).extend(row.get("warnings", []))
+    return [f"{where}: {texts[0]}" for where, texts in found.items() if texts]
 
 
 def headline(summaries: list[Summary]) -> str:
@@ -97,8 +109,10 @@ def cells(summary: Summary) -> list[str]:
         gap, error = summary.difference
         difference = "diverged" if math.isinf(gap) else f"{gap:+.4f}{_plus_minus(error, 4)}"
     total = summary.cell["steps"]
-    return [f"{summary.name} {summary.cell['lr']:g}", *_loss_and_length(summary.best, total), *_loss_and_length(summary.adaptive, total),
-            difference, *_loss_and_length(summary.paper, total)]  # fmt: skip
+    best, adaptive, paper = (
+        _loss_and_length(point, total) for point in (summary.best, summary.adaptive, summary.paper)
+    )
+    return [f"{summary.name} {summary.cell['lr']:g}", *best, *adaptive, difference, *paper]
 
 
 def _loss_and_length(point: Point | None, total: int) -> tuple[str, str]:

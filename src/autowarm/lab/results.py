@@ -1,8 +1,8 @@
 """From the rows of finished runs to statistics. Pure functions, no files but `results.json` itself.
 
-Runs of one *cell* (optimizer, peak rate, model, batch size, steps) differ in schedule and seed alone. Within a seed they
-share initial weights and batches, so differences are taken seed by seed: what the seeds have in common cancels.
-A diverged run counts as an infinite loss.
+Runs of one *cell* (optimizer, peak rate, model, batch size, steps) differ in schedule and seed alone. Those of one
+seed share initial weights and batches, so differences are taken seed by seed: what they have in common cancels. A
+diverged run counts as an infinite loss.
 """
 
 import json

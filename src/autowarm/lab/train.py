@@ -21,6 +21,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,17 +87,16 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> 
     if config.kind == "linear":
         warmup = config.warmup_steps or 0
         return LambdaLR(optimizer, lambda step: linear_then_cosine(step, warmup, steps, config.div))
-    make = autowarm.AdaptiveWarmup if config.kind == "adaptive" else autowarm.AdaptiveWarmup.paper
-    scheduler: LRScheduler = make(
+    make: Callable[..., LRScheduler] = autowarm.AdaptiveWarmup
+    if config.kind == "paper":
+        make = autowarm.AdaptiveWarmup.paper
+    return make(
         optimizer, total_steps=steps, target_loss=config.target_loss, div=config.div,
         sigma_f2=config.sigma_f2, peak_gap=config.peak_gap,
     )  # fmt: skip
-    return scheduler
 
 
-def train(
-    config: RunConfig, folder: Path, on_step: Callable[[Progress], bool | None] | None = None
-) -> dict[str, Any]:
+def train(config: RunConfig, folder: Path, on_step: Callable[[Progress], bool | None] | None = None) -> dict[str, Any]:
     """Trains one run to its end, or on to its end where the folder holds an unfinished one.
 
     Args:
@@ -299,12 +299,9 @@ class MetricsLog:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The steps noted so far; a line cut off by a crash ends the list."""
-    rows = []
-    try:
-        for line in (folder / "metrics.jsonl").read_text().splitlines():
-            rows.append(json.loads(line))
-    except (OSError, ValueError):
-        pass
+    rows: list[dict[str, Any]] = []
+    with suppress(OSError, ValueError):
+        rows.extend(json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
     return rows
 
 

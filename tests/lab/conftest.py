@@ -8,13 +8,15 @@ import pytest
 from autowarm.lab.config import DataConfig, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 
 
+WORDS = ["a", "run", "of", "steps", "warms", "up", "and", "then", "its", "rate", "falls", "along", "the", "cosine"]
+
+
 @pytest.fixture(scope="session")
 def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
-    words = "a run of steps warms up and then its rate falls along a cosine to nothing at all".split()
     for index in range(30):
         draw = random.Random(index)
-        (folder / f"text{index}.txt").write_text(" ".join(draw.choice(words) for _ in range(300)))
+        (folder / f"text{index}.txt").write_text(" ".join(draw.choice(WORDS) for _ in range(300)))
     return folder
 
 

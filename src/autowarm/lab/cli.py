@@ -74,10 +74,13 @@ def _compare(argv: list[str]) -> int:
 
     display = Display()
     with display:
-        results = compare(config, display)
+        results, failed = compare(config, display)
         display.note("drawing figures")
         written = _present(Path(config.out), results)
     written()
+    if failed:
+        listed = "\n".join(f"  {label}: {message}" for label, message in failed.items())
+        raise LabError(f"{len(failed)} runs failed (error.txt in their folders says where):\n{listed}")
     return 0
 
 

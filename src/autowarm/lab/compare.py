@@ -7,6 +7,7 @@ A run's folder is named by its id, and a finished run is never made again: calli
 interruption goes on where it stopped, and calling it with another grid makes only the new runs.
 """
 
+import json
 import multiprocessing
 import os
 import queue
@@ -48,7 +49,7 @@ class Event:
     seconds: float
 
 
-def compare(config: CompareConfig, display: Display) -> dict[str, Any]:
+def compare(config: CompareConfig, display: Display) -> tuple[dict[str, Any], dict[str, str]]:
     """Makes every run that is not yet finished, and writes `results.json`.
 
     Args:
@@ -56,10 +57,10 @@ def compare(config: CompareConfig, display: Display) -> dict[str, Any]:
         display: is told of everything that happens.
 
     Returns:
-        The content of `results.json`.
+        The content of `results.json`, and the messages of the runs that failed, by label; they are not in it.
 
     Raises:
-        LabError: a worker died, or runs failed; those that finished are kept.
+        LabError: a worker died, or every run failed; what is finished is kept.
         KeyboardInterrupt: after the workers have stopped at a step boundary with a checkpoint.
     """
     out = Path(config.out)
@@ -73,14 +74,12 @@ def compare(config: CompareConfig, display: Display) -> dict[str, Any]:
         display.begin([(run.label, run.steps) for run in todo], done=len(runs) - len(todo), workers=workers)
         failed = _run_all(todo, folders, workers, display) if todo else {}
         rows = [_result(folders[run.label]) for run in runs if run.label not in failed]
-        if rows:
-            about = {"name": corpus.name, "sha256": corpus.sha256, "tokens": corpus.tokens}
-            results = document(config, about, rows)
-            write_results(out, results)
-    if failed:
-        listed = "\n".join(f"  {label}: {message}" for label, message in failed.items())
-        raise LabError(f"{len(failed)} of {len(runs)} runs failed (error.txt in their folders says where):\n{listed}")
-    return results
+        if not rows:
+            raise LabError(f"every run failed, the first with {next(iter(failed.values()))}")
+        about = {"name": corpus.name, "sha256": corpus.sha256, "tokens": corpus.tokens}
+        results = document(config, about, rows)
+        write_results(out, results)
+    return results, failed
 
 
 def cores() -> int:
@@ -89,8 +88,6 @@ def cores() -> int:
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    import json
-
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return result
 

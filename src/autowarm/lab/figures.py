@@ -156,6 +156,8 @@ def _draw_sweep(axes: Axes, summary: Summary) -> None:
         axes.plot([], [], color=COLOURS["paper"], linestyle=":", label="Algorithm 1: diverged")
     room = max(high - low, 0.01)
     axes.set_ylim(low - 0.08 * room, high + 0.5 * room)  # the head room is the legend's
+    longest = max((point.warmup_steps for point in summary.manual), default=1)
+    axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for the diverged, too, which have no point of their own
     for point in summary.manual:
         if point.diverged:
             axes.annotate("diverged", (point.warmup_steps, 0.02), xycoords=("data", "axes fraction"), rotation=90,

@@ -465,7 +465,7 @@ def test_another_schedule_is_refused_by_its_differences() -> None:
         ({"div": 1.0}, "div must be greater than 1 and finite, got 1.0"),
         ({"sigma_f2": 0.0}, "sigma_f2 must be positive and finite, got 0.0"),
         ({"kappa": -1.0}, "kappa must be positive and finite, got -1.0"),
-        ({"peak_gap": 0.0}, "peak_gap must be positive, got 0.0"),
+        ({"peak_gap": 0.0}, "peak_gap must be positive and finite, got 0.0"),
         ({"target_loss": math.nan}, "target_loss must be finite, got nan"),
         ({"final_ratio": 1.5}, r"final_ratio must be in \[0, 1\], got 1.5"),
         ({"floor": 2.0}, r"floor is a share of the run, in \[0, 1\], or None, got 2.0"),

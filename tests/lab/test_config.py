@@ -106,3 +106,11 @@ def test_an_id_follows_from_all_that_decides_the_numbers() -> None:
     assert run_id(who) != run_id(identity(run, "another"))
     changed = identity(dataclasses.replace(run, steps=7), "corpus")
     assert differences(who, changed) == [f"config.steps: {run.steps} → 7"]
+
+
+def test_options_reach_their_optimizer_alone() -> None:
+    config = CompareConfig(rates={"lion": [1e-3], "muon": [1e-2]}, options={"lion": {"betas": [0.9, 0.95]}})
+    found = {run.optimizer.name: run.optimizer.options for run in config.runs()}
+    assert found == {"lion": {"betas": [0.9, 0.95]}, "muon": {}}
+    with pytest.raises(ValueError, match="options: unknown optimizer 'lyon'; did you mean 'lion'"):
+        CompareConfig(options={"lyon": {}})  # type: ignore[dict-item]

@@ -225,7 +225,12 @@ def _leaves(values: dict[str, Any], config_class: type, prefix: str = "") -> dic
 def _known(key: str, config_class: type) -> bool:
     """Whether an option names a key, or an entry of a key that is a mapping, such as --rates.muon."""
     known = known_keys(config_class)
-    return key.rstrip("+") in known or key.rpartition(".")[0] in {"rates", "optimizer.options", "run.optimizer.options"}
+    return key.rstrip("+") in known or key.rpartition(".")[0] in {
+        "rates",
+        "options",
+        "optimizer.options",
+        "run.optimizer.options",
+    }
 
 
 def _one_line(error: Exception) -> str:

@@ -180,6 +180,7 @@ class CompareConfig:
     Args:
         run: what all runs share; its optimizer's name and rate, its schedule's kind and its seed are filled in.
         rates: the peak rates of each optimizer. Each (optimizer, rate) is compared for itself.
+        options: further keyword arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
         schedules: which kinds to run.
         warmups: the hand-set lengths: below 1 a share of the steps, otherwise steps.
         paper_target_loss: f* for the paper's Algorithm 1.
@@ -192,6 +193,7 @@ class CompareConfig:
     rates: dict[OptimizerName, list[float]] = field(
         default_factory=lambda: {"muon": [3e-3], "lion": [1e-3], "normsgd": [3e-2]}
     )
+    options: dict[OptimizerName, dict[str, Any]] = field(default_factory=dict)
     schedules: list[ScheduleName] = field(default_factory=lambda: ["adaptive", "paper", "linear"])
     warmups: list[float] = field(default_factory=lambda: [1, 0.05, 0.1, 0.2, 0.4])
     paper_target_loss: float = 3.0
@@ -202,8 +204,9 @@ class CompareConfig:
     def __post_init__(self) -> None:
         for name in ("rates", "schedules", "seeds"):
             require(len(getattr(self, name)) > 0, f"{name} must not be empty")
-        for name in self.rates:
-            require(name in OPTIMIZERS, f"rates: unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
+        for key, names in (("rates", self.rates), ("options", self.options)):
+            for name in names:
+                require(name in OPTIMIZERS, f"{key}: unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
         require("linear" not in self.schedules or len(self.warmups) > 0, "warmups must not be empty")
         require(all(w >= 0 for w in self.warmups), f"warmups must not be negative, got {self.warmups}")
         require(self.workers is None or self.workers > 0, f"workers must be at least 1, got {self.workers}")
@@ -213,8 +216,9 @@ class CompareConfig:
         runs = []
         for seed in self.seeds:
             for name, rates in self.rates.items():
+                options = self.run.optimizer.options | self.options.get(name, {})
                 for lr in rates:
-                    optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=lr)
+                    optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=lr, options=options)
                     runs += [
                         dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed)
                         for schedule in self._schedules()

@@ -93,7 +93,7 @@ class AdaptiveWarmup(LRScheduler):
         warmup: str = "linear",
         decay: str | Shape = "cosine",
         final_ratio: float = 0.0,
-        floor: float | None = 0.1,
+        floor: float | None = 0.2,
         smoothing: float = 0.01,
         patience: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,

@@ -34,10 +34,12 @@ class Point:
     Attributes:
         warmup_steps: mean number of updates in warm-up.
         losses: final validation loss by seed; infinite where the run diverged.
+        ended_by_floor: in how many of the runs the time floor, not the loss, ended the warm-up.
     """
 
     warmup_steps: float
     losses: Mapping[int, float]
+    ended_by_floor: int = 0
 
     @property
     def val_loss(self) -> float:
@@ -121,7 +123,8 @@ def _summary(rows: Sequence[Row]) -> Summary:
         if not some:
             return None
         warmup = sum(row["warmup_steps"] for row in some) / len(some)
-        return Point(warmup, {row["seed"]: loss(row) for row in some})
+        floor = sum(row.get("ended_by") == "floor" for row in some)
+        return Point(warmup, {row["seed"]: loss(row) for row in some}, floor)
 
     def of(kind: str, warmup: int | None = None) -> Point | None:
         return point([r for r in rows if r["schedule"] == kind and warmup in (None, r["warmup_steps"])])
@@ -214,6 +217,9 @@ def verdict(summary: Summary) -> str:
         gap, error = summary.difference
         words = f"adaptive {_words_of(gap, error)}; {words}"
     words = words[0].upper() + words[1:] + "."
+    if adaptive is not None and adaptive.ended_by_floor:
+        count, total = adaptive.ended_by_floor, len(adaptive.losses)
+        words += f" In {count} of {total} adaptive runs the time floor, not the loss, ended the warm-up."
     if summary.spread is not None and len(summary.manual) > 1:
         gap, error = summary.spread
         if gap <= max(MARGIN, _noise(error)):

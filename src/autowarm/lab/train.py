@@ -60,6 +60,7 @@ class Progress:
     seconds: float = 0.0
     first_loss: float = math.nan
     switched_at: int | None = None
+    ended_by: str | None = None
     diverged: bool = False
     warnings: list[str] = field(default_factory=list)
 
@@ -175,7 +176,7 @@ def _train(
             if progress.step == 1:
                 progress.first_loss = progress.loss
             if progress.switched_at is None and getattr(scheduler, "phase", None) == "decay":
-                progress.switched_at = progress.step
+                progress.switched_at, progress.ended_by = progress.step, scheduler.ended_by  # type: ignore[attr-defined]
             progress.diverged = not progress.loss <= _EXPLODED * progress.first_loss  # so NaN counts, too
             log.write(progress)
             stop = on_step(progress)
@@ -199,6 +200,7 @@ def _train(
         "val_loss": finite(val_loss),
         "metric": {},
         "switched_at": progress.switched_at,
+        "ended_by": progress.ended_by,
         "diverged": progress.diverged,
         "seconds": round(progress.seconds, 3),
         "tokens_per_second": round(progress.step * config.batch_size * config.model.seq_len / progress.seconds, 1),

@@ -182,12 +182,17 @@ class AdaptiveWarmup(LRScheduler):
     @property
     def phase(self) -> str:
         """ "warmup" or "decay"."""
-        return "decay" if self._rule.done else "warmup"
+        return "decay" if self._rule.ended_by else "warmup"
+
+    @property
+    def ended_by(self) -> str | None:
+        """What ended the warm-up: "gap" (the gap fell below Δ') or "floor"; None while it lasts."""
+        return self._rule.ended_by
 
     @property
     def warmup_steps(self) -> int:
         """How many updates were made, so far or in all, at warm-up rates."""
-        return self._warmup_steps if self._rule.done else self.last_epoch
+        return self._warmup_steps if self._rule.ended_by else self.last_epoch
 
     @property
     def profile(self) -> Profile | None:
@@ -273,12 +278,12 @@ class AdaptiveWarmup(LRScheduler):
         self.last_epoch += tick
         loss = reduce_observations(observations, self.process_group, (self.last_epoch, self._settings))
         self._judge(loss, bool(observations))
-        if not self._rule.done and loss is not None and math.isfinite(loss):
+        if not self._rule.ended_by and loss is not None and math.isfinite(loss):
             self._rule.observe(loss, tick=bool(tick))
             self._share = self._rule.share
-            if self._rule.done:
+            if self._rule.ended_by:
                 self._warmup_steps = self.last_epoch
-        if self._rule.done:
+        if self._rule.ended_by:
             self._share = self._decay_share()
         self._check_horizon()
         self._write()
@@ -313,7 +318,7 @@ class AdaptiveWarmup(LRScheduler):
 
     def _judge(self, loss: float | None, observed: bool) -> None:
         if loss is None:
-            if not self._rule.done:
+            if not self._rule.ended_by:
                 self._warn_once(
                     "unobserved",
                     "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or "
@@ -335,7 +340,7 @@ class AdaptiveWarmup(LRScheduler):
             )
 
     def _check_horizon(self) -> None:
-        if self.last_epoch >= self.total_steps and not self._rule.done:
+        if self.last_epoch >= self.total_steps and not self._rule.ended_by:
             profile = self.profile
             why = (
                 "no finite loss was observed"

@@ -20,7 +20,7 @@ __all__ = ["WarmupRule"]
 
 # f* where none is given: this share of f(x0) is still to be lost. On the paper's setup it makes f* = 3.3.
 _EXPECTED_FALL = 0.7
-_STATE = ("share", "done", "ticks", "target_loss", "_mean", "_weight")
+_STATE = ("share", "ended_by", "ticks", "target_loss", "_mean", "_weight")
 
 
 @dataclass
@@ -37,7 +37,8 @@ class WarmupRule:
 
     Attributes:
         share: η/lr for the next update, in (0, 1].
-        done: whether the peak is reached, for good.
+        ended_by: what ended the warm-up, for good: "gap" (Δ fell below Δ') or "floor" (the ramp was through); None
+            while it lasts.
         profile: η(Δ), from the first loss on. None where the first loss is 0 and f* is not given: then the floor alone
             sets the rate.
     """
@@ -52,7 +53,7 @@ class WarmupRule:
     floor_steps: float | None
     window: float
     share: float = field(init=False)
-    done: bool = field(init=False, default=False)
+    ended_by: str | None = field(init=False, default=None)
     profile: Profile | None = field(init=False, default=None)
     ticks: int = field(init=False, default=0)
     _mean: float = field(init=False, default=0.0)
@@ -74,12 +75,15 @@ class WarmupRule:
         self._weight = keep * self._weight + (1.0 - keep)
         self.ticks += tick
         self.share = self._floor()
-        self.done = self.share >= 1.0
-        if self.profile is not None and not self.done:
+        if self.share >= 1.0:
+            self.ended_by = "floor"
+        elif self.profile is not None:
             gap = self._mean / self._weight - self.fstar
             # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up lasts.
-            self.done = gap < self.profile.peak_gap
-            self.share = 1.0 if self.done else max(self.share, self.profile(gap) / self.lr)
+            if gap < self.profile.peak_gap:
+                self.ended_by, self.share = "gap", 1.0
+            else:
+                self.share = max(self.share, self.profile(gap) / self.lr)
 
     def state_dict(self) -> dict[str, Any]:
         """What changes as losses come, as plain numbers."""

@@ -18,7 +18,7 @@ __all__ = ["nuclear_norm", "spectral_norm"]
 
 _ROWS = 16384  # rows taken into the Gram matrix at once: bounds the float64 copy of a tall matrix
 _SQUARINGS = 22  # the estimate of λ_max is within a factor n^(2^-22) of it
-# Jordan's coefficients lift every σ above 4e-7·‖G‖_F into [0.65, 1.25]; the classical ones then converge to 1, cubically.
+# Jordan's coefficients lift every σ above 4e-7·‖G‖_F into [0.65, 1.25]; the classical ones converge to 1 from there.
 _POLAR = [JORDAN] * 12 + [(15 / 8, -10 / 8, 3 / 8)] * 5
 
 
@@ -97,10 +97,11 @@ def _unit_trace(A: Tensor) -> tuple[Tensor, Tensor]:
 def _sum_by_products(gram: Tensor) -> Tensor:
     """tr((GᵀG)^½) = ⟨Q, GᵀG⟩ with Q → (GᵀG)^(−½), by the iteration that orthogonalizes G, on its Gram matrix."""
     start, scale = _unit_trace(gram)
-    A, Q, eye = start, None, torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    A = start
+    Q = eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     for a, b, c in _POLAR:
         P = a * eye + b * A + c * (A @ A)
-        Q = P if Q is None else Q @ P
+        Q = Q @ P
         A = P @ A @ P
     return (Q * start).sum((-2, -1)) * scale[..., 0, 0].sqrt()
 

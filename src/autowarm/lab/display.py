@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 
 @dataclass
@@ -36,14 +37,15 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4, transient=True) \
-            if self.console.is_terminal else None  # fmt: skip
         self.runs: dict[str, _Run] = {}
         self.active: list[str] = []
         self.done = self.total = 0
         self.started = time.monotonic()
         self.first_news: float | None = None
         self.message = ""
+        self.live: Live | None = None
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
         if self.live:
@@ -111,27 +113,26 @@ class Display:
         if not self.live:
             sys.stdout.flush()
 
-    def _render(self) -> Table:
+    def _render(self) -> Group:
         now = time.monotonic()
         table = Table(box=None, pad_edge=False, expand=False)
         for name, justify in (("run", "left"), ("", "left"), ("step", "right"), ("loss", "right"),
                               ("rate", "right"), ("ETA", "right")):  # fmt: skip
             table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-        for label in self.active:
+        for label in list(self.active):  # drawn by a thread of its own
             run = self.runs[label]
             table.add_row(
                 label, ProgressBar(run.steps, run.step, width=16), f"{run.step}/{run.steps}",
                 f"{run.loss:.3f}", f"{run.lr:.2e}", run.eta(now),
             )  # fmt: skip
         if self.total:
-            made = self.done + sum(self.runs[label].step / self.runs[label].steps for label in self.active)
+            made = self.done + sum(self.runs[label].step / self.runs[label].steps for label in list(self.active))
             table.add_row(
                 "all runs", ProgressBar(self.total, made, width=16), f"{self.done}/{self.total}", "", "",
                 self.eta(), style="bold",
             )  # fmt: skip
-        table.caption = f"{self.message} · {duration(now - self.started)} so far · Ctrl-C keeps what is done"
-        table.caption_justify = "left"
-        return table
+        words = f"{self.message} · {duration(now - self.started)} so far · Ctrl-C keeps what is done"
+        return Group(table, Text(words, style="dim"))
 
 
 def duration(seconds: float) -> str:

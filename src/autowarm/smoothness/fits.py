@@ -108,7 +108,7 @@ def fit(gaps: ArrayLike, smoothness: ArrayLike, model: str = "quadratic", *, non
     residuals = y - _design(x, exponents) @ coefficients
     rss, tss = float(residuals @ residuals), float(np.sum((y - y.mean()) ** 2))
     parameters = len(exponents) + (model == "power")
-    floor = np.finfo(float).eps ** 2 * max(float(y @ y), np.finfo(float).tiny)  # an exact fit has a finite AIC, too
+    floor = max(np.finfo(float).eps ** 2 * float(y @ y), np.finfo(float).tiny)  # an exact fit has a finite AIC, too
     return Fit(
         model=model,
         exponents=exponents,

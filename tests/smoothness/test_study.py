@@ -84,7 +84,7 @@ def test_the_picture_shows_points_and_fits():
     axes = plot_study(found, ax=Figure().subplots(), early=early)
     assert len(axes.collections[0].get_offsets()) == len(found.gaps)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert [label.split(",")[0] for label in labels] == ["quadratic", "linear", "line to the early part"]
+    assert [label.split(",")[0] for label in labels] == ["quadratic", "linear", "linear"]
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):

@@ -29,7 +29,6 @@ from .train import Progress, Watch, train
 SCHEMA = 1
 _COLUMNS = [f.name for f in dataclasses.fields(Point)]
 _DIGITS = 7  # of the points' numbers in a file: float32 has no more
-_EARLY = 0.25  # share of the gap's range, from the top, that counts as the early part
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def _read(stored: dict[str, Any], config: SmoothnessConfig, name: OptimizerName)
         target_loss=config.target_loss,
         window=config.window_of(name),
         val_loss=stored["val_loss"],
-        points=[Point(**{c: math.nan if v is None else v for c, v in zip(_COLUMNS, row, strict=True)}) for row in rows],
+        points=[Point(step, *(math.nan if value is None else value for value in rest)) for step, *rest in rows],
         sharpness=[(step, value) for step, value in stored["sharpness"] if value is not None],
     )
 
@@ -137,16 +136,17 @@ def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[i
 
 
 def studies(found: Measured) -> dict[str, Study]:
-    """Fits to the whole run, to the trimmed run, to the window, and to the early part (the largest gaps) alone."""
-    gaps = [p.loss - found.target_loss for p in found.points]
-    top = max(gaps)
-    early = top - _EARLY * (top - min(gaps))
+    """Fits to the whole run, to the trimmed run, to the window, and to the warm-up alone.
+
+    The warm-up is the part with large gaps and small rates, in which earlier work saw a line.
+    """
     first, last = found.window
+    warmup = found.config["schedule"]["warmup_steps"]
     choices: dict[str, dict[str, Any]] = {
         "full run": {"trim": None},
         "1st–99th percentile": {},
         f"steps {first}–{last}, trimmed": {"window": (first, last)},
-        f"early part (Δ > {early:.2g}), trimmed": {"gap_range": (early, top)},
+        f"warm-up, steps 0–{warmup}, trimmed": {"window": (0, warmup)},
     }
     return {name: study(found.points, found.target_loss, **options) for name, options in choices.items()}
 

@@ -40,7 +40,7 @@ def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = 
     ax.plot(grid, found.linear(grid), color="black", linewidth=1.3, linestyle="--", label=label)
     if early is not None:
         grid = np.linspace(early.gaps.min(), early.gaps.max(), 2)
-        label = f"line to the early part, R² {early.linear.r2:.3f}"
+        label = f"linear, early part, R² {early.linear.r2:.3f}"
         ax.plot(grid, early.linear(grid), color="#CC79A7", linewidth=2, linestyle=":", label=label)
     # A fit may leave the data far behind where there are few points; the points set the scale.
     top, bottom = found.smoothness.max(), found.smoothness.min()

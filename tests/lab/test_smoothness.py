@@ -62,7 +62,7 @@ def test_tables_and_figures(config, tmp_path):
     assert text.count("| full run | 12 |") == 2
     figure = GALLERY["smoothness-lion"].make(Sources(tmp_path, config))
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
-    assert titles == ["lion, 1st–99th percentile", "lion, steps 6–12, trimmed"]
+    assert titles == ["lion, 1st–99th percentile", "lion, warm-up, steps 0–6, trimmed"]
 
 
 def test_the_rate_of_theorem_1_peaks_where_the_paper_says(config, tmp_path):

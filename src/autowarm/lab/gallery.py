@@ -116,11 +116,10 @@ def schedule_lion(sources: Sources) -> Figure:
 def _smoothness(name: OptimizerName) -> Callable[[Sources], Figure]:
     def make(sources: Sources) -> Figure:
         found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json", on_step=sources.on_step)
-        _, trimmed, windowed, early = studies(found).items()
+        _, trimmed, _, warmup = studies(found).items()
         figure, panels = _axes(columns=2, width=5.2, height=3.9)
-        plot_study(trimmed[1], ax=panels[0], early=early[1])
-        plot_study(windowed[1], ax=panels[1])
-        for axes, (label, _) in zip(panels, (trimmed, windowed), strict=True):
+        for axes, (label, fits) in zip(panels, (trimmed, warmup), strict=True):
+            plot_study(fits, ax=axes)
             axes.set_title(f"{found.name}, {label}")
         return figure
 
@@ -136,7 +135,7 @@ def edge_of_stability(sources: Sources) -> Figure:
     """Three curvatures over steps: of the worst direction, of the step's direction, and K in Muon's norms."""
     run = sources.smoothness.run_of("muon")
     path = sources.data / "edge-of-stability.json"
-    found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 30), on_step=sources.on_step)
+    found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 15), on_step=sources.on_step)
     figure, (left, right) = _axes(columns=2, width=4.8)
     sharp = np.array(found.sharpness)
     steps = np.array([p.step for p in found.points])

@@ -126,7 +126,7 @@ def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[i
         nonlocal steps
         if steps % every == 0:
             params = [p for p in probe.model.parameters() if p.requires_grad]
-            top = sharpness(lambda: token_loss(probe.model, tokens), params, iterations=40, tolerance=1e-2)
+            top = sharpness(lambda: token_loss(probe.model, tokens), params, iterations=25, tolerance=1e-2)
             found.append((steps, top))
         steps += 1
         with probe(closure) as loss:
@@ -153,7 +153,7 @@ def studies(found: Measured) -> dict[str, Study]:
 
 def table(name: str, fits: dict[str, Study]) -> str:
     """A Markdown table of fits, and the verdicts under it."""
-    head = ["points taken", "n", "R² constant → line → quadratic", "R² quadratic, K ≥ 0", "K0", "K1", "K2", "K2, 95 %",
+    head = ["points taken", "n", "R² line → quadratic", "R² quadratic, K ≥ 0", "K0", "K1", "K2", "K2, 95 %",
             "AIC line − quadratic", "free ρ"]  # fmt: skip
     lines = [f"**{name}**", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for label, one in fits.items():
@@ -161,15 +161,20 @@ def table(name: str, fits: dict[str, Study]) -> str:
         cells = [
             label,
             str(one.quadratic.count),
-            f"0 → {one.linear.r2:.3f} → {one.quadratic.r2:.3f}",
-            f"{one.nonnegative.r2:.3f}",
+            f"{one.linear.r2:.3f} → {one.quadratic.r2:.3f}",
+            f"{max(one.nonnegative.r2, 0.0):.3f}",
             *(f"{c:.3g}" for c in one.quadratic.coefficients),
             f"[{bend.low:.3g}, {bend.high:.3g}]",
             f"{one.aic_gain:.0f}",
-            "–" if one.power is None else f"{one.power.rho:.2f}",
+            _rho(one),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *(f"- *{label}*: {one.verdict}" for label, one in fits.items())])
+
+
+def _rho(one: Study) -> str:
+    """The free exponent; a dash where no power of the gap helps."""
+    return "–" if one.power is None or one.power.coefficients[1] == 0 else f"{one.power.rho:.1f}"
 
 
 def report(everything: Sequence[Measured]) -> str:

@@ -151,6 +151,8 @@ def _verdict(found: Study) -> str:
         said.append(f"K falls with the gap only below Δ ≈ {-K1 / (2 * K2):.3g}; above, it rises as the gap falls.")
     else:
         said.append("K falls as the gap falls, as assumed.")
+    if found.nonnegative.r2 < 0.5 * quadratic.r2:
+        said.append(f"With K0, K1, K2 ≥ 0, as the theorems ask, R² falls to {max(found.nonnegative.r2, 0.0):.3f}.")
     if found.power is not None and found.power.coefficients[1] > 0:
         said.append(f"With K0, Kρ ≥ 0 and ρ free, ρ = {found.power.rho:.2g} fits best (R² {found.power.r2:.3f}).")
     return " ".join(said)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from .orthogonalize import as_matrices, orthogonalize, orthogonalize_each
+from .singular import nuclear_norm, spectral_norm
 
 __all__ = [
     "RADIUS_RULES",
@@ -155,12 +156,12 @@ class Spectral(Geometry):
     def _norm(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
             return x.new_zeros(())
-        return torch.linalg.matrix_norm(self._matrices(x), ord=2).amax()
+        return spectral_norm(self._matrices(x)).amax()
 
     def _dual(self, g: Tensor) -> Tensor:
         if g.numel() == 0:
             return g.new_zeros(())
-        return torch.linalg.matrix_norm(self._matrices(g), ord="nuc").sum()
+        return nuclear_norm(self._matrices(g)).sum()
 
     def _lmo(self, g: Tensor) -> Tensor:
         return -orthogonalize(self._matrices(g), method=self.method, steps=self.steps).reshape(g.shape)
@@ -294,7 +295,8 @@ class MaxOverLayers:
     def __repr__(self) -> str:
         return f"MaxOverLayers({self._one or self._each})"
 
-    def _for(self, count: int) -> list[Geometry]:
+    def each(self, count: int) -> list[Geometry]:
+        """The geometry of each of this many tensors."""
         if self._one is not None:
             return [self._one] * count
         if len(self._each) != count:
@@ -303,19 +305,19 @@ class MaxOverLayers:
 
     def norm(self, xs: Sequence[Tensor]) -> Tensor:
         """max over layers of ‖xᵢ‖."""
-        return torch.stack([g.norm(x) for g, x in zip(self._for(len(xs)), xs, strict=True)]).amax()
+        return torch.stack([g.norm(x) for g, x in zip(self.each(len(xs)), xs, strict=True)]).amax()
 
     def dual(self, gs: Sequence[Tensor]) -> Tensor:
         """Sum over layers of ‖gᵢ‖⋆."""
-        return torch.stack([g.dual(x) for g, x in zip(self._for(len(gs)), gs, strict=True)]).sum()
+        return torch.stack([g.dual(x) for g, x in zip(self.each(len(gs)), gs, strict=True)]).sum()
 
     def lmo(self, gs: Sequence[Tensor]) -> list[Tensor]:
         """Each layer's own oracle."""
-        return [g.lmo(x) for g, x in zip(self._for(len(gs)), gs, strict=True)]
+        return [g.lmo(x) for g, x in zip(self.each(len(gs)), gs, strict=True)]
 
     def kappa(self, shapes: Sequence[Sequence[int]]) -> float:
         """Sum over layers of R²κ."""
-        return sum(g.kappa(shape) for g, shape in zip(self._for(len(shapes)), shapes, strict=True))
+        return sum(g.kappa(shape) for g, shape in zip(self.each(len(shapes)), shapes, strict=True))
 
 
 def total_kappa(params: Iterable[Tensor], geometry: str | Geometry) -> float:

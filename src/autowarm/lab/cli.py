@@ -10,7 +10,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .config import PRESETS, CompareConfig, LabError, RunConfig, check_keys, known_keys, nearest, read_yaml
+from .config import (
+    PRESETS,
+    CompareConfig,
+    LabError,
+    RunConfig,
+    SmoothnessConfig,
+    check_keys,
+    known_keys,
+    nearest,
+    read_yaml,
+)
 
 USAGE = """\
 usage: autowarm COMMAND [options]
@@ -20,18 +30,23 @@ Learning-rate warm-up that sets itself, for norm-constrained optimizers.
 commands:
   compare         adaptive against hand-set warm-ups: a table, figures, results.json and one HTML report
   train           one run, into a folder of its own
+  smoothness      curvature over the gap along a run of each optimizer: points, fits, verdicts, figures
+  figure NAME     one figure by its name; figure --list names them
   report FOLDER   make the table, the figures and the report of a comparison again
 
 `autowarm COMMAND --help` lists a command's options.
 """
 
 _Config = TypeVar("_Config")
+_MAPPINGS = {"rates", "steps", "options", "windows", "optimizer.options", "run.optimizer.options"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    commands: dict[str, Callable[[list[str]], int]] = {"compare": _compare, "train": _train, "report": _report}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "compare": _compare, "train": _train, "smoothness": _smoothness, "figure": _figure, "report": _report,
+    }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0 if argv else 2
@@ -117,6 +132,63 @@ def _train(argv: list[str]) -> int:
     for text in result["warnings"]:
         print(f"warning: {text}", file=sys.stderr)
     return 0
+
+
+def _smoothness(argv: list[str]) -> int:
+    about = (
+        "Curvature over the gap along a run of each optimizer. Points that are in the folder are not measured again."
+    )
+    config = parse(argv, SmoothnessConfig, "smoothness", about, preset="smoothness-tiny")
+
+    from .files import write_atomically
+    from .smoothness import measured, report
+
+    folder = Path(config.out)
+    runs = [measured(config, name, folder / f"smoothness-{name}.json", on_step=_counter(name)) for name in config.rates]
+    write_atomically(folder / "smoothness.md", report(runs))
+    print(report(runs), end="")
+    for name in config.rates:
+        _draw(f"smoothness-{name}", folder, folder, config)
+    return 0
+
+
+def _figure(argv: list[str]) -> int:
+    about = "One figure by its name, as PNG and SVG. What it is made from is measured first where it is missing."
+    out, argv = _take(argv, "--figures")
+    if "--list" in argv:
+        from .gallery import GALLERY
+
+        for name, entry in GALLERY.items():
+            print(f"{name:<20} {entry.about}")
+        return 0
+    names = argv[:1] if argv and not argv[0].startswith("-") else []
+    extra = (
+        "  NAME                  the figure, first of all; --list names them\n  --figures FOLDER      default figures\n"
+    )
+    rest = argv[len(names) :]
+    config = parse(rest, SmoothnessConfig, "figure NAME", about, preset="smoothness-tiny", extra=extra)
+    if not names:
+        raise UsageError("figure needs a name; autowarm figure --list names them")
+    _draw(names[0], Path(config.out), Path(out or "figures"), config)
+    return 0
+
+
+def _draw(name: str, data: Path, out: Path, config: SmoothnessConfig) -> None:
+    from .figures import save
+    from .gallery import GALLERY, Sources
+
+    if name not in GALLERY:
+        raise UsageError(f"unknown figure {name!r}; {nearest(name, GALLERY)}")
+    for path in save(GALLERY[name].make(Sources(data, config, _counter(name))), out / name):
+        print(path)
+
+
+def _counter(name: str) -> Callable[[Any], None]:
+    def on_step(progress: Any) -> None:
+        if progress.step % 50 == 0:
+            print(f"{name}: step {progress.step}  loss {progress.loss:.4f}", file=sys.stderr, flush=True)
+
+    return on_step
 
 
 def _report(argv: list[str]) -> int:
@@ -225,12 +297,7 @@ def _leaves(values: dict[str, Any], config_class: type, prefix: str = "") -> dic
 def _known(key: str, config_class: type) -> bool:
     """Whether an option names a key, or an entry of a key that is a mapping, such as --rates.muon."""
     known = known_keys(config_class)
-    return key.rstrip("+") in known or key.rpartition(".")[0] in {
-        "rates",
-        "options",
-        "optimizer.options",
-        "run.optimizer.options",
-    }
+    return key.rstrip("+") in known or key.rpartition(".")[0] in _MAPPINGS
 
 
 def _one_line(error: Exception) -> str:

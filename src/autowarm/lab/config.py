@@ -238,6 +238,55 @@ class CompareConfig:
                     yield dataclasses.replace(base, kind="linear", warmup_steps=steps)
 
 
+@dataclass(frozen=True)
+class SmoothnessConfig:
+    """Curvature over the gap along one run of each optimizer (paper, Table "assumption_hyperparams").
+
+    Args:
+        run: what all runs share; its schedule must be linear. Optimizer and steps are filled in.
+        rates: the peak rate of each optimizer; these optimizers are run.
+        steps: updates of each optimizer's run; where one is missing, `run.steps`.
+        options: further keyword arguments of each optimizer's `from_model`.
+        windows: steps [first, last) of each optimizer's windowed fit; where one is missing, the steps after warm-up.
+        every: every n-th step is measured.
+        target_loss: f*.
+        out: folder of the points, the fits and the figures.
+    """
+
+    run: RunConfig = field(default_factory=RunConfig)
+    rates: dict[OptimizerName, float] = field(default_factory=lambda: {"lion": 1e-3, "muon": 3e-3, "normsgd": 3e-2})
+    steps: dict[OptimizerName, int] = field(default_factory=dict)
+    options: dict[OptimizerName, dict[str, Any]] = field(default_factory=dict)
+    windows: dict[OptimizerName, list[int]] = field(default_factory=dict)
+    every: int = 1
+    target_loss: float = 0.0
+    out: str = "runs/smoothness"
+
+    def __post_init__(self) -> None:
+        require(len(self.rates) > 0, "rates must not be empty")
+        require(self.every > 0, f"every must be at least 1, got {self.every}")
+        require(self.run.schedule.kind == "linear", f"the schedule must be linear, got {self.run.schedule.kind}")
+        for key in ("rates", "steps", "options", "windows"):
+            for name in getattr(self, key):
+                require(name in OPTIMIZERS, f"{key}: unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
+        for name, window in self.windows.items():
+            require(len(window) == 2 and window[0] < window[1],
+                    f"windows.{name} must be two steps, [first, last), got {window}")  # fmt: skip
+
+    def run_of(self, name: OptimizerName) -> RunConfig:
+        """The run of one optimizer."""
+        if name not in self.rates:
+            raise LabError(f"rates has no {name}; {nearest(name, self.rates)}")
+        options = {**self.run.optimizer.options, **self.options.get(name, {})}
+        optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=self.rates[name], options=options)
+        return dataclasses.replace(self.run, optimizer=optimizer, steps=self.steps.get(name, self.run.steps))
+
+    def window_of(self, name: OptimizerName) -> tuple[int, int]:
+        """Steps [first, last) of the windowed fit."""
+        first, last = self.windows.get(name, [self.run.schedule.warmup_steps or 0, self.run_of(name).steps])
+        return first, last
+
+
 def require(condition: bool, message: str) -> None:
     """Raises ValueError unless the condition holds."""
     if not condition:

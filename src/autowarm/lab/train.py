@@ -20,11 +20,12 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import yaml
@@ -40,6 +41,9 @@ from .files import locked, sha256, write_atomically, write_json
 from .models import llama, save_weights, token_loss
 
 logger = logging.getLogger(__name__)
+
+# What surrounds an update: it is given the forward and backward pass, runs it, and hands over the loss.
+Watch: TypeAlias = Callable[[Callable[[], Tensor]], AbstractContextManager[Tensor]]
 
 _CLASSES = {"muon": "Muon", "lion": "Lion", "signsgd": "SignSGD", "normsgd": "NormSGD"}
 _KEPT_CHECKPOINTS = 2
@@ -97,13 +101,20 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> 
     )  # fmt: skip
 
 
-def train(config: RunConfig, folder: Path, on_step: Callable[[Progress], bool | None] | None = None) -> dict[str, Any]:
+def train(
+    config: RunConfig,
+    folder: Path,
+    on_step: Callable[[Progress], bool | None] | None = None,
+    watch: Callable[[nn.Module, Optimizer], Watch] | None = None,
+) -> dict[str, Any]:
     """Trains one run to its end, or on to its end where the folder holds an unfinished one.
 
     Args:
         config: the run.
         folder: its folder, made if need be.
         on_step: called after each step; returning True stops the run there, to be continued by a later call.
+        watch: makes an observer of the updates, such as `autowarm.smoothness.Probe`. It must not disturb them; what it
+            sees is no part of a checkpoint.
 
     Returns:
         The run's result, as in its `result.json`.
@@ -117,7 +128,7 @@ def train(config: RunConfig, folder: Path, on_step: Callable[[Progress], bool | 
         who = json.loads(json.dumps(identity(config, corpus.sha256)))
         if (result := _resume_or_claim(folder, who)) is not None:
             return result
-        return _train(config, folder, who, corpus, on_step or (lambda progress: None))
+        return _train(config, folder, who, corpus, on_step or (lambda progress: None), watch or (lambda *_: _unwatched))
 
 
 def _train(
@@ -126,6 +137,7 @@ def _train(
     who: dict[str, Any],
     corpus: Corpus,
     on_step: Callable[[Progress], bool | None],
+    watch: Callable[[nn.Module, Optimizer], Watch],
 ) -> dict[str, Any]:
     torch.manual_seed(config.seed)
     model = llama(config.model, config.seed)
@@ -152,6 +164,7 @@ def _train(
         ours = {str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)}
         progress.warnings = sorted(ours | set(progress.warnings))
 
+    watched = watch(model, optimizer)
     log = MetricsLog(folder, progress.step)
     clock = time.perf_counter() - progress.seconds
     with log, warnings.catch_warnings(record=True) as caught:
@@ -161,11 +174,10 @@ def _train(
             tokens = torch.from_numpy(
                 batch(corpus.train, config.seed, progress.step, config.batch_size, config.model.seq_len)
             )
-            loss = token_loss(model, tokens)
-            loss.backward()
-            if config.clip:
-                nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-            optimizer.step()
+            with watched(partial(backward, model, tokens)) as loss:
+                if config.clip:
+                    nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+                optimizer.step()
             rate = optimizer.param_groups[0]["lr"]
             advance(scheduler, loss.detach())
             optimizer.zero_grad()
@@ -211,6 +223,18 @@ def _train(
     for checkpoint in folder.glob("checkpoint-*.pt"):
         checkpoint.unlink()  # the run is over: forty runs' optimizer states are not worth their space
     return result
+
+
+def backward(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Forward and backward pass; the loss."""
+    loss = token_loss(model, tokens)
+    loss.backward()
+    return loss
+
+
+@contextmanager
+def _unwatched(forward_backward: Callable[[], Tensor]) -> Iterator[Tensor]:
+    yield forward_backward()
 
 
 def advance(scheduler: LRScheduler, loss: Tensor) -> None:

@@ -1,0 +1,149 @@
+"""Figures by name, for `autowarm figure NAME`. One decorated function is one figure.
+
+A figure that needs measurements finds them in `Sources.data`, and makes them there if they are missing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.schedule import Profile, calibrate
+from autowarm.smoothness import plot_study
+
+from .config import OptimizerName, SmoothnessConfig
+from .smoothness import measured, studies
+from .train import Progress
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What figures are made from.
+
+    Attributes:
+        data: folder of measurements.
+        smoothness: the runs that measure them.
+        on_step: called after each step of a run.
+    """
+
+    data: Path
+    smoothness: SmoothnessConfig
+    on_step: Callable[[Progress], None] | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the gallery: how it is made and what it shows."""
+
+    make: Callable[[Sources], Figure]
+    about: str
+
+
+GALLERY: dict[str, Picture] = {}
+
+
+def picture(name: str, about: str) -> Callable[[Callable[[Sources], Figure]], Callable[[Sources], Figure]]:
+    """Enters a function into the gallery."""
+
+    def enter(make: Callable[[Sources], Figure]) -> Callable[[Sources], Figure]:
+        GALLERY[name] = Picture(make, about)
+        return make
+
+    return enter
+
+
+def _axes(columns: int = 1, rows: int = 1, width: float = 5.6, height: float = 3.6) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25, linewidth=0.6)
+    return figure, panels
+
+
+@picture("eta-behaviour", "Theorem 1's rate along Δ = 1/t (D = 1, ρ = 2, K0 = 1e-4, K1 = 0, Kρ = 1e3)")
+def eta_behaviour(sources: Sources) -> Figure:
+    """The rate Δ/(D·(K0 + KρΔ²)) over t, with its peak at Δ' = √(K0/Kρ)."""
+    D, K0, K2 = 1.0, 1e-4, 1e3
+    t = np.arange(1, 20_001)
+    gap = 1.0 / t
+    peak = np.sqrt(K0 / K2)
+    figure, (axes,) = _axes()
+    axes.plot(t, gap / (D * (K0 + K2 * gap**2)), color=BLUE)
+    axes.axvline(1 / peak, color=GREY, linestyle="--", linewidth=1)
+    axes.annotate(f"Δ' = √(K0/Kρ) = {peak:.2e}\nt = {1 / peak:.0f}", (1 / peak, 0.25), xytext=(8, 0),
+                  textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
+    axes.set(xlabel="t", ylabel="η", xlim=(0, t[-1]), ylim=(0, None), title="η = Δ / (D·K(Δ)) at Δ = 1/t")
+    return figure
+
+
+@picture("schedule-lion", "profile and schedule of Algorithm 1 for Lion on the paper's numbers, along a made-up loss")
+def schedule_lion(sources: Sources) -> Figure:
+    """LLaMA-124M, f(x0) = 10.98, f* = 3.4, lr 1e-3: the calibrated Δ' and the one of the authors' quadrature, 0.37."""
+    first, target, steps, lr, div, kappa = 10.98, 3.4, 64_000, 1e-3, 100.0, 123_568_128.0
+    ours = calibrate(first - target, lr=lr, div=div, kappa=kappa)
+    # A power law that falls to 3.77, the authors' switch, at step 12 000, as their run does.
+    t = np.arange(steps)
+    losses = 3.3 + (first - 3.3) * (1 + t / 297) ** -0.75
+    figure, (left, right) = _axes(columns=2, width=4.8)
+    for profile, colour, style, whose in [(ours, BLUE, "-", "calibrated"), (Profile(lr, div, ours.gap0, 0.37), ORANGE,
+                                           "--", "the authors'")]:  # fmt: skip
+        label = f"{whose}, Δ' = {profile.peak_gap:.2f}"
+        gaps = np.linspace(ours.gap0, 0, 1000, endpoint=False)
+        left.plot(gaps, profile(gaps), color=colour, linestyle=style, label=label)
+        optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+        scheduler = AdaptiveWarmup.paper(optimizer, steps, target_loss=target, kappa=kappa, peak_gap=profile.peak_gap)
+        rates = []
+        for loss in losses:
+            scheduler.step(float(loss))
+            rates.append(optimizer.param_groups[0]["lr"])
+        right.plot(t, rates, color=colour, linestyle=style, label=f"switch at step {scheduler.warmup_steps:,}")
+    left.set(xlabel="gap Δ, falling →", ylabel="rate", title="profile η(Δ)", xlim=(ours.gap0, 0), ylim=(0, None))
+    right.set(xlabel="step", ylabel="rate", title="schedule along a power law", ylim=(0, None))
+    for axes in (left, right):
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
+        axes.legend(frameon=False, fontsize="small", loc="upper left" if axes is left else "upper right")
+    return figure
+
+
+def _smoothness(name: OptimizerName) -> Callable[[Sources], Figure]:
+    def make(sources: Sources) -> Figure:
+        found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json", on_step=sources.on_step)
+        _, trimmed, _, warmup = studies(found).items()
+        figure, panels = _axes(columns=2, width=5.2, height=3.9)
+        for axes, (label, fits) in zip(panels, (trimmed, warmup), strict=True):
+            plot_study(fits, ax=axes)
+            axes.set_title(f"{found.name}, {label}")
+        return figure
+
+    return make
+
+
+for _name in ("lion", "signsgd", "muon", "normsgd"):
+    picture(f"smoothness-{_name}", f"K over the gap along a run of {_name}, with the fits")(_smoothness(_name))
+
+
+@picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon")
+def edge_of_stability(sources: Sources) -> Figure:
+    """Three curvatures over steps: of the worst direction, of the step's direction, and K in Muon's norms."""
+    run = sources.smoothness.run_of("muon")
+    path = sources.data / "edge-of-stability.json"
+    found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 15), on_step=sources.on_step)
+    figure, (left, right) = _axes(columns=2, width=4.8)
+    sharp = np.array(found.sharpness)
+    steps = np.array([p.step for p in found.points])
+    left.plot(sharp[:, 0], sharp[:, 1], color=ORANGE, marker="o", markersize=3, label="λ_max of the Hessian")
+    along = np.array([p.curvature_l2 for p in found.points])
+    left.plot(steps, along, ".", color=BLUE, markersize=2, label="⟨δ, Hδ⟩/‖δ‖² along the step δ")
+    left.set(yscale="log", xlabel="step", ylabel="curvature in ℓ2", title="worst direction and the step's")
+    right.plot(steps, [p.smoothness for p in found.points], ".", color=GREEN, markersize=2)
+    right.set(yscale="log", xlabel="step", ylabel="K = ‖Δ∇f‖⋆ / ‖Δx‖", title="K in the norms of Muon")
+    left.legend(frameon=False, fontsize="small")
+    return figure

@@ -1,0 +1,28 @@
+"""How curved the loss is along a run, in the run's own norms, and how that depends on the gap to f*.
+
+`Probe` measures points (Δ^t, K^t) in any training loop; `study` fits the paper's K0 + K1Δ + K2Δ² and its rivals to
+them and says in words what they show; `plot_study` draws it. `sharpness` is the Hessian's largest eigenvalue, to be
+held against K^t.
+"""
+
+from .fits import Fit, Interval, bootstrap, fit
+from .measure import Point, measure
+from .plot import plot_study
+from .probe import Probe
+from .sharpness import lanczos, sharpness
+from .study import Study, study
+
+__all__ = [
+    "Fit",
+    "Interval",
+    "Point",
+    "Probe",
+    "Study",
+    "bootstrap",
+    "fit",
+    "lanczos",
+    "measure",
+    "plot_study",
+    "sharpness",
+    "study",
+]

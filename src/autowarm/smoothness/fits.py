@@ -1,0 +1,222 @@
+"""Least squares for K as a function of the gap, and what its coefficients are worth.
+
+Four models (paper, Assumption "smoothness2" with ρ = 2, and what it is to be held against):
+
+=============  ==========================  ==========================================
+``quadratic``  K0 + K1Δ + K2Δ²             the paper's
+``linear``     K0 + K1Δ                    earlier work's
+``constant``   K0                          classical smoothness
+``power``      K0 + KρΔ^ρ, ρ free          K0, Kρ ≥ 0: which ρ would the data choose?
+=============  ==========================  ==========================================
+
+A quadratic is linear in its coefficients, so its unconstrained fit, its R² and its AIC are the same whatever f* is.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["MODELS", "Fit", "Interval", "bootstrap", "fit"]
+
+Array = NDArray[np.float64]
+
+MODELS: dict[str, tuple[float, ...]] = {"constant": (0.0,), "linear": (0.0, 1.0), "quadratic": (0.0, 1.0, 2.0)}
+_RHO = (0.1, 10.0)  # where a free exponent is sought
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted curve K(Δ) = Σ cᵢ Δ^eᵢ. Call it on gaps.
+
+    Attributes:
+        model: its name.
+        exponents: eᵢ; (0, 1, 2) for the quadratic.
+        coefficients: cᵢ in the same order: K0, K1, K2.
+        r2: R² = 1 − RSS/TSS.
+        aic: n·log(RSS/n) + 2·(parameters + 1), for independent normal residuals; only differences mean something, and
+            residuals of neighbouring steps are correlated, so those are overstated.
+        count: n.
+        residuals: K − K(Δ), in the order of the data.
+    """
+
+    model: str
+    exponents: tuple[float, ...]
+    coefficients: tuple[float, ...]
+    r2: float
+    aic: float
+    count: int
+    residuals: Array = field(repr=False, compare=False)
+
+    def __call__(self, gaps: ArrayLike) -> Array:
+        return _design(np.asarray(gaps, dtype=np.float64), self.exponents) @ np.array(self.coefficients)
+
+    @property
+    def rho(self) -> float:
+        """The highest exponent."""
+        return self.exponents[-1]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A percentile interval [low, high]."""
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def fit(gaps: ArrayLike, smoothness: ArrayLike, model: str = "quadratic", *, nonnegative: bool = False) -> Fit:
+    """Least squares.
+
+    Args:
+        gaps: Δ^t, shape (n,).
+        smoothness: K^t, shape (n,).
+        model: "quadratic", "linear", "constant" or "power".
+        nonnegative: coefficients ≥ 0, as the theorems ask; "power" is always so.
+
+    Raises:
+        ValueError: an unknown model, arrays that differ in length or are not finite, too few different gaps, or for
+            "power" a gap that is not positive.
+
+    Example:
+        >>> import numpy as np
+        >>> from autowarm.smoothness import fit
+        >>> Δ = np.linspace(0.1, 7, 50)
+        >>> found = fit(Δ, 1 + 2 * Δ + 3 * Δ**2)
+        >>> [round(c, 6) for c in found.coefficients], round(found.r2, 6)
+        ([1.0, 2.0, 3.0], 1.0)
+    """
+    x, y = _checked(gaps, smoothness)
+    if model == "power":
+        if not np.all(x > 0):
+            raise ValueError("a free exponent needs gaps above 0: lower f* or leave out the points at or below it")
+        exponents: tuple[float, ...] = (0.0, _best_rho(x, y))
+        nonnegative = True
+    elif model in MODELS:
+        exponents = MODELS[model]
+    else:
+        raise ValueError(f'unknown model {model!r}: use "power" or one of {sorted(MODELS)}')
+    if len(np.unique(x)) < len(exponents) + (model == "power"):
+        raise ValueError(f"{model} needs more than {len(np.unique(x))} different gaps")
+    coefficients = _solve(_design(x, exponents), y, nonnegative)
+    residuals = y - _design(x, exponents) @ coefficients
+    rss, tss = float(residuals @ residuals), float(np.sum((y - y.mean()) ** 2))
+    parameters = len(exponents) + (model == "power")
+    floor = max(np.finfo(float).eps ** 2 * float(y @ y), np.finfo(float).tiny)  # an exact fit has a finite AIC, too
+    return Fit(
+        model=model,
+        exponents=exponents,
+        coefficients=tuple(map(float, coefficients)),
+        r2=1.0 - rss / tss if tss > 0 else math.nan,
+        aic=len(y) * math.log(max(rss, floor) / len(y)) + 2 * (parameters + 1),
+        count=len(y),
+        residuals=residuals,
+    )
+
+
+def bootstrap(
+    gaps: ArrayLike,
+    found: Fit,
+    *,
+    at: ArrayLike | None = None,
+    level: float = 0.95,
+    samples: int = 2000,
+    block: int | None = None,
+    seed: int = 0,
+) -> tuple[list[Interval], tuple[Array, Array]]:
+    """Intervals of the coefficients and a band of the curve, from a wild block bootstrap.
+
+    Residuals of neighbouring steps are correlated, and larger where Δ is large. So the gaps stay, and each block of
+    consecutive points has its residuals multiplied by one random sign: correlation within a block and spread at each Δ
+    are kept. A plain bootstrap would treat the points as independent and give intervals that are too narrow.
+
+    Args:
+        gaps: Δ^t in the order of steps, as given to `fit`.
+        found: an unconstrained fit, not "power".
+        at: gaps at which to give the band; None for ``gaps``.
+        level: of the intervals.
+        samples: bootstrap samples.
+        block: points in a block; None for √n.
+        seed: of the signs.
+
+    Returns:
+        An `Interval` for each coefficient, and the (lower, upper) edge of the band.
+
+    Example:
+        >>> import numpy as np
+        >>> from autowarm.smoothness import bootstrap, fit
+        >>> Δ = np.linspace(6, 1, 400)
+        >>> K = 1 + Δ**2 + np.random.default_rng(0).normal(size=400)
+        >>> intervals, _ = bootstrap(Δ, fit(Δ, K))
+        >>> 1.0 in intervals[2], 0.0 in intervals[2]
+        (True, False)
+    """
+    x = np.asarray(gaps, dtype=np.float64)
+    if len(x) != found.count:
+        raise ValueError(f"the fit is of {found.count} points, got {len(x)} gaps")
+    size = block or max(1, round(math.sqrt(len(x))))
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
+    signed = np.repeat(signs, size, axis=1)[:, : len(x)] * found.residuals
+    # Least squares is linear: the samples' coefficients are the fit's plus those of the signed residuals.
+    coefficients = np.array(found.coefficients) + signed @ np.linalg.pinv(_design(x, found.exponents)).T
+    tails = [50 * (1 - level), 50 * (1 + level)]
+    intervals = [Interval(*map(float, pair)) for pair in np.percentile(coefficients, tails, axis=0).T]
+    curves = coefficients @ _design(x if at is None else np.asarray(at, dtype=np.float64), found.exponents).T
+    low, high = np.percentile(curves, tails, axis=0)
+    return intervals, (low, high)
+
+
+def _checked(gaps: ArrayLike, smoothness: ArrayLike) -> tuple[Array, Array]:
+    x, y = np.asarray(gaps, dtype=np.float64), np.asarray(smoothness, dtype=np.float64)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ValueError(f"gaps and smoothness must be two sequences of one length, got shapes {x.shape} and {y.shape}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise ValueError("gaps and smoothness must be finite: leave out the steps that diverged")
+    return x, y
+
+
+def _design(x: Array, exponents: Sequence[float]) -> Array:
+    return np.stack([x**e for e in exponents], axis=-1)
+
+
+def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
+    scale = np.linalg.norm(X, axis=0)  # columns of one size: the conditions of Δ and Δ² are not the data's
+    scale[scale == 0] = 1.0
+
+    def least_squares(columns: tuple[int, ...]) -> Array:
+        coefficients = np.zeros(X.shape[1])
+        if columns:
+            picked = list(columns)
+            coefficients[picked] = np.linalg.lstsq(X[:, picked] / scale[picked], y, rcond=None)[0] / scale[picked]
+        return coefficients
+
+    everything = tuple(range(X.shape[1]))
+    if not nonnegative:
+        return least_squares(everything)
+    # The constrained optimum is the free optimum over its own support; of three columns there are eight.
+    subsets = itertools.chain.from_iterable(itertools.combinations(everything, k) for k in range(len(everything) + 1))
+    feasible = [c for c in map(least_squares, subsets) if np.all(c >= 0)]
+    return min(feasible, key=lambda c: float(np.sum((y - X @ c) ** 2)))
+
+
+def _best_rho(x: Array, y: Array) -> float:
+    """The exponent of least RSS: a grid, for there may be several minima, then golden section about the best."""
+
+    def rss(log_rho: float) -> float:
+        X = _design(x, (0.0, math.exp(log_rho)))
+        return float(np.sum((y - X @ _solve(X, y, True)) ** 2))
+
+    grid = np.linspace(math.log(_RHO[0]), math.log(_RHO[1]), 60)
+    best = int(np.argmin([rss(g) for g in grid]))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    golden = (math.sqrt(5) - 1) / 2
+    for _ in range(40):
+        a, b = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, b) if rss(a) < rss(b) else (a, high)
+    return math.exp((low + high) / 2)

@@ -1,0 +1,155 @@
+"""What two gradients on one mini-batch say about curvature. No loop, no state."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..geometry import MaxOverLayers
+
+__all__ = ["Point", "measure"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured step x^t → x^{t+1} = x^t + δ, with g = ∇f(x^t) and g⁺ = ∇f(x^{t+1}) on the same mini-batch.
+
+    Attributes:
+        step: t, counted from 0.
+        rate: η, of the optimizer's first group.
+        loss: f(x^t). The paper's Δ^t is ``loss − f*``.
+        loss_after: f(x^{t+1}).
+        gradient_change: ‖g⁺ − g‖⋆, in units of loss per ``step_norm``.
+        step_norm: ‖δ‖, in the geometry's units.
+        slope: ⟨g, δ⟩, over all trained tensors, in units of the loss; negative where the step goes downhill.
+        slope_after: ⟨g⁺, δ⟩.
+        step_l2: ‖δ‖₂ over all trained tensors.
+
+    Example:
+        f(x) = x² from x = 1 to x = 0.5:
+
+        >>> from autowarm.smoothness import Point
+        >>> p = Point(step=0, rate=0.5, loss=1.0, loss_after=0.25, gradient_change=1.0, step_norm=0.5, slope=-1.0,
+        ...           slope_after=-0.5, step_l2=0.5)
+        >>> p.smoothness, p.curvature, p.curvature_by_slopes, p.best_rate
+        (2.0, 2.0, 2.0, 1.0)
+    """
+
+    step: int
+    rate: float
+    loss: float
+    loss_after: float
+    gradient_change: float
+    step_norm: float
+    slope: float
+    slope_after: float
+    step_l2: float
+
+    @property
+    def smoothness(self) -> float:
+        """K^t = ‖g⁺ − g‖⋆/‖δ‖ (paper, Sec. "ass"); NaN where the step is zero."""
+        return _ratio(self.gradient_change, self.step_norm)
+
+    @property
+    def curvature(self) -> float:
+        """2(f(x+δ) − f(x) − ⟨g, δ⟩)/‖δ‖², along δ alone, so at most K for a K-smooth f.
+
+        A second difference of losses: in float32 it is rounding noise for small steps. `curvature_by_slopes` is not.
+        """
+        return _ratio(2.0 * (self.loss_after - self.loss - self.slope), self.step_norm**2)
+
+    @property
+    def curvature_by_slopes(self) -> float:
+        """⟨g⁺ − g, δ⟩/‖δ‖²: the same from the two gradients. Never above `smoothness` if all tensors are measured."""
+        return _ratio(self.slope_after - self.slope, self.step_norm**2)
+
+    @property
+    def curvature_l2(self) -> float:
+        """⟨g⁺ − g, δ⟩/‖δ‖₂²: a Rayleigh quotient, to be held against the Hessian's eigenvalues."""
+        return _ratio(self.slope_after - self.slope, self.step_l2**2)
+
+    @property
+    def best_rate(self) -> float | None:
+        """η⋆ = −⟨g, d⟩/(K‖d‖²), d = δ/η: the minimiser along δ of the parabola with ⟨g, δ⟩ and `curvature_by_slopes`.
+
+        None where there is none: ⟨g, d⟩ ≥ 0 or the curvature is not positive.
+        """
+        bend = self.slope_after - self.slope  # K‖δ‖²
+        return -self.slope / bend * self.rate if self.slope < 0 and bend > 0 else None
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b > 0 else math.nan
+
+
+@torch.no_grad()
+def measure(
+    grads: Sequence[Tensor | None],
+    grads_after: Sequence[Tensor | None],
+    steps: Sequence[Tensor],
+    geometry: MaxOverLayers,
+    measured: Sequence[bool] | None = None,
+) -> dict[str, Tensor]:
+    """The numbers of a `Point` that come from tensors, as scalar tensors in float64 where the device has it.
+
+    A DTensor is gathered whole, one tensor at a time and freed at once, by all ranks together.
+
+    Args:
+        grads: g, a tensor's or None for zero.
+        grads_after: g⁺.
+        steps: δ.
+        geometry: of the measured tensors, in their order.
+        measured: which tensors the norms are over; None for all. Inner products are over all.
+
+    Returns:
+        ``gradient_change``, ``step_norm``, ``slope``, ``slope_after``, ``step_l2``.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import MaxOverLayers
+        >>> from autowarm.smoothness import measure
+        >>> g, δ = [torch.tensor([[1.0, -2.0]])], [torch.tensor([[-0.5, 0.5]])]
+        >>> found = measure(g, [3 * g[0]], δ, MaxOverLayers("sign"))
+        >>> [round(found[name].item(), 3) for name in ("gradient_change", "step_norm", "slope", "slope_after")]
+        [6.0, 0.5, -1.5, -4.5]
+    """
+    which = [True] * len(steps) if measured is None else list(measured)
+    geometries = iter(geometry.each(sum(which)))
+    duals, norms, slopes, slopes_after, squares = [], [], [], [], []
+    for g, g_after, step, counts in zip(grads, grads_after, steps, which, strict=True):
+        d = _whole(step)
+        first = torch.zeros_like(d) if g is None else _whole(g)
+        second = torch.zeros_like(d) if g_after is None else _whole(g_after)
+        if counts:
+            own = next(geometries)
+            duals.append(_double(own.dual(second - first)))
+            norms.append(_double(own.norm(d)))
+        wide = _double(d).flatten()
+        slopes.append(torch.dot(_double(first).flatten(), wide))
+        slopes_after.append(torch.dot(_double(second).flatten(), wide))
+        squares.append(torch.dot(wide, wide))
+    return {
+        "gradient_change": _gather(duals).sum(),
+        "step_norm": _gather(norms).amax(),
+        "slope": _gather(slopes).sum(),
+        "slope_after": _gather(slopes_after).sum(),
+        "step_l2": _gather(squares).sum().sqrt(),
+    }
+
+
+def _whole(x: Tensor) -> Tensor:
+    """The full tensor, of at least float32: differences and norms of bfloat16 would have two digits."""
+    if hasattr(x, "full_tensor"):
+        x = x.full_tensor()
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _double(x: Tensor) -> Tensor:
+    return x if x.device.type == "mps" else x.double()
+
+
+def _gather(scalars: Sequence[Tensor]) -> Tensor:
+    # Models spread over devices bring their scalars to the first one's.
+    return torch.stack([scalar.to(scalars[0].device) for scalar in scalars])

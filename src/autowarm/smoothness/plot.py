@@ -1,0 +1,56 @@
+"""K over the gap, coloured by step, with the fits: Figures 1 and 6 of the paper."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .fits import bootstrap
+from .study import Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_study"]
+
+
+def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = None) -> "Axes":
+    """Draw a scatter of (Δ, K) coloured by step, the quadratic with its 95 % band, and the line.
+
+    Args:
+        found: what to draw.
+        ax: matplotlib axes to draw on; None makes new ones.
+        early: a study of the early part alone; its line is drawn over its own range.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    if ax is None:
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError:
+            raise ImportError("plot_study needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
+        ax = plt.subplots(figsize=(5.6, 3.8), layout="constrained")[1]
+    dots = ax.scatter(found.gaps, found.smoothness, c=found.steps, s=9, alpha=0.7, linewidths=0, cmap="viridis")
+    grid = np.linspace(found.gaps.min(), found.gaps.max(), 200)
+    low, high = bootstrap(found.gaps, found.quadratic, at=grid)[1]
+    ax.fill_between(grid, low, high, color="#D55E00", alpha=0.2, linewidth=0)
+    label = f"quadratic, R² {found.quadratic.r2:.3f}"
+    ax.plot(grid, found.quadratic(grid), color="#D55E00", linewidth=2, label=label)
+    label = f"linear, R² {found.linear.r2:.3f}"
+    ax.plot(grid, found.linear(grid), color="black", linewidth=1.3, linestyle="--", label=label)
+    if early is not None:
+        grid = np.linspace(early.gaps.min(), early.gaps.max(), 2)
+        label = f"linear, early part, R² {early.linear.r2:.3f}"
+        ax.plot(grid, early.linear(grid), color="#CC79A7", linewidth=2, linestyle=":", label=label)
+    # A fit may leave the data far behind where there are few points; the points set the scale.
+    top, bottom = found.smoothness.max(), found.smoothness.min()
+    ax.set_ylim(max(0.0, bottom - 0.15 * (top - bottom)), top + 0.08 * (top - bottom))
+    ax.set(xlabel=f"gap Δ = f(x) − {found.target_loss:.3g}", ylabel="K = ‖Δ∇f‖⋆ / ‖Δx‖")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
+    ax.legend(frameon=False, fontsize="small")
+    figure = ax.figure
+    bar = figure.colorbar(dots, ax=ax, label="step")
+    if bar.solids is not None:
+        bar.solids.set_alpha(1.0)
+    return ax

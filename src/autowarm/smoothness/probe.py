@@ -1,0 +1,255 @@
+"""Measuring K^t in a training loop without disturbing it."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..geometry import Geometry, MaxOverLayers, resolve
+from ..optim import geometry_of
+from .measure import Point, measure
+
+__all__ = ["Probe"]
+
+Closure = Callable[[], Tensor]
+
+
+class Probe:
+    """Measures K^t = ‖∇f(x^{t+1}) − ∇f(x^t)‖⋆/‖x^{t+1} − x^t‖ along a run (paper, Sec. "ass" and App. "smooth").
+
+    Both gradients are of the same mini-batch, before clipping, with the same dropout masks. Norms are those of the
+    model: the primal norm is the largest over its matrices, the dual norm the sum. A step that is probed costs one
+    forward and backward pass more, and holds a copy of weights and gradients meanwhile.
+
+    Training is not disturbed: weights are bit-equal with and without the probe. Random number generators (Python,
+    numpy, PyTorch on CPU and CUDA), the modules' buffers and ``p.grad`` are put back after the additional pass.
+
+    Args:
+        model: the trained module, wrapped or not (DDP, FSDP2).
+        optimizer: it takes the steps.
+        every: measure steps 0, n, 2n, …; all ranks the same.
+        geometry: of each matrix, by name or as a `Geometry`; None for the optimizer's main geometry at radius 1, the
+            paper's mode; "groups" for each parameter group's own geometry and radius, vectors included.
+        process_group: the ranks over which losses are averaged; None for all, where `torch.distributed` is in use.
+            Gradients must be reduced already, as DDP and FSDP2 do.
+
+    The closure runs forward and backward on the *current* mini-batch, all of its micro-batches, and returns the mean
+    loss. It starts from gradients that are zero or None. Gradients must not be scaled, as they are by a GradScaler. A
+    model without any matrix is measured by its vectors.
+
+    Attributes:
+        points: the measured `Point`s, in order.
+
+    Raises:
+        ValueError: ``every < 1``, or the optimizer's geometry is unknown; the message names the choices.
+
+    Example:
+        >>> import torch
+        >>> from autowarm import Lion
+        >>> from autowarm.smoothness import Probe
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Linear(4, 2)
+        >>> opt = Lion(model.parameters(), lr=1e-2)
+        >>> probe = Probe(model, opt, every=5)
+        >>> for _ in range(10):
+        ...     x = torch.randn(8, 4)
+        ...     def closure():
+        ...         loss = model(x).square().mean()
+        ...         loss.backward()
+        ...         return loss
+        ...     with probe(closure) as loss:  # runs closure
+        ...         opt.step()                # after clipping, if you clip
+        ...     opt.zero_grad()
+        >>> [(p.step, p.smoothness > 0) for p in probe.points]
+        [(0, True), (5, True)]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        every: int = 1,
+        geometry: str | Geometry | None = None,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self.model = model
+        self.optimizer = optimizer
+        self.every = every
+        self.points: list[Point] = []
+        self._geometry = None if geometry == "groups" else resolve(geometry or geometry_of(optimizer))
+        self._process_group = process_group
+        self._step = 0
+        self._pending: _Pending | None = None
+
+    @contextmanager
+    def __call__(self, closure: Closure) -> Iterator[Tensor]:
+        """``with probe(closure) as loss:`` around clipping and ``optimizer.step()``: `before`, then `after`."""
+        loss = self.before(closure)
+        try:
+            yield loss
+        except BaseException:
+            self._pending = None
+            raise
+        self.after()
+
+    def before(self, closure: Closure) -> Tensor:
+        """Run the closure and return its loss; at a step to be probed remember what the second pass needs."""
+        probed = self._step % self.every == 0
+        self._step += 1
+        if not probed:
+            self._pending = None
+            return closure()
+        generators = _generators()
+        loss = closure()
+        params, measured, geometry = self._tensors()
+        self._pending = _Pending(
+            closure=closure,
+            generators=generators,
+            loss=loss.detach().clone(),
+            rate=float(self.optimizer.param_groups[0]["lr"]),
+            params=params,
+            weights=[p.detach().clone() for p in params],
+            grads=[None if p.grad is None else p.grad.detach().clone() for p in params],
+            measured=measured,
+            geometry=geometry,
+        )
+        return loss
+
+    def after(self) -> Point | None:
+        """Measure the step taken since `before`; None at a step that is not probed."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return None
+        with torch.no_grad():
+            steps = [p.detach() - x for p, x in zip(pending.params, pending.weights, strict=True)]
+        pending.weights.clear()
+        with _undisturbed(self.model, pending.params):
+            _set_generators(pending.generators)
+            loss_after = pending.closure().detach()
+            found = measure(pending.grads, [p.grad for p in pending.params], steps, pending.geometry, pending.measured)
+        names = list(found)
+        losses = self._mean_over_ranks([pending.loss, loss_after])
+        # One wait for the device, for everything.
+        values = torch.stack([*losses, *(found[name].to(losses[0].device, losses[0].dtype) for name in names)]).tolist()
+        loss, after, *rest = values
+        point = Point(self._step - 1, pending.rate, loss, after, **dict(zip(names, rest, strict=True)))
+        self.points.append(point)
+        return point
+
+    def _tensors(self) -> tuple[list[Tensor], list[bool], MaxOverLayers]:
+        """All tensors the optimizer trains, each once; which of them are measured; and in which norms."""
+        seen: dict[int, tuple[Tensor, Any]] = {}
+        for group in self.optimizer.param_groups:
+            own = self._geometry_of(group)
+            for p in group["params"]:
+                if p.requires_grad:
+                    seen.setdefault(id(p), (p, own))
+        params = [p for p, _ in seen.values()]
+        own_geometries = self._geometry is None
+        measured = [own_geometries or p.ndim >= 2 for p in params]
+        if not any(measured):
+            measured = [True] * len(params)
+        geometries = [own for (_, own), counts in zip(seen.values(), measured, strict=True) if counts]
+        if own_geometries and not all(isinstance(own, Geometry) for own in geometries):
+            raise ValueError(
+                f'geometry="groups" needs a geometry in every group, which {type(self.optimizer).__name__} lacks: '
+                "pass geometry='spectral', 'sign', 'frobenius' or a Geometry of your own"
+            )
+        return params, measured, MaxOverLayers(geometries)
+
+    def _geometry_of(self, group: dict[str, Any]) -> Any:
+        own = group.get("geometry")
+        if self._geometry is None:
+            return own
+        main = self._geometry
+        # Tensors that one of our optimizers keeps as stacks of matrices are measured matrix by matrix.
+        return replace(own, radius=main.radius) if isinstance(own, Geometry) and type(own) is type(main) else main
+
+    def _mean_over_ranks(self, losses: list[Tensor]) -> list[Tensor]:
+        mine = torch.stack([loss.full_tensor() if hasattr(loss, "full_tensor") else loss for loss in losses])
+        mine = mine.reshape(len(losses)).to(torch.float32 if mine.device.type == "mps" else torch.float64)
+        if not (dist.is_available() and dist.is_initialized()):
+            return list(mine)
+        world = dist.get_world_size(self._process_group)
+        everyone = mine.new_empty(world * len(losses))
+        dist.all_gather_into_tensor(everyone, mine, group=self._process_group)
+        # Summed in rank order everywhere: the same number to the bit.
+        return list(everyone.reshape(world, -1).mean(0))
+
+
+@dataclass
+class _Pending:
+    """What is remembered from x^t until the step is taken."""
+
+    closure: Closure
+    generators: dict[str, Any]
+    loss: Tensor
+    rate: float
+    params: list[Tensor]
+    weights: list[Tensor]
+    grads: list[Tensor | None]
+    measured: list[bool]
+    geometry: MaxOverLayers
+
+
+@contextmanager
+def _undisturbed(model: nn.Module, params: list[Tensor]) -> Iterator[None]:
+    """Forward and backward passes in here leave no trace in generators, buffers and gradients, which start as None."""
+    generators = _generators()
+    everything = list({id(p): p for p in [*params, *model.parameters()]}.values())
+    grads = [(p, p.grad, _copy_if_shared(p.grad)) for p in everything]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    for p in everything:
+        p.grad = None
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, grad, copy in grads:
+                if grad is not None and copy is not None:
+                    grad.copy_(copy)
+                p.grad = grad
+            for module, name, buffer, content in buffers:
+                # A forward pass may write into a buffer or put another tensor in its place.
+                buffer.copy_(content)
+                module._buffers[name] = buffer
+        _set_generators(generators)
+
+
+def _copy_if_shared(grad: Tensor | None) -> Tensor | None:
+    """A copy where DDP keeps gradients as views of its buckets: the next backward pass writes into them again."""
+    return grad.detach().clone() if grad is not None and grad._is_view() else None
+
+
+def _generators() -> dict[str, Any]:
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002 - it is the global one that training may use
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def _set_generators(states: dict[str, Any]) -> None:
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])  # noqa: NPY002
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state_all(states["cuda"])

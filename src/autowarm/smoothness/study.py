@@ -1,0 +1,158 @@
+"""From measured points to fits and a verdict in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .fits import Fit, Interval, bootstrap, fit
+from .measure import Point
+
+__all__ = ["Study", "study"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Study:
+    """All fits to one selection of points.
+
+    Attributes:
+        target_loss: f*; the gap is Δ = f(x^t) − f*.
+        steps, gaps, smoothness: the points that were kept, in the order of steps.
+        dropped: how many were not: outside window or percentiles, or not finite.
+        quadratic: K0 + K1Δ + K2Δ².
+        nonnegative: the same with K0, K1, K2 ≥ 0, as the theorems ask.
+        linear, constant: the models it must beat.
+        power: K0 + KρΔ^ρ with ρ free; None where a gap is not positive.
+        intervals: 95 % intervals of K0, K1, K2 of ``quadratic``, see `autowarm.smoothness.bootstrap`.
+        verdict: what this says, in words.
+    """
+
+    target_loss: float
+    steps: Array = field(repr=False)
+    gaps: Array = field(repr=False)
+    smoothness: Array = field(repr=False)
+    dropped: int
+    quadratic: Fit
+    nonnegative: Fit
+    linear: Fit
+    constant: Fit
+    power: Fit | None
+    intervals: list[Interval]
+
+    @property
+    def aic_gain(self) -> float:
+        """AIC of the line minus AIC of the quadratic: positive where the quadratic is worth its third coefficient."""
+        return self.linear.aic - self.quadratic.aic
+
+    @property
+    def verdict(self) -> str:
+        return _verdict(self)
+
+    def __str__(self) -> str:
+        fits = [self.quadratic, self.nonnegative, self.linear, self.constant, *([self.power] if self.power else [])]
+        names = ["quadratic", "quadratic, ≥ 0", "linear", "constant", "power, ≥ 0"]
+        lines = [f"{len(self.gaps)} points, {self.dropped} left out, Δ from {self.gaps.min():.3g} to "
+                 f"{self.gaps.max():.3g} (f* = {self.target_loss:.4g})"]  # fmt: skip
+        for name, one in zip(names, fits, strict=False):
+            terms = "  ".join(f"{c:+.3g}·Δ^{e:.3g}" for c, e in zip(one.coefficients, one.exponents, strict=True))
+            lines.append(f"  {name:<15} R² {one.r2:6.3f}  AIC {one.aic - self.quadratic.aic:+8.1f}   {terms}")
+        return "\n".join([*lines, self.verdict])
+
+
+def study(
+    points: Sequence[Point],
+    target_loss: float,
+    *,
+    trim: tuple[float, float] | None = (1.0, 99.0),
+    window: tuple[int, int] | None = None,
+    gap_range: tuple[float, float] | None = None,
+) -> Study:
+    """Fit every model to the points of a run.
+
+    Which points are taken decides much of the answer, so say it beside every number. The paper drops the first and the
+    last percentile and chooses a window for each optimizer.
+
+    Args:
+        points: from a `Probe`, in the order of steps.
+        target_loss: f*. The unconstrained fits do not depend on it.
+        trim: percentiles of K outside which points are dropped, within the window; None keeps all.
+        window: steps [first, last) to keep.
+        gap_range: gaps [low, high] to keep. Large gaps alone are the early part of training, to which earlier work
+            fitted its lines.
+
+    Raises:
+        ValueError: fewer than 4 points are left.
+
+    Example:
+        >>> from autowarm.smoothness import Point, study
+        >>> def at(t):
+        ...     gap = 8 / (1 + t / 20)
+        ...     return Point(step=t, rate=1e-3, loss=3 + gap, loss_after=0.0, gradient_change=1 + gap**2, step_norm=1.0,
+        ...                  slope=0.0, slope_after=0.0, step_l2=1.0)
+        >>> found = study([at(t) for t in range(200)], target_loss=3.0)
+        >>> round(found.quadratic.r2, 6), round(found.power.rho, 3)
+        (1.0, 2.0)
+    """
+    steps = np.array([p.step for p in points], dtype=np.float64)
+    gaps = np.array([p.loss for p in points], dtype=np.float64) - target_loss
+    values = np.array([p.smoothness for p in points], dtype=np.float64)
+    keep = np.isfinite(gaps) & np.isfinite(values)
+    if window is not None:
+        keep &= (steps >= window[0]) & (steps < window[1])
+    if gap_range is not None:
+        keep &= (gaps >= gap_range[0]) & (gaps <= gap_range[1])
+    if trim is not None and keep.any():
+        low, high = np.percentile(values[keep], trim)
+        keep &= (values >= low) & (values <= high)
+    if keep.sum() < 4:
+        raise ValueError(f"{keep.sum()} of {len(points)} points are left, and a fit needs 4: widen the window")
+    x, y = gaps[keep], values[keep]
+    quadratic = fit(x, y)
+    return Study(
+        target_loss=target_loss,
+        steps=steps[keep],
+        gaps=x,
+        smoothness=y,
+        dropped=int(len(points) - keep.sum()),
+        quadratic=quadratic,
+        nonnegative=fit(x, y, nonnegative=True),
+        linear=fit(x, y, "linear"),
+        constant=fit(x, y, "constant"),
+        power=fit(x, y, "power") if np.all(x > 0) else None,
+        intervals=bootstrap(x, quadratic)[0],
+    )
+
+
+def _verdict(found: Study) -> str:
+    quadratic, linear, bend = found.quadratic, found.linear, found.intervals[2]
+    interval = f"95 % interval [{bend.low:.3g}, {bend.high:.3g}]"
+    gain = f"R² {linear.r2:.3f} → {quadratic.r2:.3f}, AIC {-found.aic_gain:+.0f}"
+    said = []
+    if quadratic.r2 < 0.1:
+        said.append(f"The gap explains little of K here (R² {quadratic.r2:.3f} at best).")
+    if bend.low > 0 and found.aic_gain > 0:
+        small = ", though by little" if quadratic.r2 - linear.r2 < 0.02 else ""
+        said.append(f"The data favour a quadratic over a line{small}: K2 > 0, {interval}; {gain}.")
+    elif bend.high < 0 and found.aic_gain > 0:
+        said.append(f"The curve bends the other way: K2 < 0, {interval}; {gain}. This speaks against Kρ > 0 at ρ = 2.")
+    else:
+        said.append(f"A quadratic term is not established: K2 has the {interval}; {gain}.")
+    low, high = np.percentile(found.gaps, [5, 95])
+    _, K1, K2 = quadratic.coefficients
+    slopes = [K1 + 2 * K2 * low, K1 + 2 * K2 * high]
+    if max(slopes) <= 0:
+        said.append("K rises as the gap falls, the opposite of the assumption.")
+    elif slopes[0] < 0:
+        said.append(f"K falls with the gap down to Δ ≈ {-K1 / (2 * K2):.3g} and rises again below.")
+    elif slopes[1] < 0:
+        said.append(f"K falls with the gap only below Δ ≈ {-K1 / (2 * K2):.3g}; above, it rises as the gap falls.")
+    else:
+        said.append("K falls as the gap falls, as assumed.")
+    if found.nonnegative.r2 < 0.5 * quadratic.r2:
+        said.append(f"With K0, K1, K2 ≥ 0, as the theorems ask, R² falls to {max(found.nonnegative.r2, 0.0):.3f}.")
+    if found.power is not None and found.power.coefficients[1] > 0:
+        said.append(f"With K0, Kρ ≥ 0 and ρ free, ρ = {found.power.rho:.2g} fits best (R² {found.power.r2:.3f}).")
+    return " ".join(said)

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autowarm.smoothness import Interval, bootstrap, fit
+
+Δ = np.linspace(0.2, 7, 120)
+
+
+def noise(scale=1.0, seed=0, n=120):
+    return scale * np.random.default_rng(seed).normal(size=n)
+
+
+@given(st.tuples(*[st.floats(-5, 5)] * 3), st.floats(0.01, 100))
+@settings(max_examples=30, deadline=None)
+def test_exact_coefficients_come_back_at_any_scale_of_the_gap(coefficients, scale):
+    x = Δ * scale
+    y = sum(c * (x / scale) ** i for i, c in enumerate(coefficients))
+    found = fit(x, y)
+    np.testing.assert_allclose([c * scale**i for i, c in enumerate(found.coefficients)], coefficients, atol=1e-8)
+
+
+def test_r2_and_aic_by_their_definitions():
+    y = 1 + 2 * Δ + noise()
+    found = fit(Δ, y, "linear")
+    rss = np.sum((y - np.polyval(np.polyfit(Δ, y, 1), Δ)) ** 2)
+    assert found.r2 == pytest.approx(1 - rss / np.sum((y - y.mean()) ** 2))
+    assert found.aic == pytest.approx(120 * np.log(rss / 120) + 2 * 3)
+    assert fit(Δ, y, "constant").r2 == pytest.approx(0, abs=1e-12)
+    np.testing.assert_allclose(found.residuals, y - found(Δ))
+
+
+def test_the_unconstrained_fit_does_not_depend_on_the_target_loss():
+    y = 1 + Δ**2 + noise()
+    here, there = fit(Δ, y), fit(Δ + 3.0, y)
+    assert here.r2 == pytest.approx(there.r2, rel=1e-9)
+    assert here.coefficients[2] == pytest.approx(there.coefficients[2], rel=1e-9)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_the_nonnegative_fit_satisfies_the_optimality_conditions(seed):
+    """Gradient zero where a coefficient is positive, and pointing out of the cone where it is zero."""
+    random = np.random.default_rng(seed)
+    y = random.normal(size=3) @ np.stack([Δ**0, Δ / 7, (Δ / 7) ** 2]) + 0.3 * random.normal(size=len(Δ))
+    c = np.array(fit(Δ, y, nonnegative=True).coefficients)
+    X = np.stack([Δ**0, Δ, Δ**2], axis=1)
+    gradient = X.T @ (X @ c - y) / np.linalg.norm(X, axis=0)
+    assert np.all(c >= 0)
+    assert np.all(np.abs(gradient[c > 0]) < 1e-8)
+    assert np.all(gradient[c == 0] > -1e-8)
+
+
+@pytest.mark.parametrize("rho", [0.5, 1.0, 2.0, 3.7])
+def test_a_free_exponent_is_found(rho):
+    found = fit(Δ, 2 + 0.5 * Δ**rho, "power")
+    assert found.rho == pytest.approx(rho, rel=1e-4)
+    np.testing.assert_allclose(found.coefficients, [2, 0.5], rtol=1e-3)
+
+
+def test_intervals_cover_the_truth_at_their_level_under_correlated_noise():
+    """A band of 95 % for K2 must hold about 95 %; one that takes neighbouring steps as independent would hold 60 %."""
+    random = np.random.default_rng(1)
+    held, held_without_blocks = 0, 0
+    runs = 200
+    for _ in range(runs):
+        e = np.zeros(400)
+        for i in range(1, 400):
+            e[i] = 0.8 * e[i - 1] + random.normal()
+        x = np.linspace(7, 1, 400)
+        found = fit(x, 3 + x + 0.5 * x**2 + e)
+        held += 0.5 in bootstrap(x, found, samples=200)[0][2]
+        held_without_blocks += 0.5 in bootstrap(x, found, samples=200, block=1)[0][2]
+    assert 0.82 <= held / runs <= 1.0
+    assert held_without_blocks / runs < 0.7
+
+
+def test_the_band_follows_the_curve_and_widens_with_the_noise():
+    widths = []
+    for scale in (0.1, 1.0):
+        found = fit(Δ, 1 + Δ**2 + noise(scale))
+        low, high = bootstrap(Δ, found, at=[1.0, 5.0])[1]
+        assert np.all((low < found([1.0, 5.0])) & (found([1.0, 5.0]) < high))
+        widths.append((high - low).mean())
+    assert widths[1] == pytest.approx(10 * widths[0], rel=0.2)
+
+
+def test_intervals_know_what_they_hold():
+    assert 1.0 in Interval(0.0, 1.0)
+    assert 1.1 not in Interval(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1, 2], [1, 2, 3]), "one length"),
+        (([1, 2, np.nan], [1, 2, 3]), "finite"),
+        (([1, 2, 2], [1, 2, 3]), "more than 2 different gaps"),
+        (([1, 2, 3], [1, 2, 3], "cubic"), "unknown model 'cubic'"),
+        (([-1, 2, 3, 4], [1, 2, 3, 4], "power"), "gaps above 0"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fit(*arguments)
+
+
+def test_a_bootstrap_of_other_gaps_is_refused():
+    with pytest.raises(ValueError, match="120 points, got 3"):
+        bootstrap([1, 2, 3], fit(Δ, Δ))

@@ -1,0 +1,346 @@
+import copy
+import random
+import socket
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
+from autowarm.smoothness import Probe
+
+OPTIMIZERS = {"muon": (Muon, 3e-3), "lion": (Lion, 1e-3), "normsgd": (NormSGD, 3e-2)}
+
+
+class Noise(nn.Module):
+    """Draws from Python's and numpy's generators, as some augmentations do."""
+
+    def forward(self, x):
+        return x * (1 + 0.01 * random.random() + 0.01 * np.random.rand())  # noqa: NPY002
+
+
+def network(*, noisy=True):
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), Noise(), nn.Linear(16, 3)]
+    return nn.Sequential(*(layers if noisy else [layers[0], nn.Tanh(), layers[-1]]))
+
+
+def batches(count=8, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(12, 6, generator=generator), torch.randn(12, 3, generator=generator)) for _ in range(count)]
+
+
+def seed_all():
+    random.seed(5)
+    np.random.seed(6)  # noqa: NPY002
+    torch.manual_seed(7)
+
+
+def closure_for(model, x, y, parts=1):
+    def closure():
+        total = 0.0
+        for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
+            loss = nn.functional.mse_loss(model(xs), ys) / parts
+            loss.backward()
+            total = total + loss.detach()
+        return total
+
+    return closure
+
+
+def run(name, *, probed, every=1, clip=0.05, parts=1, model=None):
+    cls, lr = OPTIMIZERS[name]
+    model = model or network()
+    opt = cls.from_model(model, lr=lr)
+    probe = Probe(model, opt, every=every) if probed else None
+    seed_all()
+    for x, y in batches():
+        closure = closure_for(model, x, y, parts)
+        if probe:
+            with probe(closure):
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+                opt.step()
+        else:
+            closure()
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            opt.step()
+        opt.zero_grad()
+    return model, probe
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_training_is_bit_equal_with_and_without_the_probe(name, parts):
+    with_it, probe = run(name, probed=True, parts=parts)
+    drawn = random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
+    without, _ = run(name, probed=False, parts=parts)
+    assert drawn == (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: NPY002
+    for (key, a), b in zip(with_it.state_dict().items(), without.state_dict().values(), strict=True):
+        assert torch.equal(a, b), key
+    assert len(probe.points) == 8
+
+
+def test_the_gradients_left_behind_are_the_very_tensors():
+    model = network()
+    opt = Lion(model.parameters(), lr=1e-3)
+    probe = Probe(model, opt)
+    x, y = batches(1)[0]
+    probe.before(closure_for(model, x, y))
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    opt.step()
+    left = [(p.grad, p.grad.clone()) for p in model.parameters()]
+    mode = [m.training for m in model.modules()]
+    probe.after()
+    for p, (tensor, content) in zip(model.parameters(), left, strict=True):
+        assert p.grad is tensor
+        assert torch.equal(tensor, content)
+    assert [m.training for m in model.modules()] == mode
+
+
+def test_both_passes_see_the_same_dropout_masks():
+    """At a step that goes nowhere nothing changes, so any difference would be noise of the passes."""
+    model = network()
+    opt = torch.optim.SGD(model.parameters(), lr=0.0)
+    probe = Probe(model, opt, geometry="sign")
+    seed_all()
+    for x, y in batches(3):
+        with probe(closure_for(model, x, y)):
+            opt.step()
+        opt.zero_grad()
+    assert [p.gradient_change for p in probe.points] == [0.0] * 3
+    assert all(p.loss == p.loss_after and np.isnan(p.smoothness) for p in probe.points)
+
+
+def naive(model, opt, x, y, geometry):
+    """K and slopes in float64 by the plainest means: two deep copies and full singular value decompositions."""
+    before = copy.deepcopy(model).double()
+    opt_step = copy.deepcopy(model)
+    closure_for(opt_step, x, y)()
+    moved = type(opt)(opt_step.parameters(), lr=opt.param_groups[0]["lr"], **geometry_options(opt))
+    moved.step()
+    after = copy.deepcopy(opt_step).double()
+    after.zero_grad()
+    for net in (before, after):
+        closure_for(net, x.double(), y.double())()
+    pairs = list(zip(before.parameters(), after.parameters(), strict=True))
+    matrices = [(a, b) for a, b in pairs if a.ndim == 2]
+    order = {"spectral": ("nuc", 2), "frobenius": ("fro", "fro")}.get(geometry)
+
+    def norm(t, which):
+        if geometry == "sign":
+            return t.abs().sum() if which == 0 else t.abs().max()
+        return torch.linalg.matrix_norm(t, ord=order[which])
+
+    change = sum(norm(b.grad - a.grad, 0) for a, b in matrices)
+    size = max(norm((b - a).detach(), 1) for a, b in matrices)
+    slope = sum((a.grad * (b - a).detach()).sum() for a, b in pairs)
+    return (change / size).item(), slope.item()
+
+
+def geometry_options(opt):
+    return {"momentum": 0.0} if isinstance(opt, NormSGD) else {}
+
+
+@pytest.mark.parametrize(("cls", "lr", "geometry"), [(Lion, 1e-2, "sign"), (NormSGD, 0.3, "frobenius")])
+@pytest.mark.parametrize("measured", ["sign", "spectral", "frobenius"])
+def test_agreement_with_a_naive_double_precision_implementation(cls, lr, geometry, measured):
+    model = network(noisy=False).double()
+    opt = cls(model.parameters(), lr=lr, **({"momentum": 0.0} if cls is NormSGD else {}))
+    x, y = (t.double() for t in batches(1)[0])
+    expected, slope = naive(model, opt, x, y, measured)
+    probe = Probe(model, opt, geometry=None if measured == geometry else measured)
+    with probe(closure_for(model, x, y)):
+        opt.step()
+    assert probe.points[0].smoothness == pytest.approx(expected, rel=1e-6)
+    assert probe.points[0].slope == pytest.approx(slope, rel=1e-6)
+
+
+def test_groups_own_geometries_and_radii():
+    model = network(noisy=False)
+    opt = Muon.from_model(model, lr=1e-2)
+    x, y = batches(1)[0]
+    probe = Probe(model, opt, geometry="groups")
+    weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+    with probe(closure_for(model, x, y)):
+        opt.step()
+    sizes = []
+    for group in opt.param_groups:
+        for p in group["params"]:
+            name = next(n for n, q in model.named_parameters() if q is p)
+            sizes.append(group["geometry"].norm(p.detach() - weights[name]).item())
+    assert len(sizes) == 4
+    assert probe.points[0].step_norm == pytest.approx(max(sizes), rel=1e-6)
+
+
+def test_curvature_along_the_step_of_a_quadratic():
+    """f(x) = ½·xᵀAx: the second difference, the slopes and η⋆ are known."""
+    torch.manual_seed(3)
+    A = torch.randn(5, 5, dtype=torch.float64)
+    A = A @ A.T
+    x = nn.Parameter(torch.randn(5, dtype=torch.float64))
+    model = nn.Module()
+    model.x = x
+    opt = Lion([x], lr=0.01)
+    probe = Probe(model, opt)
+
+    def closure():
+        loss = 0.5 * x @ A @ x
+        loss.backward()
+        return loss
+
+    start = x.detach().clone()
+    with probe(closure):
+        opt.step()
+    δ, point = x.detach() - start, probe.points[0]
+    assert point.step_norm == pytest.approx(0.01)
+    assert point.curvature == pytest.approx((δ @ A @ δ / 0.01**2).item(), rel=1e-8)
+    assert point.curvature_by_slopes == pytest.approx(point.curvature, rel=1e-8)
+    assert point.curvature_l2 == pytest.approx((δ @ A @ δ / (δ @ δ)).item(), rel=1e-8)
+    d = δ / 0.01
+    assert point.best_rate == pytest.approx((-(A @ start) @ d / (d @ A @ d)).item(), rel=1e-8)
+    assert point.curvature_by_slopes <= point.smoothness
+
+
+def test_no_best_rate_uphill():
+    x = nn.Parameter(torch.ones(2))
+    model = nn.Module()
+    model.x = x
+    opt = torch.optim.SGD([x], lr=0.1, maximize=True)
+    probe = Probe(model, opt, geometry="frobenius")
+
+    def closure():
+        loss = x.square().sum()
+        loss.backward()
+        return loss
+
+    with probe(closure):
+        opt.step()
+    assert probe.points[0].slope > 0
+    assert probe.points[0].best_rate is None
+
+
+def test_every_nth_step_and_rates_of_a_schedule():
+    model = network()
+    opt = Lion(model.parameters(), lr=1e-2)
+    sched = AdaptiveWarmup(opt, total_steps=8)
+    probe = Probe(model, opt, every=3)
+    rates = []
+    for x, y in batches():
+        rates.append(opt.param_groups[0]["lr"])
+        with probe(closure_for(model, x, y)) as loss:
+            opt.step()
+        sched.step(loss)
+        opt.zero_grad()
+    assert [p.step for p in probe.points] == [0, 3, 6]
+    assert [p.rate for p in probe.points] == [rates[0], rates[3], rates[6]]
+
+
+def test_an_error_in_the_block_passes_through_and_nothing_is_measured():
+    model = network()
+    opt = Lion(model.parameters(), lr=1e-2)
+    probe = Probe(model, opt)
+    x, y = batches(1)[0]
+    with pytest.raises(KeyError), probe(closure_for(model, x, y)):
+        raise KeyError
+    assert probe.after() is None
+    assert probe.points == []
+
+
+def test_a_buffer_that_is_replaced_comes_back():
+    class Counting(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls = self.calls + 1
+            return super().forward(x)
+
+    model = Counting()
+    opt = Lion(model.parameters(), lr=1e-2)
+    probe = Probe(model, opt)
+    with probe(closure_for(model, torch.ones(3, 3), torch.zeros(3, 3))):
+        opt.step()
+    assert model.calls.item() == 1
+
+
+def test_bad_input():
+    model = network()
+    opt = Lion(model.parameters(), lr=1e-2)
+    with pytest.raises(ValueError, match="every must be at least 1"):
+        Probe(model, opt, every=0)
+    with pytest.raises(ValueError, match="geometry of RMSprop is not known"):
+        Probe(model, torch.optim.RMSprop(model.parameters()))
+    probe = Probe(model, torch.optim.SGD(model.parameters(), lr=0.1), geometry="groups")
+    with pytest.raises(ValueError, match="lacks"):
+        probe.before(closure_for(model, *batches(1)[0]))
+
+
+# Two processes.
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+KINDS = ["ddp", "ddp-views", "fsdp"]
+
+
+def on_rank(rank, port, queue):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    try:
+        for kind in KINDS:
+            (weights, points), (plain, _) = (train_on_rank(rank, kind, probed) for probed in (True, False))
+            same = all(torch.equal(a, b) for a, b in zip(weights, plain, strict=True))
+            queue.put((kind, rank, same, points))
+    finally:
+        dist.destroy_process_group()
+
+
+def train_on_rank(rank, kind, probed):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    if kind == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        for layer in (model[0], model[2]):
+            fully_shard(layer)
+        fully_shard(model)
+    elif kind.startswith("ddp"):
+        model = DistributedDataParallel(model, gradient_as_bucket_view=kind == "ddp-views")
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    probe = Probe(model, opt, geometry="spectral")
+    for x, y in batches(4):
+        # Unequal shares would weigh ranks' losses differently; these are equal. "single" is one process with it all.
+        own = slice(None) if kind == "single" else slice(6 * rank, 6 * rank + 6)
+        closure = closure_for(model, x[own], torch.nn.functional.pad(y, (0, 1))[own])
+        if probed:
+            with probe(closure):
+                opt.step()
+        else:
+            closure()
+            opt.step()
+        assert all(p.grad is not None for p in model.parameters())
+        opt.zero_grad()
+    weights = [p.full_tensor() if kind == "fsdp" else p.detach() for p in model.parameters()]
+    return weights, [(p.loss, p.loss_after, p.smoothness, p.slope, p.slope_after) for p in probe.points]
+
+
+def test_two_ranks_measure_the_same_as_one_process():
+    queue = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(on_rank, args=(free_port(), queue), nprocs=2)
+    found = {(kind, rank): rest for kind, rank, *rest in (queue.get() for _ in range(2 * len(KINDS)))}
+    alone = train_on_rank(0, "single", True)[1]
+    for kind in KINDS:
+        (same0, points0), (same1, points1) = found[kind, 0], found[kind, 1]
+        assert same0, f"{kind}: the probe changed the weights"
+        assert same1, f"{kind}: the probe changed the weights"
+        assert points0 == points1, kind
+        np.testing.assert_allclose(points0, alone, rtol=2e-4, err_msg=kind)

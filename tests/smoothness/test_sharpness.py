@@ -1,0 +1,94 @@
+import pytest
+import torch
+from torch import nn
+
+from autowarm.smoothness import lanczos, sharpness
+
+
+def symmetric(values, seed=0):
+    Q = torch.linalg.qr(torch.randn(len(values), len(values), dtype=torch.float64, generator=torch.manual_seed(seed)))[
+        0
+    ]
+    return (Q * torch.tensor(values, dtype=torch.float64)) @ Q.T
+
+
+@pytest.mark.parametrize(
+    "values", [[3.0, 1.0, 0.0, -50.0], [2.0] * 5, [-1.0, -2.0, -3.0], [0.0, 0.0], [1e6, 1.0, 1e-6], list(range(60))]
+)
+def test_lanczos_finds_the_largest_eigenvalue_not_the_largest_in_size(values):
+    A = symmetric(values)
+    found, residual = lanczos(lambda v: A @ v, torch.randn(len(values), dtype=torch.float64), tolerance=1e-9)
+    scale = max(1.0, *map(abs, values))
+    assert found == pytest.approx(max(values), abs=1e-7 * scale)
+    assert residual <= 1e-7 * scale
+
+
+def test_the_residual_bounds_the_error_of_an_early_stop():
+    values = torch.linspace(0, 1, 300, dtype=torch.float64)
+    found, residual = lanczos(lambda v: values * v, torch.ones(300, dtype=torch.float64), iterations=6)
+    assert 0 < (values - found).abs().amin() <= residual
+    assert found <= 1.0
+
+
+def test_reorthogonalisation_keeps_copies_out():
+    """Without it Lanczos in float32 loses its basis long before 80 products."""
+    values = torch.cat([torch.tensor([100.0]), torch.linspace(0, 1, 199)])
+    products = []
+
+    def product(v):
+        products.append(v)
+        return values * v
+
+    found, _ = lanczos(product, torch.ones(200), iterations=80, tolerance=0.0)
+    V = torch.stack(products)
+    assert (V @ V.T - torch.eye(len(V))).abs().amax() < 1e-4
+    assert found == pytest.approx(100.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_hessian_of_a_small_network(dtype):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).to(dtype)
+    x, y = torch.randn(10, 3, dtype=dtype), torch.randn(10, 2, dtype=dtype)
+    names = [name for name, _ in model.named_parameters()]
+    params = list(model.parameters())
+
+    def at(flat):
+        parts = dict(
+            zip(
+                names,
+                (t.view_as(p) for t, p in zip(flat.split([p.numel() for p in params]), params, strict=True)),
+                strict=True,
+            )
+        )
+        return nn.functional.mse_loss(torch.func.functional_call(model, parts, (x,)), y)
+
+    flat = torch.cat([p.detach().flatten() for p in params])
+    expected = torch.linalg.eigvalsh(torch.func.hessian(at)(flat).double())[-1].item()
+    found = sharpness(lambda: nn.functional.mse_loss(model(x), y), params, tolerance=1e-5)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert all(p.grad is None for p in params)
+
+
+def test_attention_has_a_second_derivative():
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 4, 8)
+    w = nn.Parameter(torch.eye(8))
+
+    def loss():
+        return nn.functional.scaled_dot_product_attention(x @ w, x, x, is_causal=True).square().mean()
+
+    found = sharpness(loss, [w], tolerance=1e-4)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        H = torch.autograd.functional.hessian(
+            lambda v: nn.functional.scaled_dot_product_attention(x @ v, x, x, is_causal=True).square().mean(),
+            w.detach(),
+        )
+    assert found == pytest.approx(torch.linalg.eigvalsh(H.reshape(64, 64))[-1].item(), rel=1e-3)
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="iterations"):
+        lanczos(lambda v: v, torch.ones(3), iterations=0)
+    with pytest.raises(ValueError, match="finite and not zero"):
+        lanczos(lambda v: v, torch.zeros(3))

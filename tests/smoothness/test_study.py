@@ -1,0 +1,99 @@
+import sys
+
+import numpy as np
+import pytest
+
+from autowarm.smoothness import Point, plot_study, study
+
+
+def points(curve, *, scale=0.3, n=400, last=0.3, first=8.0):
+    gaps = np.geomspace(first, last, n)
+    values = curve(gaps) + scale * np.random.default_rng(0).normal(size=n)
+    return [
+        Point(
+            step=t,
+            rate=1e-3,
+            loss=3.0 + gap,
+            loss_after=0.0,
+            gradient_change=k,
+            step_norm=1.0,
+            slope=0.0,
+            slope_after=0.0,
+            step_l2=1.0,
+        )
+        for t, (gap, k) in enumerate(zip(gaps, values, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("curve", "words"),
+    [
+        (lambda x: 3 + x**2, ["favour a quadratic over a line:", "as assumed"]),
+        (lambda x: 3 + 2 * x + 0.02 * x**2, ["favour a quadratic over a line, though by little"]),
+        (lambda x: 3 + 2 * x, ["not established", "as assumed"]),
+        (lambda x: 9 - x, ["not established", "the opposite of the assumption"]),
+        (lambda x: 3 + 4 * x - 0.2 * x**2, ["bends the other way", "against"]),
+        (lambda x: 9 - 4 * x + 0.7 * x**2, ["favour a quadratic", "rises again below"]),
+        (lambda x: 3 + 0 * x, ["explains little", "not established"]),
+    ],
+)
+def test_the_verdict_says_what_the_data_are(curve, words):
+    noise = 0.05 if "0.02" in str(curve.__code__.co_consts) else 0.3
+    found = study(points(curve, scale=noise), target_loss=3.0)
+    for text in words:
+        assert text in found.verdict
+
+
+def test_the_early_part_of_a_parabola_looks_like_a_line():
+    run = points(lambda x: 3 + x**2)
+    early = study(run, 3.0, gap_range=(6.0, 8.0))
+    assert early.linear.r2 > 0.95
+    assert early.quadratic.r2 - early.linear.r2 < 0.01
+    assert study(run, 3.0).quadratic.r2 - study(run, 3.0).linear.r2 > 0.05
+
+
+def test_what_is_kept():
+    run = points(lambda x: 3 + x)
+    assert len(study(run, 3.0, trim=None).gaps) == 400
+    trimmed = study(run, 3.0)
+    assert (len(trimmed.gaps), trimmed.dropped) == (392, 8)
+    windowed = study(run, 3.0, trim=None, window=(100, 150))
+    assert windowed.steps.tolist() == list(range(100, 150))
+    assert windowed.dropped == 350
+    with pytest.raises(ValueError, match="3 of 400 points are left"):
+        study(run, 3.0, trim=None, window=(0, 3))
+
+
+def test_points_that_say_nothing_are_left_out():
+    run = points(lambda x: 3 + x)
+    still = Point(400, 0.0, 3.1, 3.1, 0.0, 0.0, 0.0, 0.0, 0.0)
+    burst = Point(401, 1e-3, float("nan"), float("nan"), float("nan"), 1.0, 0.0, 0.0, 1.0)
+    assert study([*run, still, burst], 3.0, trim=None).dropped == 2
+
+
+def test_losses_below_the_target_leave_no_free_exponent():
+    assert study(points(lambda x: 3 + x), target_loss=4.0).power is None
+
+
+def test_the_picture_shows_points_and_fits():
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    run = points(lambda x: 3 + x**2)
+    found, early = study(run, 3.0), study(run, 3.0, gap_range=(6.0, 8.0))
+    axes = plot_study(found, ax=Figure().subplots(), early=early)
+    assert len(axes.collections[0].get_offsets()) == len(found.gaps)
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert [label.split(",")[0] for label in labels] == ["quadratic", "linear", "linear"]
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        plot_study(study(points(lambda x: 3 + x), 3.0))
+
+
+def test_the_summary_lists_every_model():
+    text = str(study(points(lambda x: 3 + x**2), 3.0))
+    assert all(name in text for name in ("quadratic", "linear", "constant", "power", "R²", "f* = 3"))

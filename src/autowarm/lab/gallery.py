@@ -5,6 +5,7 @@ A figure that needs measurements finds them in `Sources.data`, and makes them th
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,17 @@ from matplotlib.figure import Figure
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.schedule import Profile, calibrate
 from autowarm.smoothness import plot_study
+from autowarm.theory import (
+    Smoothness,
+    catalogue,
+    check_decay_only,
+    check_theorem_1,
+    decay_only_bound,
+    decay_only_rate,
+    descend,
+    theorem_1_bound,
+    theorem_1_rate,
+)
 
 from .config import OptimizerName, SmoothnessConfig
 from .smoothness import measured, studies
@@ -70,17 +82,53 @@ def _axes(columns: int = 1, rows: int = 1, width: float = 5.6, height: float = 3
 
 @picture("eta-behaviour", "Theorem 1's rate along Δ = 1/t (D = 1, ρ = 2, K0 = 1e-4, K1 = 0, Kρ = 1e3)")
 def eta_behaviour(sources: Sources) -> Figure:
-    """The rate Δ/(D·(K0 + KρΔ²)) over t, with its peak at Δ' = √(K0/Kρ)."""
-    D, K0, K2 = 1.0, 1e-4, 1e3
+    """The rate of Theorem 1 over t, with its peak at Δ' = √(K0/Kρ)."""
+    K = Smoothness(rho=2.0, K0=1e-4, K1=0.0, K_rho=1e3)
     t = np.arange(1, 20_001)
-    gap = 1.0 / t
-    peak = np.sqrt(K0 / K2)
+    peak = K.peak_gap
     figure, (axes,) = _axes()
-    axes.plot(t, gap / (D * (K0 + K2 * gap**2)), color=BLUE)
+    axes.plot(t, theorem_1_rate(1.0 / t, K, D=1.0), color=BLUE)
     axes.axvline(1 / peak, color=GREY, linestyle="--", linewidth=1)
     axes.annotate(f"Δ' = √(K0/Kρ) = {peak:.2e}\nt = {1 / peak:.0f}", (1 / peak, 0.25), xytext=(8, 0),
                   textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
     axes.set(xlabel="t", ylabel="η", xlim=(0, t[-1]), ylim=(0, None), title="η = Δ / (D·K(Δ)) at Δ = 1/t")
+    return figure
+
+
+def _constant(rate: float, gap: float) -> float:
+    return rate
+
+
+@picture(
+    "theorem-bounds", "gap and rate of Theorem 1, of its decay-only rival and of a constant rate, with their bounds"
+)
+def theorem_bounds(sources: Sources) -> Figure:
+    """Runs on the barrier problem, whose curvature grows as Δ², in three norms; every claim is checked as they go."""
+    steps, gap0 = 20_000, 50.0
+    t = np.arange(1, steps + 1)
+    norms = {"l2": "ℓ2 (normSGD)", "linf": "ℓ∞ (signSGD)", "spectral": "spectral (Muon)"}
+    figure, panels = _axes(columns=3, rows=2, width=3.8, height=3.2)
+    for column, (norm, title) in enumerate(norms.items()):
+        f = catalogue()[f"{norm}-barrier"]
+        x0 = f.point(gap0, torch.Generator().manual_seed(0))
+        D, start = f.radius(x0), f.gap(x0)
+        adaptive = descend(f, x0, partial(theorem_1_rate, K=f.K, D=D), steps)
+        decay = descend(f, x0, partial(decay_only_rate, K=f.K, D=D, gap0=start), steps)
+        check_theorem_1(adaptive)
+        check_decay_only(decay)
+        constant = descend(f, x0, partial(_constant, float(adaptive.rates[0])), steps)
+        top, bottom = panels[column], panels[3 + column]
+        shown = [(adaptive, BLUE, "Theorem 1"), (decay, ORANGE, "decay only"), (constant, GREY, "constant")]
+        for run, colour, label in shown:
+            top.plot(t, run.gaps[1:], color=colour, label=label)
+            bottom.plot(t, run.rates, color=colour, label=label)
+        top.plot(t, theorem_1_bound(adaptive.curvatures[:-1], D), color=BLUE, linestyle="--", linewidth=1)
+        top.plot(t, decay_only_bound(f.K, D, start, steps), color=ORANGE, linestyle="--", linewidth=1)
+        top.set(xscale="log", yscale="log", title=title)
+        bottom.set(xscale="log", yscale="log", xlabel="step")
+    panels[0].set_ylabel("gap Δ (bounds dashed)")
+    panels[3].set_ylabel("rate η")
+    panels[0].legend(frameon=False, fontsize="small", loc="lower left")
     return figure
 
 

@@ -46,7 +46,7 @@ class Run:
 def descend(
     problem: Problem | Family,
     x0: Tensor,
-    rate: Callable[[float], float],
+    rate: Callable[[float], float | Array],
     steps: int,
     *,
     weight_decay: float = 0.0,

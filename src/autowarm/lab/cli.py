@@ -162,7 +162,10 @@ def _figure(argv: list[str]) -> int:
             print(f"{name:<20} {entry.about}")
         return 0
     names = argv[:1] if argv and not argv[0].startswith("-") else []
-    extra = "  NAME                  the figure, first of all; --list names them\n  --figures FOLDER      where it goes, default figures\n"
+    extra = (
+        "  NAME                  the figure, first of all; --list names them\n"
+        "  --figures FOLDER      where it goes, default figures\n"
+    )
     rest = argv[len(names) :]
     config = parse(rest, SmoothnessConfig, "figure NAME", about, preset="smoothness-tiny", extra=extra)
     if not names:

@@ -1,14 +1,17 @@
 """The scheduler as a PyTorch user meets it."""
 
+import copy
+import gc
 import io
 import math
 import warnings
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR, SequentialLR
+from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR, LinearLR, SequentialLR
 
 from autowarm import AdaptiveWarmup, Lion, Muon
 
@@ -134,14 +137,61 @@ def test_the_default_never_stalls_even_if_the_loss_never_falls(T: int, loss: flo
     assert all(0 < rate <= PEAK for rate in rates)
 
 
-def test_without_a_floor_a_stalled_run_is_told_why() -> None:
+@pytest.mark.parametrize("order", ["after", "before"])
+def test_without_a_floor_a_stalled_run_is_told_why(order: str) -> None:
     scheduler = AdaptiveWarmup.paper(make_optimizer(), 30, target_loss=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(scheduler, lambda t: 5.0, range(29), order)
     with pytest.warns(
         UserWarning, match=r"total_steps=30 ends still in warm-up: the gap to target_loss=0.5 never fell"
     ):
-        run(scheduler, lambda t: 5.0, range(30))
+        run(scheduler, lambda t: 5.0, [29], order)
     assert scheduler.phase == "warmup"
-    assert scheduler.warmup_steps == 30
+
+
+def test_the_floor_counts_updates_not_losses() -> None:
+    T = 100
+    scheduler = AdaptiveWarmup(make_optimizer(), T)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for t in range(T):
+            scheduler.optimizer.step()
+            scheduler.step(5.0 if t % 10 == 9 else None)
+    assert (scheduler.phase, scheduler.warmup_steps) == ("decay", 20)
+
+
+def test_a_run_without_losses_is_told_so() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(10):
+            scheduler.optimizer.step()
+            scheduler.step()
+    assert [str(w.message)[:40] for w in caught] == [
+        "step() was called without a loss, so the",
+        "the run of total_steps=10 ends still in ",
+    ]
+    assert "no finite loss was observed" in str(caught[1].message)
+
+
+@pytest.mark.parametrize("floor", [None, 0.2, 1e-9])
+def test_a_first_loss_of_zero(floor: float | None) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 50, floor=floor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rates = run(scheduler, lambda t: 0.0, range(50), "before")
+    assert rates[0] == pytest.approx(PEAK / 100)
+    assert all(0 < rate <= PEAK for rate in rates)
+
+
+def test_what_ended_the_warmup() -> None:
+    by_gap = AdaptiveWarmup(make_optimizer(), 1000, target_loss=0.5, peak_gap=4.0, floor=0.9)
+    by_floor = AdaptiveWarmup(make_optimizer(), 1000, target_loss=0.5, peak_gap=0.1, floor=0.01)
+    for scheduler in (by_gap, by_floor):
+        assert scheduler.ended_by is None
+        run(scheduler, falling(), range(60))
+    assert (by_gap.ended_by, by_floor.ended_by) == ("gap", "floor")
 
 
 def test_smoothing_withstands_one_lucky_batch() -> None:
@@ -290,7 +340,7 @@ def test_patience_has_an_end(patience: int) -> None:
             scheduler.step(math.nan)
 
 
-@pytest.mark.parametrize("spike", [1e6, -1e6, 1e300])
+@pytest.mark.parametrize("spike", [1e6, -1e6, 1e300, 1.7e308])
 @every_mode
 def test_spikes_leave_the_rate_in_bounds(make: Callable, spike: float) -> None:
     scheduler = make(make_optimizer(), 100)
@@ -332,6 +382,33 @@ def test_a_skipped_update_counts_neither_as_step_nor_as_observation() -> None:
             assert (scheduler.get_last_lr(), scheduler.last_epoch) == before
         seen.append(scheduler.last_epoch)
     assert seen[-1] == updates == 17
+
+
+def test_updates_skipped_before_the_first_one_do_not_count_even_if_gradients_are_gone() -> None:
+    opt = make_optimizer()
+    scheduler = AdaptiveWarmup(opt, 20)
+    x = torch.ones(1, requires_grad=True)
+    for _ in range(6):
+        opt.zero_grad()
+        scheduler.step((5.0 * x).sum())  # the scaler skipped all of these
+    assert (scheduler.last_epoch, scheduler.get_last_lr()) == (0, [pytest.approx(PEAK / 100)])
+
+
+@every_mode
+def test_a_copy_goes_on_alike(make: Callable) -> None:
+    scheduler = make(make_optimizer(), 100)
+    run(scheduler, falling(), range(7))
+    twin = copy.deepcopy((scheduler.optimizer, scheduler))[1]
+    more = range(7, 100)
+    assert run(twin, falling(), more) == run(scheduler, falling(), more)
+
+
+def test_a_scheduler_that_is_gone_no_longer_watches() -> None:
+    opt = make_optimizer()
+    for _ in range(5):
+        AdaptiveWarmup(opt, 10)
+        gc.collect()
+    assert len(opt._optimizer_step_post_hooks) <= 1
 
 
 def test_a_dry_run_without_gradients_advances() -> None:
@@ -384,6 +461,51 @@ def test_in_sequence_it_starts_at_its_milestone() -> None:
     assert rates[:5] == [PEAK / 2] * 5
     alone = run(AdaptiveWarmup(make_optimizer(), 20, peak_gap=1.0, target_loss=0.5), falling(), range(20))
     assert rates[5:] == pytest.approx(alone)
+
+
+def wrapped(name: str, opt: torch.optim.Optimizer) -> tuple[torch.optim.lr_scheduler.LRScheduler, AdaptiveWarmup]:
+    ours = AdaptiveWarmup(opt, 12, target_loss=0.5, peak_gap=5.0)
+    if name == "ours second":
+        return SequentialLR(opt, [ConstantLR(opt, factor=0.5, total_iters=100), ours], milestones=[5]), ours
+    if name == "ours first":
+        return SequentialLR(opt, [ours, LinearLR(opt, 1.0, 0.1, total_iters=8)], milestones=[12]), ours
+    return ChainedScheduler([ours, ExponentialLR(opt, 0.9)], optimizer=opt), ours
+
+
+@pytest.mark.parametrize("name", ["ours second", "ours first", "chained"])
+@pytest.mark.parametrize("at", [1, 4, 5, 6, 11, 12, 13, 16])
+def test_resumed_inside_pytorchs_own_equals_straight(name: str, at: int) -> None:
+    def go(outer, ours, steps: Iterable[int]) -> list[float]:
+        rates = []
+        for t in steps:
+            rates.append(outer.optimizer.param_groups[0]["lr"])
+            outer.optimizer.step()
+            ours.observe(falling()(t))
+            outer.step()
+        return rates
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        straight = go(*wrapped(name, make_optimizer()), range(20))
+        first = wrapped(name, make_optimizer())
+        head = go(*first, range(at))
+        state, opt_state = copy.deepcopy(first[0].state_dict()), first[0].optimizer.state_dict()
+        second = wrapped(name, make_optimizer())
+        second[0].optimizer.load_state_dict(opt_state)
+        second[0].load_state_dict(state)
+        assert head + go(*second, range(at, 20)) == straight
+
+
+def test_an_update_skipped_right_after_the_milestone_does_not_count() -> None:
+    opt = make_optimizer()
+    first, ours = ConstantLR(opt, factor=0.5, total_iters=100), AdaptiveWarmup(opt, 20, peak_gap=1.0, target_loss=0.5)
+    sequence = SequentialLR(opt, [first, ours], milestones=[2])
+    for _ in range(2):
+        opt.step()
+        sequence.step()
+    ours.observe(5.0)
+    sequence.step()
+    assert ours.last_epoch == 0
 
 
 def test_chained_it_multiplies() -> None:
@@ -442,6 +564,25 @@ def test_construct_then_load_and_load_then_construct_agree() -> None:
     assert run(sched_a, falling(), more) == run(sched_b, falling(), more) == run(scheduler, falling(), more)
 
 
+def test_saved_between_micro_batches() -> None:
+    first = AdaptiveWarmup(make_optimizer(), 50)
+    first.observe(torch.tensor(6.0), weight=2)
+    second = AdaptiveWarmup(make_optimizer(), 50)
+    second.load_state_dict(saved(first))
+    second.observe(3.0)
+    second.step()
+    assert second.profile.gap0 == pytest.approx(0.7 * 5.0)
+
+
+def test_the_saved_peak_rate_holds() -> None:
+    first = AdaptiveWarmup(make_optimizer(0.05), 50)
+    run(first, falling(), range(3))
+    second = AdaptiveWarmup(make_optimizer(0.01), 50)
+    second.load_state_dict(saved(first))
+    assert second.base_lrs == [0.05]
+    assert second.profile == first.profile
+
+
 def test_another_schedule_is_refused_by_its_differences() -> None:
     state = AdaptiveWarmup(make_optimizer(), 50).state_dict()
     with pytest.raises(ValueError, match="total_steps: saved 50, here 60; div: saved 100.0, here 10.0"):
@@ -469,7 +610,10 @@ def test_another_schedule_is_refused_by_its_differences() -> None:
         ({"peak_gap": 0.0}, "peak_gap must be positive and finite, got 0.0"),
         ({"target_loss": math.nan}, "target_loss must be finite, got nan"),
         ({"final_ratio": 1.5}, r"final_ratio must be in \[0, 1\], got 1.5"),
-        ({"floor": 2.0}, r"floor is a share of the run, in \[0, 1\], or None, got 2.0"),
+        ({"floor": 2.0}, r"floor is a share of the run, in \(0, 1\], or None, got 2.0"),
+        ({"floor": 0.0}, r"floor is a share of the run, in \(0, 1\], or None, got 0.0"),
+        ({"div": "x"}, "div must be greater than 1 and finite, got 'x'"),
+        ({"total_steps": True}, "total_steps must be a whole number ≥ 1, got True"),
         ({"smoothing": 1.0}, r"smoothing is a share of the run, in \[0, 1\), got 1.0"),
         ({"patience": 0}, "patience must be at least 1, or None, got 0"),
         ({"warmup": "quadratic"}, "unknown warmup 'quadratic'"),
@@ -512,9 +656,25 @@ def test_a_peak_gap_beyond_the_first_gap() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 3, True])
-def test_an_epoch_is_no_loss(epoch: int) -> None:
-    with pytest.raises(TypeError, match=rf"step takes a loss, not an epoch, and got the int {epoch}"):
-        AdaptiveWarmup(make_optimizer(), 10).step(epoch)
+@pytest.mark.parametrize("method", ["step", "observe"])
+def test_an_epoch_is_no_loss(epoch: int, method: str) -> None:
+    with pytest.raises(TypeError, match=rf"a loss, not an epoch, is needed, and got the int {epoch}"):
+        getattr(AdaptiveWarmup(make_optimizer(), 10), method)(epoch)
+
+
+def test_algorithm_1_needs_its_target_and_has_no_floor() -> None:
+    with pytest.raises(ValueError, match="Algorithm 1 needs target_loss"):
+        AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=None)
+    with pytest.raises(TypeError, match="Algorithm 1 has no floor"):
+        AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, floor=0.5)
+
+
+def test_numbers_of_other_libraries_are_plain_ones() -> None:
+    scheduler = AdaptiveWarmup(
+        make_optimizer(), np.int64(20), div=np.float32(50), target_loss=torch.tensor(0.5), floor=np.float64(0.5)
+    )
+    run(scheduler, falling(), range(3))
+    assert saved(scheduler) == scheduler.state_dict()
 
 
 def test_bad_observations() -> None:

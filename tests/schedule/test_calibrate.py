@@ -142,3 +142,5 @@ def test_bad_arguments(change: dict[str, object], message: str) -> None:
 def test_candidates_outside_the_interval() -> None:
     with pytest.raises(ValueError, match="between 0 and the first gap 8.0"):
         objective([8.0], 8.0, div=10.0, kappa=1.0)
+    with pytest.raises(ValueError, match="div must be greater than 1"):
+        objective([4.0], 8.0, div=0.5, kappa=1.0)

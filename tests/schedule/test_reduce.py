@@ -13,7 +13,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 
-SCENARIOS = ["plain", "nan", "missing", "settings", "steps"]
+SCENARIOS = ["plain", "nan", "missing", "settings", "steps", "skipped"]
 WORKER = """
 import json, math, sys
 import torch
@@ -36,7 +36,8 @@ for scenario in scenarios:
                 loss = math.nan
             if scenario == "steps" and rank and t == 5:
                 sched.last_epoch += 1
-            opt.step()
+            if not (scenario == "skipped" and rank and t == 5):
+                opt.step()
             if not (scenario == "missing" and rank):
                 sched.observe(loss, weight=1 + rank)
             sched.step()
@@ -93,7 +94,7 @@ def test_the_mean_is_weighted_over_ranks(ranks: list[dict[str, dict]]) -> None:
     assert ranks[0]["plain"]["rates"] == pytest.approx(rates, rel=1e-9)
 
 
-@pytest.mark.parametrize("scenario", ["settings", "steps"])
-def test_ranks_that_disagree_fail_together(scenario: str, ranks: list[dict[str, dict]]) -> None:
+@pytest.mark.parametrize(("scenario", "what"), [("settings", "settings"), ("steps", "steps"), ("skipped", "steps")])
+def test_ranks_that_disagree_fail_together(scenario: str, what: str, ranks: list[dict[str, dict]]) -> None:
     for seen in ranks:
-        assert f"ranks disagree: AdaptiveWarmup has different {scenario}" in seen[scenario]["error"]
+        assert f"ranks disagree: AdaptiveWarmup has different {what}" in seen[scenario]["error"]

@@ -1,8 +1,9 @@
 """The scheduler: a learning-rate warm-up that ends by itself, then a customary decay."""
 
 import math
+import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -50,7 +51,7 @@ class AdaptiveWarmup(LRScheduler):
         decay: "cosine", "linear", "wsd" (flat, then linear to 0 over the last fifth), "wso" (flat), or a function from
             the share of the decay gone by (0 to 1) to the share of the peak rate kept (1 at 0).
         final_ratio: the decay goes from lr to final_ratio·lr.
-        floor: share of T after which the rate is at its peak come what may; None for no floor.
+        floor: share of T, in (0, 1], after which the rate is at its peak whatever the loss does; None for no floor.
         smoothing: share of T over which the loss is averaged; 0 for none.
         patience: steps in a row without a finite loss before an error; 1 for at once, None for never.
         process_group: ranks that share the run; None is all of them, where `torch.distributed` is in use. Their losses
@@ -98,7 +99,7 @@ class AdaptiveWarmup(LRScheduler):
         patience: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
-        _check(
+        clean = _clean(
             total_steps=total_steps,
             target_loss=target_loss,
             kappa=kappa,
@@ -110,9 +111,10 @@ class AdaptiveWarmup(LRScheduler):
             smoothing=smoothing,
             patience=patience,
         )
+        total_steps, kappa, peak_gap = clean["total_steps"], clean["kappa"], clean["peak_gap"]
         self.total_steps = total_steps
-        self.final_ratio = final_ratio
-        self.patience = patience
+        self.final_ratio = clean["final_ratio"]
+        self.patience = clean["patience"]
         self.process_group = process_group
         shapes = warmup_shape(warmup), decay_shape(decay)
         self._decay = shapes[1]
@@ -127,34 +129,24 @@ class AdaptiveWarmup(LRScheduler):
             raise ValueError(f"every group's lr must be positive and finite, got {peak_rates}")
         self._rule_arguments: dict[str, Any] = {
             "lr": peak_rates[0],
-            "div": div,
             "kappa": kappa,
-            "sigma_f2": sigma_f2,
             "target": shapes,
-            "target_loss": target_loss,
-            "peak_gap": peak_gap,
-            "floor_steps": None if floor is None else floor * total_steps,
-            "window": max(1.0, smoothing * total_steps),
+            "floor_steps": None if clean["floor"] is None else clean["floor"] * total_steps,
+            "window": max(1.0, clean["smoothing"] * total_steps),
+            **{name: clean[name] for name in ("div", "sigma_f2", "target_loss", "peak_gap")},
         }
         self._rule = WarmupRule(**self._rule_arguments)
         # What a resumed run must share with the saved one.
         self._settings: dict[str, Any] = {
-            "total_steps": total_steps,
             "optimizer": type(optimizer).__name__,
             "geometry": None if geometry is None else repr(geometry),
-            "kappa": kappa,
-            "target_loss": target_loss,
-            "div": div,
-            "sigma_f2": sigma_f2,
-            "peak_gap": peak_gap,
             "warmup": warmup,
             "decay": decay if isinstance(decay, str) else getattr(decay, "__qualname__", type(decay).__name__),
-            "final_ratio": final_ratio,
-            "floor": floor,
-            "smoothing": smoothing,
+            **{name: value for name, value in clean.items() if name != "patience"},
+            "kappa": kappa,
         }
         self._warmup_steps = 0
-        self._share = 1.0 / div
+        self._share = self._rule.share
         self._pending: list[Observation] = []
         self._failures = 0
         self._said: set[str] = set()
@@ -175,6 +167,10 @@ class AdaptiveWarmup(LRScheduler):
             >>> opt = Lion(torch.nn.Linear(4, 4).parameters(), lr=1e-3)
             >>> sched = AdaptiveWarmup.paper(opt, 1000, target_loss=0.1)
         """
+        if target_loss is None:
+            raise ValueError("Algorithm 1 needs target_loss, its f*: about the loss that the run will end at")
+        if given := sorted(options.keys() & {"floor", "smoothing"}):
+            raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         return cls(optimizer, total_steps, target_loss=target_loss, floor=None, smoothing=0.0, **options)
 
     # What users read.
@@ -245,10 +241,6 @@ class AdaptiveWarmup(LRScheduler):
             TypeError: an int, which is what code that counts epochs passes.
             ValueError, RuntimeError: see the class.
         """
-        if isinstance(loss, int):
-            raise TypeError(
-                f"step takes a loss, not an epoch, and got the int {loss}: pass the loss as a float or tensor"
-            )
         if loss is not None:
             self.observe(loss)
         self._step_count += 1
@@ -271,22 +263,27 @@ class AdaptiveWarmup(LRScheduler):
                 )
             self._restart()
             return
-        tick = self._clock.tick()
         observations, self._pending = self._pending, []
+        tick = self._clock.tick(dry=not any(seen.traced for seen in observations))
         if tick is None:
-            return  # a skipped update counts neither as a step nor as an observation
-        self.last_epoch += tick
-        loss = reduce_observations(observations, self.process_group, (self.last_epoch, self._settings))
-        self._judge(loss, bool(observations))
+            observations = []  # a skipped update counts neither as a step nor as an observation
+        # Every rank comes here at every call: one that skipped an update alone is found out instead of waited for.
+        updates = self.last_epoch + (tick or 0)
+        loss = reduce_observations(observations, self.process_group, (updates, self._settings))
+        if tick is None:
+            return
+        self.last_epoch = updates
+        self._rule.updates = updates
+        self._judge(loss)
         if not self._rule.ended_by and loss is not None and math.isfinite(loss):
-            self._rule.observe(loss, tick=bool(tick))
+            self._rule.observe(loss)
             self._share = self._rule.share
             if self._rule.ended_by:
                 self._warmup_steps = self.last_epoch
         if self._rule.ended_by:
             self._share = self._decay_share()
         self._check_horizon()
-        self._write()
+        self._write(self.get_lr())
 
     def _decay_share(self) -> float:
         left = self.total_steps - self._warmup_steps
@@ -300,11 +297,13 @@ class AdaptiveWarmup(LRScheduler):
         self._rule = WarmupRule(**self._rule_arguments)
         self._share = self._rule.share
         self._warmup_steps = 0
+        self._failures = 0
         self._pending = []
-        self._write()
+        self._clock.restart()
+        self._write(self.get_lr())
 
-    def _write(self) -> None:
-        for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+    def _write(self, rates: Sequence[float | Tensor]) -> None:
+        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)
             else:
@@ -316,7 +315,7 @@ class AdaptiveWarmup(LRScheduler):
 
     # What can go wrong.
 
-    def _judge(self, loss: float | None, observed: bool) -> None:
+    def _judge(self, loss: float | None) -> None:
         if loss is None:
             if not self._rule.ended_by:
                 self._warn_once(
@@ -340,22 +339,21 @@ class AdaptiveWarmup(LRScheduler):
             )
 
     def _check_horizon(self) -> None:
-        if self.last_epoch >= self.total_steps and not self._rule.ended_by:
-            profile = self.profile
-            why = (
-                "no finite loss was observed"
-                if profile is None
-                else f"the gap to target_loss={self._rule.fstar:.4g} never fell below peak_gap={profile.peak_gap:.4g}"
-            )
-            self._warn_once(
-                "stalled",
-                f"the run of total_steps={self.total_steps} ends still in warm-up: {why}. Use the default floor, raise "
-                "peak_gap or lower target_loss",
-            )
-        if self.last_epoch > self.total_steps:
-            self._warn_once(
-                "overrun", f"more than total_steps={self.total_steps} steps: the rate stays at its last value"
-            )
+        # After the last update, or, in the order of Algorithm 1, on the call before it.
+        calls = self.last_epoch + self._clock.ahead
+        if calls >= self.total_steps and not self._rule.ended_by:
+            if self.profile is None:
+                why = "no finite loss was observed. Call step(loss) with the loss of each update"
+            elif self._rule.floor_steps is not None:
+                why = "no finite loss was observed after the floor was through. Call step(loss) at each update"
+            else:
+                why = (
+                    f"the gap to target_loss={self._rule.fstar:.4g} never fell below "
+                    f"peak_gap={self.profile.peak_gap:.4g}. Use the default floor, raise peak_gap or lower target_loss"
+                )
+            self._warn_once("stalled", f"the run of total_steps={self.total_steps} ends still in warm-up: {why}")
+        if calls > self.total_steps:
+            self._warn_once("overrun", f"more than total_steps={self.total_steps} steps: the rate stays where it is")
 
     def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._said:
@@ -373,6 +371,8 @@ class AdaptiveWarmup(LRScheduler):
             "last_epoch": self.last_epoch,
             "step_count": self._step_count,
             "base_lrs": [float(lr) for lr in self.base_lrs],
+            "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
+            "pending": [[float(seen.loss), seen.weight] for seen in self._pending],
             "share": self._share,
             "warmup_steps": self._warmup_steps,
             "failures": self._failures,
@@ -411,31 +411,48 @@ class AdaptiveWarmup(LRScheduler):
         self._failures = state_dict["failures"]
         self._said = set(state_dict["said"])
         self._clock.load_state_dict(state_dict["clock"])
+        self._rule_arguments["lr"] = state_dict["base_lrs"][0]
         self._rule = WarmupRule(**self._rule_arguments)
         self._rule.load_state_dict(state_dict["rule"])
-        self._pending = []
-        self._write()
+        self._pending = [Observation(loss, weight) for loss, weight in state_dict["pending"]]
+        # The rates as they were, not as we would set them: another scheduler may be at work on them, too.
+        self._write(state_dict["rates"])
 
 
-def _check(**given: Any) -> None:
-    """Raise ValueError for the first argument that is out of range."""
+def _clean(**given: Any) -> dict[str, Any]:
+    """The arguments as plain numbers; ValueError for the first that is none or is out of range."""
 
-    def positive(x: float | None) -> bool:
-        return x is None or (x > 0 and math.isfinite(x))
+    def whole(x: Any) -> int:
+        if isinstance(x, bool):
+            raise TypeError
+        return operator.index(x)
 
-    fine: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "total_steps": (lambda x: isinstance(x, int) and x >= 1, "must be a whole number ≥ 1"),
-        "target_loss": (lambda x: x is None or math.isfinite(x), "must be finite"),
-        "kappa": (positive, "must be positive and finite"),
-        "div": (lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
-        "sigma_f2": (positive, "must be positive and finite"),
-        "peak_gap": (positive, "must be positive and finite"),
-        "final_ratio": (lambda x: 0 <= x <= 1, "must be in [0, 1]"),
-        "floor": (lambda x: x is None or 0 <= x <= 1, "is a share of the run, in [0, 1], or None"),
-        "smoothing": (lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
-        "patience": (lambda x: x is None or x >= 1, "must be at least 1, or None"),
+    def positive(x: float) -> bool:
+        return x > 0 and math.isfinite(x)
+
+    rules: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
+        "total_steps": (whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
+        "target_loss": (float, math.isfinite, "must be finite"),
+        "kappa": (float, positive, "must be positive and finite"),
+        "div": (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
+        "sigma_f2": (float, positive, "must be positive and finite"),
+        "peak_gap": (float, positive, "must be positive and finite"),
+        "final_ratio": (float, lambda x: 0 <= x <= 1, "must be in [0, 1]"),
+        "floor": (float, lambda x: 0 < x <= 1, "is a share of the run, in (0, 1], or None"),
+        "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
+        "patience": (whole, lambda x: x >= 1, "must be at least 1, or None"),
     }
+    optional = {"target_loss", "kappa", "peak_gap", "floor", "patience"}
+    clean: dict[str, Any] = {}
     for name, value in given.items():
-        holds, need = fine[name]
-        if not holds(value):
+        convert, holds, need = rules[name]
+        if value is None and name in optional:
+            clean[name] = None
+            continue
+        try:
+            clean[name] = convert(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name} {need}, got {value!r}") from None
+        if not holds(clean[name]):
             raise ValueError(f"{name} {need}, got {value!r}")
+    return clean

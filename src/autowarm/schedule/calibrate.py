@@ -62,7 +62,7 @@ def calibrate(
     """
     if candidates < 1:
         raise ValueError(f"candidates must be at least 1, got {candidates}")
-    Profile(lr, div, gap0, gap0 / 2)  # says what is wrong with lr, div or gap0
+    Profile(lr, div, gap0, gap0 / 2)  # says what is wrong with lr
     peak_gaps = gap0 * np.arange(1, candidates + 1) / (candidates + 1)
     values = objective(peak_gaps, gap0, div=div, kappa=kappa, sigma_f2=sigma_f2, target=target)
     return Profile(lr, div, gap0, float(peak_gaps[np.argmin(values)]))
@@ -91,6 +91,7 @@ def objective(
     Raises:
         ValueError: a number is outside its range or a name is unknown.
     """
+    Profile(1.0, div, gap0, gap0 / 2)  # says what is wrong with div or gap0
     peaks = np.asarray(peak_gaps, dtype=np.float64)
     if not (kappa > 0 and sigma_f2 > 0 and np.isfinite(kappa) and np.isfinite(sigma_f2)):
         raise ValueError(f"kappa and sigma_f2 must be positive and finite, got {kappa} and {sigma_f2}")

@@ -79,6 +79,7 @@ class Profile:
 
     def __call__(self, gap: Gap) -> Gap:
         if isinstance(gap, Tensor):
+            gap = gap if gap.is_floating_point() else gap.float()
             return gap.new_tensor(self.lr) / (1.0 + self._excess(gap.clamp(min=0.0)))
         if isinstance(gap, np.ndarray):
             with np.errstate(divide="ignore"):

@@ -20,24 +20,28 @@ class Observation:
 
     loss: Tensor | float
     weight: float
+    traced: bool = False  # the loss came with a graph: this is training
 
     @classmethod
     def of(cls, loss: Tensor | float, weight: float) -> Self:
         """Check and detach.
 
         Raises:
-            TypeError: the loss is neither a number nor a tensor.
+            TypeError: the loss is neither a number nor a tensor, or it is an int, as code that counts epochs has.
             ValueError: it has more than one element, or the weight is negative or not finite.
         """
         weight = float(weight)
         if not (weight >= 0 and math.isfinite(weight)):
             raise ValueError(f"an observation's weight must be finite and not negative, got {weight}")
+        if isinstance(loss, int):
+            raise TypeError(f"a loss, not an epoch, is needed, and got the int {loss}: pass a float or tensor")
+        traced = False
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
                 raise ValueError(
                     f"a loss has one element, got a tensor of shape {tuple(loss.shape)}: take its mean first"
                 )
-            loss = loss.detach()
+            traced, loss = loss.requires_grad, loss.detach()
             # A DTensor's value is the whole mesh's.
             loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
         else:
@@ -45,7 +49,7 @@ class Observation:
                 loss = float(loss)
             except (TypeError, ValueError):
                 raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}") from None
-        return cls(loss, weight)
+        return cls(loss, weight, traced)
 
 
 def reduce_observations(

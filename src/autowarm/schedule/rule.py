@@ -20,7 +20,9 @@ __all__ = ["WarmupRule"]
 
 # f* where none is given: this share of f(x0) is still to be lost. On the paper's setup it makes f* = 3.3.
 _EXPECTED_FALL = 0.7
-_STATE = ("share", "ended_by", "ticks", "target_loss", "_mean", "_weight")
+# η(Δ) is positive for every Δ, but underflows where a loss of 10³⁰⁸ comes along.
+_LEAST_SHARE = 1e-30
+_STATE = ("share", "ended_by", "updates", "target_loss", "_mean", "_weight")
 
 
 @dataclass
@@ -32,7 +34,7 @@ class WarmupRule:
         target: shapes of the customary schedule that Δ' is calibrated to, (warm-up, decay).
         target_loss: f*, or None for f(x0) − 0.7·|f(x0)|.
         peak_gap: Δ', or None to calibrate it.
-        floor_steps: updates until the floor reaches the peak, or None for no floor.
+        floor_steps: updates until the floor reaches the peak, > 0, or None for no floor.
         window: updates over which the loss is averaged (an exponential moving average); 1 for none.
 
     Attributes:
@@ -41,6 +43,7 @@ class WarmupRule:
             while it lasts.
         profile: η(Δ), from the first loss on. None where the first loss is 0 and f* is not given: then the floor alone
             sets the rate.
+        updates: how many were made.
     """
 
     lr: float
@@ -55,15 +58,15 @@ class WarmupRule:
     share: float = field(init=False)
     ended_by: str | None = field(init=False, default=None)
     profile: Profile | None = field(init=False, default=None)
-    ticks: int = field(init=False, default=0)
+    updates: int = field(init=False, default=0)
     _mean: float = field(init=False, default=0.0)
     _weight: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.share = 1.0 / self.div
 
-    def observe(self, loss: float, *, tick: bool) -> None:
-        """Take the finite loss of one update; ``tick`` unless the update is still to come (Algorithm 1's order).
+    def observe(self, loss: float) -> None:
+        """Take a finite loss and set the share for the next update.
 
         Raises:
             ValueError: at the first loss, if it is not above f* or does not suit ``peak_gap``.
@@ -73,7 +76,6 @@ class WarmupRule:
         keep = 1.0 - 1.0 / self.window
         self._mean = keep * self._mean + (1.0 - keep) * loss
         self._weight = keep * self._weight + (1.0 - keep)
-        self.ticks += tick
         self.share = self._floor()
         if self.share >= 1.0:
             self.ended_by = "floor"
@@ -83,7 +85,7 @@ class WarmupRule:
             if gap < self.profile.peak_gap:
                 self.ended_by, self.share = "gap", 1.0
             else:
-                self.share = max(self.share, self.profile(gap) / self.lr)
+                self.share = max(self.share, self.profile(gap) / self.lr, _LEAST_SHARE)
 
     def state_dict(self) -> dict[str, Any]:
         """What changes as losses come, as plain numbers."""
@@ -126,9 +128,9 @@ class WarmupRule:
             )
 
     def _floor(self) -> float:
-        if self.floor_steps is None:
-            return 0.0
-        if self.ticks >= self.floor_steps:
-            return 1.0
         start = 1.0 / self.div
-        return start + (1.0 - start) * float(self.target[0](1.0 - self.ticks / self.floor_steps))
+        if self.floor_steps is None:
+            return 0.0 if self.profile is not None else start
+        if self.updates >= self.floor_steps:
+            return 1.0
+        return start + (1.0 - start) * float(self.target[0](1.0 - self.updates / self.floor_steps))

@@ -192,13 +192,14 @@ class Spectral(Geometry):
         return [factor.reshape(g.shape) * scale for factor, g, scale in zip(factors, gs, scales, strict=True)]
 
     def radius_of(self, shape: Sequence[int]) -> float:
-        return super().radius_of(self._one_matrix(shape))
+        return super().radius_of(self.matrix_shape(shape))
 
     def _kappa(self, shape: tuple[int, ...]) -> float:
         stack = math.prod(shape[:-2]) if self.stacked else 1
-        return float(stack * self.blocks * min(self._one_matrix(shape)))
+        return float(stack * self.blocks * min(self.matrix_shape(shape)))
 
-    def _one_matrix(self, shape: Sequence[int]) -> tuple[int, int]:
+    def matrix_shape(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Rows and columns of the matrices that a tensor of this shape is read as."""
         m, n = shape[-2:] if self.stacked else _rows_columns(shape)
         return m // self.blocks, n
 

@@ -6,6 +6,7 @@ each other while it is there, and temporaries are never larger than a part. On a
 launch serves all its tensors.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -86,29 +87,53 @@ def _move_frobenius(
 def _move_spectral(
     geometry: Spectral, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None
 ) -> None:
-    alike: dict[tuple[torch.Size, torch.device], list[int]] = defaultdict(list)
+    for device, batch in _batches(geometry, xs):
+        stacks = []
+        for matrix, members in batch:
+            counts = [xs[i].numel() // max(1, math.prod(matrix)) for i in members]
+            stack = torch.empty((sum(counts), *matrix), dtype=geometry.dtype or working_dtype(device), device=device)
+            slots = dict(zip(members, stack.split(counts), strict=True))
+            for part in _parts(xs, members):
+                gs = directions(part)
+                torch._foreach_copy_(
+                    [slots[i] for i in part], [g.reshape(slots[i].shape) for i, g in zip(part, gs, strict=True)]
+                )
+                del gs
+            stacks.append(stack)
+        del slots, stack
+        factors = orthogonalize_(stacks, method=geometry.method, steps=geometry.steps)
+        del stacks
+        for (matrix, members), stack in zip(batch, factors, strict=True):
+            if device.type != "cpu":
+                # One launch for all tensors needs equal dtypes; on a processor, casting while adding is the shorter way.
+                stack = stack.to(xs[members[0]].dtype)
+            counts = [xs[i].numel() // max(1, math.prod(matrix)) for i in members]
+            slots = dict(zip(members, stack.split(counts), strict=True))
+            rate = lr * -geometry.radius_of(xs[members[0]].shape)
+            for part in _parts(xs, members):
+                some = [xs[i] for i in part]
+                _add_(some, [slots[i].reshape(x.shape) for i, x in zip(part, some, strict=True)], rate, keep)
+
+
+# Below this width an iteration's time goes into starting products, not making them: then oblong matrices of every shape
+# with the same short side iterate together. Square ones stay apart, as their iterations run in another order.
+_NARROW = 128
+
+Batch = list[tuple[tuple[int, int], list[int]]]
+
+
+def _batches(geometry: Spectral, xs: Sequence[Tensor]) -> Iterator[tuple[torch.device, Batch]]:
+    """What is orthogonalised together: (shape of a matrix, places of the tensors made of such) of one short side."""
+    alike: dict[tuple[torch.device, tuple[int, int]], list[int]] = defaultdict(list)
     for i, x in enumerate(xs):
-        alike[geometry.matrices(x).shape[-2:], x.device].append(i)
-    for (matrix, device), members in alike.items():
-        counts = [xs[i].numel() // max(1, matrix.numel()) for i in members]
-        stack = torch.empty((sum(counts), *matrix), dtype=geometry.dtype or working_dtype(device), device=device)
-        slots = dict(zip(members, stack.split(counts), strict=True))
-        for part in _parts(xs, members):
-            gs = directions(part)
-            torch._foreach_copy_(
-                [slots[i] for i in part], [g.reshape(slots[i].shape) for i, g in zip(part, gs, strict=True)]
-            )
-        del slots
-        factors = orthogonalize_(stack, method=geometry.method, steps=geometry.steps)
-        del stack
-        if device.type != "cpu":
-            # One launch for all tensors needs equal dtypes; on a processor, casting while adding is the shorter way.
-            factors = factors.to(xs[members[0]].dtype)
-        slots = dict(zip(members, factors.split(counts), strict=True))
-        rate = lr * -geometry.radius_of(xs[members[0]].shape)
-        for part in _parts(xs, members):
-            some = [xs[i] for i in part]
-            _add_(some, [slots[i].reshape(x.shape) for i, x in zip(part, some, strict=True)], rate, keep)
+        alike[x.device, geometry.matrix_shape(x.shape)].append(i)
+    together: dict[tuple[torch.device, int, int], Batch] = defaultdict(list)
+    for (device, matrix), members in alike.items():
+        short, long = sorted(matrix)
+        joined = short <= _NARROW and 2 * long >= 3 * short
+        together[device, short, 0 if joined else long].append((matrix, members))
+    for (device, *_), batch in together.items():
+        yield device, batch
 
 
 def _add_(xs: list[Tensor], updates: list[Tensor], rate: Rate, keep: Rate | None) -> None:

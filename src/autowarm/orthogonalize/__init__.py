@@ -93,19 +93,21 @@ def orthogonalize(
         return _polar_svd(G)
     X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=dtype or working_dtype(G.device), device=G.device)
     X.copy_(G.reshape(X.shape))
-    return orthogonalize_(X, method=method, steps=steps).to(G.dtype).reshape(G.shape)
+    return orthogonalize_([X], method=method, steps=steps)[0].to(G.dtype).reshape(G.shape)
 
 
-def orthogonalize_(X: Tensor, *, method: str, steps: int | None = None) -> Tensor:
-    """`orthogonalize` of a stack (count, m, n) by an iterative method, in the stack's own dtype; its values are lost.
+def orthogonalize_(stacks: Sequence[Tensor], *, method: str, steps: int | None = None) -> list[Tensor]:
+    """`orthogonalize` of stacks (count, m, n) by an iterative method, in their own dtype; their values are lost.
 
-    For optimizers, which fill a stack of the working dtype themselves.
+    For optimizers, which fill stacks of the working dtype themselves. All have the same dtype, device and short side.
     """
     steps = _check(method, steps)
-    if X.numel() == 0:
-        return X
-    segments = plan(steps, X.shape[-2], X.shape[-1], X.dtype)
-    return iterate(frobenius_scaled_(X), _schedule(method, steps), segments, tighten=_tightens(method))
+    if not sum(X.numel() for X in stacks):
+        return list(stacks)
+    sides = [sum(max(X.shape[-2:]) * len(X) for X in stacks), sum(min(X.shape[-2:]) * len(X) for X in stacks)]
+    segments = plan(steps, sides[0] / sides[1], stacks[0].dtype)
+    scaled = [frobenius_scaled_(X) for X in stacks]
+    return iterate(scaled, _schedule(method, steps), segments, tighten=method == "polar-express")
 
 
 def orthogonalize_each(
@@ -136,7 +138,7 @@ def orthogonalize_reference(G: Tensor, *, method: str = "polar-express", steps: 
     if G.shape[0] > G.shape[1]:
         return orthogonalize_reference(G.T, method=method, steps=steps).T
     X = G / torch.linalg.matrix_norm(G).clamp(min=torch.finfo(G.dtype).tiny)
-    return iterate_reference(X, _schedule(method, steps), tighten=_tightens(method))
+    return iterate_reference(X, _schedule(method, steps), tighten=method == "polar-express")
 
 
 def _check(method: str, steps: int | None) -> int:
@@ -151,11 +153,6 @@ def _check(method: str, steps: int | None) -> int:
 
 def _schedule(method: str, steps: int) -> tuple[Quintic, ...]:
     return polar_express(steps) if method == "polar-express" else (JORDAN,) * steps
-
-
-def _tightens(method: str) -> bool:
-    # Newton–Schulz is left as published, down to its normalisation.
-    return method == "polar-express"
 
 
 def _rounding(G: Tensor, S: Tensor) -> Tensor:

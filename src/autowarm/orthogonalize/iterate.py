@@ -23,16 +23,20 @@ __all__ = ["frobenius_scaled_", "iterate", "iterate_reference", "plan"]
 _LONGEST_SEGMENT = {torch.float64: 8, torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
 
 
-def plan(steps: int, rows: int, columns: int, dtype: torch.dtype) -> tuple[int, ...]:
-    """Lengths of the segments that take the fewest operations for ``steps`` iterations on rows × columns matrices.
+def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
+    """Lengths of the segments that take the fewest operations for ``steps`` iterations on matrices of this aspect.
+
+    Args:
+        steps: iterations in all.
+        aspect: long side over short side, α ≥ 1.
+        dtype: what they run in.
 
     Example:
         >>> import torch
         >>> from autowarm.orthogonalize.iterate import plan
-        >>> plan(4, 768, 768, torch.bfloat16), plan(4, 2048, 768, torch.bfloat16), plan(4, 2048, 768, torch.float32)
+        >>> plan(4, 1.0, torch.bfloat16), plan(4, 2.7, torch.bfloat16), plan(4, 2.7, torch.float32)
         ((1, 1, 1, 1), (2, 2), (4,))
     """
-    aspect = max(rows, columns) / max(1, min(rows, columns))
     longest = _LONGEST_SEGMENT.get(dtype, 1)
     whole, rest = divmod(steps, longest)
     segmented = (longest,) * whole + ((rest,) if rest else ())
@@ -45,11 +49,14 @@ def frobenius_scaled_(X: Tensor) -> Tensor:
     return X.div_(norm.clamp_(min=torch.finfo(X.dtype).tiny))
 
 
-def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> Tensor:
-    """Apply a schedule to the singular values of each matrix in a stack.
+def iterate(
+    stacks: Sequence[Tensor], schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool
+) -> list[Tensor]:
+    """Apply a schedule to the singular values of each matrix in some stacks.
 
     Args:
-        X: shape (count, m, n), m ≤ n or not, Frobenius norms at most 1. Its values are lost.
+        stacks: of shapes (count, m, n), each with m ≤ n or not; all have the same short side, so that their Gram
+            matrices make one stack. Frobenius norms are at most 1. Their values are lost.
         schedule: the quintics, in order.
         segments: lengths that add up to the schedule's, from `plan`.
         tighten: first divide each matrix by an upper bound of its largest singular value that is sharper than the
@@ -57,12 +64,13 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
             r^⅛σ₁ for rank r, where the Frobenius norm may be r^½σ₁.
 
     Returns:
-        A tensor of X's shape and dtype, contiguous where X is.
+        A tensor of each stack's shape and dtype, contiguous.
     """
-    wide = X.shape[-2] <= X.shape[-1]
+    Xs = list(stacks)
+    counts = [len(X) for X in Xs]
     quintics = iter(schedule)
     for length in segments:
-        R = torch.bmm(X, X.mT) if wide else torch.bmm(X.mT, X)
+        R = _gram(Xs, counts)
         Q: Tensor | None = None  # the product of the segment's factors so far
         for left in range(length - 1, -1, -1):
             a, b, c = next(quintics)
@@ -72,25 +80,43 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
                 R, W, scale = _tight(R, b, c, keep=left > 0)
             else:
                 W = torch.baddbmm(R, R, R, beta=b, alpha=c)
-            if Q is None and not left:
-                del R
-                if scale is not None:
-                    X.mul_(scale)
-                X = torch.baddbmm(X, W, X, beta=a) if wide else torch.baddbmm(X, X, W, beta=a)
-            elif Q is None:
+            if left:
                 R = _next_gram(R, W, a)
+            else:
+                del R
+            if Q is not None:
+                Q = torch.baddbmm(Q, Q, W, beta=a)
+            elif left:
                 Q = W
                 Q.diagonal(dim1=-2, dim2=-1).add_(a)
                 if scale is not None:
                     Q.mul_(scale)
             else:
-                R = _next_gram(R, W, a) if left else R
-                Q = torch.baddbmm(Q, Q, W, beta=a)
+                if scale is not None:
+                    for X, own in zip(Xs, scale.split(counts), strict=True):
+                        X.mul_(own)
+                _apply_(Xs, W.split(counts), a)
             del W
         if Q is not None:
-            del R
-            X = torch.bmm(Q, X) if wide else torch.bmm(X, Q)
-    return X
+            _apply_(Xs, Q.split(counts), 0.0)
+    return Xs
+
+
+def _gram(Xs: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """XXᵀ, or XᵀX of tall ones, as one stack."""
+    side = min(Xs[0].shape[-2:])
+    R = Xs[0].new_empty((sum(counts), side, side))
+    for X, own in zip(Xs, R.split(list(counts)), strict=True):
+        torch.bmm(*((X, X.mT) if X.shape[-2] <= X.shape[-1] else (X.mT, X)), out=own)
+    return R
+
+
+def _apply_(Xs: list[Tensor], factors: Sequence[Tensor], a: float) -> None:
+    """X ← (aI + F)X, or X(aI + F) for tall ones, which leaves the result contiguous as no transposed product would."""
+    for i, F in enumerate(factors):
+        X = Xs[i]
+        left, right = (F, X) if X.shape[-2] <= X.shape[-1] else (X, F)
+        Xs[i] = torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right)
 
 
 def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,9 +5,9 @@
     python benchmarks/optimizers.py --threads 1 --clock cpu   # on a machine that others use too
 
 Peers that are missing are listed as missing; `pip install pytorch-optimizer heavyball lion-pytorch timm` gets most. For
-every contender the output has the median time of a step, its ratio to the workload's base line, the peak of memory above
-parameters and state, how much of the time its own matrix products take when nothing else is done, and how orthogonal
-its step is. Results go to a JSON file and a plot.
+every contender the output has the median time of a step, its ratio to the workload's base line, the peak of memory
+above parameters and state, how much of the time its own matrix products take when nothing else is done, and how
+orthogonal its step is. Results go to a JSON file and a plot.
 """
 
 import argparse

@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from ..geometry import Geometry, resolve
+from .distributed import local, move_shared_, needs_sharing
 from .move import move_
 from .partition import partition
 
@@ -32,6 +34,9 @@ class LMO(Optimizer):
         weight_decay: λ ≥ 0.
         capturable: the step will be captured in a CUDA graph and replayed. Then ``lr`` must be a tensor: it is read on
             the device at each replay, where a number would be frozen into the graph.
+        process_group: ranks that hold copies of the tensors with equal gradients (DDP): spectral oracles are then
+            shared out over them, each asked once, and the results gathered. It is not found by itself: ranks that
+            train different models would wait for each other forever. DTensors (FSDP2) need no argument.
 
     Raises:
         ValueError: an option is outside its range, or a geometry is unknown.
@@ -46,6 +51,8 @@ class LMO(Optimizer):
         >>> opt.step()
     """
 
+    # The ranks that hold copies of the tensors and share the work of their oracles.
+    _process_group: dist.ProcessGroup | None = None
     # Group options that a subclass adds to those above.
     _own_options: frozenset[str] = frozenset()
 
@@ -59,8 +66,10 @@ class LMO(Optimizer):
         nesterov: bool = False,
         weight_decay: float = 0.0,
         capturable: bool = False,
+        process_group: dist.ProcessGroup | None = None,
         **own: Any,
     ) -> None:
+        self._process_group = process_group
         unknown = sorted(own.keys() - self._own_options)
         if unknown:
             raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}")
@@ -136,11 +145,14 @@ class LMO(Optimizer):
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         def directions(part: Sequence[int]) -> list[Tensor]:
-            return self._directions(group, [params[i] for i in part], [grads[i] for i in part])
+            return self._directions(group, [params[i] for i in part], [local(grads[i]) for i in part])
 
         lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         keep = 1 - lr * group["weight_decay"] if group["weight_decay"] else None
-        move_(group["geometry"], params, directions, lr, keep)
+        if needs_sharing(group["geometry"], params, self._process_group):
+            move_shared_(group["geometry"], params, directions, lr, keep, self._process_group)
+        else:
+            move_(group["geometry"], params, directions, lr, keep)
 
     def _directions(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """What the oracle is asked about: the momentum, brought up to date."""
@@ -155,7 +167,7 @@ class LMO(Optimizer):
         for p in params:
             if "momentum_buffer" not in self.state[p]:
                 self.state[p]["momentum_buffer"] = self._first_momentum(group, p)
-        return [self.state[p]["momentum_buffer"] for p in params]
+        return [local(self.state[p]["momentum_buffer"]) for p in params]
 
     def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
         return torch.zeros_like(p)

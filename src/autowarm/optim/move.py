@@ -16,7 +16,7 @@ from torch import Tensor
 from ..geometry import Frobenius, Geometry, Sign, Spectral
 from ..orthogonalize import orthogonalize_, working_dtype
 
-__all__ = ["Directions", "move_", "move_reference"]
+__all__ = ["Directions", "Rate", "add_", "move_", "move_reference"]
 
 # Updates the momentum of the tensors at these places and returns what the oracle is asked about, in order.
 Directions = Callable[[Sequence[int]], list[Tensor]]
@@ -56,14 +56,14 @@ def move_reference(
     """`move_` for any geometry: ask the oracle, multiply by the rate, add."""
     for part in _parts(xs, range(len(xs))):
         updates = geometry.lmo_each(directions(part))
-        _add_([xs[i] for i in part], updates, lr, keep)
+        add_([xs[i] for i in part], updates, lr, keep)
 
 
 def _move_sign(geometry: Sign, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None) -> None:
     radius = geometry.radius_of(())
     for part in _parts(xs, range(len(xs))):
         signs = list(torch._foreach_sign(directions(part)))
-        _add_([xs[i] for i in part], signs, lr * -radius, keep)
+        add_([xs[i] for i in part], signs, lr * -radius, keep)
 
 
 def _move_frobenius(
@@ -105,14 +105,14 @@ def _move_spectral(
         del stacks
         for (matrix, members), stack in zip(batch, factors, strict=True):
             if device.type != "cpu":
-                # One launch for all tensors needs equal dtypes; on a processor, casting while adding is the shorter way.
+                # One launch for all tensors needs equal dtypes; on a processor, casting while adding is shorter.
                 stack = stack.to(xs[members[0]].dtype)
             counts = [xs[i].numel() // max(1, math.prod(matrix)) for i in members]
             slots = dict(zip(members, stack.split(counts), strict=True))
             rate = lr * -geometry.radius_of(xs[members[0]].shape)
             for part in _parts(xs, members):
                 some = [xs[i] for i in part]
-                _add_(some, [slots[i].reshape(x.shape) for i, x in zip(part, some, strict=True)], rate, keep)
+                add_(some, [slots[i].reshape(x.shape) for i, x in zip(part, some, strict=True)], rate, keep)
 
 
 # Below this width an iteration's time goes into starting products, not making them: then oblong matrices of every shape
@@ -136,7 +136,7 @@ def _batches(geometry: Spectral, xs: Sequence[Tensor]) -> Iterator[tuple[torch.d
         yield device, batch
 
 
-def _add_(xs: list[Tensor], updates: list[Tensor], rate: Rate, keep: Rate | None) -> None:
+def add_(xs: list[Tensor], updates: list[Tensor], rate: Rate, keep: Rate | None) -> None:
     """x ← keep·x + rate·update; the updates are lost."""
     if keep is not None:
         torch._foreach_mul_(xs, keep)

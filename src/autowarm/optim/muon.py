@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
 from ..geometry import Sign, Spectral
+from .distributed import local
 from .lmo import LMO, check_betas
 from .partition import partition
 
@@ -41,7 +43,7 @@ class Muon(LMO):
         steps: iterations; None for the method's usual number.
         dtype: what the iterations compute in; None for the device's fastest, bfloat16 where it has instructions for it.
         adamw_betas: β1, β2 of the AdamW groups.
-        capturable: see `LMO`.
+        capturable, process_group: see `LMO`.
 
     Raises:
         ValueError: an option is outside its range, or a tensor of fewer than two dimensions is in a matrix group.
@@ -73,6 +75,7 @@ class Muon(LMO):
         dtype: torch.dtype | None = None,
         adamw_betas: tuple[float, float] = (0.8, 0.999),
         capturable: bool = False,
+        process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -82,6 +85,7 @@ class Muon(LMO):
             nesterov=nesterov,
             weight_decay=weight_decay,
             capturable=capturable,
+            process_group=process_group,
             algorithm="muon",
             adamw_betas=adamw_betas,
         )
@@ -114,7 +118,7 @@ class Muon(LMO):
             >>> layer = torch.nn.ModuleDict({"qkv": torch.nn.Linear(8, 24), "out": torch.nn.Linear(8, 8)})
             >>> opt = Muon.from_model(layer, blocks={"qkv": 3})
             >>> [(group["role"], group["geometry"].blocks) for group in opt.param_groups[:2]]
-            [('matrices', 1), ('matrices in 3 blocks', 3)]
+            [('matrices in 3 blocks', 3), ('matrices', 1)]
         """
         parts = partition(model)
         if not (parts.matrices or parts.stacks):
@@ -195,10 +199,10 @@ class Muon(LMO):
                 self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
         states = [self.state[p] for p in params]
         adamw(
-            params,
-            grads,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            [local(p) for p in params],
+            [local(g) for g in grads],
+            [local(state["exp_avg"]) for state in states],
+            [local(state["exp_avg_sq"]) for state in states],
             [],
             [state["step"] for state in states],
             fused=fused,

@@ -2,9 +2,9 @@
 
 One iteration is X ← aX + (bR + cR²)X with the Gram matrix R = XXᵀ of the short side. For m × n with n = αm it costs
 4α + 2 products of m × m matrices (in units of m³ operations). But iterations also compose on the small side: with
-Z = aI + bR + cR² the next Gram matrix is RZ², so that L of them need the large matrix twice only, to form the first R and
-to apply the product Q of the L factors Z: 4α + 8L − 6. Such a run of L is a *segment*; a plan lists their lengths, and
-`plan` picks the cheaper of (1, 1, …) and the longest segments that rounding allows.
+Z = aI + bR + cR² the next Gram matrix is RZ², so that L of them need the large matrix twice only, to form the first R
+and to apply the product Q of the L factors Z: 4α + 8L − 6. Such a run of L is a *segment*; a plan lists their lengths,
+and `plan` picks the cheaper of (1, 1, …) and the longest segments that rounding allows.
 
 Rounding R moves its eigenvalues, the squares of singular values, by about the precision ε: small ones may even turn
 negative, and each factor Z enlarges such an error by a². A new segment forms R afresh from X and forgets it. In

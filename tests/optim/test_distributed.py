@@ -5,11 +5,15 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
 
 from autowarm import LMO, Lion, Muon, NormSGD
 from autowarm.geometry import Spectral
 from autowarm.optim import distributed
 
+SIZES = (2, 4)
 TOLERANCE = 1e-6
 
 
@@ -29,9 +33,7 @@ MAKERS = {
     "muon, newton-schulz": lambda model, **o: Muon.from_model(
         model, lr=0.1, dtype=torch.float32, method="newton-schulz", **o
     ),
-    "muon, blocks": lambda model, **o: Muon.from_model(
-        model, lr=0.1, dtype=torch.float32, blocks={"square": 2}, **o
-    ),
+    "muon, blocks": lambda model, **o: Muon.from_model(model, lr=0.1, dtype=torch.float32, blocks={"square": 2}, **o),
     "lion": lambda model, **_: Lion(model.parameters(), lr=0.1, weight_decay=0.1),
     "normsgd": lambda model, **_: NormSGD(model.parameters(), lr=0.1, weight_decay=0.1),
     "rows": lambda model, **_: LMO(model.parameters(), lr=0.1, geometry="rows"),
@@ -77,20 +79,30 @@ def counting(count):
     return counted
 
 
-def rank_main(rank, world, path, results):
+def rank_main(rank, path, results):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import distribute_tensor
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=max(SIZES))
+    for size in SIZES:
+        ranks = dist.new_group(list(range(size)))
+        mesh = DeviceMesh("cpu", list(range(size)))
+        if rank < size:
+            gathered = [None] * size
+            dist.all_gather_object(gathered, both_ways(ranks, mesh), group=ranks)
+            if rank == 0:
+                results.put((size, gathered))
+    dist.barrier()
+    dist.destroy_process_group()
 
+
+def both_ways(ranks, mesh):
+    """By (how, name): the largest deviation from one process, and the matrices whose oracle this rank asked."""
     found = {}
     for name in REPLICATED:
         model, count = Net(), []
         distributed.orthogonalize_each, kept = counting(count), distributed.orthogonalize_each
-        train(model, MAKERS[name](model, process_group=dist.group.WORLD), lambda p, g: g)
+        train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g)
         distributed.orthogonalize_each = kept
         found["ddp", name] = worst(model, alone(name)), count
-    mesh = dist.device_mesh.init_device_mesh("cpu", (world,))
     for name in MAKERS:
         model = fully_shard(Net(), mesh=mesh)
         count = []
@@ -98,24 +110,26 @@ def rank_main(rank, world, path, results):
         train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
         distributed.orthogonalize_each = kept
         found["fsdp", name] = worst(model, alone(name)), count
-    gathered = [None] * world
-    dist.all_gather_object(gathered, found)
-    if rank == 0:
-        results.put(gathered)
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def ranks(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    # One set of processes serves both sizes: starting them is what takes time.
     results = mp.get_context("spawn").SimpleQueue()
     path = tmp_path_factory.mktemp("ranks") / "store"
-    context = mp.spawn(rank_main, (request.param, str(path), results), nprocs=request.param, join=False)
-    found = None
-    while not context.join(timeout=1):
-        if found is None and not results.empty():
-            found = results.get()
-    return found if found is not None else results.get()
+    context = mp.spawn(rank_main, (str(path), results), nprocs=max(SIZES), join=False)
+    found = {}
+    while not context.join(timeout=1) or not results.empty():
+        while not results.empty():
+            size, gathered = results.get()
+            found[size] = gathered
+    return found
+
+
+@pytest.fixture(params=[2, 4])
+def ranks(everything, request):
+    return everything[request.param]
 
 
 @pytest.mark.parametrize("name", REPLICATED)

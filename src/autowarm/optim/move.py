@@ -64,6 +64,7 @@ def _move_sign(geometry: Sign, xs: Sequence[Tensor], directions: Directions, lr:
     for part in _parts(xs, range(len(xs))):
         signs = list(torch._foreach_sign(directions(part)))
         add_([xs[i] for i in part], signs, lr * -radius, keep)
+        del signs  # before the next part's are made
 
 
 def _move_frobenius(
@@ -101,9 +102,8 @@ def _move_spectral(
                 del gs
             stacks.append(stack)
         del slots, stack
-        factors = orthogonalize_(stacks, method=geometry.method, steps=geometry.steps)
-        del stacks
-        for (matrix, members), stack in zip(batch, factors, strict=True):
+        orthogonalize_(stacks, method=geometry.method, steps=geometry.steps)
+        for (matrix, members), stack in zip(batch, stacks, strict=True):
             if device.type != "cpu":
                 # One launch for all tensors needs equal dtypes; on a processor, casting while adding is shorter.
                 stack = stack.to(xs[members[0]].dtype)

@@ -96,18 +96,20 @@ def orthogonalize(
     return orthogonalize_([X], method=method, steps=steps)[0].to(G.dtype).reshape(G.shape)
 
 
-def orthogonalize_(stacks: Sequence[Tensor], *, method: str, steps: int | None = None) -> list[Tensor]:
-    """`orthogonalize` of stacks (count, m, n) by an iterative method, in their own dtype; their values are lost.
+def orthogonalize_(stacks: list[Tensor], *, method: str, steps: int | None = None) -> list[Tensor]:
+    """`orthogonalize` of a list of stacks (count, m, n) by an iterative method, in place and in their own dtype.
 
     For optimizers, which fill stacks of the working dtype themselves. All have the same dtype, device and short side.
     """
     steps = _check(method, steps)
     if not sum(X.numel() for X in stacks):
-        return list(stacks)
+        return stacks
     sides = [sum(max(X.shape[-2:]) * len(X) for X in stacks), sum(min(X.shape[-2:]) * len(X) for X in stacks)]
     segments = plan(steps, sides[0] / sides[1], stacks[0].dtype)
-    scaled = [frobenius_scaled_(X) for X in stacks]
-    return iterate(scaled, _schedule(method, steps), segments, tighten=method == "polar-express")
+    for X in stacks:
+        frobenius_scaled_(X)
+    del X
+    return iterate(stacks, _schedule(method, steps), segments, tighten=method == "polar-express")
 
 
 def orthogonalize_each(

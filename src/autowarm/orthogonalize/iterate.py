@@ -49,14 +49,13 @@ def frobenius_scaled_(X: Tensor) -> Tensor:
     return X.div_(norm.clamp_(min=torch.finfo(X.dtype).tiny))
 
 
-def iterate(
-    stacks: Sequence[Tensor], schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool
-) -> list[Tensor]:
+def iterate(Xs: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> list[Tensor]:
     """Apply a schedule to the singular values of each matrix in some stacks.
 
     Args:
-        stacks: of shapes (count, m, n), each with m ≤ n or not; all have the same short side, so that their Gram
-            matrices make one stack. Frobenius norms are at most 1. Their values are lost.
+        Xs: stacks of shapes (count, m, n), each with m ≤ n or not; all have the same short side, so that their Gram
+            matrices make one stack. Frobenius norms are at most 1. The list is changed, so that no stack outlives its
+            use, and so are the stacks.
         schedule: the quintics, in order.
         segments: lengths that add up to the schedule's, from `plan`.
         tighten: first divide each matrix by an upper bound of its largest singular value that is sharper than the
@@ -64,9 +63,8 @@ def iterate(
             r^⅛σ₁ for rank r, where the Frobenius norm may be r^½σ₁.
 
     Returns:
-        A tensor of each stack's shape and dtype, contiguous.
+        The list, of tensors of the same shapes and dtype, contiguous.
     """
-    Xs = list(stacks)
     counts = [len(X) for X in Xs]
     quintics = iter(schedule)
     for length in segments:
@@ -93,8 +91,7 @@ def iterate(
                     Q.mul_(scale)
             else:
                 if scale is not None:
-                    for X, own in zip(Xs, scale.split(counts), strict=True):
-                        X.mul_(own)
+                    torch._foreach_mul_(Xs, scale.split(counts))
                 _apply_(Xs, W.split(counts), a)
             del W
         if Q is not None:

@@ -150,7 +150,7 @@ def test_a_plan_makes_all_steps_and_never_costs_more_than_the_plain_order(steps,
     segments = plan(steps, aspect, dtype)
     assert sum(segments) == steps
     cost = sum(4 * aspect + 8 * length - 6 for length in segments)
-    assert cost <= steps * (4 * aspect + 2)
+    assert cost <= steps * (4 * aspect + 2) * (1 + 1e-12)
     assert max(segments) <= {torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}[dtype]
 
 

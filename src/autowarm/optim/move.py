@@ -104,8 +104,9 @@ def _move_spectral(
         del slots, stack
         orthogonalize_(stacks, method=geometry.method, steps=geometry.steps)
         for (matrix, members), stack in zip(batch, stacks, strict=True):
-            if device.type != "cpu":
-                # One launch for all tensors needs equal dtypes; on a processor, casting while adding is shorter.
+            if device.type != "cpu" or isinstance(lr, Tensor):
+                # One launch for all tensors needs equal dtypes, and a rate on the device is multiplied in first, which
+                # must not round. Otherwise casting while adding is the shorter way.
                 stack = stack.to(xs[members[0]].dtype)
             counts = [xs[i].numel() // max(1, math.prod(matrix)) for i in members]
             slots = dict(zip(members, stack.split(counts), strict=True))

@@ -104,8 +104,11 @@ def orthogonalize_(stacks: list[Tensor], *, method: str, steps: int | None = Non
     steps = _check(method, steps)
     if not sum(X.numel() for X in stacks):
         return stacks
-    sides = [sum(max(X.shape[-2:]) * len(X) for X in stacks), sum(min(X.shape[-2:]) * len(X) for X in stacks)]
-    segments = plan(steps, sides[0] / sides[1], stacks[0].dtype)
+    if method == "newton-schulz":
+        segments = (1,) * steps  # as published, to within rounding
+    else:
+        long, short = (sum(side(X.shape[-2:]) * len(X) for X in stacks) for side in (max, min))
+        segments = plan(steps, long / short, stacks[0].dtype)
     for X in stacks:
         frobenius_scaled_(X)
     del X

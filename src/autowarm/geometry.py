@@ -224,7 +224,9 @@ class Sign(Geometry):
         return -g.sign()
 
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        signs = list(torch._foreach_sign(list(gs))) if gs else []
+        if not gs:
+            return []
+        signs = list(torch._foreach_sign(list(gs)))
         torch._foreach_mul_(signs, [-self.radius_of(g.shape) for g in gs])
         return signs
 

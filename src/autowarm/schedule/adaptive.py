@@ -2,7 +2,7 @@
 
 import math
 import warnings
-import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..geometry import Geometry, resolve
 from ..optim.known import geometry_of, kappa_of
+from .clock import UpdateClock
 from .profile import Profile
 from .reduce import Observation, reduce_observations
 from .rule import WarmupRule
@@ -92,13 +93,22 @@ class AdaptiveWarmup(LRScheduler):
         warmup: str = "linear",
         decay: str | Shape = "cosine",
         final_ratio: float = 0.0,
-        floor: float | None = 0.1,
+        floor: float | None = 0.2,
         smoothing: float = 0.01,
         patience: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
-        _check_arguments(
-            total_steps, target_loss, kappa, div, sigma_f2, peak_gap, final_ratio, floor, smoothing, patience
+        _check(
+            total_steps=total_steps,
+            target_loss=target_loss,
+            kappa=kappa,
+            div=div,
+            sigma_f2=sigma_f2,
+            peak_gap=peak_gap,
+            final_ratio=final_ratio,
+            floor=floor,
+            smoothing=smoothing,
+            patience=patience,
         )
         self.total_steps = total_steps
         self.final_ratio = final_ratio
@@ -148,9 +158,7 @@ class AdaptiveWarmup(LRScheduler):
         self._pending: list[Observation] = []
         self._failures = 0
         self._said: set[str] = set()
-        self._stepped = False  # has the optimizer stepped since our last step?
-        self._ever_stepped = False
-        self._watch(optimizer)
+        self._clock = UpdateClock(optimizer)
         super().__init__(optimizer)
 
     @classmethod
@@ -258,10 +266,10 @@ class AdaptiveWarmup(LRScheduler):
                 )
             self._restart()
             return
-        tick = self._tick()
+        tick = self._clock.tick()
         observations, self._pending = self._pending, []
         if tick is None:
-            return
+            return  # a skipped update counts neither as a step nor as an observation
         self.last_epoch += tick
         loss = reduce_observations(observations, self.process_group, (self.last_epoch, self._settings))
         self._judge(loss, bool(observations))
@@ -300,33 +308,6 @@ class AdaptiveWarmup(LRScheduler):
             group["lr"].clone() if isinstance(group["lr"], Tensor) else group["lr"]
             for group in self.optimizer.param_groups
         ]
-
-    # Time is what the optimizer did.
-
-    def _watch(self, optimizer: Optimizer) -> None:
-        this = weakref.ref(self)
-
-        def stepped(*_: Any) -> None:
-            scheduler = this()
-            if scheduler is not None:
-                scheduler._stepped = True
-
-        optimizer.register_step_post_hook(stepped)
-
-    def _tick(self) -> int | None:
-        """1 if an update was made since the last call, 0 if the first is still to come, None if one was skipped."""
-        if self._stepped:
-            self._stepped, self._ever_stepped = False, True
-            return 1
-        # A captured graph replays updates without Python seeing them.
-        if any(group.get("capturable") for group in self.optimizer.param_groups):
-            return 1
-        if not self._ever_stepped:
-            if self._step_count == 2:
-                return 0  # the order of Algorithm 1: the loss first, then the first update
-            if not any(p.grad is not None for group in self.optimizer.param_groups for p in group["params"]):
-                return 1  # a dry run of the schedule: there is nothing to update
-        return None
 
     # What can go wrong.
 
@@ -391,7 +372,7 @@ class AdaptiveWarmup(LRScheduler):
             "warmup_steps": self._warmup_steps,
             "failures": self._failures,
             "said": sorted(self._said),
-            "stepped": [self._stepped, self._ever_stepped],
+            "clock": self._clock.state_dict(),
             "rule": rule.state_dict(),
         }
 
@@ -424,37 +405,32 @@ class AdaptiveWarmup(LRScheduler):
         self._warmup_steps = state_dict["warmup_steps"]
         self._failures = state_dict["failures"]
         self._said = set(state_dict["said"])
-        self._stepped, self._ever_stepped = state_dict["stepped"]
+        self._clock.load_state_dict(state_dict["clock"])
         self._rule = WarmupRule(**self._rule_arguments)
         self._rule.load_state_dict(state_dict["rule"])
         self._pending = []
         self._write()
 
 
-def _check_arguments(
-    total_steps: int,
-    target_loss: float | None,
-    kappa: float | None,
-    div: float,
-    sigma_f2: float,
-    peak_gap: float | None,
-    final_ratio: float,
-    floor: float | None,
-    smoothing: float,
-    patience: int | None,
-) -> None:
-    checks = [
-        (isinstance(total_steps, int) and total_steps >= 1, "total_steps must be a whole number ≥ 1", total_steps),
-        (target_loss is None or math.isfinite(target_loss), "target_loss must be finite", target_loss),
-        (kappa is None or (kappa > 0 and math.isfinite(kappa)), "kappa must be positive and finite", kappa),
-        (div > 1 and math.isfinite(div), "div must be greater than 1 and finite", div),
-        (sigma_f2 > 0 and math.isfinite(sigma_f2), "sigma_f2 must be positive and finite", sigma_f2),
-        (peak_gap is None or (peak_gap > 0 and math.isfinite(peak_gap)), "peak_gap must be positive", peak_gap),
-        (0 <= final_ratio <= 1, "final_ratio must be in [0, 1]", final_ratio),
-        (floor is None or 0 <= floor <= 1, "floor is a share of the run, in [0, 1], or None", floor),
-        (0 <= smoothing < 1, "smoothing is a share of the run, in [0, 1)", smoothing),
-        (patience is None or patience >= 1, "patience must be at least 1, or None", patience),
-    ]
-    for fine, need, given in checks:
-        if not fine:
-            raise ValueError(f"{need}, got {given!r}")
+def _check(**given: Any) -> None:
+    """Raise ValueError for the first argument that is out of range."""
+
+    def positive(x: float | None) -> bool:
+        return x is None or (x > 0 and math.isfinite(x))
+
+    fine: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "total_steps": (lambda x: isinstance(x, int) and x >= 1, "must be a whole number ≥ 1"),
+        "target_loss": (lambda x: x is None or math.isfinite(x), "must be finite"),
+        "kappa": (positive, "must be positive and finite"),
+        "div": (lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
+        "sigma_f2": (positive, "must be positive and finite"),
+        "peak_gap": (positive, "must be positive and finite"),
+        "final_ratio": (lambda x: 0 <= x <= 1, "must be in [0, 1]"),
+        "floor": (lambda x: x is None or 0 <= x <= 1, "is a share of the run, in [0, 1], or None"),
+        "smoothing": (lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
+        "patience": (lambda x: x is None or x >= 1, "must be at least 1, or None"),
+    }
+    for name, value in given.items():
+        holds, need = fine[name]
+        if not holds(value):
+            raise ValueError(f"{name} {need}, got {value!r}")

@@ -1,0 +1,25 @@
+"""The entry of the `autowarm` command and of `python -m autowarm`."""
+
+import sys
+
+# Import names of what the extra installs.
+_EXTRA = {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "tensorboard"}
+_EXTRA |= {"safetensors", "yaml"}
+
+
+def main() -> int:
+    """Runs the command line; the experiments' packages are an extra, so their absence is explained."""
+    try:
+        from autowarm.lab.cli import main as run
+
+        return run()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        how = "install the experiments with: pip install 'autowarm[lab]'"
+        print(f"autowarm: {error.name} is missing; {how}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

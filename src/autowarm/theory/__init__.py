@@ -1,0 +1,69 @@
+"""The paper's theory as code: constants, rates and bounds, problems that satisfy the assumptions, and checks.
+
+- `Smoothness`: the constants of Assumption 2, Δ′ and λ_max, and the lemma that gives them from gradient norms.
+- `theorem_1_rate`, `theorem_1_bound`, …: formulas, on numbers or arrays (`autowarm.theory.rates` has the table).
+- `Problem`, `Family`, `catalogue`: star-convex functions with proved constants (`autowarm.theory.problems` has the
+  proofs) and `smoothness_ratio`, `largest_smoothness_ratio` to doubt them.
+- `descend`: a method run with any rate; `check_theorem_1`, …: every claim at every step (`autowarm.theory.verify` says
+  what the proofs really need).
+"""
+
+from .constants import Smoothness
+from .families import Family, regression_family
+from .pairs import largest_smoothness_ratio, smoothness_ratio
+from .problems import EXPONENTIAL, LINEAR, Outer, Problem, barrier, catalogue
+from .rates import (
+    constant_bound,
+    decay_only_bound,
+    decay_only_rate,
+    theorem_1_bound,
+    theorem_1_rate,
+    theorem_2_bound,
+    theorem_2_rate,
+    theorem_3_bound,
+    theorem_3_rate,
+    theorem_3_uniform_bound,
+    weight_decay_limit,
+)
+from .runs import Run, descend
+from .verify import (
+    ClaimViolated,
+    check_constant,
+    check_decay_only,
+    check_theorem_1,
+    check_theorem_2,
+    check_theorem_3,
+)
+
+__all__ = [
+    "EXPONENTIAL",
+    "LINEAR",
+    "ClaimViolated",
+    "Family",
+    "Outer",
+    "Problem",
+    "Run",
+    "Smoothness",
+    "barrier",
+    "catalogue",
+    "check_constant",
+    "check_decay_only",
+    "check_theorem_1",
+    "check_theorem_2",
+    "check_theorem_3",
+    "constant_bound",
+    "decay_only_bound",
+    "decay_only_rate",
+    "descend",
+    "largest_smoothness_ratio",
+    "regression_family",
+    "smoothness_ratio",
+    "theorem_1_bound",
+    "theorem_1_rate",
+    "theorem_2_bound",
+    "theorem_2_rate",
+    "theorem_3_bound",
+    "theorem_3_rate",
+    "theorem_3_uniform_bound",
+    "weight_decay_limit",
+]

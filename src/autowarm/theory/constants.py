@@ -1,0 +1,129 @@
+"""The smoothness that the theorems assume: K(Δ) = K0 + K1·Δ + Kρ·Δ^ρ, with Δ = f(x) − f*.
+
+Assumption 2 of the paper asks ‖∇f(x) − ∇f(y)‖⋆ ≤ K(f(x) − f*)·‖x − y‖ of all pairs. As printed, x = x* makes
+it ‖∇f(y)‖⋆ ≤ K0·‖y − x*‖ for every y, which leaves hardly more than classically smooth functions. Throughout
+this package it is asked only of
+
+    **pairs (x, y) with f(y) ≤ f(x)**                                   ("the pair form")
+
+which is all that the proofs need; `autowarm.theory.verify` says why.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Array", "Smoothness"]
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """(ρ, K0, K1, Kρ)-smoothness, Assumption 2. Called on a gap Δ (or an array of them) it returns K(Δ).
+
+    K is a curvature: gradient per step, both in the norms of the geometry. Non-negative constants make K
+    non-decreasing in the gap, and every theorem rests on that. (The practical schedule's K1 is usually
+    negative: it keeps the shape of the theorems' rate, not their assumptions.)
+
+    Args:
+        rho: ρ > 0, the exponent; warm-up exists for ρ > 1.
+        K0: ≥ 0, curvature at the minimum.
+        K1: ≥ 0, curvature per unit of gap.
+        K_rho: ≥ 0, curvature per unit of gap to the power ρ.
+
+    Raises:
+        ValueError: a constant is negative or not finite, ρ ≤ 0, or all three K are zero; on a call: a negative gap.
+
+    Example:
+        >>> from autowarm.theory import Smoothness
+        >>> K = Smoothness(rho=2, K0=4, K1=18, K_rho=24)
+        >>> K(0.0), K(1.0), round(K.peak_gap, 4), round(K.lambda_max, 3)
+        (4.0, 46.0, 0.4082, 17.343)
+    """
+
+    rho: float
+    K0: float
+    K1: float
+    K_rho: float
+
+    def __post_init__(self) -> None:
+        for name in ("K0", "K1", "K_rho"):
+            value = getattr(self, name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise ValueError(f"{name} must be finite and at least 0, as the theorems assume; got {value}")
+        if not (self.rho > 0 and math.isfinite(self.rho)):
+            raise ValueError(f"rho must be positive and finite, got {self.rho}")
+        if self.K0 == self.K1 == self.K_rho == 0:
+            raise ValueError("K0, K1 and K_rho are all zero: at least one must be positive")
+
+    @overload
+    def __call__(self, gap: float) -> float: ...
+
+    @overload
+    def __call__(self, gap: Array) -> Array: ...
+
+    def __call__(self, gap: float | Array) -> float | Array:
+        if np.any(np.asarray(gap) < 0):
+            raise ValueError(f"a gap f(x) − f* is never negative, got {np.min(gap)}: is f* a lower bound?")
+        # Skipped where Kρ = 0, so that a huge gap gives no 0·∞; elsewhere K overflows to infinity, in silence.
+        with np.errstate(over="ignore"):
+            power = self.K_rho * np.asarray(gap, dtype=np.float64) ** self.rho if self.K_rho else 0.0
+            curvature = self.K0 + self.K1 * np.asarray(gap, dtype=np.float64) + power
+        return float(curvature) if np.ndim(curvature) == 0 else curvature
+
+    @property
+    def peak_gap(self) -> float:
+        """Δ′ = (K0/((ρ−1)·Kρ))^{1/ρ}, the gap at which Δ/K(Δ) peaks (paper, discussion of Theorem 1).
+
+        Above it the rate rises as the gap falls (warm-up), below it the rate falls (decay). Infinite where
+        the rate only decays (ρ ≤ 1 or Kρ = 0), 0 where it only warms up (K0 = 0 < Kρ, ρ > 1). K1 does not
+        enter.
+        """
+        if self.rho <= 1 or self.K_rho == 0:
+            return math.inf
+        # As a quotient of roots: the quotient itself may overflow.
+        root = 1 / self.rho
+        return float(self.K0**root / ((self.rho - 1) ** root * self.K_rho**root))
+
+    @property
+    def lambda_max(self) -> float:
+        """λ_max = [8·(ρ·(K0/(ρ−1))^{(ρ−1)/ρ}·Kρ^{1/ρ} + K1)]^{1/2} of Theorem 2, √(8·min K(Δ)/Δ).
+
+        It serves to make λη ≤ 1, which holds without it: see `autowarm.theory.rates.weight_decay_limit`.
+
+        Raises:
+            ValueError: ρ ≤ 1; Theorem 2 assumes ρ > 1.
+        """
+        if self.rho <= 1:
+            raise ValueError(f"λ_max is defined for rho > 1, got {self.rho}")
+        root = 1 / self.rho
+        least = self.rho * (self.K0 / (self.rho - 1)) ** (1 - root) * self.K_rho**root + self.K1
+        return math.sqrt(8 * least)
+
+    @classmethod
+    def from_gradient_norm(cls, rho: float, L0: float, L_rho: float) -> "Smoothness":
+        """The constants of a (ρ, L0, Lρ)-smooth function: (ρ/(2−ρ), 2·L0, 0, Lρ·(4·Lρ)^{ρ/(2−ρ)}).
+
+        Lemma "smoothness_equivalence" of the paper. (ρ, L0, Lρ)-smooth, its Assumption "smoothness1", means
+        ‖∇f(x) − ∇f(y)‖⋆ ≤ (L0 + Lρ·‖∇f(x)‖⋆^ρ)·‖x − y‖, here again for pairs with f(y) ≤ f(x); ρ = 1 is (L0,
+        L1)-smoothness. The lemma steps outside x, so f must be defined on the whole space or tend to infinity
+        at the edge of its domain.
+
+        Raises:
+            ValueError: ρ outside (0, 2), or constants that `Smoothness` refuses.
+
+        Example:
+            >>> from autowarm.theory import Smoothness
+            >>> Smoothness.from_gradient_norm(1.0, 1.0, 1.0)  # cosh(x) − 1
+            Smoothness(rho=1.0, K0=2.0, K1=0.0, K_rho=4.0)
+        """
+        if not 0 < rho < 2:
+            raise ValueError(f"the lemma needs 0 < rho < 2, got {rho}")
+        if not L_rho >= 0:
+            raise ValueError(f"L_rho must be at least 0, got {L_rho}")
+        exponent = rho / (2 - rho)
+        return cls(exponent, 2 * L0, 0.0, L_rho * (4 * L_rho) ** exponent)

@@ -1,0 +1,131 @@
+"""Stochastic problems: star-convex f_ξ that share their minimiser, for Theorem 3."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..geometry import Frobenius, Geometry
+from .constants import Smoothness
+from .problems import LINEAR, Outer, Problem
+
+__all__ = ["Family", "regression_family"]
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """f = mean of f_ξ, star-convex functions that share their minimiser (the paper's interpolation), for Theorem 3.
+
+    ξ is uniform. The pair form for (x, x*) is the weak smoothness that Theorem 3 assumes (Assumption
+    "smoothness2_weak"), ‖∇f_ξ(x)‖ ≤ K(Δ_ξ)·‖x − x*‖, with the largest L of all ξ. Theorem 3 keeps every path within D
+    = ‖x⁰ − x*‖₂ of x*, so it is enough that each f_ξ is finite on that ball.
+
+    Args:
+        components: the f_ξ, in the Euclidean norm, with one x*, Φ and c.
+
+    Raises:
+        ValueError: none, or components that differ in x*, Φ or c, or in another norm.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.theory import catalogue, Family
+        >>> f = catalogue()["l2-ripples"]
+        >>> family = Family([f, f])
+        >>> family.gap(family.point(1.0, torch.Generator().manual_seed(0))) > family.gap(family.x_star)
+        True
+    """
+
+    components: Sequence[Problem]
+
+    def __post_init__(self) -> None:
+        first = self.components[0] if self.components else None
+        if first is None or not all(
+            isinstance(f.geometry, Frobenius)
+            and f.geometry == first.geometry
+            and torch.equal(f.x_star, first.x_star)
+            and (f.outer, f.scale) == (first.outer, first.scale)
+            for f in self.components
+        ):
+            raise ValueError("a family is of Euclidean problems that share x_star, outer and scale")
+
+    @property
+    def _steepest(self) -> Problem:
+        return max(self.components, key=lambda f: f.L)
+
+    @property
+    def K(self) -> Smoothness:
+        """The constants of the weak smoothness, common to all ξ."""
+        return self._steepest.K
+
+    @property
+    def geometry(self) -> Geometry:
+        """ℓ2."""
+        return self.components[0].geometry
+
+    @property
+    def x_star(self) -> Tensor:
+        """The shared minimiser."""
+        return self.components[0].x_star
+
+    def gap(self, x: Tensor) -> float:
+        """f(x) − f* of the mean."""
+        return sum(f.gap(x) for f in self.components) / len(self.components)
+
+    def distance(self, x: Tensor) -> float:
+        """‖x − x*‖₂."""
+        return self.components[0].distance(x)
+
+    def largest_gap(self, D: float) -> float:
+        """M of Theorem 3: a bound on f_ξ(x) − f_ξ* over all ξ and ‖x − x*‖ ≤ D, as q_ξ ≤ L·D²/2; may be infinite."""
+        f = self._steepest
+        q = f.L * D**2 / 2
+        return f.scale * float(f.outer.value(torch.tensor(q, dtype=torch.float64))) if q < f.outer.edge else math.inf
+
+    def radius(self, x0: Tensor) -> float:
+        """D = ‖x⁰ − x*‖₂.
+
+        Raises:
+            ValueError: some f_ξ may be infinite within D of x*, where paths may lead.
+        """
+        D = self.distance(x0)
+        if math.isinf(self.largest_gap(D)):
+            raise ValueError(f"x0 is {D} from x*: within that distance some f_ξ is infinite; start nearer")
+        return D
+
+    def point(self, D: float, generator: torch.Generator) -> Tensor:
+        """A random x with ‖x − x*‖₂ = D."""
+        ray = torch.randn(self.x_star.shape, generator=generator, dtype=torch.float64)
+        return self.x_star + ray * (D / float(self.geometry.norm(ray)))
+
+    def draw(self, generator: torch.Generator | None = None) -> Problem:
+        """f_ξ for a random ξ."""
+        return self.components[int(torch.randint(len(self.components), (), generator=generator))]
+
+
+def regression_family(
+    rows: Tensor,
+    x_star: Tensor,
+    outer: Outer = LINEAR,
+    *,
+    scale: float = 1.0,
+    ripple: float = 0.0,
+    frequency: float = 4.0,
+) -> Family:
+    """f_ξ(x) = c·Φ(g(⟨a_ξ, x − x*⟩)): a regression that x* fits exactly, one f_ξ for every row a_ξ.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.theory import regression_family
+        >>> rows = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+        >>> family = regression_family(rows, torch.zeros(2, dtype=torch.float64))
+        >>> family.K.K0, family.gap(torch.ones(2, dtype=torch.float64))
+        (4.0, 1.25)
+    """
+    return Family(
+        [
+            Problem(Frobenius(), x_star, outer, scale, features=row[None], ripple=ripple, frequency=frequency)
+            for row in rows
+        ]
+    )

@@ -1,0 +1,86 @@
+"""Assumption 2 on pairs of points: the check of a problem's constants by numbers."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .problems import Problem
+
+__all__ = ["largest_smoothness_ratio", "smoothness_ratio"]
+
+
+def smoothness_ratio(problem: Problem, x: Tensor, y: Tensor) -> float:
+    """‖∇f(x) − ∇f(y)‖⋆/(K(x)·‖x − y‖) with x the point of larger gap: at most 1 if `problem.K` is right.
+
+    This is Assumption 2 in the pair form. Zero if x = y.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import Sign
+        >>> from autowarm.theory import Problem, smoothness_ratio
+        >>> f = Problem(Sign(), torch.zeros(2, dtype=torch.float64))  # ‖x‖₂²/2, so K = κ = 2 in ℓ∞
+        >>> smoothness_ratio(f, torch.tensor([1.0, -1.0]).double(), torch.zeros(2).double())
+        1.0
+    """
+    if problem.gap(y) > problem.gap(x):
+        x, y = y, x
+    distance = float(problem.geometry.norm(x - y))
+    if distance == 0:
+        return 0.0
+    change = float(problem.geometry.dual(problem.gradient(x) - problem.gradient(y)))
+    return change / (problem.K(problem.gap(x)) * distance)
+
+
+def largest_smoothness_ratio(
+    problem: Problem, generator: torch.Generator, *, starts: int = 20, climbs: int = 100
+) -> float:
+    """A search for the pair that breaks the constants: hill climbing on `smoothness_ratio` from random pairs.
+
+    Args:
+        generator: source of all randomness.
+        starts: pairs, with gaps from 10⁻³ to 10³ and distances from far to very near, x* among them.
+        climbs: random changes tried on the best of them.
+
+    Returns:
+        The largest ratio met: a lower bound on what the true constants are, as a share of `problem.K`.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.theory import catalogue, largest_smoothness_ratio
+        >>> 0.1 < largest_smoothness_ratio(catalogue()["l2-quadratic"], torch.Generator().manual_seed(0)) <= 1
+        True
+    """
+
+    def uniform(low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=generator))
+
+    def near(x: Tensor, share: float) -> Tensor:
+        # A share of the distance to x*, so that the scale of the problem does not matter.
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        return x + share * noise * (x - problem.x_star).norm() / noise.norm()
+
+    best, pair = 0.0, (problem.x_star, problem.x_star)
+
+    def offer(x: Tensor, y: Tensor) -> None:
+        nonlocal best, pair
+        if math.isfinite(problem.gap(x)) and math.isfinite(problem.gap(y)):
+            ratio = smoothness_ratio(problem, x, y)
+            if not ratio <= best:
+                best, pair = ratio, (x, y)
+
+    for _ in range(starts):
+        x = problem.point(10 ** uniform(-3, 3), generator)
+        offer(x, problem.x_star)
+        offer(x, near(x, 10 ** uniform(-4, 0)))
+        offer(x, problem.point(10 ** uniform(-3, 3), generator))
+        offer(x, problem.x_star + (1 - 10 ** uniform(-4, -1)) * (x - problem.x_star))
+    for _ in range(climbs):
+        x, y = pair
+        share = 10 ** uniform(-4, 0)
+        if uniform(0, 1) < 0.5:  # the pair moves together, or one end alone
+            moved = near(x, share)
+            offer(moved, y + (moved - x))
+        else:
+            offer(x, near(y, share))
+    return best

@@ -1,0 +1,274 @@
+"""Star-convex functions whose constants are known exactly: f = f* + c·Φ(q(x)), in the ℓ2, ℓ∞ and spectral norm.
+
+**Inner function** q(x) = Σ_i g((A·vec(x − x*))_i), a least-squares loss with ripples:
+
+    g(t) = t²/2·(1 + ε·sin(ω·ln|t|)),    ε = θ/√(1+ω²),  0 ≤ θ < 1.
+
+- Star-convex. On a ray t = s·u this asks t·g′ ≥ g, that is 1 + ε·sin + ε·ω·cos ≥ 0 (sine and cosine of
+  ω·ln|t|), and the sum of the two waves has amplitude ε·√(1+ω²) = θ < 1. Sums and linear maps keep it.
+- g″ = 1 + ε·((1 − ω²/2)·sin + (3ω/2)·cos) for t ≠ 0: an amplitude of ε·√((1+ω²)(4+ω²))/2 = θ·√(4+ω²)/2. So
+  |g″| ≤ ℓ := 1 + θ·√(4+ω²)/2, and g is convex iff θ·√(4+ω²) ≤ 2 (θ = 0: plain least squares).
+- ∇q = Aᵀg′(A·) is then ℓ·σ_max(A)²-Lipschitz in ℓ2. In a norm with κ = sup{‖u‖²_F : ‖u‖ ≤ 1} we have ‖z‖_F ≤
+  √κ‖z‖ and ‖z‖⋆ ≤ √κ‖z‖_F, so **q is L-smooth with L = κ·ℓ·σ_max(A)²**, for all pairs. Attained in all three
+  norms by A = I, θ = 0.
+- q ≥ (1 − ε)/2·σ_min(A)²·‖x − x*‖²_F, which bounds its level sets.
+
+**Outer function** Φ: convex, increasing, Φ(0) = 0, with Φ′ and Φ″ non-decreasing. It keeps star-convexity,
+and the pair form of Assumption 2 follows with K = L·(Φ′(q) + 2q·Φ″(q)). Proof for q(y) ≤ q(x), with p = √q:
+
+    ‖∇f(x) − ∇f(y)‖⋆ ≤ Φ′(q(y))·‖∇q(x) − ∇q(y)‖⋆ + (Φ′(q(x)) − Φ′(q(y)))·‖∇q(x)‖⋆
+
+The first term is at most Φ′(q(x))·L·‖x − y‖. As q is L-smooth with least value 0, ‖∇q‖⋆² ≤ 2L·q; so p is
+√(L/2)-Lipschitz, q(x) − q(y) ≤ 2p(x)·√(L/2)·‖x − y‖, and the second term is at most Φ″(q)·2p√(L/2)·√(2L)p·‖x − y‖ =
+2L·q·Φ″(q)·‖x − y‖. (So only q must be smooth everywhere; f need not be.) With gap v = Φ(q) and u = 1/(1−q) the outer
+functions give
+
+- `LINEAR`, Φ = q: K = L.
+- `EXPONENTIAL`, Φ = e^q − 1: K/L = (1+v)(1 + 2·ln(1+v)) ≤ (1+v)(1+2v) = 1 + 3v + 2v².
+- `barrier(p)`, Φ = (1−q)^{−p} − 1 on {q < 1}, p ≥ 2: with ρ = 1+2/p in (1, 2],
+  K/L = 2p(p+1)·u^{p+2} − p(2p+1)·u^{p+1} where u^{p+2} = (1+v)^ρ ≤ 1 + ρv + v^ρ and u^{p+1} = (1+v)^{(1+ρ)/2}
+  ≥ 1 + (1+ρ)v/2, so K/L ≤ p + 3(p+1)·v + 2p(p+1)·v^ρ, sharp as v → 0 and as v → ∞.
+
+A factor c > 0 turns K(Δ) into c·K(Δ/c). For (1−‖x‖₂²)⁻² − 1 (A = √2·I, so L = 2, and p = 2) this gives
+K = 4 + 18Δ + 24Δ²; the rounder 28·(1+Δ)² is true as well, seven times too large at the minimum.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..geometry import Frobenius, Geometry, Sign, Spectral
+from .constants import Smoothness
+
+__all__ = ["EXPONENTIAL", "LINEAR", "Outer", "Problem", "barrier", "catalogue"]
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Φ, Φ′, the constants of Φ′ + 2q·Φ″ as a function of the gap Φ(q), and the end of Φ's domain [0, edge).
+
+    Your own must be convex and increasing with Φ(0) = 0, Φ′ and Φ″ non-decreasing, and Φ → ∞ at the edge.
+
+    Example:
+        >>> from autowarm.theory import Outer, Smoothness
+        >>> quartic = Outer(value=lambda q: q + q**2, slope=lambda q: 1 + 2 * q, K=Smoothness(1, 1, 6, 0))  # 1 + 6q
+        >>> quartic.edge
+        inf
+    """
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+    K: Smoothness
+    edge: float = math.inf
+
+
+LINEAR = Outer(value=lambda q: q, slope=torch.ones_like, K=Smoothness(2.0, 1.0, 0.0, 0.0))
+EXPONENTIAL = Outer(value=torch.expm1, slope=torch.exp, K=Smoothness(2.0, 1.0, 3.0, 2.0))
+
+
+def barrier(power: float = 2.0) -> Outer:
+    """Φ(q) = (1−q)^{−p} − 1, infinite at q = 1; ρ = 1 + 2/p.
+
+    Raises:
+        ValueError: p < 2, for which ρ > 2 and the constants are not proved.
+
+    Example:
+        >>> from autowarm.theory.problems import barrier
+        >>> barrier(2.0).K
+        Smoothness(rho=2.0, K0=2.0, K1=9.0, K_rho=12.0)
+    """
+    p = power
+    if not (p >= 2 and math.isfinite(p)):
+        raise ValueError(f"the barrier's power must be finite and at least 2, got {p}")
+    return Outer(
+        value=lambda q: torch.expm1(-p * torch.log1p(-q)),
+        slope=lambda q: p * (1 - q) ** (-p - 1),
+        K=Smoothness(1 + 2 / p, p, 3 * (p + 1), 2 * p * (p + 1)),
+        edge=1.0,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """f = f* + c·Φ(q), the function described at the top of this module. Outside its domain f is infinite.
+
+    Args:
+        geometry: the norm: `Frobenius` (ℓ2), `Sign` (ℓ∞) or `Spectral`, with a number as radius.
+        x_star: the minimiser x*, of any shape; float64.
+        outer: Φ.
+        scale: c > 0, in units of the loss.
+        features: A, of shape (rows, x_star.numel()); by default the identity.
+        ripple: θ in [0, 1); not convex once θ·√(4+ω²) > 2.
+        frequency: ω > 0.
+        f_star: f*, the least value.
+
+    Raises:
+        ValueError: a number outside its range, or features of another width.
+        TypeError: another kind of geometry (its level sets' radius is not known), or x_star not in float64.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import Frobenius
+        >>> from autowarm.theory.problems import Problem, barrier
+        >>> x_star = torch.zeros(3, dtype=torch.float64)
+        >>> f = Problem(Frobenius(), x_star, barrier(), features=2**0.5 * torch.eye(3, dtype=torch.float64))
+        >>> f.K.rho, round(f.K.K0, 9), round(f.K.K1, 9), round(f.K.K_rho, 9)
+        (2.0, 4.0, 18.0, 24.0)
+        >>> x = f.point(1.0, torch.Generator().manual_seed(0))  # where f(x) − f* = 1
+        >>> round(f.gap(x), 9), round(f.radius(x) ** 2, 9) == round(1 - 0.5**0.5, 9)
+        (1.0, True)
+    """
+
+    geometry: Geometry
+    x_star: Tensor
+    outer: Outer = LINEAR
+    scale: float = 1.0
+    features: Tensor | None = None
+    ripple: float = 0.0
+    frequency: float = 4.0
+    f_star: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.geometry, (Frobenius, Sign, Spectral)) or isinstance(self.geometry.radius, str):
+            raise TypeError(f"the geometry is Frobenius, Sign or Spectral, its radius a number; got {self.geometry}")
+        if self.x_star.dtype != torch.float64:
+            raise TypeError(f"x_star must be float64, got {self.x_star.dtype}: the checks are of inequalities")
+        if not (self.scale > 0 and self.frequency > 0 and 0 <= self.ripple < 1):
+            raise ValueError(
+                "needs scale > 0, frequency > 0 and 0 ≤ ripple < 1, "
+                f"got {self.scale}, {self.frequency} and {self.ripple}"
+            )
+        if self.features is not None and self.features.shape[1:] != (self.x_star.numel(),):
+            raise ValueError(
+                f"features must have {self.x_star.numel()} columns, one per entry of x_star, "
+                f"got shape {tuple(self.features.shape)}"
+            )
+
+    @cached_property
+    def _singular_values(self) -> tuple[float, float]:
+        if self.features is None:
+            return 1.0, 1.0
+        s = torch.linalg.svdvals(self.features)
+        return float(s[0]), float(s[-1]) if len(s) == self.x_star.numel() else 0.0
+
+    @property
+    def _epsilon(self) -> float:
+        return self.ripple / math.sqrt(1 + self.frequency**2)
+
+    @property
+    def convex(self) -> bool:
+        """Whether q is convex, and so f. If not, f is convex along the rays from x* only."""
+        return self.ripple * math.sqrt(4 + self.frequency**2) <= 2
+
+    @cached_property
+    def L(self) -> float:
+        """The smoothness of q in the geometry's norm, κ·ℓ·σ_max(A)²."""
+        curvature = 1 + self.ripple * math.sqrt(4 + self.frequency**2) / 2
+        return self.geometry.kappa(self.x_star.shape) * curvature * self._singular_values[0] ** 2
+
+    @cached_property
+    def K(self) -> Smoothness:
+        """The constants of Assumption 2 in the pair form."""
+        K, c = self.outer.K, self.scale
+        return Smoothness(K.rho, self.L * c * K.K0, self.L * K.K1, self.L * c ** (1 - K.rho) * K.K_rho)
+
+    def _forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        # q, and ∇q with respect to A·vec(x − x*).
+        t = (x - self.x_star).reshape(-1)
+        if self.features is not None:
+            t = self.features @ t
+        if self.ripple == 0:
+            return 0.5 * (t @ t), t
+        # t² times a bounded wave: at t = 0 any phase will do.
+        phase = self.frequency * torch.where(t == 0, 1.0, t).abs().log()
+        wave = 1 + self._epsilon * phase.sin()
+        return 0.5 * (t * t) @ wave, t * (wave + 0.5 * self._epsilon * self.frequency * phase.cos())
+
+    def gap(self, x: Tensor) -> float:
+        """Δ = f(x) − f*, accurate to rounding however small."""
+        q = self._forward(x)[0]
+        return self.scale * float(self.outer.value(q)) if q < self.outer.edge else math.inf
+
+    def value(self, x: Tensor) -> float:
+        """f(x)."""
+        return self.f_star + self.gap(x)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """∇f(x), of x's shape; not a number outside the domain."""
+        q, dq = self._forward(x)
+        if not q < self.outer.edge:
+            return torch.full_like(x, math.nan)
+        if self.features is not None:
+            dq = self.features.T @ dq
+        return (self.scale * self.outer.slope(q) * dq).reshape(x.shape)
+
+    def point(self, gap: float, generator: torch.Generator) -> Tensor:
+        """A random x with f(x) − f* = gap: a Gaussian direction from x*, followed as far as it takes."""
+        ray = torch.randn(self.x_star.shape, generator=generator, dtype=torch.float64)
+        low, high = 0.0, 1.0
+        while self.gap(self.x_star + high * ray) < gap:  # ends: f grows without bound along the ray
+            high *= 2
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.gap(self.x_star + middle * ray) < gap else (low, middle)
+        return self.x_star + low * ray
+
+    def distance(self, x: Tensor) -> float:
+        """‖x − x*‖ in the geometry's norm."""
+        return float(self.geometry.norm(x - self.x_star))
+
+    def level_radius(self, x: Tensor) -> float:
+        """A bound on ‖y − x*‖ over {f(y) ≤ f(x)}, the least one if θ = 0 and A = I; infinite if A has a kernel."""
+        smallest = self._singular_values[1]
+        if smallest == 0:
+            return math.inf
+        # The largest entry and the largest singular value are at most the Frobenius norm.
+        frobenius = math.sqrt(2 * float(self._forward(x)[0]) / (1 - self._epsilon)) / smallest
+        return frobenius / self.geometry.radius_of(x.shape)
+
+    def radius(self, x0: Tensor) -> float:
+        """D of Theorem 1 from x⁰: ‖x⁰ − x*‖ in ℓ2 (Lemma "boundedness"), otherwise the radius of {f ≤ f(x⁰)}."""
+        return self.distance(x0) if isinstance(self.geometry, Frobenius) else self.level_radius(x0)
+
+    def draw(self, generator: torch.Generator | None = None) -> "Problem":
+        """Itself: a family of one."""
+        return self
+
+
+def catalogue(seed: int = 0) -> dict[str, Problem]:
+    """One problem of each kind in each norm, by name: {l2, linf, spectral}-{quadratic, barrier, …}.
+
+    In each norm: quadratic (Kρ = 0), barrier and exponential (ρ = 2), which are convex; ripples (Kρ = 0) and
+    rippled-barrier (ρ = 5/3), which are not.
+
+    Example:
+        >>> from autowarm.theory.problems import catalogue
+        >>> problems = catalogue()
+        >>> len(problems), problems["spectral-barrier"].convex, problems["linf-rippled-barrier"].convex
+        (15, True, False)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    kinds: dict[str, tuple[Outer, float]] = {
+        "quadratic": (LINEAR, 0.0),
+        "barrier": (barrier(2.0), 0.0),
+        "exponential": (EXPONENTIAL, 0.0),
+        "ripples": (LINEAR, 0.9),
+        "rippled-barrier": (barrier(3.0), 0.9),
+    }
+    norms: dict[str, tuple[Geometry, tuple[int, ...]]] = {
+        "l2": (Frobenius(), (4,)),
+        "linf": (Sign(), (4,)),
+        "spectral": (Spectral(), (2, 3)),
+    }
+    problems = {}
+    for norm, (geometry, shape) in norms.items():
+        for kind, (outer, ripple) in kinds.items():
+            x_star = torch.randn(shape, generator=generator, dtype=torch.float64)
+            mixing = torch.randn(x_star.numel(), x_star.numel(), generator=generator, dtype=torch.float64)
+            features = torch.eye(x_star.numel(), dtype=torch.float64) + 0.1 * mixing
+            problems[f"{norm}-{kind}"] = Problem(geometry, x_star, outer, features=features, ripple=ripple)
+    return problems

@@ -1,0 +1,292 @@
+"""Checks of every claim of the theorems at every step of a run.
+
+`check_theorem_1`, …, take a `Run` made with any rate and raise `ClaimViolated` at the first step at which a claim of
+that theorem fails. A check that cannot fail is worth nothing: multiply a rate by 100 and see.
+
+**Why pairs with f(y) ≤ f(x) suffice.** The proofs use Assumption 2 in these places only:
+
+1. *The descent inequality* f(x + s·d) ≤ f(x) + s⟨∇f(x), d⟩ + s²·K(x)‖d‖²/2 for the step d = x^{t+1} − x^t. It
+   integrates ‖∇f(z) − ∇f(x)‖⋆ ≤ K(x)‖z − x‖ over z on the segment, so the pairs are (x, z), and that
+   f(z) ≤ f(x) must be shown. The paper does not; here is how. Let s̄ ≤ 1 be the largest s such that f ≤ f(x) on
+   [x, x + s·d]. The inequality holds up to s̄, and with the theorem's rate its right side is *strictly* below
+   f(x) there:
+
+   - Theorem 1: ⟨∇f, d⟩ = −η‖∇f‖⋆, Δ ≤ D‖∇f‖⋆ and Kη = Δ/D make it ≤ f(x) − s·η‖∇f‖⋆·(1 − s/2). Decay-only
+     steps are shorter, so the same holds.
+   - Theorem 2: ⟨∇f, d⟩ ≤ −ληΔ, ‖d‖ ≤ 2η and Kη = λΔ/8 make it ≤ f(x) − s·ληΔ·(1 − s/4); with the sharp rate,
+     1 − s/2.
+
+   As s̄ > 0 (d is a descent direction) and f is continuous, s̄ < 1 would contradict its choice: so s̄ = 1.
+   The same argument keeps the segment inside an open domain at whose edge f → ∞, such as the unit ball of a
+   barrier: it never leaves {f ≤ f(x⁰)}. So neither theorem needs f to be defined on the whole space.
+2. *Theorem 2* also bounds f from below on the segment from x^t to x*. Star-convexity puts that
+   in {f ≤ f(x^t)}. (It is not needed at all: see `autowarm.theory.rates`, "sharp".)
+3. *Lemma "boundedness"* and *Theorem 3* use the pair (x, x*), and f(x*) ≤ f(x).
+
+**Boundedness.** Theorem 1 assumes ‖x^t − x*‖ ≤ D. In ℓ2 the lemma gives it with D = ‖x⁰ − x*‖₂. In other
+norms nothing does with that D; but Δ never rises, so the radius of {f ≤ f(x⁰)} will do, if it is finite.
+
+**What the claims are up to.** The oracle is exact (an SVD, not Newton–Schulz), LMO(0) = 0, and inequalities
+are compared with relative tolerance 1e-9, for rounding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .constants import Array
+from .families import Family
+from .rates import (
+    constant_bound,
+    decay_only_bound,
+    theorem_1_bound,
+    theorem_2_bound,
+    theorem_3_bound,
+    theorem_3_uniform_bound,
+    weight_decay_limit,
+)
+from .runs import Run
+
+__all__ = [
+    "ClaimViolated",
+    "check_constant",
+    "check_decay_only",
+    "check_theorem_1",
+    "check_theorem_2",
+    "check_theorem_3",
+]
+
+TOLERANCE = 1e-9
+
+
+class ClaimViolated(AssertionError):
+    """A claim of a theorem fails on a run. Derives from AssertionError.
+
+    Attributes:
+        theorem, claim: which.
+        step: the first t, or the horizon T of a bound, at which it fails.
+        left, right: the two sides; left ≤ right was claimed.
+    """
+
+    def __init__(self, theorem: str, claim: str, step: int, left: float, right: float) -> None:
+        super().__init__(f"{theorem} claims {claim}: at step {step} the left is {left:.9g}, the right {right:.9g}")
+        self.theorem, self.claim, self.step, self.left, self.right = theorem, claim, step, left, right
+
+
+@dataclass(frozen=True)
+class _Claim:
+    # left ≤ right, entry i about step `first` + i, wherever `where` holds.
+    text: str
+    left: Array
+    right: Array | float
+    first: int = 0
+    where: npt.NDArray[np.bool_] | bool = True
+
+
+def _require(theorem: str, claims: Sequence[_Claim]) -> None:
+    violations = []
+    for claim in claims:
+        left, right = np.broadcast_arrays(claim.left, claim.right)
+        with np.errstate(invalid="ignore"):  # a NaN holds nothing
+            holds = left <= right + TOLERANCE * np.abs(right)
+        broken = np.flatnonzero(~holds & claim.where)
+        if broken.size:
+            i = int(broken[0])
+            violations.append((claim.first + i, claim.text, float(left[i]), float(right[i])))
+    if violations:
+        step, text, left_value, right_value = min(violations, key=lambda violation: violation[0])
+        raise ClaimViolated(theorem, text, step, left_value, right_value)
+
+
+def _never_rise(run: Run) -> list[_Claim]:
+    return [
+        _Claim("Δ^{t+1} ≤ Δ^t", run.gaps[1:], run.gaps[:-1]),
+        _Claim("K(x^{t+1}) ≤ K(x^t)", run.curvatures[1:], run.curvatures[:-1]),
+    ]
+
+
+def _progress(run: Run, share: float, text: str) -> _Claim:
+    # The proof's inequality for one step; it implies the bound.
+    with np.errstate(over="ignore"):  # broken rates can make gaps of any size
+        promised = run.gaps[:-1] - share * run.gaps[:-1] * (run.gaps[:-1] / run.curvatures[:-1])
+    return _Claim(f"Δ^{{t+1}} ≤ Δ^t − {text}", run.gaps[1:], promised)
+
+
+def _warm_up_then_decay(run: Run) -> list[_Claim]:
+    # The step that crosses Δ′ may go either way.
+    peak = run.problem.K.peak_gap
+    before, after, gaps = run.rates[:-1], run.rates[1:], run.gaps[:-1]
+    return [
+        _Claim("η^t ≤ η^{t+1} while Δ^{t+1} ≥ Δ′ (warm-up)", before, after, where=gaps[1:] >= peak),
+        _Claim("η^{t+1} ≤ η^t once Δ^t ≤ Δ′ (decay)", after, before, where=gaps[:-1] <= peak),
+    ]
+
+
+def check_theorem_1(run: Run) -> None:
+    """Every claim of Theorem 1 at every step, for a run with `theorem_1_rate` and D = ``run.D``.
+
+    Δ and K never rise; ‖x^t − x*‖ ≤ D (Lemma "boundedness" in ℓ2, the level set elsewhere); each step gains
+    Δ²/(2D²K); Δ^T is within `theorem_1_bound` for every T; the rate warms up above Δ′ and decays below it.
+
+    Raises:
+        ClaimViolated: at the first step at which one fails.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.theory import catalogue, check_theorem_1, descend, theorem_1_rate
+        >>> f = catalogue()["l2-quadratic"]
+        >>> x0 = f.point(2.0, torch.Generator().manual_seed(0))
+        >>> D = f.radius(x0)
+        >>> check_theorem_1(descend(f, x0, lambda gap: theorem_1_rate(gap, f.K, D), steps=50))  # silence: all holds
+        >>> check_theorem_1(descend(f, x0, lambda gap: 10 * theorem_1_rate(gap, f.K, D), steps=50))
+        Traceback (most recent call last):
+        autowarm.theory.verify.ClaimViolated: Theorem 1 claims Δ^{t+1} ≤ Δ^t: at step 0 the left is ..., the right 2
+    """
+    D = run.D
+    _require(
+        "Theorem 1",
+        [
+            *_never_rise(run),
+            _Claim("‖x^t − x*‖ ≤ D", run.distances, D),
+            _progress(run, 1 / (2 * D**2), "(Δ^t)²/(2D²K)"),
+            _Claim("Δ^T ≤ 2D²ΣK/T²", run.gaps[1:], theorem_1_bound(run.curvatures[:-1], D), first=1),
+            *_warm_up_then_decay(run),
+        ],
+    )
+
+
+def check_decay_only(run: Run) -> None:
+    """The claims for `decay_only_rate` in the discussion of Theorem 1: Δ never rises, Δ^T ≤ 2D²K(Δ⁰)/T.
+
+    Raises:
+        ClaimViolated: at the first step at which one fails.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.theory import catalogue, check_decay_only, decay_only_rate, descend
+        >>> f = catalogue()["linf-barrier"]
+        >>> x0 = f.point(2.0, torch.Generator().manual_seed(0))
+        >>> D = f.radius(x0)
+        >>> check_decay_only(descend(f, x0, lambda gap: decay_only_rate(gap, f.K, D, gap0=2.0), steps=50))
+    """
+    bound = decay_only_bound(run.problem.K, run.D, run.gaps[0], len(run.rates))
+    _require(
+        "The decay-only schedule",
+        [
+            *_never_rise(run),
+            _Claim("‖x^t − x*‖ ≤ D", run.distances, run.D),
+            _Claim("Δ^T ≤ 2D²K(Δ⁰)/T", run.gaps[1:], bound, first=1),
+        ],
+    )
+
+
+def check_constant(run: Run, D: float) -> None:
+    """`constant_bound` at every step of a run whose rate was constant. Δ may rise, but never above Δ⁰.
+
+    Args:
+        D: the radius of {f ≤ f(x⁰)}, `Problem.level_radius`.
+
+    Raises:
+        ClaimViolated: at the first step at which one fails.
+        ValueError: the rate is too large for the bound.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.theory import catalogue, check_constant, descend
+        >>> f = catalogue()["spectral-ripples"]
+        >>> x0 = f.point(2.0, torch.Generator().manual_seed(0))
+        >>> check_constant(descend(f, x0, lambda gap: 0.01, steps=50), D=f.level_radius(x0))
+    """
+    bound = constant_bound(run.rates[0], run.problem.K, D, run.gaps[0], len(run.rates))
+    _require(
+        "The constant schedule",
+        [
+            _Claim("Δ^t ≤ Δ⁰", run.gaps, run.gaps[0]),
+            _Claim("Δ^T ≤ (1 − η/D)^T·Δ⁰ + D·K(Δ⁰)·η/2", run.gaps[1:], bound, first=1),
+        ],
+    )
+
+
+def check_theorem_2(run: Run, *, sharp: bool = False) -> None:
+    """Every claim of Theorem 2 at every step, for a run with `theorem_2_rate` and weight decay.
+
+    Δ and K never rise; ‖x^t‖ ≤ 1/λ and λη ≤ 1; each step gains λ²Δ²/(16K), with `sharp` λ²Δ²/(8K); Δ^T is
+    within `theorem_2_bound` for every T; the rate warms up above Δ′ and decays below it.
+
+    Raises:
+        ClaimViolated: at the first step at which one fails.
+        ValueError: λ is outside (0, 1/max(‖x⁰‖, ‖x*‖)].
+
+    Example:
+        >>> import torch
+        >>> from autowarm.theory import catalogue, check_theorem_2, descend, theorem_2_rate, weight_decay_limit
+        >>> f = catalogue()["spectral-barrier"]
+        >>> x0 = f.point(2.0, torch.Generator().manual_seed(0))
+        >>> decay = weight_decay_limit(float(f.geometry.norm(x0)), float(f.geometry.norm(f.x_star)))
+        >>> rate = lambda gap: theorem_2_rate(gap, f.K, decay)
+        >>> check_theorem_2(descend(f, x0, rate, steps=50, weight_decay=decay))
+    """
+    lam, divisor = run.weight_decay, 8 if sharp else 16
+    limit = weight_decay_limit(run.norms[0], float(run.problem.geometry.norm(run.problem.x_star)))
+    if not 0 < lam <= limit * (1 + TOLERANCE):
+        raise ValueError(f"Theorem 2 needs a weight decay in (0, {limit}], got {lam}")
+    bound = theorem_2_bound(run.curvatures[:-1], lam, sharp=sharp)
+    _require(
+        "Theorem 2 (sharp)" if sharp else "Theorem 2",
+        [
+            *_never_rise(run),
+            _Claim("‖x^t‖ ≤ 1/λ", run.norms, 1 / lam),
+            _Claim("λη^t ≤ 1", lam * run.rates, 1.0),
+            _progress(run, lam**2 / divisor, f"λ²(Δ^t)²/({divisor}K)"),
+            _Claim(f"Δ^T ≤ {divisor}ΣK/(λ²T²)", run.gaps[1:], bound, first=1),
+            *_warm_up_then_decay(run),
+        ],
+    )
+
+
+def check_theorem_3(*runs: Run) -> None:
+    """Every claim of Theorem 3, for runs on a `Family` with `theorem_3_rate` from one x⁰.
+
+    On every path: the proof's ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))², hence ‖x^t − x*‖ ≤ D;
+    Σ(Δ_ξ/K_ξ)² ≤ D⁴; and both bounds for every T. In the mean over the paths: the first bound as printed. Δ_ξ
+    and the mean loss may rise.
+
+    Raises:
+        ClaimViolated: at the first step at which one fails.
+        ValueError: no runs, runs on a single `Problem`, or of different lengths or D.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.theory import check_theorem_3, descend, regression_family, theorem_3_rate
+        >>> seeds = [torch.Generator().manual_seed(seed) for seed in range(4)]
+        >>> rows = torch.randn(5, 3, generator=seeds[0], dtype=torch.float64)
+        >>> family = regression_family(rows, torch.zeros(3, dtype=torch.float64))
+        >>> x0 = family.point(1.0, seeds[0])
+        >>> rate = lambda gap: theorem_3_rate(gap, family.K, D=1.0)
+        >>> check_theorem_3(*(descend(family, x0, rate, 50, generator=seed) for seed in seeds))
+    """
+    if not runs or len({(run.D, len(run.rates)) for run in runs}) > 1:
+        raise ValueError("give runs of one length from one x0, or from points as far from x*")
+    D = runs[0].D
+    for run in runs:
+        if not isinstance(run.problem, Family):
+            raise ValueError("Theorem 3 is about a Family")
+        squares, gains = run.distances**2, (run.gaps[:-1] / run.curvatures[:-1]) ** 2
+        T = np.arange(1, len(run.rates) + 1)
+        means = np.cumsum(run.gaps[:-1]) / T
+        uniform = theorem_3_uniform_bound(run.problem.K, D, run.problem.largest_gap(D), len(T))
+        _require(
+            "Theorem 3",
+            [
+                _Claim("‖x^t − x*‖ ≤ D", run.distances, D),
+                _Claim("‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(DK_ξ))²", squares[1:] + gains / D**2, squares[:-1]),
+                _Claim("Σ(Δ_ξ/K_ξ)² ≤ D⁴", np.cumsum(gains), D**4, first=1),
+                _Claim("ΣΔ_ξ/T ≤ D²√(ΣK_ξ²)/T", means, theorem_3_bound(run.curvatures[:-1], D), first=1),
+                _Claim("ΣΔ_ξ/T ≤ D²K(M)/√T", means, uniform, first=1),
+            ],
+        )
+    gaps, curvatures = (np.stack([getattr(run, name)[:-1] for run in runs]) for name in ("gaps", "curvatures"))
+    means = np.cumsum(gaps.mean(axis=0)) / np.arange(1, gaps.shape[1] + 1)
+    _require("Theorem 3", [_Claim("ΣE[Δ_ξ]/T ≤ D²√(E[ΣK_ξ²])/T", means, theorem_3_bound(curvatures, D), first=1)])

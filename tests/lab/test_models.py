@@ -1,0 +1,31 @@
+import math
+
+import torch
+
+from autowarm.lab.config import ModelConfig
+from autowarm.lab.models import llama, token_loss
+
+CONFIG = ModelConfig(layers=2, width=32, heads=2, ff=64, vocab_size=300, seq_len=16)
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = llama(CONFIG, seed=1).state_dict()
+    assert torch.equal(before, torch.get_rng_state())
+    torch.rand(3)
+    again, other = llama(CONFIG, seed=1).state_dict(), llama(CONFIG, seed=2).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_embeddings_are_tied_and_weights_have_the_configured_scale() -> None:
+    model = llama(CONFIG, seed=0)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    std = model.model.layers[0].mlp.up_proj.weight.std().item()
+    assert math.isclose(std, CONFIG.init_scale / math.sqrt(CONFIG.width), rel_tol=0.1)
+
+
+def test_an_untrained_model_is_about_as_good_as_guessing() -> None:
+    tokens = torch.randint(0, 300, (8, 17))
+    assert abs(token_loss(llama(CONFIG, seed=0), tokens).item() - math.log(300)) < 0.5

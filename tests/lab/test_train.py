@@ -1,0 +1,151 @@
+import dataclasses
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.files import locked
+from autowarm.lab.train import (
+    Interrupted,
+    Progress,
+    linear_then_cosine,
+    load_checkpoint,
+    make_optimizer,
+    read_metrics,
+    save_checkpoint,
+    train,
+)
+
+SCHEDULES = {
+    "linear": ScheduleConfig(kind="linear", warmup_steps=3),
+    "adaptive": ScheduleConfig(kind="adaptive"),
+    "paper": ScheduleConfig(kind="paper", target_loss=1.0, peak_gap=4.2),
+}
+
+
+def numbers(result: dict[str, Any]) -> dict[str, Any]:
+    """What must not depend on how often a run was interrupted."""
+    return {key: value for key, value in result.items() if key not in ("seconds", "tokens_per_second")}
+
+
+def stop_at(step: int) -> Any:
+    return lambda progress: progress.step == step
+
+
+def crash_at(step: int) -> Any:
+    def crash(progress: Progress) -> None:
+        if progress.step == step:
+            raise RuntimeError("power cut")
+
+    return crash
+
+
+def test_the_hand_set_schedule_starts_at_the_lowest_rate_peaks_and_ends_near_zero() -> None:
+    ratios = [linear_then_cosine(step, 4, 12, 100) for step in range(12)]
+    assert ratios[0] == 0.01
+    assert ratios[4] == 1.0 == max(ratios)
+    assert ratios[8] == pytest.approx(0.5)
+    assert ratios[11] == pytest.approx((1 + math.cos(math.pi * 7 / 8)) / 2)
+
+
+@pytest.mark.parametrize("kind", list(SCHEDULES))
+@pytest.mark.parametrize("optimizer", ["muon", "lion", "signsgd", "normsgd"])
+def test_the_first_update_uses_the_lowest_rate(run: RunConfig, optimizer: Any, kind: str, tmp_path: Path) -> None:
+    run = dataclasses.replace(
+        run, optimizer=OptimizerConfig(name=optimizer, lr=0.01), schedule=SCHEDULES[kind], steps=2, eval_batches=1
+    ) if kind != "linear" else dataclasses.replace(run, optimizer=OptimizerConfig(name=optimizer, lr=0.01))  # fmt: skip
+    train(run, tmp_path)
+    assert read_metrics(tmp_path)[0]["lr"] == pytest.approx(0.01 / 100)
+
+
+@pytest.mark.parametrize("kind", list(SCHEDULES))
+def test_stopped_and_crashed_runs_end_with_the_same_bits(run: RunConfig, kind: str, tmp_path: Path) -> None:
+    run = dataclasses.replace(run, schedule=SCHEDULES[kind])
+    straight = train(run, tmp_path / "straight")
+    for callback, error in ((stop_at(2), Interrupted), (stop_at(5), Interrupted), (crash_at(11), RuntimeError)):
+        with pytest.raises(error):
+            train(run, tmp_path / "broken", callback)
+    broken = train(run, tmp_path / "broken")
+    assert numbers(straight) == numbers(broken)
+    curves = [
+        [(row["step"], row["loss"], row["lr"]) for row in read_metrics(tmp_path / name)]
+        for name in ("straight", "broken")
+    ]
+    assert curves[0] == curves[1]
+    assert [row[0] for row in curves[0]] == list(range(1, run.steps + 1))
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("straight", "broken")]
+    assert weights[0] == weights[1]
+
+
+def test_a_finished_run_is_not_made_again(run: RunConfig, tmp_path: Path) -> None:
+    first = train(run, tmp_path)
+    assert train(run, tmp_path, crash_at(1)) == first
+
+
+def test_another_config_in_the_same_folder_is_refused_with_the_differences(run: RunConfig, tmp_path: Path) -> None:
+    train(run, tmp_path)
+    with pytest.raises(LabError, match=r"config\.seed: 0 → 1; config\.clip: 0\.5 → 1\.0|config\.seed: 0 → 1"):
+        train(dataclasses.replace(run, seed=1), tmp_path)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    run: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    straight = train(run, tmp_path / "straight")
+    with pytest.raises(RuntimeError):
+        train(run, tmp_path / "broken", crash_at(9))
+    newest = max((tmp_path / "broken").glob("checkpoint-*.pt"))
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with caplog.at_level(logging.WARNING):
+        assert numbers(train(run, tmp_path / "broken")) == numbers(straight)
+    assert "does not match its checksum" in caplog.text
+
+
+def test_checkpoints_are_plain_and_only_the_newest_two_are_kept(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step, {"step": step, "x": torch.ones(2)})
+    assert len(list(tmp_path.glob("checkpoint-*.pt"))) == 2
+    saved = load_checkpoint(tmp_path)
+    assert saved is not None
+    assert saved["step"] == 3
+
+
+def test_a_run_that_explodes_is_marked_and_ends(run: RunConfig, tmp_path: Path) -> None:
+    wild = dataclasses.replace(run, optimizer=OptimizerConfig(name="lion", lr=1e18), clip=0.0)
+    result = train(wild, tmp_path)
+    assert result["diverged"]
+    assert json.loads((tmp_path / "result.json").read_text()) == result  # strict JSON, without NaN
+
+
+def test_same_seed_same_start_and_batches_whatever_the_schedule(run: RunConfig, tmp_path: Path) -> None:
+    losses = set()
+    for kind, schedule in SCHEDULES.items():
+        train(dataclasses.replace(run, schedule=schedule), tmp_path / kind)
+        losses.add(read_metrics(tmp_path / kind)[0]["loss"])
+    assert len(losses) == 1
+
+
+def test_a_folder_has_one_writer(run: RunConfig, tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(LabError, match="another process is working"):
+        train(run, tmp_path)
+
+
+def test_options_that_the_optimizer_does_not_know_are_named(run: RunConfig) -> None:
+    with pytest.raises(LabError, match="do not suit normsgd"):
+        make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig(name="normsgd", options={"betas": [0.9, 0.9]}))
+
+
+def test_the_folder_holds_weights_that_transformers_loads_and_tensorboard_events(
+    run: RunConfig, tmp_path: Path
+) -> None:
+    from transformers import LlamaForCausalLM
+
+    train(run, tmp_path)
+    assert sum(p.numel() for p in LlamaForCausalLM.from_pretrained(tmp_path).parameters()) > 0
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+    assert not list(tmp_path.glob("checkpoint-*.pt"))

@@ -1,0 +1,144 @@
+"""The objective against 30-digit quadrature, and Δ' against the values worked out for the paper's setup."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autowarm.schedule import calibrate, objective
+
+F0 = 10.98  # the authors' LLaMA-124M
+KAPPA = {"muon": 46848, "muon-split": 65280, "lion": 123568128}
+
+
+def reference(peak_gap: float, gap0: float, div: float, sigma: float, warmup: str, decay: str) -> float:
+    """The integral as it is written in the paper, split at every length it has."""
+    with mp.workdps(30):
+        d1, d0, v, s = map(mp.mpf, (peak_gap, gap0, div, sigma))
+
+        def shape(name: str, u: mp.mpf) -> mp.mpf:
+            return {
+                "linear": u,
+                "cosine": (1 - mp.cos(mp.pi * u)) / 2,
+                "wsd": min(mp.mpf(1), u / mp.mpf("0.2")),
+                "wso": mp.mpf(1),
+            }[name]
+
+        def integrand(d: mp.mpf) -> mp.mpf:
+            eta = 1 / (1 + (v - 1) * (d0 / d) * ((d - d1) / (d0 - d1)) ** 2) if d > 0 else mp.mpf(0)
+            rising = 1 / v + (1 - 1 / v) * shape(warmup, (d0 - d) / (d0 - d1))
+            target = rising if d >= d1 else shape(decay, d / d1)
+            return mp.exp(-(((d - d1) / s) ** 2) / 2) * (eta - target) ** 2
+
+        low, high = max(mp.mpf(0), d1 - 40 * s), min(d0, d1 + 40 * s)
+        peak_width = mp.sqrt(d1 * (d0 - d1) ** 2 / ((v - 1) * d0))
+        near_zero = (v - 1) * d0 / (d0 - d1) ** 2 * d1**2
+        splits = {low, high, d1, d1 / 5}
+        for factor in (0.01, 0.1, 0.3, 1, 2, 3, 6, 10, 20):
+            splits |= {d1 + sign * factor * scale for sign in (-1, 1) for scale in (s, peak_width)}
+        splits |= {near_zero * mp.mpf(10) ** k for k in range(-8, 4)} | {d1 * mp.mpf(2) ** -k for k in range(1, 20)}
+        return float(mp.quad(integrand, sorted(x for x in splits if low <= x <= high)))
+
+
+@given(
+    gap0=st.floats(-3, 2).map(lambda e: 10.0**e),
+    peak_share=st.one_of(st.floats(-4, -0.001).map(lambda e: 10.0**e), st.floats(1e-4, 1 - 1e-4)),
+    div=st.floats(-3, 4).map(lambda e: 1 + 10.0**e),
+    sigma_share=st.floats(-7, 3).map(lambda e: 10.0**e),
+    warmup=st.sampled_from(["linear", "cosine"]),
+    decay=st.sampled_from(["linear", "cosine", "wsd", "wso"]),
+)
+@settings(max_examples=25)
+def test_objective_is_right_to_1e_8(
+    gap0: float, peak_share: float, div: float, sigma_share: float, warmup: str, decay: str
+) -> None:
+    peak_gap, sigma = peak_share * gap0, sigma_share * gap0
+    value = objective([peak_gap], gap0, div=div, kappa=1 / sigma**2, sigma_f2=1.0, target=f"{warmup}-{decay}")[0]
+    assert value == pytest.approx(reference(peak_gap, gap0, div, sigma, warmup, decay), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("kappa", "target_loss", "peak_gap"),
+    [("muon", 3.3, 2.470), ("lion", 3.4, 0.777), ("muon-split", 3.3, 2.50)],
+)
+def test_worked_values_of_the_papers_setup(kappa: str, target_loss: float, peak_gap: float) -> None:
+    gap0 = F0 - target_loss
+    profile = calibrate(gap0, lr=1e-3, div=100.0, kappa=KAPPA[kappa])
+    # Candidates stand gap0/1001 apart.
+    assert profile.peak_gap == pytest.approx(peak_gap, abs=gap0 / 1001)
+
+
+def test_the_candidate_chosen_is_the_best_of_all() -> None:
+    gap0 = 7.68
+    profile = calibrate(gap0, lr=1e-3, div=100.0, kappa=KAPPA["muon"], candidates=14)
+    grid = gap0 * np.arange(1, 15) / 15
+    sigma = math.sqrt(1e3 / KAPPA["muon"])
+    values = [reference(d, gap0, 100.0, sigma, "linear", "cosine") for d in grid]
+    assert profile.peak_gap == grid[int(np.argmin(values))]
+
+
+@given(st.floats(-9, 3).map(lambda e: 10.0**e), st.sampled_from(list(KAPPA.values())))
+@settings(max_examples=20)
+def test_the_peak_rate_does_not_matter(lr: float, kappa: float) -> None:
+    assert (
+        calibrate(7.68, lr=lr, div=100.0, kappa=kappa).peak_gap
+        == calibrate(7.68, lr=1.0, div=100.0, kappa=kappa).peak_gap
+    )
+
+
+@given(st.floats(-6, 6).map(lambda e: 10.0**e))
+@settings(max_examples=20)
+def test_units_of_the_loss_do_not_matter(unit: float) -> None:
+    """With σ in the same units, Δ' scales with the loss."""
+    plain = calibrate(7.68, lr=1.0, div=100.0, kappa=1e3)
+    scaled = calibrate(7.68 * unit, lr=1.0, div=100.0, kappa=1e3, sigma_f2=1e3 * unit**2)
+    assert scaled.peak_gap == pytest.approx(plain.peak_gap * unit, rel=1e-9)
+
+
+def test_the_landscape_has_two_minima_where_the_choice_jumps() -> None:
+    gap0 = 7.68
+    near, far = (calibrate(gap0, lr=1.0, div=100.0, kappa=KAPPA["muon"], sigma_f2=s).peak_gap for s in (1e3, 3e3))
+    assert near == pytest.approx(2.47, abs=0.01)
+    assert far == pytest.approx(0.48, abs=0.01)
+    grid = gap0 * np.arange(1, 1001) / 1001
+    values = objective(grid, gap0, div=100.0, kappa=KAPPA["muon"], sigma_f2=2e3)
+    slopes = np.sign(np.diff(values))
+    assert ((slopes[:-1] < 0) & (slopes[1:] > 0)).sum() == 2
+
+
+def test_a_target_of_ones_own_functions() -> None:
+    named = objective([2.0], 8.0, div=10.0, kappa=100.0, target="linear-cosine")
+    own = objective([2.0], 8.0, div=10.0, kappa=100.0, target=("linear", lambda p: (1 + math.cos(math.pi * p)) / 2))
+    assert own == pytest.approx(named, rel=1e-9)
+
+
+def test_one_call_shapes() -> None:
+    assert objective([[1.0, 2.0], [3.0, 4.0]], 8.0, div=10.0, kappa=100.0).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gap0": 0.0}, "first gap .* must be positive"),
+        ({"lr": -1.0}, "lr must be positive and finite, got -1.0"),
+        ({"div": 0.5}, "div must be greater than 1"),
+        ({"kappa": 0.0}, "kappa and sigma_f2 must be positive and finite, got 0.0"),
+        ({"sigma_f2": math.inf}, "kappa and sigma_f2 must be positive and finite"),
+        ({"candidates": 0}, "candidates must be at least 1, got 0"),
+        ({"target": "linear"}, 'a target is "warmup-decay"'),
+        ({"target": "linear-exp"}, "unknown decay 'exp'"),
+        ({"target": "wsd-linear"}, "unknown warmup 'wsd'"),
+    ],
+)
+def test_bad_arguments(change: dict[str, object], message: str) -> None:
+    arguments = {"gap0": 8.0, "lr": 1e-3, "div": 100.0, "kappa": 1e3} | change
+    with pytest.raises(ValueError, match=message):
+        calibrate(**arguments)
+
+
+def test_candidates_outside_the_interval() -> None:
+    with pytest.raises(ValueError, match="between 0 and the first gap 8.0"):
+        objective([8.0], 8.0, div=10.0, kappa=1.0)

@@ -1,0 +1,50 @@
+"""Warm-up and decay shapes."""
+
+import math
+
+import numpy as np
+import pytest
+
+from autowarm.schedule.shapes import DECAYS, KINKS, decay_shape, warmup_shape
+
+FORMULAS = {
+    "linear": lambda p: 1 - p,
+    "cosine": lambda p: (1 + math.cos(math.pi * p)) / 2,
+    "wsd": lambda p: 1.0 if p <= 0.8 else (1 - p) / 0.2,
+    "wso": lambda p: 1.0,
+}
+
+
+@pytest.mark.parametrize("name", DECAYS)
+def test_shapes_are_their_formulas_on_floats_and_arrays(name: str) -> None:
+    shape = decay_shape(name)
+    ps = np.linspace(0, 1, 101)
+    expected = [FORMULAS[name](p) for p in ps]
+    assert [shape(float(p)) for p in ps] == pytest.approx(expected, abs=1e-12)
+    assert shape(ps).tolist() == pytest.approx(expected, abs=1e-12)
+    assert shape(0.0) == 1.0
+
+
+def test_kinks_are_where_the_slope_jumps() -> None:
+    for shape, at in KINKS.items():
+        h = 1e-6
+        left, right = (shape(at) - shape(at - h)) / h, (shape(at + h) - shape(at)) / h
+        assert abs(left - right) > 1
+
+
+def test_a_decay_of_ones_own() -> None:
+    def square_root(p: float) -> float:
+        return 1 - math.sqrt(p)
+
+    assert decay_shape(square_root) is square_root
+    with pytest.raises(ValueError, match=r"1 at p = 0 and within \[0, 1\].*gives \[0.0, 0.5, 1.0\]"):
+        decay_shape(lambda p: p)
+    with pytest.raises(ValueError, match="a decay function maps"):
+        decay_shape(lambda p: 1 - 2 * p)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ValueError, match="unknown warmup 'wsd': use one of \\['cosine', 'linear'\\]"):
+        warmup_shape("wsd")
+    with pytest.raises(ValueError, match="unknown decay 'exponential'"):
+        decay_shape("exponential")

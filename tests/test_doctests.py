@@ -1,0 +1,25 @@
+"""Every example in a public docstring runs and prints what it says."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import autowarm
+
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(autowarm.__path__, "autowarm.")
+    if not module.name.endswith("__main__")
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_there_are_examples() -> None:
+    tests = [t for name in MODULES for t in doctest.DocTestFinder().find(importlib.import_module(name)) if t.examples]
+    assert len(tests) > 10

@@ -1,0 +1,214 @@
+"""Every geometry, on every property that makes it one; the table is the specification."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autowarm.geometry import (
+    RADIUS_RULES,
+    Frobenius,
+    Geometry,
+    MaxOverLayers,
+    Sign,
+    Spectral,
+    resolve,
+    total_kappa,
+)
+
+GEOMETRIES = [
+    Spectral(),
+    Spectral(radius=0.3),
+    Spectral(radius="match_rms_adamw"),
+    Spectral(stacked=True, radius="original"),
+    Sign(),
+    Sign(radius=2.0),
+    Frobenius(),
+    Frobenius(radius=0.5),
+]
+SHAPES = [(4, 6), (6, 4), (5, 5), (1, 7), (7, 1), (3, 4, 5), (2, 3, 2, 2)]
+VECTORS = [(7,), (1,), ()]
+
+cases = pytest.mark.parametrize(
+    ("geometry", "shape"),
+    [(g, s) for g in GEOMETRIES for s in SHAPES + VECTORS if not (len(s) < 2 and getattr(g, "stacked", False))],
+    ids=str,
+)
+
+
+def draw(shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@cases
+def test_lmo_is_on_the_unit_sphere_and_attains_the_dual_norm(geometry: Geometry, shape: tuple[int, ...]) -> None:
+    g = draw(shape)
+    q = geometry.lmo(g)
+    assert q.shape == g.shape
+    assert geometry.norm(q).item() == pytest.approx(1.0)
+    assert (g * q).sum().item() == pytest.approx(-geometry.dual(g).item())
+
+
+@cases
+def test_no_step_of_unit_norm_does_better(geometry: Geometry, shape: tuple[int, ...]) -> None:
+    g = draw(shape)
+    for seed in range(1, 30):
+        u = draw(shape, seed)
+        u = u / geometry.norm(u)
+        assert (g * u).sum().item() >= -geometry.dual(g).item() - 1e-9
+
+
+@cases
+def test_kappa_bounds_the_unit_ball_and_is_reached(geometry: Geometry, shape: tuple[int, ...]) -> None:
+    kappa = geometry.kappa(shape)
+    for seed in range(30):
+        u = draw(shape, seed)
+        assert (u / geometry.norm(u)).square().sum().item() <= kappa * (1 + 1e-9)
+    # The oracle's own step is the longest there is, in all three geometries.
+    assert geometry.lmo(draw(shape)).square().sum().item() == pytest.approx(kappa)
+
+
+@cases
+def test_norm_is_a_norm(geometry: Geometry, shape: tuple[int, ...]) -> None:
+    x, y = draw(shape, 1), draw(shape, 2)
+    assert geometry.norm(-3 * x).item() == pytest.approx(3 * geometry.norm(x).item())
+    assert geometry.norm(x + y).item() <= geometry.norm(x).item() + geometry.norm(y).item() + 1e-9
+    assert geometry.norm(torch.zeros_like(x)).item() == 0 == geometry.dual(torch.zeros_like(x)).item()
+
+
+@cases
+def test_radius_scales_as_stated(geometry: Geometry, shape: tuple[int, ...]) -> None:
+    unit = type(geometry)(**{**vars(geometry), "radius": 1.0})
+    g, radius = draw(shape), geometry.radius_of(shape)
+    assert geometry.norm(g).item() == pytest.approx(unit.norm(g).item() / radius)
+    assert geometry.dual(g).item() == pytest.approx(unit.dual(g).item() * radius)
+    assert torch.allclose(geometry.lmo(g), unit.lmo(g) * radius)
+    assert geometry.kappa(shape) == pytest.approx(unit.kappa(shape) * radius**2)
+
+
+@cases
+def test_lmo_of_zero_is_zero(geometry: Geometry, shape: tuple[int, ...]) -> None:
+    zero = torch.zeros(shape, dtype=torch.float64)
+    assert torch.equal(geometry.lmo(zero), zero)
+    assert torch.equal(geometry.lmo_each([zero])[0], zero)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_many_at_once_equals_one_by_one(geometry: Geometry) -> None:
+    gs = [draw(shape, i) for i, shape in enumerate(SHAPES + SHAPES)]
+    before = [g.clone() for g in gs]
+    for many, g in zip(geometry.lmo_each(gs), gs, strict=True):
+        torch.testing.assert_close(many, geometry.lmo(g))
+    assert all(torch.equal(g, b) for g, b in zip(gs, before, strict=True))
+    assert geometry.lmo_each([]) == []
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 3))
+def test_spectral_against_numpy(m: int, n: int, rank: int) -> None:
+    g = draw((m, rank), 1) @ draw((rank, n), 2)
+    s = np.linalg.svd(g.numpy(), compute_uv=False)
+    assert Spectral().norm(g).item() == pytest.approx(s.max(initial=0.0), abs=1e-12)
+    assert Spectral().dual(g).item() == pytest.approx(s.sum(), abs=1e-12)
+    # A step of a rank-deficient gradient moves nothing where the gradient is zero.
+    q = Spectral().lmo(g)
+    assert torch.linalg.matrix_rank(q).item() == min(m, n, rank)
+
+
+def test_stacked_matrices_are_independent() -> None:
+    experts = draw((3, 4, 5))
+    stacked = Spectral(stacked=True)
+    assert stacked.norm(experts).item() == pytest.approx(max(Spectral().norm(e).item() for e in experts))
+    assert stacked.dual(experts).item() == pytest.approx(sum(Spectral().dual(e).item() for e in experts))
+    torch.testing.assert_close(stacked.lmo(experts), torch.stack([Spectral().lmo(e) for e in experts]))
+    assert stacked.kappa((3, 4, 5)) == 12
+
+
+@pytest.mark.parametrize("name", RADIUS_RULES)
+def test_radius_rules_agree_with_torch(name: str) -> None:
+    adjust = torch.optim._muon._adjust_lr
+    for shape in [(4, 9), (9, 4), (5, 5)]:
+        assert Spectral(radius=name).radius_of(shape) == pytest.approx(adjust(1.0, name, torch.Size(shape)))
+
+
+def llama_shapes(fused: bool, width: int = 768, ff: int = 2048, vocab: int = 50304) -> list[tuple[int, int]]:
+    attention = [(3 * width, width)] if fused else [(width, width)] * 3
+    layer = [*attention, (width, width), (ff, width), (ff, width), (width, ff)]
+    return [(vocab, width), *(layer * 12)]
+
+
+@pytest.mark.parametrize(
+    ("name", "fused", "kappa"),
+    [
+        ("spectral", True, 46848),
+        ("sign", True, 123568128),
+        ("frobenius", True, 61),
+        ("spectral", False, 65280),
+        ("sign", False, 123568128),
+        ("frobenius", False, 85),
+    ],
+)
+def test_kappa_of_the_authors_llama(name: str, fused: bool, kappa: float) -> None:
+    assert MaxOverLayers(name).kappa(llama_shapes(fused)) == kappa
+
+
+def test_total_kappa_counts_matrices_once() -> None:
+    embedding, head = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10)
+    head.weight = embedding.weight
+    assert total_kappa([*embedding.parameters(), *head.parameters()], "sign") == 40
+    with pytest.raises(ValueError, match="at least one trained tensor"):
+        total_kappa([torch.nn.Parameter(torch.zeros(3))], "sign")
+
+
+def test_max_over_layers_composes() -> None:
+    hybrid = MaxOverLayers([Spectral(), Sign(radius=0.5), "frobenius"])
+    xs = [draw((3, 4)), draw((5,), 1), draw((2, 2), 2)]
+    each = [Spectral(), Sign(radius=0.5), Frobenius()]
+    assert hybrid.norm(xs).item() == pytest.approx(max(g.norm(x).item() for g, x in zip(each, xs, strict=True)))
+    assert hybrid.dual(xs).item() == pytest.approx(sum(g.dual(x).item() for g, x in zip(each, xs, strict=True)))
+    steps = hybrid.lmo(xs)
+    assert hybrid.norm(steps).item() == pytest.approx(1.0)
+    inner = sum((x * q).sum().item() for x, q in zip(xs, steps, strict=True))
+    assert inner == pytest.approx(-hybrid.dual(xs).item())
+    assert hybrid.kappa([x.shape for x in xs]) == 3 + 0.25 * 5 + 1
+    with pytest.raises(ValueError, match="3 geometries were given for 2 tensors"):
+        hybrid.norm(xs[:2])
+
+
+def test_a_geometry_of_ones_own() -> None:
+    class Taxicab(Geometry):
+        def _norm(self, x):
+            return x.abs().sum()
+
+        def _dual(self, g):
+            return g.abs().amax()
+
+        def _lmo(self, g):
+            q = torch.zeros_like(g).flatten()
+            q[g.abs().argmax()] = -g.flatten()[g.abs().argmax()].sign()
+            return q.reshape(g.shape)
+
+        def _kappa(self, shape):
+            return 1.0
+
+    g = draw((3, 3))
+    taxicab = Taxicab(radius=2.0)
+    assert (g * taxicab.lmo(g)).sum().item() == pytest.approx(-taxicab.dual(g).item())
+    assert MaxOverLayers(taxicab).kappa([(3, 3), (2,)]) == 8.0
+
+
+@pytest.mark.parametrize("radius", [0.0, -1.0, math.inf, math.nan])
+def test_bad_radius(radius: float) -> None:
+    with pytest.raises(ValueError, match="radius must be a positive finite number"):
+        Sign(radius=radius)
+
+
+def test_bad_names() -> None:
+    with pytest.raises(ValueError, match="unknown radius rule 'moonshot'.*match_rms_adamw"):
+        Spectral(radius="moonshot")
+    with pytest.raises(ValueError, match="unknown geometry 'spektral': use one of .*'spectral'"):
+        resolve("spektral")
+    with pytest.raises(TypeError, match="got int"):
+        resolve(3)

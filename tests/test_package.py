@@ -1,0 +1,63 @@
+"""What importing the package does and does not bring in, and what its README says it can do."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import autowarm
+
+ROOT = Path(__file__).parent.parent
+
+
+def in_fresh_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_every_public_name_is_there() -> None:
+    for name in autowarm.__all__:
+        assert getattr(autowarm, name).__name__ == name
+        assert name in dir(autowarm)
+    with pytest.raises(AttributeError, match="module 'autowarm' has no attribute 'AdaptiveWormup'"):
+        autowarm.AdaptiveWormup  # noqa: B018
+
+
+def test_the_package_alone_does_not_import_torch() -> None:
+    assert in_fresh_python("import sys, autowarm; print('torch' in sys.modules)") == "False"
+
+
+def test_the_core_needs_torch_and_numpy_only_and_never_the_lab() -> None:
+    code = """
+import sys, torch, numpy
+before = {name.partition(".")[0] for name in sys.modules}
+from autowarm import *
+import autowarm.geometry, autowarm.orthogonalize, autowarm.schedule, autowarm.optim, autowarm.theory
+third = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names) - {"autowarm"}
+# Lazily loaded parts of torch itself bring in what they find installed; none of it is ours.
+print(sorted(third & {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "yaml", "scipy"}))
+print("autowarm.lab" in sys.modules)
+"""
+    assert in_fresh_python(code).splitlines() == ["[]", "False"]
+
+
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_the_readmes_code_runs(snippet: str) -> None:
+    exec(compile(snippet, "README.md", "exec"), {})
+
+
+def test_the_readme_has_code() -> None:
+    assert SNIPPETS
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run(example: Path) -> None:
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

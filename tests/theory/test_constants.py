@@ -1,0 +1,106 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autowarm.theory import Smoothness
+
+positive = st.floats(1e-3, 1e3)
+
+
+def test_K_is_the_polynomial_on_numbers_and_arrays():
+    K = Smoothness(1.5, 2.0, 3.0, 5.0)
+    assert K(4.0) == 2 + 3 * 4 + 5 * 8
+    assert isinstance(K(4.0), float)
+    np.testing.assert_allclose(K(np.array([0.0, 4.0])), [2.0, 54.0])
+
+
+def test_a_gap_too_large_for_a_float_gives_infinity():
+    assert Smoothness(2.0, 1.0, 1.0, 1.0)(1e200) == math.inf
+    assert Smoothness(2.0, 1.0, 1.0, 0.0)(1e200) == 1e200
+
+
+@given(rho=st.floats(1.05, 4.0), K0=positive, K1=positive, K_rho=positive)
+def test_peak_gap_is_the_maximum_of_the_rate(rho, K0, K1, K_rho):
+    K = Smoothness(rho, K0, K1, K_rho)
+    around = K.peak_gap * np.geomspace(0.5, 2.0, 4001)
+    assert abs(math.log(around[np.argmax(around / K(around))] / K.peak_gap)) < 2e-3
+
+
+@given(rho=st.floats(1.05, 4.0), K0=positive, K1=positive, K_rho=positive)
+def test_lambda_max_is_the_least_curvature_per_gap(rho, K0, K1, K_rho):
+    # K(u)/u is convex in ln u: ternary search, without the closed form.
+    with mpmath.workdps(30):
+        ratio = lambda s: K0 * mpmath.exp(-s) + K1 + K_rho * mpmath.exp((rho - 1) * s)  # noqa: E731
+        low, high = mpmath.mpf(-400), mpmath.mpf(400)
+        for _ in range(150):
+            third = (high - low) / 3
+            low, high = (low + third, high) if ratio(low + third) > ratio(high - third) else (low, high - third)
+        expected = mpmath.sqrt(8 * ratio(low))
+    assert Smoothness(rho, K0, K1, K_rho).lambda_max == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_shapes_without_a_peak():
+    assert Smoothness(2.0, 1.0, 1.0, 0.0).peak_gap == math.inf  # decay only
+    assert Smoothness(0.5, 1.0, 0.0, 1.0).peak_gap == math.inf
+    assert Smoothness(1.0, 1.0, 0.0, 1.0).peak_gap == math.inf
+    assert Smoothness(2.0, 0.0, 1.0, 1.0).peak_gap == 0.0  # warm-up only
+
+
+@given(rho=st.floats(0.1, 1.7), L0=positive, L_rho=positive, gradient=st.floats(1e-6, 1e6))
+def test_lemma_covers_every_gradient_norm(rho, L0, L_rho, gradient):
+    # What (ρ, L0, Lρ)-smoothness allows at this gradient norm, at the least gap it can have there.
+    curvature = L0 + L_rho * gradient**rho
+    least_gap = gradient**2 / (2 * curvature)
+    K = Smoothness.from_gradient_norm(rho, L0, L_rho)
+    assert K.rho == pytest.approx(rho / (2 - rho))
+    assert curvature <= K(least_gap) * (1 + 1e-12)
+
+
+@given(rho=st.floats(0.5, 1.5), L0=positive, L_rho=positive)
+def test_lemma_loses_no_more_than_its_proof(rho, L0, L_rho):
+    # A factor 2 at the minimum, and 2^{ρ/(2−ρ)} far from it.
+    K = Smoothness.from_gradient_norm(rho, L0, L_rho)
+    assert K(0.0) == 2 * L0
+    far = (1e12 * L0 / L_rho) ** (1 / rho)
+    curvature = L0 + L_rho * far**rho
+    assert K(far**2 / (2 * curvature)) / curvature == pytest.approx(2 ** (rho / (2 - rho)), rel=1e-3)
+
+
+def test_lemma_on_the_hyperbolic_cosine():
+    # f = cosh(x) − 1: curvature cosh(x) = √(1 + f′²) ≤ 1 + |f′|, so (1, 1, 1)-smooth; its true K is 1 + Δ.
+    gap = np.linspace(0, 50, 101)
+    assert np.all(1 + gap <= Smoothness.from_gradient_norm(1.0, 1.0, 1.0)(gap))
+
+
+@pytest.mark.parametrize(
+    ("constants", "name"),
+    [
+        ((2.0, -1.0, 0.0, 1.0), "K0"),
+        ((2.0, 1.0, -1.0, 1.0), "K1"),
+        ((2.0, 1.0, 0.0, math.inf), "K_rho"),
+        ((2.0, math.nan, 0.0, 1.0), "K0"),
+        ((0.0, 1.0, 0.0, 1.0), "rho"),
+        ((2.0, 0.0, 0.0, 0.0), "all zero"),
+    ],
+)
+def test_bad_constants_are_named(constants, name):
+    with pytest.raises(ValueError, match=name):
+        Smoothness(*constants)
+
+
+def test_bad_arguments():
+    K = Smoothness(1.0, 1.0, 0.0, 1.0)
+    with pytest.raises(ValueError, match="negative"):
+        K(-1e-3)
+    with pytest.raises(ValueError, match="negative"):
+        K(np.array([1.0, -1.0]))
+    with pytest.raises(ValueError, match="rho > 1"):
+        _ = K.lambda_max
+    with pytest.raises(ValueError, match="0 < rho < 2"):
+        Smoothness.from_gradient_norm(2.0, 1.0, 1.0)
+    with pytest.raises(ValueError, match="L_rho"):
+        Smoothness.from_gradient_norm(1.0, 1.0, -1.0)

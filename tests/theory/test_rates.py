@@ -1,0 +1,130 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autowarm.theory import (
+    Smoothness,
+    constant_bound,
+    decay_only_bound,
+    decay_only_rate,
+    theorem_1_bound,
+    theorem_1_rate,
+    theorem_2_bound,
+    theorem_2_rate,
+    theorem_3_bound,
+    theorem_3_rate,
+    theorem_3_uniform_bound,
+    weight_decay_limit,
+)
+
+K = Smoothness(1.7, 2.0, 0.3, 5.0)
+positive = st.floats(1e-2, 1e2)
+RATES = np.linspace(0, 2, 200001)  # around the best one, which is at 1
+
+
+def least(upper_bound, rate):
+    """Whether the rate minimises the proof's upper bound on Δ^{t+1}."""
+    values = upper_bound(rate * RATES)
+    return RATES[np.argmin(values)] == pytest.approx(1, abs=1e-4)
+
+
+@given(gap=positive, D=positive)
+def test_theorem_1_rate_minimises_the_proofs_bound(gap, D):
+    assert least(lambda eta: gap - gap / D * eta + K(gap) / 2 * eta**2, theorem_1_rate(gap, K, D))
+    assert theorem_3_rate(gap, K, D) == theorem_1_rate(gap, K, D)
+
+
+@given(gap=positive, lam=positive)
+def test_theorem_2_rates_minimise_the_proofs_bounds(gap, lam):
+    assert least(lambda eta: gap - lam * gap * eta + 4 * K(gap) * eta**2, theorem_2_rate(gap, K, lam))
+    assert least(lambda eta: gap - lam * gap * eta + 2 * K(gap) * eta**2, theorem_2_rate(gap, K, lam, sharp=True))
+
+
+@given(gap=st.floats(1e-6, 3.0), D=positive)
+def test_decay_only_is_never_faster(gap, D):
+    slow = decay_only_rate(gap, K, D, gap0=3.0)
+    assert slow <= theorem_1_rate(gap, K, D) * (1 + 1e-12)
+    assert slow == pytest.approx(gap / D / (2.0 + 0.3 * 3 + 5 * 3**1.7))
+
+
+def test_rates_take_arrays_and_vanish_at_the_minimum():
+    gaps = np.array([0.0, 0.5, 2.0])
+    for rate in (
+        lambda gap: theorem_1_rate(gap, K, 2.0),
+        lambda gap: theorem_2_rate(gap, K, 0.5),
+        lambda gap: decay_only_rate(gap, K, 2.0, 3.0),
+    ):
+        np.testing.assert_allclose(rate(gaps), [rate(float(gap)) for gap in gaps], rtol=1e-15)
+        assert rate(gaps)[0] == 0.0
+    assert theorem_1_rate(0.0, Smoothness(2.0, 0.0, 0.0, 1.0), 1.0) == 0.0  # K(0) = 0
+
+
+@given(st.lists(positive, min_size=1, max_size=8), positive)
+def test_bounds_at_every_horizon(curvatures, D):
+    bounds = [
+        theorem_1_bound(np.array(curvatures), D),
+        theorem_2_bound(np.array(curvatures), 1 / D),
+        theorem_2_bound(np.array(curvatures), 1 / D, sharp=True),
+        theorem_3_bound(np.array(curvatures), D),
+    ]
+    for T in range(1, len(curvatures) + 1):
+        total = math.fsum(curvatures[:T])
+        squares = math.fsum(k**2 for k in curvatures[:T])
+        expected = [
+            2 * D**2 * total / T**2,
+            16 * D**2 * total / T**2,
+            8 * D**2 * total / T**2,
+            D**2 * math.sqrt(squares) / T,
+        ]
+        assert [bound[T - 1] for bound in bounds] == pytest.approx(expected)
+
+
+def test_bounds_of_constant_curvature():
+    T = np.arange(1, 6)
+    np.testing.assert_allclose(decay_only_bound(K, 3.0, 2.0, 5), 2 * 9 * K(2.0) / T)
+    np.testing.assert_allclose(theorem_3_uniform_bound(K, 3.0, 2.0, 5), 9 * K(2.0) / np.sqrt(T))
+
+
+def test_theorem_3_bound_averages_squares_over_paths():
+    two = theorem_3_bound(np.array([[3.0, 1.0], [5.0, 7.0]]), D=2.0)
+    np.testing.assert_allclose(two, [4 * math.sqrt(17), 2 * math.sqrt(17 + 25)])
+
+
+@given(share=st.floats(0.01, 0.99), D=positive, gap0=positive)
+def test_constant_bound_is_the_recursion_of_the_proof(share, D, gap0):
+    D = max(D, math.sqrt(2 * gap0 / K(gap0)))  # Δ ≤ K·D²/2 holds of every function
+    eta = share * 2 * gap0 / (D * K(gap0))
+    bound, gap = constant_bound(eta, K, D, gap0, 50), gap0
+    for T in range(1, 51):
+        gap = (1 - eta / D) * gap + K(gap0) * eta**2 / 2
+        assert gap <= bound[T - 1] * (1 + 1e-12)
+    # The two differ by what the floor has not yet been paid.
+    assert gap == pytest.approx(bound[-1] - (1 - eta / D) ** 50 * D * K(gap0) * eta / 2)
+
+
+def test_weight_decay_limit():
+    assert weight_decay_limit(3.0, 5.0) == 0.2
+    assert weight_decay_limit(5.0, 3.0) == 0.2
+    assert weight_decay_limit(0.0, 0.0) == math.inf
+    assert weight_decay_limit(1e-9, 0.0, K) == K.lambda_max
+    assert weight_decay_limit(3.0, 5.0, K) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theorem_1_rate(1.0, K, 0.0), "D must be positive"),
+        (lambda: theorem_1_rate(1.0, K, math.inf), "D must be positive"),
+        (lambda: theorem_1_rate(-1.0, K, 1.0), "never negative"),
+        (lambda: decay_only_rate(1.0, K, 1.0, 0.0), "gap0 must be positive"),
+        (lambda: theorem_2_rate(1.0, K, 0.0), "weight_decay must be positive"),
+        (lambda: constant_bound(1.0, K, 1.0, 0.1, 5), "constant rate in"),
+        (lambda: weight_decay_limit(-1.0, 1.0), "never negative"),
+    ],
+)
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -244,9 +244,9 @@ def run(name: str, rounds: int, kind: str, device: torch.device) -> dict[str, An
     now = clock(kind, device)
     times: dict[str, list[float]] = {label: [] for label in steps}
     for turn in range(rounds):
-        # After three rounds, contenders that take ten times the base line's time have shown what they take.
-        limit = 10 * statistics.median(times[next(iter(steps))]) if turn >= 3 else float("inf")
-        labels = [label for label in steps if turn < 3 or statistics.median(times[label]) < limit]
+        # After two rounds, contenders that take five times the base line's time have shown what they take.
+        limit = 5 * statistics.median(times[next(iter(steps))]) if turn >= 2 else float("inf")
+        labels = [label for label in steps if turn < 2 or statistics.median(times[label]) < limit]
         for label in labels[turn % len(labels) :] + labels[: turn % len(labels)]:
             start = now()
             steps[label]()

@@ -117,7 +117,7 @@ def peak_bytes(step):
 @pytest.mark.parametrize("shape", [(256, 704), (704, 256), (256, 256)])
 @pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
 def test_muon_needs_at_most_three_stacks_above_parameters_and_state(shape, method):
-    params = [nn.Parameter(x.float()) for x in draw([shape] * 16, 0)]
+    params = [nn.Parameter(x.float()) for x in draw([(200, 600)] * 4 + [shape] * 16 + [(300, 300)] * 2, 0)]
     for p in params:
         p.grad = torch.ones_like(p)
     opt = Muon(params, lr=0.1, weight_decay=0.1, method=method, dtype=torch.bfloat16)

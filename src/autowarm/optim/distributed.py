@@ -25,9 +25,12 @@ from .move import Directions, Rate, add_, move_
 __all__ = ["local", "move_shared_", "needs_sharing"]
 
 
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
 def _is_dtensor(x: Tensor) -> bool:
-    # Its module is imported by whoever made one; without torch.distributed there are none.
-    return hasattr(x, "placements") and hasattr(x, "device_mesh")
+    # Its module is imported by whoever made one. Asked of every tensor in every step, so the usual types go first.
+    return type(x) not in _PLAIN and hasattr(x, "placements") and hasattr(x, "device_mesh")
 
 
 def local(x: Tensor) -> Tensor:

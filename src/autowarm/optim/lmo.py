@@ -164,10 +164,13 @@ class LMO(Optimizer):
         return list(torch._foreach_lerp(grads, momenta, beta)) if group["nesterov"] else momenta
 
     def _momenta(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
+        momenta = []
         for p in params:
-            if "momentum_buffer" not in self.state[p]:
-                self.state[p]["momentum_buffer"] = self._first_momentum(group, p)
-        return [local(self.state[p]["momentum_buffer"]) for p in params]
+            state = self.state[p]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = self._first_momentum(group, p)
+            momenta.append(local(state["momentum_buffer"]))
+        return momenta
 
     def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
         return torch.zeros_like(p)

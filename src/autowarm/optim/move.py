@@ -114,11 +114,12 @@ def _move_spectral(
             for part in _parts(xs, members):
                 some = [xs[i] for i in part]
                 add_(some, [slots[i].reshape(x.shape) for i, x in zip(part, some, strict=True)], rate, keep)
+        del stack, stacks, slots  # before the next batch's are made
 
 
 # Below this width an iteration's time goes into starting products, not making them: then oblong matrices of every shape
 # with the same short side iterate together. Square ones stay apart, as their iterations run in another order.
-_NARROW = 128
+_NARROW = 64
 
 Batch = list[tuple[tuple[int, int], list[int]]]
 

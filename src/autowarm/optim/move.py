@@ -133,7 +133,7 @@ def _batches(geometry: Spectral, xs: Sequence[Tensor]) -> Iterator[tuple[torch.d
     for (device, matrix), members in alike.items():
         short, long = sorted(matrix)
         joined = short <= _NARROW and 2 * long >= 3 * short
-        together[device, short, 0 if joined else long].append((matrix, members))
+        together[device, short, 0 if joined else matrix[0]].append((matrix, members))
     for (device, *_), batch in together.items():
         yield device, batch
 

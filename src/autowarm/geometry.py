@@ -9,6 +9,8 @@ geometry              norm ‖x‖            dual norm ‖g‖⋆    LMO(g)    
 `Spectral` (Muon)     largest σᵢ          Σ σᵢ              −U Vᵀ          min(m, n)
 `Sign` (signSGD,Lion) largest \\|entry\\|  Σ \\|entry\\|      −sign(g)       m·n
 `Frobenius` (normSGD) √Σ entry²           √Σ entry²         −g/‖g‖         1
+`Rows` (Scion)        largest ‖rowᵢ‖      Σ ‖rowᵢ‖          −rowᵢ/‖rowᵢ‖   m
+`Columns` (Scion)     largest ‖colⱼ‖      Σ ‖colⱼ‖          −colⱼ/‖colⱼ‖   n
 ====================  ==================  ================  =============  =====================
 
 A geometry measures one tensor. `MaxOverLayers` composes them into the norm of a whole model, the largest over its
@@ -26,14 +28,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .orthogonalize import as_matrices, orthogonalize, orthogonalize_each
+from .orthogonalize import METHODS, as_matrices, orthogonalize, orthogonalize_each
 from .singular import nuclear_norm, spectral_norm
 
 __all__ = [
     "RADIUS_RULES",
+    "Columns",
     "Frobenius",
     "Geometry",
     "MaxOverLayers",
+    "Rows",
     "Sign",
     "Spectral",
     "resolve",
@@ -135,8 +139,12 @@ class Spectral(Geometry):
     Args:
         radius: see `Geometry`.
         stacked: read leading dimensions as a stack of matrices.
-        method: how `lmo` finds UVᵀ, see `autowarm.orthogonalize`: "svd" (exact) or "newton-schulz" (Muon's).
-        steps: iterations of an iterative method.
+        method: how `lmo` finds UVᵀ, see `autowarm.orthogonalize`: "svd" (exact), "newton-schulz" or "polar-express".
+        steps: iterations of an iterative method; None for the method's usual number.
+        blocks: read each matrix as so many blocks of rows, which are matrices of their own: 3 for a fused
+            query-key-value weight, or one for each head (then queries, keys and values may differ in number). A radius
+            rule goes by the block's shape.
+        dtype: what an iterative method computes in; None for the device's fastest.
 
     Example:
         >>> import torch
@@ -148,37 +156,53 @@ class Spectral(Geometry):
 
     stacked: bool = False
     method: str = "svd"
-    steps: int = 5
+    steps: int | None = None
+    blocks: int = 1
+    dtype: torch.dtype | None = None
 
-    def _matrices(self, x: Tensor) -> Tensor:
-        return as_matrices(x, stacked=self.stacked)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method not in METHODS:
+            raise ValueError(f"unknown method {self.method!r}: use one of {METHODS}")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if self.blocks < 1:
+            raise ValueError(f"blocks must be at least 1, got {self.blocks}")
+
+    def matrices(self, x: Tensor) -> Tensor:
+        """The matrices that a tensor is read as, (…, m, n); a view where the tensor's layout allows one."""
+        return as_matrices(x, stacked=self.stacked, blocks=self.blocks)
 
     def _norm(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
             return x.new_zeros(())
-        return spectral_norm(self._matrices(x)).amax()
+        return spectral_norm(self.matrices(x)).amax()
 
     def _dual(self, g: Tensor) -> Tensor:
         if g.numel() == 0:
             return g.new_zeros(())
-        return nuclear_norm(self._matrices(g)).sum()
+        return nuclear_norm(self.matrices(g)).sum()
 
     def _lmo(self, g: Tensor) -> Tensor:
-        return -orthogonalize(self._matrices(g), method=self.method, steps=self.steps).reshape(g.shape)
+        return -orthogonalize(self.matrices(g), method=self.method, steps=self.steps, dtype=self.dtype).reshape(g.shape)
 
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        matrices = [self._matrices(g) for g in gs]
-        factors = orthogonalize_each(matrices, method=self.method, steps=self.steps)
+        matrices = [self.matrices(g) for g in gs]
+        factors = orthogonalize_each(matrices, method=self.method, steps=self.steps, dtype=self.dtype)
         scales = [-self.radius_of(g.shape) for g in gs]
         return [factor.reshape(g.shape) * scale for factor, g, scale in zip(factors, gs, scales, strict=True)]
 
     def radius_of(self, shape: Sequence[int]) -> float:
-        return super().radius_of(shape[-2:] if self.stacked else shape)
+        return super().radius_of(self.matrix_shape(shape))
 
     def _kappa(self, shape: tuple[int, ...]) -> float:
-        if self.stacked:
-            return math.prod(shape[:-2]) * float(min(shape[-2:]))
-        return float(min(_rows_columns(shape)))
+        stack = math.prod(shape[:-2]) if self.stacked else 1
+        return float(stack * self.blocks * min(self.matrix_shape(shape)))
+
+    def matrix_shape(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Rows and columns of the matrices that a tensor of this shape is read as."""
+        m, n = shape[-2:] if self.stacked else _rows_columns(shape)
+        return m // self.blocks, n
 
 
 @dataclass(frozen=True)
@@ -239,12 +263,63 @@ class Frobenius(Geometry):
         return 1.0 if math.prod(shape) else 0.0
 
 
+@dataclass(frozen=True)
+class Rows(Geometry):
+    """Largest Euclidean norm of a row; dual: their sum; LMO: −g with each row at unit norm. κ is the number of rows.
+
+    Scion's choice for output heads, and for embeddings kept as (vocabulary, width): every token's row moves by R.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import Rows
+        >>> Rows().dual(torch.tensor([[3.0, 4.0], [0.0, 2.0]])).item(), Rows().kappa((2, 5))
+        (7.0, 2.0)
+    """
+
+    _along = 1  # the dimension a row runs along
+
+    def _norms(self, x: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(as_matrices(x), dim=self._along, keepdim=True)
+
+    def _norm(self, x: Tensor) -> Tensor:
+        return self._norms(x).amax() if x.numel() else x.new_zeros(())
+
+    def _dual(self, g: Tensor) -> Tensor:
+        return self._norms(g).sum()
+
+    def _lmo(self, g: Tensor) -> Tensor:
+        return -_unit(as_matrices(g), self._norms(g)).reshape(g.shape)
+
+    def _kappa(self, shape: tuple[int, ...]) -> float:
+        return float(_rows_columns(shape)[1 - self._along]) if math.prod(shape) else 0.0
+
+
+@dataclass(frozen=True)
+class Columns(Rows):
+    """Largest Euclidean norm of a column; dual: their sum; LMO: −g with each column at unit norm. κ: their number.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.geometry import Columns
+        >>> Columns().lmo(torch.tensor([[3.0, 0.0], [0.0, -2.0]])).tolist()
+        [[-1.0, -0.0], [-0.0, 1.0]]
+    """
+
+    _along = 0
+
+
 def _unit(g: Tensor, norm: Tensor) -> Tensor:
     # Where the norm is zero so is g: dividing by one keeps it zero, without a branch on the device.
     return g / torch.where(norm > 0, norm, torch.ones_like(norm))
 
 
-_BY_NAME: Mapping[str, type[Geometry]] = {"spectral": Spectral, "sign": Sign, "frobenius": Frobenius}
+_BY_NAME: Mapping[str, type[Geometry]] = {
+    "spectral": Spectral,
+    "sign": Sign,
+    "frobenius": Frobenius,
+    "rows": Rows,
+    "columns": Columns,
+}
 
 
 def resolve(geometry: str | Geometry) -> Geometry:

@@ -43,7 +43,7 @@ def against(ours: Callable, theirs: Callable, only_matrices: bool = False, **tol
 def test_muon_is_torchs_muon(radius: str, nesterov: bool) -> None:
     options = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.9, "nesterov": nesterov}
     against(
-        lambda ps: Muon(ps, radius=radius, **options),
+        lambda ps: Muon(ps, radius=radius, method="newton-schulz", **options),
         lambda ps: torch.optim.Muon(ps, adjust_lr_fn=radius, **options),
         only_matrices=True,
         # Batched products in bfloat16 may round otherwise than single ones.

@@ -1,14 +1,17 @@
 """The one step all our optimizers take; a geometry and a momentum make it Muon, Lion, signSGD or normSGD."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from ..geometry import Geometry, resolve
+from .distributed import local, move_shared_, needs_sharing
+from .move import move_
 from .partition import partition
 
 __all__ = ["LMO"]
@@ -29,6 +32,11 @@ class LMO(Optimizer):
         momentum: β in [0, 1).
         nesterov: hand β·m + (1−β)·g to the oracle instead of m.
         weight_decay: λ ≥ 0.
+        capturable: the step will be captured in a CUDA graph and replayed. Then ``lr`` must be a tensor: it is read on
+            the device at each replay, where a number would be frozen into the graph.
+        process_group: ranks that hold copies of the tensors with equal gradients (DDP): spectral oracles are then
+            shared out over them, each asked once, and the results gathered. It is not found by itself: ranks that
+            train different models would wait for each other forever. DTensors (FSDP2) need no argument.
 
     Raises:
         ValueError: an option is outside its range, or a geometry is unknown.
@@ -43,6 +51,8 @@ class LMO(Optimizer):
         >>> opt.step()
     """
 
+    # The ranks that hold copies of the tensors and share the work of their oracles.
+    _process_group: dist.ProcessGroup | None = None
     # Group options that a subclass adds to those above.
     _own_options: frozenset[str] = frozenset()
 
@@ -55,8 +65,11 @@ class LMO(Optimizer):
         momentum: float = 0.95,
         nesterov: bool = False,
         weight_decay: float = 0.0,
+        capturable: bool = False,
+        process_group: dist.ProcessGroup | None = None,
         **own: Any,
     ) -> None:
+        self._process_group = process_group
         unknown = sorted(own.keys() - self._own_options)
         if unknown:
             raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}")
@@ -68,6 +81,7 @@ class LMO(Optimizer):
                 "momentum": momentum,
                 "nesterov": nesterov,
                 "weight_decay": weight_decay,
+                "capturable": capturable,
                 **own,
             },
         )
@@ -130,15 +144,15 @@ class LMO(Optimizer):
         return loss
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        updates = group["geometry"].lmo_each(self._directions(group, params, grads))
-        lr, weight_decay = group["lr"], group["weight_decay"]
-        if weight_decay:
-            torch._foreach_mul_(params, 1 - lr * weight_decay)
-        if isinstance(lr, Tensor):
-            torch._foreach_mul_(updates, lr)
-            torch._foreach_add_(params, updates)
+        def directions(part: Sequence[int]) -> list[Tensor]:
+            return self._directions(group, [params[i] for i in part], [local(grads[i]) for i in part])
+
+        lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
+        keep = 1 - lr * group["weight_decay"] if group["weight_decay"] else None
+        if needs_sharing(group["geometry"], params, self._process_group):
+            move_shared_(group["geometry"], params, directions, lr, keep, self._process_group)
         else:
-            torch._foreach_add_(params, updates, alpha=lr)
+            move_(group["geometry"], params, directions, lr, keep)
 
     def _directions(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """What the oracle is asked about: the momentum, brought up to date."""
@@ -150,10 +164,13 @@ class LMO(Optimizer):
         return list(torch._foreach_lerp(grads, momenta, beta)) if group["nesterov"] else momenta
 
     def _momenta(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
+        momenta = []
         for p in params:
-            if "momentum_buffer" not in self.state[p]:
-                self.state[p]["momentum_buffer"] = self._first_momentum(group, p)
-        return [self.state[p]["momentum_buffer"] for p in params]
+            state = self.state[p]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = self._first_momentum(group, p)
+            momenta.append(local(state["momentum_buffer"]))
+        return momenta
 
     def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
         return torch.zeros_like(p)
@@ -187,7 +204,8 @@ class LMO(Optimizer):
 
     def _options_of(self, group: dict[str, Any]) -> list[str]:
         """The options that bear on this group's step, for `repr`."""
-        return [*(k for k in self.defaults if k not in self._own_options), *sorted(self._own_options)]
+        hidden = self._own_options | ({"capturable"} if not group["capturable"] else set())
+        return [*(k for k in self.defaults if k not in hidden), *sorted(self._own_options)]
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}("]
@@ -211,6 +229,8 @@ def _check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
     elif not lr > 0:
         raise ValueError(f"lr must be positive, got {lr}")
+    if options["capturable"] and not isinstance(lr, Tensor):
+        raise ValueError(f"capturable needs lr as a tensor, which replays read; got the number {lr}")
     if not 0 <= options["momentum"] < 1:
         raise ValueError(f"momentum must be in [0, 1), got {options['momentum']}")
     if not options["weight_decay"] >= 0:

@@ -1,23 +1,32 @@
 """Muon: matrices step in the spectral norm, the rest by AdamW at the same rate."""
 
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
 from ..geometry import Sign, Spectral
+from .distributed import local
 from .lmo import LMO, check_betas
 from .partition import partition
 
 __all__ = ["Muon"]
 
+_FUSED_ADAMW = ("cpu", "cuda")
+
 
 class Muon(LMO):
     """LMO in the spectral norm for matrices, AdamW for everything else (paper, App. "optimizers"; Moonlight's form).
 
-    The direction is UVᵀ of the momentum by Newton–Schulz iteration, scaled by the geometry's radius.
+    The direction is UVᵀ of the momentum, scaled by the geometry's radius. By default UVᵀ is found by 4 Polar Express
+    iterations; ``method="newton-schulz"`` takes the 5 of `torch.optim.Muon`.
 
     A group with ``algorithm="adamw"`` is updated by PyTorch's AdamW at the group's own ``lr`` and ``weight_decay``,
     with ``adamw_betas``. `from_model` makes such groups for embeddings, output heads, biases and norms.
@@ -30,8 +39,11 @@ class Muon(LMO):
         weight_decay: λ ≥ 0.
         radius: R of each step, a number or a rule by shape. "match_rms_adamw" (Moonlight: 0.2·√max(m, n)) lets Muon use
             AdamW's rates; "original" is √max(1, m/n); "spectral_unclamped" √(m/n).
-        steps: Newton–Schulz iterations.
+        method: "polar-express", "newton-schulz" or "svd", see `autowarm.orthogonalize`.
+        steps: iterations; None for the method's usual number.
+        dtype: what the iterations compute in; None for the device's fastest, bfloat16 where it has instructions for it.
         adamw_betas: β1, β2 of the AdamW groups.
+        capturable, process_group: see `LMO`.
 
     Raises:
         ValueError: an option is outside its range, or a tensor of fewer than two dimensions is in a matrix group.
@@ -58,46 +70,80 @@ class Muon(LMO):
         nesterov: bool = True,
         weight_decay: float = 0.0,
         radius: float | str = "match_rms_adamw",
-        steps: int = 5,
+        method: str = "polar-express",
+        steps: int | None = None,
+        dtype: torch.dtype | None = None,
         adamw_betas: tuple[float, float] = (0.8, 0.999),
+        capturable: bool = False,
+        process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             params,
             lr,
-            geometry=Spectral(radius, method="newton-schulz", steps=steps),
+            geometry=Spectral(radius, method=method, steps=steps, dtype=dtype),
             momentum=momentum,
             nesterov=nesterov,
             weight_decay=weight_decay,
+            capturable=capturable,
+            process_group=process_group,
             algorithm="muon",
             adamw_betas=adamw_betas,
         )
 
     @classmethod
     def from_model(
-        cls, model: nn.Module, lr: float | Tensor = 1e-3, *, weight_decay: float = 0.1, **options: Any
+        cls,
+        model: nn.Module,
+        lr: float | Tensor = 1e-3,
+        *,
+        weight_decay: float = 0.1,
+        blocks: Mapping[str, int] | None = None,
+        **options: Any,
     ) -> Self:
         """Muon for a model's hidden matrices, AdamW for its embeddings, output heads, biases and norms.
 
         Weight decay λ is on the weights of linear and convolution layers alone: not on embeddings (nor on a head tied
         to one), not on vectors. Stacks of expert matrices are orthogonalised matrix by matrix.
 
+        Args:
+            blocks: regular expressions for names of fused weights, and into how many blocks of rows to split each for
+                its update: ``{"qkv": 3}``, or as many as there are heads. κ counts the blocks.
+
         Raises:
-            ValueError: the model has no hidden matrix to train.
+            ValueError: the model has no hidden matrix to train, or a weight's rows do not divide into its blocks.
+
+        Example:
+            >>> import torch
+            >>> from autowarm import Muon
+            >>> layer = torch.nn.ModuleDict({"qkv": torch.nn.Linear(8, 24), "out": torch.nn.Linear(8, 8)})
+            >>> opt = Muon.from_model(layer, blocks={"qkv": 3})
+            >>> [(group["role"], group["geometry"].blocks) for group in opt.param_groups[:2]]
+            [('matrices in 3 blocks', 3), ('matrices', 1)]
         """
         parts = partition(model)
         if not (parts.matrices or parts.stacks):
             raise ValueError("Muon needs at least one hidden matrix and this model has none: use AdamW or Lion")
-        spectral = Spectral(
-            options.get("radius", "match_rms_adamw"), method="newton-schulz", steps=options.get("steps", 5)
-        )
-        experts = Spectral(spectral.radius, stacked=True, method=spectral.method, steps=spectral.steps)
+        chosen = {name: options[name] for name in ("method", "steps", "dtype") if name in options}
+        spectral = Spectral(options.get("radius", "match_rms_adamw"), **{"method": "polar-express", **chosen})
+        by_blocks: dict[int, list[tuple[str, nn.Parameter]]] = defaultdict(list)
+        for name, p in parts.matrices:
+            count = next((count for pattern, count in (blocks or {}).items() if re.search(pattern, name)), 1)
+            by_blocks[count].append((name, p))
         adamw_part = {"algorithm": "adamw"}
         groups: list[dict[str, Any]] = [
-            {"params": parts.matrices, "weight_decay": weight_decay, "role": "matrices"},
+            *(
+                {
+                    "params": matrices,
+                    "weight_decay": weight_decay,
+                    "geometry": replace(spectral, blocks=count),
+                    "role": "matrices" if count == 1 else f"matrices in {count} blocks",
+                }
+                for count, matrices in by_blocks.items()
+            ),
             {
                 "params": parts.stacks,
                 "weight_decay": weight_decay,
-                "geometry": experts,
+                "geometry": replace(spectral, stacked=True),
                 "role": "expert stacks",
             },
             {"params": parts.heads, "weight_decay": weight_decay, "role": "output heads", **adamw_part},
@@ -128,6 +174,9 @@ class Muon(LMO):
                     f"Muon orthogonalises matrices and got tensors of shape {too_flat[:3]}: build it with "
                     "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
                 )
+            if isinstance(group["geometry"], Spectral):
+                for p in group["params"]:
+                    group["geometry"].matrices(torch.empty(p.shape, device="meta"))  # says so if they do not divide
 
     def _options_of(self, group: dict[str, Any]) -> list[str]:
         if group["algorithm"] == "adamw":
@@ -141,19 +190,23 @@ class Muon(LMO):
             super()._update(group, params, grads)
 
     def _adamw(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        # PyTorch's fused kernel is one pass over memory; it keeps the count of steps on the tensors' own device.
+        fused = all(p.is_floating_point() and p.device.type in _FUSED_ADAMW for p in params)
         for p in params:
             if not self.state[p]:
-                self.state[p]["step"] = torch.zeros((), dtype=torch.float32)
+                self.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=p.device if fused else "cpu")
                 self.state[p]["exp_avg"] = torch.zeros_like(p)
                 self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
         states = [self.state[p] for p in params]
         adamw(
-            params,
-            grads,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            [local(p) for p in params],
+            [local(g) for g in grads],
+            [local(state["exp_avg"]) for state in states],
+            [local(state["exp_avg_sq"]) for state in states],
             [],
             [state["step"] for state in states],
+            fused=fused,
+            capturable=group["capturable"],
             amsgrad=False,
             beta1=group["adamw_betas"][0],
             beta2=group["adamw_betas"][1],

@@ -1,0 +1,347 @@
+"""Time one optimizer step: ours and every peer that is installed, on the same tensors, interleaved, in one process.
+
+    python benchmarks/optimizers.py                      # all workloads, on a GPU if there is one
+    python benchmarks/optimizers.py d64 d128 --rounds 50
+    python benchmarks/optimizers.py --threads 1 --clock cpu   # on a machine that others use too
+
+Peers that are missing are listed as missing; `pip install pytorch-optimizer heavyball lion-pytorch timm` gets most. For
+every contender the output has the median time of a step, its ratio to the workload's base line, the peak of memory
+above parameters and state, how much of the time its own matrix products take when nothing else is done, and how
+orthogonal its step is. Results go to a JSON file and a plot.
+"""
+
+import argparse
+import importlib
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import autowarm
+
+Contenders = dict[str, Callable[[list[Tensor]], Optimizer]]
+
+
+def llama_shapes(layers: int, width: int, *, split: bool) -> list[tuple[int, int]]:
+    """The hidden matrices of a LLaMA: query, key and value fused or split, output, gate, up and down."""
+    inner = 32 * -(-width * 8 // (3 * 32))
+    attention = [(width, width)] * 3 if split else [(3 * width, width)]
+    return ([*attention, (width, width), (inner, width), (inner, width), (width, inner)]) * layers
+
+
+def _peer(module: str, name: str, **options: Any) -> Callable[[list[Tensor]], Optimizer]:
+    return lambda params: getattr(importlib.import_module(module), name)(params, **options)
+
+
+def _pytorch_optimizer(**options: Any) -> Callable[[list[Tensor]], Optimizer]:
+    make = _peer("pytorch_optimizer", "Muon", lr=0.01, weight_decay=0.1, **options)
+    return lambda params: make([{"params": params, "use_muon": True}])
+
+
+def _heavyball(params: list[Tensor]) -> Optimizer:
+    heavyball = importlib.import_module("heavyball")
+    # Left to itself it compiles for minutes before its first step, for each set of shapes.
+    heavyball.utils.compile_mode = None
+    return heavyball.Muon(params, lr=0.01)
+
+
+MUONS: Contenders = {
+    "torch.optim.Muon": lambda params: torch.optim.Muon(params, lr=0.01, weight_decay=0.1),
+    "autowarm": lambda params: autowarm.Muon(params, lr=0.01, weight_decay=0.1, radius="original"),
+    "autowarm, 5 steps": lambda params: autowarm.Muon(params, lr=0.01, weight_decay=0.1, radius="original", steps=5),
+    "autowarm, newton-schulz": lambda params: autowarm.Muon(
+        params, lr=0.01, weight_decay=0.1, radius="original", method="newton-schulz"
+    ),
+    "timm": _peer("timm.optim", "Muon", lr=0.01, weight_decay=0.1, nesterov=True),
+    "pytorch-optimizer": _pytorch_optimizer(),
+    "pytorch-optimizer, gram": _pytorch_optimizer(ns_method="gram_newton_schulz"),
+    "heavyball, eager": _heavyball,
+    "dion": _peer("dion", "Muon", lr=0.01, weight_decay=0.1, nesterov=True),
+}
+LIONS: Contenders = {
+    "lion-pytorch, foreach": _peer("lion_pytorch.foreach", "Lion", lr=1e-4, weight_decay=0.1),
+    "lion-pytorch": _peer("lion_pytorch", "Lion", lr=1e-4, weight_decay=0.1),
+    "autowarm": lambda params: autowarm.Lion(params, lr=1e-4, weight_decay=0.1),
+    "pytorch-optimizer": _peer("pytorch_optimizer", "Lion", lr=1e-4, weight_decay=0.1),
+    "timm": _peer("timm.optim", "Lion", lr=1e-4, weight_decay=0.1),
+}
+SGDS: Contenders = {
+    "torch.optim.SGD, foreach": lambda params: torch.optim.SGD(params, lr=1e-3, momentum=0.95, foreach=True),
+    "autowarm NormSGD": lambda params: autowarm.NormSGD(params, lr=1e-3),
+    "autowarm SignSGD": lambda params: autowarm.SignSGD(params, lr=1e-3),
+}
+# Name: (contenders, shapes); the first contender is the base line.
+WORKLOADS: dict[str, tuple[Contenders, list[tuple[int, int]]]] = {}
+for _layers, _width in ((4, 64), (6, 128), (6, 256), (2, 768)):
+    WORKLOADS[f"d{_width}"] = (MUONS, llama_shapes(_layers, _width, split=False))
+    WORKLOADS[f"d{_width}-split"] = (MUONS, llama_shapes(_layers, _width, split=True))
+WORKLOADS["124m"] = (MUONS, llama_shapes(12, 768, split=False))
+for _name, _contenders in (("lion", LIONS), ("sgd", SGDS)):
+    WORKLOADS[f"{_name}-d64"] = (_contenders, llama_shapes(4, 64, split=False))
+    WORKLOADS[f"{_name}-d768"] = (_contenders, llama_shapes(2, 768, split=False))
+
+
+class Products(TorchDispatchMode):
+    """Notes the operands of every matrix product, to repeat them alone."""
+
+    NAMES = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operands: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.name.rstrip("_") in self.NAMES:
+            added = "addmm" in func._schema.name or "baddbmm" in func._schema.name
+            left, right = args[1:3] if added else args[:2]
+            # Equal shapes and strides share one buffer each, so that memory stays small.
+            self.operands.append((left, right))
+        return func(*args, **(kwargs or {}))
+
+    def alone(self) -> Callable[[], None]:
+        """A function that makes the same products, on random matrices of the same layout, and nothing else."""
+        made: dict[Any, Tensor] = {}
+
+        def like(x: Tensor, role: str) -> Tensor:
+            key = (x.shape, x.stride(), x.dtype, role)
+            if key not in made:
+                made[key] = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).normal_()
+            return made[key]
+
+        jobs = []
+        for left, right in self.operands:
+            a, b = like(left, "left"), like(right, "right")
+            key = ("out", a.shape, b.shape, a.dtype)
+            if key not in made:
+                made[key] = torch.matmul(a, b)
+            jobs.append((a, b, made[key]))
+        self.operands.clear()
+
+        def run() -> None:
+            for a, b, out in jobs:
+                torch.matmul(a, b, out=out)
+
+        return run
+
+
+def measure_peak(step: Callable[[], Any], device: torch.device) -> int:
+    """The most bytes that are allocated at one time during a step, above what was before."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+def measure_band(make: Callable[[list[Tensor]], Optimizer], shapes: list[tuple[int, int]], device: torch.device) -> Any:
+    """How orthogonal a first step is on Gaussian gradients and on ones with a spectrum falling as 1/i.
+
+    Optimizers scale their steps by different rules, so each step is first scaled to be as orthogonal as it can be:
+    [0.8, 1.2] says that all singular values are then within 20 % of 1. "low" is the 1st percentile.
+    """
+    found = {}
+    for spectrum in ("flat", "falling"):
+        values = []
+        for shape in sorted(set(shapes)):
+            torch.manual_seed(0)
+            gradient = torch.randn(shape, device=device)
+            if spectrum == "falling":
+                U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
+                gradient = (U / torch.arange(1, len(S) + 1, device=device)) @ Vh
+            p = torch.nn.Parameter(torch.zeros(shape, device=device))
+            p.grad = gradient
+            optimizer = make([p])
+            optimizer.step()
+            # The first step may be special (heavyball only takes its gradient in); the second has the same direction.
+            before, p.grad = p.detach().clone(), gradient.clone()
+            optimizer.step()
+            s = torch.linalg.svdvals((p.detach() - before).float())
+            values.append((s * s.sum() / s.square().sum()).cpu())
+        s = torch.cat(values)
+        found[spectrum] = {
+            "low": s.quantile(0.01).item(),
+            "high": s.max().item(),
+            "rms_error": (s - 1).square().mean().sqrt().item(),
+        }
+    return found
+
+
+def clock(kind: str, device: torch.device) -> Callable[[], float]:
+    if device.type == "cuda":
+
+        def now() -> float:
+            torch.cuda.synchronize()
+            return time.perf_counter()
+
+        return now
+    return time.process_time if kind == "cpu" else time.perf_counter
+
+
+def _restorer(params: list[Tensor]) -> Callable[[], None]:
+    """Puts the gradients back that an optimizer dropped or changed."""
+    kept = [p.grad for p in params]
+    copies = [g.clone() for g in kept]
+
+    def restore() -> None:
+        for p, g, copy in zip(params, kept, copies, strict=True):
+            p.grad = g
+            g.copy_(copy)
+
+    return restore
+
+
+def run(name: str, rounds: int, kind: str, device: torch.device) -> dict[str, Any]:
+    contenders, shapes = WORKLOADS[name]
+    torch.manual_seed(0)
+    weights = [torch.randn(shape) * 0.02 for shape in shapes]
+    gradients = [torch.randn(shape) for shape in shapes]
+    steps: dict[str, Callable[[], Any]] = {}
+    restores: dict[str, Callable[[], None]] = {}
+    result: dict[str, Any] = {"workload": name, "parameters": sum(w.numel() for w in weights), "contenders": {}}
+    for label, make in contenders.items():
+        params = [torch.nn.Parameter(w.to(device).clone()) for w in weights]
+        for p, g in zip(params, gradients, strict=True):
+            p.grad = g.to(device).clone()
+        restore = _restorer(params)
+        try:
+            optimizer = make(params)
+            for _ in range(3):
+                optimizer.step()
+                restore()
+        except Exception as error:
+            result["contenders"][label] = {"missing": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
+            continue
+        steps[label], restores[label] = optimizer.step, restore
+        result["contenders"][label] = {"peak_bytes": measure_peak(optimizer.step, device)}
+        restore()
+        if contenders is MUONS:
+            with Products() as products:
+                optimizer.step()
+            restore()
+            if products.operands:
+                steps[f"{label}: products alone"] = products.alone()
+            result["contenders"][label]["singular_values"] = measure_band(make, shapes, device)
+
+    now = clock(kind, device)
+    times: dict[str, list[float]] = {label: [] for label in steps}
+    for turn in range(rounds):
+        # After two rounds, contenders that take five times the base line's time have shown what they take.
+        limit = 5 * statistics.median(times[next(iter(steps))]) if turn >= 2 else float("inf")
+        labels = [label for label in steps if turn < 2 or statistics.median(times[label]) < limit]
+        for label in labels[turn % len(labels) :] + labels[: turn % len(labels)]:
+            start = now()
+            steps[label]()
+            times[label].append(now() - start)
+            restores.get(label, lambda: None)()
+    medians = {label: statistics.median(ts) * 1e3 for label, ts in times.items()}
+    base = medians[next(label for label in contenders if label in medians)]
+    for label, found in result["contenders"].items():
+        if label in medians:
+            found |= {"ms": medians[label], "times_faster": base / medians[label]}
+        if f"{label}: products alone" in medians:
+            found["products_ms"] = medians[f"{label}: products alone"]
+    kinds: dict[tuple[int, int], int] = {}
+    for shape in shapes:
+        kinds[shape] = kinds.get(shape, 0) + shape[0] * shape[1]
+    element = torch.finfo(autowarm.orthogonalize.working_dtype(device)).bits // 8
+    result["largest_stack_bytes"] = max(kinds.values()) * element
+    return result
+
+
+def table(result: dict[str, Any]) -> str:
+    stack = result["largest_stack_bytes"]
+    lines = [
+        f"{result['workload']} ({result['parameters']:,} parameters; largest stack {stack / 2**20:.2f} MiB)",
+        f"{'':26}{'ms':>9}{'× faster':>10}{'ms/products':>13}{'peak/stack':>12}   flat spectrum     falling as 1/i",
+    ]
+    for label, found in result["contenders"].items():
+        if "missing" in found:
+            lines.append(f"{label:26}  missing: {found['missing']}")
+            continue
+        share = f"{found['ms'] / found['products_ms']:.2f}" if "products_ms" in found else ""
+        line = (
+            f"{label:26}{found['ms']:9.2f}{found['times_faster']:10.2f}{share:>13}{found['peak_bytes'] / stack:12.2f}"
+        )
+        for s in found.get("singular_values", {}).values():
+            line += f"   {s['low']:.2f}–{s['high']:.2f} ±{s['rms_error']:.2f}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no plot: matplotlib is not installed")
+        return
+    figure = Figure(figsize=(9, 1 + 1.6 * len(results)), layout="constrained")
+    for axes, result in zip(figure.subplots(len(results), 1, squeeze=False)[:, 0], results, strict=True):
+        found = {label: c for label, c in result["contenders"].items() if "ms" in c}
+        colors = ["tab:blue" if label.startswith("autowarm") else "tab:gray" for label in found]
+        axes.barh(list(found), [c["ms"] for c in found.values()], color=colors)
+        for row, c in enumerate(found.values()):
+            axes.annotate(f" {c['ms']:.2f} ms, {c['times_faster']:.2f}×", (c["ms"], row), va="center", fontsize=7)
+        axes.invert_yaxis()
+        axes.set_title(result["workload"], fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.margins(x=0.2)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("workloads", nargs="*", help=f"some of {', '.join(WORKLOADS)}; default: all but 124m on a CPU")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: only with --threads 1")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/optimizers.json"))
+    options = parser.parse_args()
+    unknown = [name for name in options.workloads if name not in WORKLOADS]
+    if unknown:
+        parser.error(f"unknown workload {unknown[0]!r}: use some of {', '.join(WORKLOADS)}")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.clock == "cpu" and torch.get_num_threads() != 1:
+        parser.error("--clock cpu counts the time of waiting threads too: use it with --threads 1")
+    device = torch.device(options.device)
+    names = options.workloads or [name for name in WORKLOADS if name != "124m" or device.type == "cuda"]
+    results = []
+    for name in names:
+        results.append(run(name, options.rounds, options.clock, device))
+        print(table(results[-1]), end="\n\n", flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    environment = {
+        "torch": torch.__version__,
+        "autowarm": autowarm.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
+        "threads": torch.get_num_threads(),
+        "working_dtype": str(autowarm.orthogonalize.working_dtype(device)),
+        "clock": options.clock,
+        "rounds": options.rounds,
+    }
+    options.out.write_text(json.dumps({"environment": environment, "results": results}, indent=1))
+    plot(results, options.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""x ← keep·x + η·LMO(direction) for all tensors of a group, in as few passes over memory as the geometry allows.
+
+`move_` picks the way by geometry; `move_reference` is the plain one, serves every geometry, and holds the others to it
+in the tests. Tensors are taken in *parts* that fit a processor's cache: momentum, direction and step of one part follow
+each other while it is there, and temporaries are never larger than a part. On accelerators a part is large, and one
+launch serves all its tensors.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..geometry import Frobenius, Geometry, Sign, Spectral
+from ..orthogonalize import orthogonalize_, working_dtype
+
+__all__ = ["Directions", "Rate", "add_", "move_", "move_reference"]
+
+# Updates the momentum of the tensors at these places and returns what the oracle is asked about, in order.
+Directions = Callable[[Sequence[int]], list[Tensor]]
+Rate = float | Tensor
+
+_PART_BYTES = {"cpu": 2 << 20}
+_PART_BYTES_ELSEWHERE = 256 << 20
+
+
+def move_(geometry: Geometry, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None = None) -> None:
+    """Step every tensor by its oracle, in place.
+
+    Args:
+        geometry: the norm of each tensor.
+        xs: the tensors to move.
+        directions: called once for each place in ``xs``, with places grouped as the geometry likes.
+        lr: η, a float or a tensor of no dimensions.
+        keep: what the tensors are multiplied by first, 1 − λη; None leaves them.
+    """
+    _way(geometry)(geometry, xs, directions, lr, keep)
+
+
+def _way(geometry: Geometry) -> Callable[..., None]:
+    # By exact class: a subclass may define its own oracle.
+    if type(geometry) is Sign and not isinstance(geometry.radius, str):
+        return _move_sign
+    if type(geometry) is Frobenius:
+        return _move_frobenius
+    if type(geometry) is Spectral and geometry.method != "svd":
+        return _move_spectral
+    return move_reference
+
+
+def move_reference(
+    geometry: Geometry, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None = None
+) -> None:
+    """`move_` for any geometry: ask the oracle, multiply by the rate, add."""
+    for part in _parts(xs, range(len(xs))):
+        updates = geometry.lmo_each(directions(part))
+        add_([xs[i] for i in part], updates, lr, keep)
+
+
+def _move_sign(geometry: Sign, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None) -> None:
+    radius = geometry.radius_of(())
+    for part in _parts(xs, range(len(xs))):
+        signs = list(torch._foreach_sign(directions(part)))
+        add_([xs[i] for i in part], signs, lr * -radius, keep)
+        del signs  # before the next part's are made
+
+
+def _move_frobenius(
+    geometry: Frobenius, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None
+) -> None:
+    for part in _parts(xs, range(len(xs))):
+        some, gs = [xs[i] for i in part], directions(part)
+        norms = list(torch._foreach_norm(gs))
+        # Where the norm is zero so is the direction: dividing by anything positive keeps it zero.
+        torch._foreach_clamp_min_(norms, torch.finfo(norms[0].dtype).tiny)
+        scales = [-geometry.radius_of(x.shape) for x in some]
+        if isinstance(lr, Tensor):
+            torch._foreach_div_(norms, lr)
+        else:
+            scales = [lr * scale for scale in scales]
+        if keep is not None:
+            torch._foreach_mul_(some, keep)
+        torch._foreach_addcdiv_(some, gs, norms, scales)
+
+
+def _move_spectral(
+    geometry: Spectral, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None
+) -> None:
+    for device, batch in _batches(geometry, xs):
+        stacks = []
+        for matrix, members in batch:
+            counts = [xs[i].numel() // max(1, math.prod(matrix)) for i in members]
+            stack = torch.empty((sum(counts), *matrix), dtype=geometry.dtype or working_dtype(device), device=device)
+            slots = dict(zip(members, stack.split(counts), strict=True))
+            for part in _parts(xs, members):
+                gs = directions(part)
+                torch._foreach_copy_(
+                    [slots[i] for i in part], [g.reshape(slots[i].shape) for i, g in zip(part, gs, strict=True)]
+                )
+                del gs
+            stacks.append(stack)
+        del slots, stack
+        orthogonalize_(stacks, method=geometry.method, steps=geometry.steps)
+        for (matrix, members), stack in zip(batch, stacks, strict=True):
+            if device.type != "cpu" or isinstance(lr, Tensor):
+                # One launch for all tensors needs equal dtypes, and a rate on the device is multiplied in first, which
+                # must not round. Otherwise casting while adding is the shorter way.
+                stack = stack.to(xs[members[0]].dtype)
+            counts = [xs[i].numel() // max(1, math.prod(matrix)) for i in members]
+            slots = dict(zip(members, stack.split(counts), strict=True))
+            rate = lr * -geometry.radius_of(xs[members[0]].shape)
+            for part in _parts(xs, members):
+                some = [xs[i] for i in part]
+                add_(some, [slots[i].reshape(x.shape) for i, x in zip(part, some, strict=True)], rate, keep)
+        del stack, stacks, slots  # before the next batch's are made
+
+
+# Below this width an iteration's time goes into starting products, not making them: then oblong matrices of every shape
+# with the same short side iterate together. Square ones stay apart, as their iterations run in another order.
+_NARROW = 64
+
+Batch = list[tuple[tuple[int, int], list[int]]]
+
+
+def _batches(geometry: Spectral, xs: Sequence[Tensor]) -> Iterator[tuple[torch.device, Batch]]:
+    """What is orthogonalised together: (shape of a matrix, places of the tensors made of such) of one short side."""
+    alike: dict[tuple[torch.device, tuple[int, int]], list[int]] = defaultdict(list)
+    for i, x in enumerate(xs):
+        alike[x.device, geometry.matrix_shape(x.shape)].append(i)
+    together: dict[tuple[torch.device, int, int], Batch] = defaultdict(list)
+    for (device, matrix), members in alike.items():
+        short, long = sorted(matrix)
+        joined = short <= _NARROW and 2 * long >= 3 * short
+        together[device, short, 0 if joined else matrix[0]].append((matrix, members))
+    for (device, *_), batch in together.items():
+        yield device, batch
+
+
+def add_(xs: list[Tensor], updates: list[Tensor], rate: Rate, keep: Rate | None) -> None:
+    """x ← keep·x + rate·update; the updates are lost."""
+    if keep is not None:
+        torch._foreach_mul_(xs, keep)
+    if isinstance(rate, Tensor):
+        torch._foreach_mul_(updates, rate)
+        torch._foreach_add_(xs, updates)
+    else:
+        torch._foreach_add_(xs, updates, alpha=rate)
+
+
+def _parts(xs: Sequence[Tensor], places: Iterable[int]) -> Iterator[list[int]]:
+    """Split places into runs whose tensors are together as large as a part, or single."""
+    part: list[int] = []
+    room = 0
+    for i in places:
+        size = xs[i].numel() * xs[i].element_size()
+        if part and size > room:
+            yield part
+            part = []
+        if not part:
+            room = _PART_BYTES.get(xs[i].device.type, _PART_BYTES_ELSEWHERE)
+        part.append(i)
+        room -= size
+    if part:
+        yield part

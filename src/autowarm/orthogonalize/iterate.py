@@ -1,0 +1,146 @@
+"""Quintic iterations on stacks of matrices, with as few and as small products as the shapes allow.
+
+One iteration is X ← aX + (bR + cR²)X with the Gram matrix R = XXᵀ of the short side. For m × n with n = αm it costs
+4α + 2 products of m × m matrices (in units of m³ operations). But iterations also compose on the small side: with
+Z = aI + bR + cR² the next Gram matrix is RZ², so that L of them need the large matrix twice only, to form the first R
+and to apply the product Q of the L factors Z: 4α + 8L − 6. Such a run of L is a *segment*; a plan lists their lengths,
+and `plan` picks the cheaper of (1, 1, …) and the longest segments that rounding allows.
+
+Rounding R moves its eigenvalues, the squares of singular values, by about the precision ε: small ones may even turn
+negative, and each factor Z enlarges such an error by a². A new segment forms R afresh from X and forgets it. In
+bfloat16 that allows two iterations a segment, in single precision four.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .coefficients import Quintic
+
+__all__ = ["frobenius_scaled_", "iterate", "iterate_reference", "plan"]
+
+_LONGEST_SEGMENT = {torch.float64: 8, torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
+
+
+def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
+    """Lengths of the segments that take the fewest operations for ``steps`` iterations on matrices of this aspect.
+
+    Args:
+        steps: iterations in all.
+        aspect: long side over short side, α ≥ 1.
+        dtype: what they run in.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.orthogonalize.iterate import plan
+        >>> plan(4, 1.0, torch.bfloat16), plan(4, 2.7, torch.bfloat16), plan(4, 2.7, torch.float32)
+        ((1, 1, 1, 1), (2, 2), (4,))
+    """
+    longest = _LONGEST_SEGMENT.get(dtype, 1)
+    whole, rest = divmod(steps, longest)
+    segmented = (longest,) * whole + ((rest,) if rest else ())
+    return min(((1,) * steps, segmented), key=lambda segments: sum(4 * aspect + 8 * length - 6 for length in segments))
+
+
+def frobenius_scaled_(X: Tensor) -> Tensor:
+    """Divide each matrix of the stack by its Frobenius norm, in place; a zero one stays zero."""
+    norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
+    return X.div_(norm.clamp_(min=torch.finfo(X.dtype).tiny))
+
+
+def iterate(Xs: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> list[Tensor]:
+    """Apply a schedule to the singular values of each matrix in some stacks.
+
+    Args:
+        Xs: stacks of shapes (count, m, n), each with m ≤ n or not; all have the same short side, so that their Gram
+            matrices make one stack. Frobenius norms are at most 1. The list is changed, so that no stack outlives its
+            use, and so are the stacks.
+        schedule: the quintics, in order.
+        segments: lengths that add up to the schedule's, from `plan`.
+        tighten: first divide each matrix by an upper bound of its largest singular value that is sharper than the
+            Frobenius norm. It comes for the price of a norm: with R² at hand, ‖R²‖_F^¼ = (Σσ⁸)^⅛ lies between σ₁ and
+            r^⅛σ₁ for rank r, where the Frobenius norm may be r^½σ₁.
+
+    Returns:
+        The list, of tensors of the same shapes and dtype, contiguous.
+    """
+    counts = [len(X) for X in Xs]
+    quintics = iter(schedule)
+    for length in segments:
+        R = _gram(Xs, counts)
+        Q: Tensor | None = None  # the product of the segment's factors so far
+        for left in range(length - 1, -1, -1):
+            a, b, c = next(quintics)
+            scale = None
+            if tighten:
+                tighten = False
+                R, W, scale = _tight(R, b, c, keep=left > 0)
+            else:
+                W = torch.baddbmm(R, R, R, beta=b, alpha=c)
+            if left:
+                R = _next_gram(R, W, a)
+            else:
+                del R
+            if Q is not None:
+                Q = torch.baddbmm(Q, Q, W, beta=a)
+            elif left:
+                Q = W
+                Q.diagonal(dim1=-2, dim2=-1).add_(a)
+                if scale is not None:
+                    Q.mul_(scale)
+            else:
+                if scale is not None:
+                    torch._foreach_mul_(Xs, scale.split(counts))
+                _apply_(Xs, W.split(counts), a)
+            del W
+        if Q is not None:
+            _apply_(Xs, Q.split(counts), 0.0)
+    return Xs
+
+
+def _gram(Xs: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """XXᵀ, or XᵀX of tall ones, as one stack."""
+    side = min(Xs[0].shape[-2:])
+    R = Xs[0].new_empty((sum(counts), side, side))
+    for X, own in zip(Xs, R.split(list(counts)), strict=True):
+        torch.bmm(*((X, X.mT) if X.shape[-2] <= X.shape[-1] else (X.mT, X)), out=own)
+    return R
+
+
+def _apply_(Xs: list[Tensor], factors: Sequence[Tensor], a: float) -> None:
+    """X ← (aI + F)X, or X(aI + F) for tall ones, which leaves the result contiguous as no transposed product would."""
+    for i, F in enumerate(factors):
+        X = Xs[i]
+        left, right = (F, X) if X.shape[-2] <= X.shape[-1] else (X, F)
+        Xs[i] = torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right)
+
+
+def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """R scaled to a largest eigenvalue of at most 1, bR + cR², and the factor for X that does the same."""
+    W = torch.bmm(R, R)
+    bound = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True).sqrt_()
+    # One rounded factor multiplies both R and (twice) R²: each element is rounded, but the polynomial keeps its shape.
+    factor = bound.clamp_(min=1e-12).reciprocal_()
+    R.mul_(factor)
+    W.mul_(factor)
+    linear = R.mul(b) if keep else R.mul_(b)
+    W = torch.addcmul(linear, W, factor, value=c, out=W)
+    return R, W, factor.sqrt()
+
+
+def _next_gram(R: Tensor, W: Tensor, a: float) -> Tensor:
+    """R(aI + W)²."""
+    half = torch.baddbmm(R, R, W, beta=a)
+    return torch.baddbmm(half, half, W, beta=a)
+
+
+def iterate_reference(X: Tensor, schedule: Sequence[Quintic], *, tighten: bool) -> Tensor:
+    """What `iterate` computes, one matrix (m, n) with m ≤ n and one iteration at a time, as the formula reads."""
+    if tighten:
+        R = X @ X.T
+        X = X / torch.linalg.matrix_norm(R @ R).clamp(min=1e-24) ** 0.25
+    for a, b, c in schedule:
+        R = X @ X.T
+        X = a * X + (b * R + c * (R @ R)) @ X
+    return X

@@ -1,0 +1,39 @@
+"""Which number format matrix products are fastest in on a device."""
+
+from functools import cache
+
+import torch
+
+__all__ = ["working_dtype"]
+
+# What PyTorch calls the instructions that multiply bfloat16, on x86 (Zen 4+, Cooper Lake+, Sapphire Rapids+) and Arm.
+_BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")
+
+
+@cache
+def working_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the device multiplies it in hardware, else single precision, which is then faster.
+
+    The answer depends on the hardware alone, not on a timing, so that all processes of a run agree on it.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.orthogonalize import working_dtype
+        >>> working_dtype(torch.device("cpu")) in (torch.bfloat16, torch.float32)
+        True
+    """
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    if device.type == "cpu":
+        return torch.bfloat16 if _cpu_multiplies_bf16() else torch.float32
+    return torch.bfloat16 if device.type in ("xpu", "hpu", "meta") else torch.float32
+
+
+def _cpu_multiplies_bf16() -> bool:
+    if hasattr(torch.cpu, "get_capabilities"):
+        capabilities = torch.cpu.get_capabilities()
+        return any(capabilities.get(name) for name in _BF16_INSTRUCTIONS)
+    # Before PyTorch 2.10 there is no public way to ask.
+    asked = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
+    return any(ask() for ask in asked if ask is not None)

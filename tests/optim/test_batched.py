@@ -1,0 +1,184 @@
+"""The fast ways to step a group against the plain one, and what they cost in memory."""
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from autowarm import LMO, Muon, NormSGD, SignSGD
+from autowarm.geometry import Frobenius, Sign, Spectral
+from autowarm.optim import move
+from autowarm.optim.move import move_, move_reference
+
+SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (6, 6), (0, 4), (9, 4)]
+GEOMETRIES = [
+    Sign(),
+    Sign(0.3),
+    Sign("match_rms_adamw"),
+    Frobenius(),
+    Frobenius("original"),
+    Spectral("match_rms_adamw", method="polar-express", dtype=torch.float64),
+    Spectral("original", method="newton-schulz", dtype=torch.float64),
+    Spectral(0.5, method="svd"),
+]
+
+
+def draw(shapes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def stepped(how, geometry, xs, gs, lr, keep):
+    xs = [x.clone() for x in xs]
+    asked = []
+
+    def directions(part):
+        asked.extend(part)
+        return [gs[i] for i in part]
+
+    how(geometry, xs, directions, lr, keep)
+    assert sorted(asked) == list(range(len(xs)))
+    return xs
+
+
+@pytest.mark.parametrize("tensor_lr", [False, True])
+@pytest.mark.parametrize("keep", [None, 0.9])
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=repr)
+def test_fast_ways_equal_the_reference(geometry, keep, tensor_lr, monkeypatch):
+    xs, gs = draw(SHAPES, 0), draw(SHAPES, 1)
+    gs[3].zero_()
+    lr = torch.tensor(0.1, dtype=torch.float64) if tensor_lr else 0.1
+    plain = stepped(move_reference, geometry, xs, gs, lr, keep)
+    kept = [g.clone() for g in gs]
+    for part_bytes in (1, 300, 1 << 20):
+        monkeypatch.setitem(move._PART_BYTES, "cpu", part_bytes)
+        torch.testing.assert_close(stepped(move_, geometry, xs, gs, lr, keep), plain)
+    torch.testing.assert_close(gs, kept, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
+def test_stacks_and_blocks_step_matrix_by_matrix(method):
+    (experts,), (direction,) = draw([(3, 8, 6)], 0), draw([(3, 8, 6)], 1)
+    each = stepped(
+        move_,
+        Spectral("original", method=method, dtype=torch.float64),
+        [m for e in experts for m in e.split(4)],
+        [m for e in direction for m in e.split(4)],
+        0.1,
+        None,
+    )
+    geometry = Spectral("original", stacked=True, blocks=2, method=method, dtype=torch.float64)
+    (stack,) = stepped(move_, geometry, [experts], [direction], 0.1, None)
+    torch.testing.assert_close(stack, torch.cat(each).reshape(3, 8, 6))
+
+
+def test_a_kernel_in_channels_last_order_steps_like_any_other():
+    weight, grad = draw([(4, 3, 2, 2)], 0)[0].float(), draw([(4, 3, 2, 2)], 1)[0].float()
+    moved = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        p = nn.Parameter(weight.clone().to(memory_format=layout))
+        p.grad = grad.clone().to(memory_format=layout)
+        Muon([p], lr=0.1, dtype=torch.float32).step()
+        moved.append(p.detach())
+    torch.testing.assert_close(moved[0], moved[1].contiguous())
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
+def test_newton_schulz_equals_pytorchs_muon(nesterov, adjust):
+    shapes = [(32, 32), (16, 48), (48, 16), (16, 48)]
+    ours = [nn.Parameter(x.float()) for x in draw(shapes, 0)]
+    theirs = [nn.Parameter(x.float()) for x in draw(shapes, 0)]
+    options = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.9, "nesterov": nesterov}
+    a = Muon(ours, radius=adjust, method="newton-schulz", steps=5, dtype=torch.bfloat16, **options)
+    b = torch.optim.Muon(theirs, adjust_lr_fn=adjust, **options)
+    for seed in range(1, 4):
+        for p, q, g in zip(ours, theirs, draw(shapes, seed), strict=True):
+            p.grad, q.grad = g.float(), g.float()
+        before = [p.detach().clone() for p in theirs]
+        a.step()
+        b.step()
+        for p, q, was in zip(ours, theirs, before, strict=True):
+            assert (p - q).norm() < 0.05 * (q - was).norm()
+            p.data.copy_(q.data)
+
+
+def peak_bytes(step):
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+@pytest.mark.parametrize("shape", [(256, 704), (704, 256), (256, 256)])
+@pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
+def test_muon_needs_at_most_three_stacks_above_parameters_and_state(shape, method):
+    params = [
+        nn.Parameter(x.float()) for x in draw([(200, 600)] * 4 + [shape] * 16 + [shape[::-1]] * 8 + [(300, 300)] * 2, 0)
+    ]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    opt = Muon(params, lr=0.1, weight_decay=0.1, method=method, dtype=torch.bfloat16)
+    opt.step()
+    stack = (24 if shape[0] == shape[1] else 16) * shape[0] * shape[1] * 2
+    assert stack < peak_bytes(opt.step) <= 3.05 * stack  # a few bytes are for norms
+
+
+@pytest.mark.parametrize("cls", [SignSGD, NormSGD])
+def test_elementwise_steps_need_a_part_of_memory_only(cls):
+    params = [nn.Parameter(torch.ones(256, 1024)) for _ in range(16)]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    opt = cls(params, lr=0.1)
+    opt.step()
+    assert peak_bytes(opt.step) < 2 * move._PART_BYTES["cpu"]
+
+
+def test_a_subclass_with_its_own_oracle_is_asked():
+    class Halved(Sign):
+        def _lmo(self, g):
+            return super()._lmo(g) / 2
+
+        def lmo_each(self, gs):
+            return [self.lmo(g) for g in gs]
+
+    p = nn.Parameter(torch.zeros(3))
+    p.grad = torch.ones(3)
+    LMO([p], lr=1.0, geometry=Halved(), momentum=0.0).step()
+    assert p.tolist() == [-0.5] * 3
+
+
+def test_capturable_needs_a_tensor_rate_and_reads_it_at_each_step():
+    layer = nn.Linear(4, 4, bias=False)
+    with pytest.raises(ValueError, match="capturable needs lr as a tensor"):
+        Muon(layer.parameters(), lr=0.1, capturable=True)
+    rate = torch.tensor(0.0)
+    opt = Muon(layer.parameters(), lr=rate, capturable=True)
+    assert all(group["capturable"] for group in opt.param_groups)
+    before = layer.weight.detach().clone()
+    layer.weight.grad = torch.ones(4, 4)
+    opt.step()
+    assert torch.equal(layer.weight, before)
+    rate.fill_(0.1)
+    opt.step()
+    assert not torch.equal(layer.weight, before)
+
+
+def test_from_model_splits_fused_weights():
+    model = nn.ModuleDict({"qkv": nn.Linear(8, 24, bias=False), "out": nn.Linear(8, 8, bias=False)})
+    opt = Muon.from_model(model, blocks={r"qkv\.": 3}, dtype=torch.float32, method="svd", radius="original")
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    before = model["qkv"].weight.detach().clone()
+    opt.step()
+    step = model["qkv"].weight.detach() - before * (1 - 1e-3 * 0.1)
+    for block in step.split(8):
+        torch.testing.assert_close(torch.linalg.svdvals(block), torch.full((8,), 1e-3), atol=2e-6, rtol=0)
+    with pytest.raises(ValueError, match="do not divide into 5 equal blocks"):
+        Muon.from_model(model, blocks={"qkv": 5})
+    fused = [g for g in opt.param_groups if g["geometry"].blocks == 3]
+    assert fused[0]["geometry"].kappa((24, 8)) == pytest.approx(24)

@@ -1,0 +1,168 @@
+"""Steps of 2 and of 4 real processes (gloo) against those of one, and how often each oracle is asked."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
+
+from autowarm import LMO, Lion, Muon, NormSGD
+from autowarm.geometry import Spectral
+from autowarm.optim import distributed
+
+SIZES = (2, 4)
+TOLERANCE = 1e-6
+
+
+class Net(nn.Module):
+    """Wide, tall and square matrices with rows that 2 and 4 ranks share unevenly, a vector, and a stack of experts."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.wide, self.tall, self.square = nn.Linear(12, 5), nn.Linear(4, 13), nn.Linear(8, 8)
+        self.narrow = nn.Linear(6, 3)  # fewer rows than 4 ranks
+        self.experts = nn.Parameter(torch.randn(4, 6, 5))
+
+
+MAKERS = {
+    "muon": lambda model, **o: Muon.from_model(model, lr=0.1, dtype=torch.float32, **o),
+    "muon, newton-schulz": lambda model, **o: Muon.from_model(
+        model, lr=0.1, dtype=torch.float32, method="newton-schulz", **o
+    ),
+    "muon, blocks": lambda model, **o: Muon.from_model(model, lr=0.1, dtype=torch.float32, blocks={"square": 2}, **o),
+    "lion": lambda model, **_: Lion(model.parameters(), lr=0.1, weight_decay=0.1),
+    "normsgd": lambda model, **_: NormSGD(model.parameters(), lr=0.1, weight_decay=0.1),
+    "rows": lambda model, **_: LMO(model.parameters(), lr=0.1, geometry="rows"),
+    "columns": lambda model, **_: LMO(model.parameters(), lr=0.1, geometry="columns"),
+    "svd": lambda model, **o: LMO(model.parameters(), lr=0.1, geometry=Spectral("match_rms_adamw"), **o),
+}
+REPLICATED = [name for name in MAKERS if name.startswith(("muon", "svd"))]
+
+
+def gradients(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(p.shape, generator=generator) for p in model.parameters()]
+
+
+def train(model, optimizer, put):
+    for seed in range(3):
+        for p, g in zip(model.parameters(), gradients(model, seed), strict=True):
+            p.grad = put(p, g)
+        optimizer.step()
+    return model
+
+
+def alone(name):
+    model = Net()
+    return train(model, MAKERS[name](model), lambda p, g: g)
+
+
+def worst(model, other):
+    def whole(p):
+        return p.full_tensor() if hasattr(p, "full_tensor") else p
+
+    pairs = zip(model.parameters(), other.parameters(), strict=True)
+    return max((whole(p.detach()) - q.detach()).abs().max().item() for p, q in pairs)
+
+
+def counting(count):
+    each = distributed.orthogonalize_each
+
+    def counted(matrices, **options):
+        count.extend(tuple(m.shape) for m in matrices)
+        return each(matrices, **options)
+
+    return counted
+
+
+def rank_main(rank, path, results):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=max(SIZES))
+    for size in SIZES:
+        ranks = dist.new_group(list(range(size)))
+        mesh = DeviceMesh("cpu", list(range(size)))
+        if rank < size:
+            gathered = [None] * size
+            dist.all_gather_object(gathered, both_ways(ranks, mesh), group=ranks)
+            if rank == 0:
+                results.put((size, gathered))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def both_ways(ranks, mesh):
+    """By (how, name): the largest deviation from one process, and the matrices whose oracle this rank asked."""
+    found = {}
+    for name in REPLICATED:
+        model, count = Net(), []
+        distributed.orthogonalize_each, kept = counting(count), distributed.orthogonalize_each
+        train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g)
+        distributed.orthogonalize_each = kept
+        found["ddp", name] = worst(model, alone(name)), count
+    for name in MAKERS:
+        model = fully_shard(Net(), mesh=mesh)
+        count = []
+        distributed.orthogonalize_each, kept = counting(count), distributed.orthogonalize_each
+        train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
+        distributed.orthogonalize_each = kept
+        found["fsdp", name] = worst(model, alone(name)), count
+    return found
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    # One set of processes serves both sizes: starting them is what takes time.
+    results = mp.get_context("spawn").SimpleQueue()
+    path = tmp_path_factory.mktemp("ranks") / "store"
+    context = mp.spawn(rank_main, (str(path), results), nprocs=max(SIZES), join=False)
+    found = {}
+    while not context.join(timeout=1) or not results.empty():
+        while not results.empty():
+            size, gathered = results.get()
+            found[size] = gathered
+    return found
+
+
+@pytest.fixture(params=[2, 4])
+def ranks(everything, request):
+    return everything[request.param]
+
+
+@pytest.mark.parametrize("name", REPLICATED)
+def test_copies_step_as_one_process(ranks, name):
+    assert max(found["ddp", name][0] for found in ranks) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_shards_step_as_one_process(ranks, name):
+    assert max(found["fsdp", name][0] for found in ranks) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("how", "tensors"), [("ddp", 5), ("fsdp", 4)])
+def test_no_oracle_is_asked_twice(ranks, how, tensors):
+    counts = [found[how, "muon"][1] for found in ranks]
+    # The sharded experts are whole matrices on their ranks and do not travel. Three steps were made.
+    assert sum(len(count) for count in counts) == 3 * tensors
+    assert all(counts)
+
+
+def test_shared_out_work_is_even_and_whole():
+    work = [float(x) for x in torch.randint(1, 100, (50,), generator=torch.Generator().manual_seed(1))]
+    owners = distributed.share_out(work, 4)
+    loads = [sum(w for w, owner in zip(work, owners, strict=True) if owner == rank) for rank in range(4)]
+    assert sum(loads) == sum(work)
+    assert max(loads) - min(loads) <= max(work)
+
+
+def test_a_group_of_one_process_changes_nothing(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = Net()
+        train(model, MAKERS["muon"](model, process_group=dist.group.WORLD), lambda p, g: g)
+        assert worst(model, alone("muon")) <= TOLERANCE
+    finally:
+        dist.destroy_process_group()

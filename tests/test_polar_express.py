@@ -1,0 +1,167 @@
+"""The iterative polar factors: their bands, and every fast path against the plain formulas."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autowarm.orthogonalize import orthogonalize, orthogonalize_, orthogonalize_reference, working_dtype
+from autowarm.orthogonalize.coefficients import JORDAN, POLAR_EXPRESS_FLOOR, band, polar_express, slope
+from autowarm.orthogonalize.iterate import plan
+
+ITERATIVE = ["newton-schulz", "polar-express"]
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("steps", POLAR_EXPRESS_FLOOR)
+def test_a_schedule_keeps_to_its_band_from_its_floor_up(steps):
+    low, high = band(polar_express(steps), POLAR_EXPRESS_FLOOR[steps], 1.0)
+    assert 0.77 < low < 1 < high < 1.23
+    # And with the room that rounding gets, it does not take off.
+    assert band(polar_express(steps), POLAR_EXPRESS_FLOOR[steps], 1.005)[1] < 1.25
+
+
+def test_the_bands_that_are_promised():
+    low, high = band(polar_express(4), 3e-3, 1.0)
+    assert low > 0.79 - 1e-3
+    assert high < 1.21 + 1e-3
+    low, high = band(polar_express(5), 1e-3, 1.0)
+    assert low > 0.87
+    assert high < 1.13
+    low, high = band([JORDAN] * 5, 2e-3, 1.0)
+    assert low > 0.65
+    assert high < 1.25
+
+
+@given(st.floats(1e-4, 0.3), st.integers(0, 2))
+def test_each_quintic_is_the_best_of_its_interval(floor, which):
+    (a, b, c) = polar_express(1, floor)[0]
+    error = max(abs(1 - x) for x in band([(a, b, c)], floor, 1.01))
+    for nudge in (-1e-3, 1e-3):
+        other = [a, b, c]
+        other[which] *= 1 + nudge
+        assert max(abs(1 - x) for x in band([tuple(other)], floor, 1.01)) > error
+
+
+def test_four_polar_express_steps_enlarge_small_values_as_five_of_jordan_where_the_bound_is_sharper():
+    # A square Gaussian matrix: the eighth-moment bound is at most a third of the Frobenius norm from width 64 on.
+    s = torch.linalg.svdvals(draw(64, 64))
+    sharper = s.norm() / s.pow(8).sum() ** 0.125
+    assert slope(polar_express(4)) * sharper > slope([JORDAN] * 5)
+
+
+@pytest.mark.parametrize("method", ITERATIVE)
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("shape", [(16, 16), (8, 20), (20, 8), (8, 40), (1, 9), (9, 1), (1, 1)])
+def test_fast_equals_reference(method, steps, shape):
+    G = draw(*shape)
+    exact = orthogonalize_reference(G, method=method, steps=steps)
+    torch.testing.assert_close(orthogonalize(G, method=method, steps=steps, dtype=torch.float64), exact)
+    single = orthogonalize(G.float(), method=method, steps=steps, dtype=torch.float32)
+    torch.testing.assert_close(single.double(), exact, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("method", ITERATIVE)
+@pytest.mark.parametrize("shape", [(64, 64), (48, 144), (128, 48)])
+def test_bfloat16_stays_near_single_precision(method, shape):
+    G = draw(*shape).float()
+    single, half = (orthogonalize(G, method=method, dtype=d) for d in (torch.float32, torch.bfloat16))
+    assert (half - single).norm() / single.norm() < 0.1
+    values = torch.linalg.svdvals(half)
+    assert values.max() < 1.3
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (96, 256), (256, 96)])
+def test_the_default_is_nearer_to_the_polar_factor_than_newton_schulz(shape):
+    G = draw(*shape).float()
+    exact = orthogonalize(G, method="svd").flatten()
+    default, jordan = (orthogonalize(G, method=m, dtype=torch.bfloat16).flatten() for m in (ITERATIVE[1], ITERATIVE[0]))
+    assert torch.cosine_similarity(default, exact, dim=0) > torch.cosine_similarity(jordan, exact, dim=0)
+
+
+@pytest.mark.parametrize("method", ITERATIVE)
+@pytest.mark.parametrize("shape", [(5, 12, 12), (5, 8, 24), (5, 24, 8)])
+def test_batched_equals_looped(method, shape):
+    stack = draw(*shape)
+    looped = torch.stack([orthogonalize(G, method=method, dtype=torch.float64) for G in stack])
+    torch.testing.assert_close(orthogonalize(stack, method=method, dtype=torch.float64), looped)
+
+
+@pytest.mark.parametrize("method", ITERATIVE)
+def test_stacks_of_one_short_side_iterate_together_as_alone(method):
+    stacks = [draw(2, 8, 24), draw(3, 16, 8, seed=1), draw(1, 8, 40, seed=2)]
+    alone = [orthogonalize(X, method=method, dtype=torch.float64) for X in stacks]
+    together = orthogonalize_([X.clone() for X in stacks], method=method)
+    for one, other in zip(together, alone, strict=True):
+        assert one.is_contiguous()
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("method", ITERATIVE)
+def test_tall_equals_wide_transposed_and_both_are_contiguous(method):
+    G = draw(3, 8, 24)
+    wide, tall = (orthogonalize(x, method=method, dtype=torch.float64) for x in (G, G.mT))
+    torch.testing.assert_close(tall.mT, wide)
+    assert wide.is_contiguous()
+    assert tall.is_contiguous()
+
+
+@pytest.mark.parametrize("method", ITERATIVE)
+@pytest.mark.parametrize("shape", [(8, 8), (8, 24), (24, 8)])
+def test_padding_with_zeros_changes_nothing(method, shape):
+    G = draw(*shape)
+    padded = torch.nn.functional.pad(G, (0, 5, 0, 3))
+    out = orthogonalize(padded, method=method, dtype=torch.float64)
+    torch.testing.assert_close(out[: shape[0], : shape[1]], orthogonalize(G, method=method, dtype=torch.float64))
+    assert not out[shape[0] :].any()
+    assert not out[:, shape[1] :].any()
+
+
+def test_rank_deficient_matrices_keep_their_null_space():
+    G = draw(16, 3) @ draw(3, 40, seed=1)
+    out = orthogonalize(G, dtype=torch.float64)
+    values = torch.linalg.svdvals(out)
+    assert ((values[:3] > 0.79) & (values[:3] < 1.22)).all()
+    assert values[3:].max() < 1e-6
+    torch.testing.assert_close(orthogonalize(G, method="svd"), orthogonalize_reference(G, method="svd"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1e-12, 1e-5, 1.0, 1e9]), st.integers(0, 99))
+def test_scale_does_not_matter_and_zeros_beside_do_not_either(m, n, scale, seed):
+    G = draw(m, n, seed=seed)
+    stack = torch.stack([G * scale, torch.zeros_like(G)]).float()
+    out = orthogonalize(stack, dtype=torch.float32)
+    torch.testing.assert_close(out[0], orthogonalize(G.float(), dtype=torch.float32), atol=1e-2, rtol=1e-2)
+    assert not out[1].any()
+
+
+@pytest.mark.parametrize("method", ITERATIVE)
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 4, 0)])
+def test_empty(method, shape):
+    assert orthogonalize(torch.zeros(shape), method=method).shape == shape
+
+
+@given(st.integers(1, 12), st.floats(1, 20), st.sampled_from([torch.bfloat16, torch.float32, torch.float64]))
+def test_a_plan_makes_all_steps_and_never_costs_more_than_the_plain_order(steps, aspect, dtype):
+    segments = plan(steps, aspect, dtype)
+    assert sum(segments) == steps
+    cost = sum(4 * aspect + 8 * length - 6 for length in segments)
+    assert cost <= steps * (4 * aspect + 2) * (1 + 1e-12)
+    assert max(segments) <= {torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}[dtype]
+
+
+def test_without_bfloat16_instructions_single_precision_is_used(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": False}, raising=False)
+    assert working_dtype.__wrapped__(torch.device("cpu")) is torch.float32
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    assert working_dtype.__wrapped__(torch.device("cpu")) is torch.bfloat16
+
+
+@pytest.mark.parametrize(("steps", "floor"), [(0, None), (3, 0.0), (3, 1.0)])
+def test_bad_schedules(steps, floor):
+    with pytest.raises(ValueError, match="must be"):
+        polar_express(steps, floor)

@@ -20,10 +20,12 @@ Every geometry has a *radius* R, a number or a rule by shape (`RADIUS_RULES`). T
 ‖x‖/R, the dual R‖g‖⋆, the oracle R·LMO(g) and κ is R²κ. Muon's "learning-rate adjustment" is exactly such a radius.
 """
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -110,6 +112,13 @@ class Geometry(ABC):
         if isinstance(self.radius, str):
             return RADIUS_RULES[self.radius](*_rows_columns(shape))
         return float(self.radius)
+
+    def at_radius(self, radius: float | str) -> Self:
+        """The same geometry with another radius."""
+        other = copy.copy(self)
+        object.__setattr__(other, "radius", radius)
+        other.__post_init__()
+        return other
 
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
         """`lmo` of many tensors at once; geometries override it where batching pays."""

@@ -54,3 +54,23 @@ def test_without_the_extra_it_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     assert entry.main() == 2
     assert "pip install 'autowarm[lab]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--schedule.sigma_f2", "-1"], "schedule: sigma_f2 must be positive and finite, got -1.0"),
+        (["--schedule.target_loss", "99"], "is not above the target loss f* = 99"),
+        (["--optimizer.weight_decay", "-1"], "weight_decay must not be negative, got -1.0"),
+        (["--optimizer.options", "{momentum: 2}"], "momentum must be in [0, 1), got 2"),
+    ],
+)
+def test_what_the_library_refuses_is_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = ["--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--model.vocab_size", "300"]
+    tiny += ["--data.max_bytes", "600000", "--steps", "3", "--eval_batches", "1", "--batch_size", "2"]
+    assert main(["train", *tiny, *words, "--out", str(tmp_path / "run")]) in (1, 2)
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors

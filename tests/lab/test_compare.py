@@ -156,7 +156,7 @@ def test_a_failing_run_is_named_and_the_others_are_kept(
     assert main(words(corpus_folder, tmp_path, *more)) == 1
     error = capsys.readouterr().err
     assert "2 runs failed" in error
-    assert "muon-lr0.01-paper-seed0: ValueError" in error
+    assert "muon-lr0.01-paper-seed0: schedule: the first loss" in error
     assert "Traceback" not in error
     assert len(numbers(tmp_path)) == 6
     assert (tmp_path / "report.html").exists()

@@ -97,7 +97,7 @@ def test_the_grid_is_every_optimizer_rate_schedule_and_seed_once() -> None:
 def test_a_schedule_is_held_to_what_its_kind_needs() -> None:
     with pytest.raises(ValueError, match=r"needs schedule\.target_loss"):
         RunConfig(schedule=ScheduleConfig(kind="paper"))
-    with pytest.raises(ValueError, match="from 0 to steps − 1 = 9, got 10"):
+    with pytest.raises(ValueError, match="from 1 to steps − 1 = 9, got 10"):
         RunConfig(steps=10, schedule=ScheduleConfig(kind="linear", warmup_steps=10))
     with pytest.raises(ValueError, match="belongs to kind linear"):
         RunConfig(schedule=ScheduleConfig(kind="adaptive", warmup_steps=10))

@@ -71,3 +71,18 @@ def test_kappa_is_over_all_matrices_at_radius_one() -> None:
     assert kappa_of(opt, Spectral(radius=2.0)) == 4 * (4 + 4 + 15)
     with pytest.raises(ValueError, match="pass kappa="):
         kappa_of(SignSGD([nn.Parameter(torch.zeros(3))]), Sign())
+
+
+def test_frozen_matrices_do_not_count() -> None:
+    frozen, trained = nn.Parameter(torch.zeros(4, 6), requires_grad=False), nn.Parameter(torch.zeros(2, 3))
+    assert kappa_of(torch.optim.Muon([frozen, trained]), Spectral()) == 2
+
+
+def test_a_geometry_of_ones_own_with_its_own_arguments() -> None:
+    class Weighted(Sign):
+        def __init__(self, weight: float) -> None:
+            super().__init__(radius=1.0 / weight)
+
+    opt = LMO(W, geometry=Weighted(2.0))
+    assert geometry_of(opt).radius == 1.0
+    assert kappa_of(opt, geometry_of(opt)) == 24

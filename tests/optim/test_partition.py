@@ -87,3 +87,29 @@ def test_frozen_tensors_are_left_out() -> None:
 def test_muon_says_when_there_is_no_matrix() -> None:
     with pytest.raises(ValueError, match="at least one hidden matrix"):
         Muon.from_model(nn.Embedding(3, 3))
+
+
+def test_names_that_only_look_alike_are_matrices() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token_mixing = nn.Parameter(torch.zeros(4, 4))
+            self.compose = nn.Parameter(torch.zeros(4, 4))
+            self.blocks = nn.ModuleList(nn.ModuleDict({"output": nn.Linear(4, 4)}) for _ in range(2))
+            self.score = nn.Linear(4, 1, bias=False)
+
+    parts = partition(Odd())
+    assert names(parts.matrices) == {"token_mixing", "compose", "blocks.0.output.weight", "blocks.1.output.weight"}
+    assert names(parts.vectors) == {"blocks.0.output.bias", "blocks.1.output.bias", "score.weight"}
+
+
+def test_the_outermost_head_is_the_head() -> None:
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.ModuleDict({"output": nn.Linear(4, 4)})
+            self.head = nn.Linear(4, 5)
+
+    parts = partition(Nested())
+    assert names(parts.heads) == {"head.weight"}
+    assert names(parts.matrices) == {"block.output.weight"}

@@ -234,8 +234,8 @@ def test_muon_refuses_vectors_and_keeps_its_groups() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda ps: Muon(ps, lr=0.0), "lr must be positive, got 0.0"),
-        (lambda ps: Lion(ps, lr=float("nan")), "lr must be positive, got nan"),
+        (lambda ps: Muon(ps, lr=0.0), "lr must be positive and finite, got 0.0"),
+        (lambda ps: Lion(ps, lr=float("nan")), "lr must be positive and finite, got nan"),
         (lambda ps: LMO(ps, lr=torch.ones(2)), r"one element, got shape \(2,\)"),
         (lambda ps: LMO(ps, momentum=1.0), r"momentum must be in \[0, 1\), got 1.0"),
         (lambda ps: LMO(ps, weight_decay=-1), "weight_decay must not be negative, got -1"),

@@ -118,7 +118,8 @@ def _run_all(runs: list[RunConfig], folders: dict[str, Path], workers: int, disp
                             "less memory"
                         ) from None
                     except Exception as error:
-                        failed[label] = f"{type(error).__name__}: {error}"
+                        name = "" if isinstance(error, LabError) else f"{type(error).__name__}: "
+                        failed[label] = f"{name}{error}"
                         display.fail(label, failed[label])
         finally:
             stop.set()  # workers stop at the next step and leave a checkpoint
@@ -193,8 +194,6 @@ def _work(run: RunConfig, folder: Path) -> dict[str, Any]:
 
     try:
         return train(run, folder, on_step)
-    except LabError:
-        raise
     except Exception:
         (folder / "error.txt").write_text(traceback.format_exc())
         raise

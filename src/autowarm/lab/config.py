@@ -154,8 +154,8 @@ class RunConfig:
         require(schedule.div > 1, f"div must be above 1, got {schedule.div}")
         if schedule.kind == "linear":
             require(
-                schedule.warmup_steps is not None and 0 <= schedule.warmup_steps < self.steps,
-                f"a linear schedule needs warmup_steps from 0 to steps − 1 = {self.steps - 1}, "
+                schedule.warmup_steps is not None and 1 <= schedule.warmup_steps < self.steps,
+                f"a linear schedule needs warmup_steps from 1 to steps − 1 = {self.steps - 1}, "
                 f"got {schedule.warmup_steps}",
             )
         else:

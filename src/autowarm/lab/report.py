@@ -83,6 +83,9 @@ def headline(summaries: list[Summary]) -> str:
         return "Hand-set warm-ups side by side"
     level = sum(gap <= MARGIN for gap in gaps)
     of = "its one setting" if len(gaps) == 1 else "both settings" if len(gaps) == 2 else f"all {len(gaps)} settings"
+    adaptive = [summary.adaptive for summary in summaries if summary.adaptive is not None]
+    if all(point.ended_by_floor == len(point.losses) for point in adaptive):
+        of += "; its time floor ended every warm-up, so that here it is a ramp of fixed length"
     if level == len(gaps):
         return f"Adaptive warm-up holds the best hand-set one within {MARGIN} nats, or beats it, in {of}"
     behind = f"{len(gaps) - level} of {len(gaps)} settings"

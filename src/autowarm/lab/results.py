@@ -222,8 +222,10 @@ def verdict(summary: Summary) -> str:
         words += f" In {count} of {total} adaptive runs the time floor, not the loss, ended the warm-up."
     if summary.spread is not None and len(summary.manual) > 1:
         gap, error = summary.spread
-        if gap <= max(MARGIN, _noise(error)):
+        if gap <= _noise(error):
             words += f" All hand-set lengths lie within {gap:.3f} nats, no more than the noise: nothing is shown here."
+        elif gap <= MARGIN:
+            words += f" All hand-set lengths lie within {gap:.3f} nats: there is little to choose here."
     return words
 
 

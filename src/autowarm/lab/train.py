@@ -82,8 +82,11 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
         optimizer: Optimizer = getattr(autowarm, _CLASSES[config.name]).from_model(
             model, lr=config.lr, weight_decay=config.weight_decay, **config.options
         )
-    except TypeError as error:
-        raise LabError(f"optimizer.options {config.options} do not suit {config.name}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise LabError(
+            f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} do not suit "
+            f"{config.name}: {error}"
+        ) from None
     return optimizer
 
 
@@ -95,10 +98,11 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> 
     make: Callable[..., LRScheduler] = autowarm.AdaptiveWarmup
     if config.kind == "paper":
         make = autowarm.AdaptiveWarmup.paper
-    return make(
-        optimizer, total_steps=steps, target_loss=config.target_loss, div=config.div,
-        sigma_f2=config.sigma_f2, peak_gap=config.peak_gap,
-    )  # fmt: skip
+    with _explained():
+        return make(
+            optimizer, total_steps=steps, target_loss=config.target_loss, div=config.div,
+            sigma_f2=config.sigma_f2, peak_gap=config.peak_gap,
+        )  # fmt: skip
 
 
 def train(
@@ -237,10 +241,20 @@ def _unwatched(forward_backward: Callable[[], Tensor]) -> Iterator[Tensor]:
     yield forward_backward()
 
 
+@contextmanager
+def _explained() -> Iterator[None]:
+    """A schedule's objection to its settings, as something the user can put right."""
+    try:
+        yield
+    except ValueError as error:
+        raise LabError(f"schedule: {error}") from None
+
+
 def advance(scheduler: LRScheduler, loss: Tensor) -> None:
     """One scheduler step; a loss is given to the schedules that look at it."""
     if isinstance(scheduler, autowarm.AdaptiveWarmup):
-        scheduler.step(loss)
+        with _explained():
+            scheduler.step(loss)
     else:
         scheduler.step()
 

@@ -1,7 +1,6 @@
 """The geometry in which an optimizer steps, known by its class."""
 
 import warnings
-from dataclasses import replace
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -50,7 +49,8 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
     if isinstance(optimizer, LMO):
         for group in optimizer.param_groups:
             if group.get("algorithm") != "adamw":
-                return replace(group["geometry"], radius=1.0)
+                geometry: Geometry = group["geometry"]
+                return geometry.at_radius(1.0)
     # A wrapper (a trainer's, or PyTorch's own for schedulers) may subclass: the nearest known class decides.
     for cls in type(optimizer).__mro__:
         name = cls.__name__
@@ -83,8 +83,8 @@ def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
     for group in optimizer.param_groups:
         own, measured = group.get("geometry"), geometry
         if isinstance(own, Geometry) and type(own) is type(geometry):
-            measured = replace(own, radius=geometry.radius)
-        counted.setdefault(measured, []).extend(p for p in group["params"] if p.ndim >= 2)
+            measured = own.at_radius(geometry.radius)
+        counted.setdefault(measured, []).extend(p for p in group["params"] if p.ndim >= 2 and p.requires_grad)
     if not any(counted.values()):
         total_kappa([], geometry)  # says what is missing
     return sum(total_kappa(matrices, measured) for measured, matrices in counted.items() if matrices)

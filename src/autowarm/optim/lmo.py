@@ -1,5 +1,6 @@
 """The one step all our optimizers take; a geometry and a momentum make it Muon, Lion, signSGD or normSGD."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
@@ -227,8 +228,8 @@ def _check_options(options: dict[str, Any]) -> None:
     if isinstance(lr, Tensor):
         if lr.numel() != 1:
             raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
-    elif not lr > 0:
-        raise ValueError(f"lr must be positive, got {lr}")
+    elif not (lr > 0 and math.isfinite(lr)):
+        raise ValueError(f"lr must be positive and finite, got {lr}")
     if options["capturable"] and not isinstance(lr, Tensor):
         raise ValueError(f"capturable needs lr as a tensor, which replays read; got the number {lr}")
     if not 0 <= options["momentum"] < 1:

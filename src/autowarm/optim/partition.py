@@ -1,6 +1,7 @@
 """Which tensors of a model are matrices, embeddings, output heads or vectors."""
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -11,7 +12,7 @@ __all__ = ["Parts", "partition"]
 # Names that output layers go by where a model does not say itself which layer that is.
 _HEADS = {"lm_head", "head", "heads", "output", "classifier", "fc_out", "embed_out"}
 # Tensors held outside any layer that look up or offset, and do not multiply: position and class tokens, bias tables.
-_LOOKED_UP = re.compile(r"embed|token|pos|table|bias", re.IGNORECASE)
+_LOOKED_UP = re.compile(r"(^|_)(pos|positions?|embeds?|embeddings?|tokens?|table|bias(es)?|bias_[kv])$", re.IGNORECASE)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 Named = tuple[str, Parameter]
@@ -26,7 +27,7 @@ class Parts:
         stacks: tensors of three or more dimensions held outside any layer, as experts keep them: (…, m, n).
         heads: the output layer's weight, where it is not tied to an embedding.
         embeddings: embedding tables (and heads tied to them), position and class tokens, bias tables.
-        vectors: everything of fewer than two dimensions.
+        vectors: everything of fewer than two dimensions, or with a single row or column.
     """
 
     matrices: list[Named] = field(default_factory=list)
@@ -40,7 +41,8 @@ def partition(model: nn.Module) -> Parts:
     """Sort a model's trained tensors by role.
 
     The output layer is the one the model names itself (transformers' ``get_output_embeddings``, timm's
-    ``get_classifier``), else a layer called lm_head, head, output, classifier or alike. Frozen tensors are left out.
+    ``get_classifier``), else the outermost layer called lm_head, head, output, classifier or alike, where there is just
+    one. Frozen tensors are left out.
 
     Raises:
         ValueError: nothing in the model requires a gradient.
@@ -58,14 +60,16 @@ def partition(model: nn.Module) -> Parts:
     }
     head_ids = _head_ids(model)
     parts = Parts()
+    seen: set[int] = set()
     for module_name, module in model.named_modules():
         for own_name, p in module.named_parameters(prefix=module_name, recurse=False):
             name = own_name.removeprefix(".")
-            if not p.requires_grad or any(p is q for _, q in _all(parts)):
+            if not p.requires_grad or id(p) in seen:
                 continue
+            seen.add(id(p))
             leaf = name.rsplit(".", 1)[-1]
             bare = not isinstance(module, (nn.Linear, *_CONVOLUTIONS))
-            if p.ndim < 2:
+            if p.ndim < 2 or (p.ndim == 2 and min(p.shape) == 1):
                 parts.vectors.append((name, p))
             elif id(p) in embedding_ids or (bare and _LOOKED_UP.search(leaf)):
                 parts.embeddings.append((name, p))
@@ -75,13 +79,9 @@ def partition(model: nn.Module) -> Parts:
                 parts.stacks.append((name, p))
             else:
                 parts.matrices.append((name, p))
-    if not _all(parts):
+    if not seen:
         raise ValueError(f"{type(model).__name__} has no tensor that requires a gradient: there is nothing to train")
     return parts
-
-
-def _all(parts: Parts) -> list[Named]:
-    return parts.matrices + parts.stacks + parts.heads + parts.embeddings + parts.vectors
 
 
 def _head_ids(model: nn.Module) -> set[int]:
@@ -90,8 +90,10 @@ def _head_ids(model: nn.Module) -> set[int]:
         layer = method() if callable(method) else None
         if isinstance(layer, nn.Linear):
             return {id(layer.weight)}
-    return {
-        id(module.weight)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and name.rsplit(".", 1)[-1] in _HEADS
-    }
+    by_depth: dict[int, list[nn.Linear]] = defaultdict(list)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and name.rsplit(".", 1)[-1] in _HEADS:
+            by_depth[name.count(".")].append(module)
+    # Layers of such a name further in, or one in every block, are hidden ones.
+    outermost = by_depth[min(by_depth)] if by_depth else []
+    return {id(outermost[0].weight)} if len(outermost) == 1 else set()

@@ -36,6 +36,7 @@ import sys, torch, numpy
 before = {name.partition(".")[0] for name in sys.modules}
 from autowarm import *
 import autowarm.geometry, autowarm.orthogonalize, autowarm.schedule, autowarm.optim, autowarm.theory
+import autowarm.smoothness
 third = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names) - {"autowarm"}
 # Lazily loaded parts of torch itself bring in what they find installed; none of it is ours.
 print(sorted(third & {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "yaml", "scipy"}))

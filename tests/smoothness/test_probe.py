@@ -340,3 +340,23 @@ def test_two_ranks_measure_the_same_as_one_process(tmp_path):
         assert same1, f"{kind}: the probe changed the weights"
         assert points0 == points1, kind
         np.testing.assert_allclose(points0, alone, rtol=2e-4, err_msg=kind)
+
+
+def test_gradients_of_an_earlier_step_are_found_out():
+    model = nn.Linear(3, 2)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    probe = Probe(model, opt, geometry="spectral")
+
+    def closure():
+        loss = model(torch.ones(4, 3)).square().mean()
+        loss.backward()
+        return loss
+
+    with probe(closure):
+        opt.step()
+    with pytest.raises(RuntimeError, match="an earlier step's are still there: call optimizer.zero_grad"):
+        probe.before(closure)
+    opt.zero_grad(set_to_none=False)
+    with probe(closure):
+        opt.step()
+    assert len(probe.points) == 2

@@ -97,3 +97,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
 def test_the_summary_lists_every_model():
     text = str(study(points(lambda x: 3 + x**2), 3.0))
     assert all(name in text for name in ("quadratic", "linear", "constant", "power", "R²", "f* = 3"))
+
+
+def test_a_constant_leaves_nothing_to_explain():
+    assert "nothing for the gap to explain" in study(points(lambda x: 3 + 0 * x, scale=0.0), target_loss=3.0).verdict

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..geometry import Geometry, MaxOverLayers, resolve
@@ -41,14 +42,17 @@ class Probe:
             Gradients must be reduced already, as DDP and FSDP2 do.
 
     The closure runs forward and backward on the *current* mini-batch, all of its micro-batches, and returns the mean
-    loss. It starts from gradients that are zero or None. Gradients must not be scaled, as they are by a GradScaler. A
-    model without any matrix is measured by its vectors.
+    loss. It starts from gradients that are zero or None. Gradients must not be scaled, as they are by a GradScaler. It
+    is run a second time after the step: keep out of it what must happen once, such as a scheduler's ``observe``.
+
+    A model without any matrix is measured by its vectors.
 
     Attributes:
         points: the measured `Point`s, in order.
 
     Raises:
         ValueError: ``every < 1``, or the optimizer's geometry is unknown; the message names the choices.
+        RuntimeError: at a probed step, gradients of an earlier one are still there.
 
     Example:
         >>> import torch
@@ -109,9 +113,14 @@ class Probe:
         if not probed:
             self._pending = None
             return closure()
+        params, measured, geometry = self._tensors()
+        if any(p.grad is not None and bool(_local(p.grad).any()) for p in params):
+            raise RuntimeError(
+                "a probed step starts from gradients of zero, and an earlier step's are still there: call "
+                "optimizer.zero_grad() before the probe runs the closure"
+            )
         generators = _generators()
         loss = closure()
-        params, measured, geometry = self._tensors()
         self._pending = _Pending(
             closure=closure,
             generators=generators,
@@ -253,3 +262,8 @@ def _set_generators(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if "cuda" in states:
         torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def _local(x: Tensor) -> Tensor:
+    """This rank's share of a DTensor; any other tensor as it is."""
+    return x.to_local() if isinstance(x, DTensor) else x

@@ -127,6 +127,8 @@ def study(
 
 
 def _verdict(found: Study) -> str:
+    if np.ptp(found.smoothness) == 0:
+        return "K is the same at every point: there is nothing for the gap to explain."
     quadratic, linear, bend = found.quadratic, found.linear, found.intervals[2]
     interval = f"95 % interval [{bend.low:.3g}, {bend.high:.3g}]"
     gain = f"R² {linear.r2:.3f} → {quadratic.r2:.3f}, AIC {-found.aic_gain:+.0f}"

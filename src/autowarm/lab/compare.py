@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 import time
 import traceback
@@ -98,13 +99,15 @@ def _run_all(runs: list[RunConfig], folders: dict[str, Path], workers: int, disp
     events: Any = context.Queue()
     stop = context.Event()
     failed: dict[str, str] = {}
-    with _environment(_WORKER_ENVIRONMENT):
+    with _environment(_WORKER_ENVIRONMENT), _noticing_interrupts() as interrupted:
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(events, stop))
         pending: dict[Future[dict[str, Any]], str] = {
             pool.submit(_work, run, folders[run.label]): run.label for run in runs
         }
         try:
             while pending:
+                if interrupted.is_set():
+                    raise KeyboardInterrupt
                 for event in _drain(events):
                     display.update(event.label, event.step, event.loss, event.lr, event.seconds)
                 for future in [future for future in pending if future.done()]:
@@ -139,6 +142,25 @@ def _drain(events: Any) -> Iterator[Event]:
 
 
 @contextmanager
+def _noticing_interrupts() -> Iterator[threading.Event]:
+    """Set at Ctrl-C. As an exception it can come up inside a destructor, where Python drops it."""
+    noticed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield noticed  # only the main thread may, and needs to, handle signals
+        return
+
+    def notice(*_: Any) -> None:
+        noticed.set()
+        signal.signal(signal.SIGINT, previous)  # a second one interrupts at once
+
+    previous = signal.signal(signal.SIGINT, notice)
+    try:
+        yield noticed
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """Environment variables for the children; workers are spawned as they are needed, so for as long as it runs."""
     before = {name: os.environ.get(name) for name in values}
@@ -160,8 +182,6 @@ _stop: Any = None
 
 
 def _start_worker(events: Any, stop: Any) -> None:
-    import signal
-
     global _events, _stop
     _events, _stop = events, stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means

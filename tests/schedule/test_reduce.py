@@ -15,7 +15,7 @@ from autowarm import AdaptiveWarmup, Lion
 
 SCENARIOS = ["plain", "nan", "missing", "settings", "steps", "skipped"]
 WORKER = """
-import json, math, sys
+import json, math, os, sys, time
 import torch
 import torch.distributed as dist
 from autowarm import AdaptiveWarmup, Lion
@@ -45,10 +45,13 @@ for scenario in scenarios:
     except RuntimeError as problem:
         error = str(problem)
     results[scenario] = {"rates": rates, "error": error, "switch": sched.warmup_steps}
-with open(f"{folder}/{rank}.json", "w") as file:
+with open(f"{folder}/{rank}.part", "w") as file:
     json.dump(results, file)
-dist.barrier()
-dist.destroy_process_group()
+os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.json")
+# A rank that leaves while the other is still reading from it can take it down: both wait, by no collective, and go.
+while not all(os.path.exists(f"{folder}/{r}.json") for r in (0, 1)):
+    time.sleep(0.02)
+os._exit(0)
 """
 
 

@@ -3,15 +3,15 @@
 A norm-constrained optimizer moves by a *linear minimisation oracle*: of all steps of unit norm it takes the one
 along which the loss falls fastest. Choosing the norm chooses the optimizer (paper, Table "optimizers"):
 
-====================  ==================  ================  =============  =====================
-geometry              norm ‖x‖            dual norm ‖g‖⋆    LMO(g)         κ of an m × n matrix
-====================  ==================  ================  =============  =====================
-`Spectral` (Muon)     largest σᵢ          Σ σᵢ              −U Vᵀ          min(m, n)
-`Sign` (signSGD,Lion) largest \\|entry\\|  Σ \\|entry\\|      −sign(g)       m·n
-`Frobenius` (normSGD) √Σ entry²           √Σ entry²         −g/‖g‖         1
-`Rows` (Scion)        largest ‖rowᵢ‖      Σ ‖rowᵢ‖          −rowᵢ/‖rowᵢ‖   m
-`Columns` (Scion)     largest ‖colⱼ‖      Σ ‖colⱼ‖          −colⱼ/‖colⱼ‖   n
-====================  ==================  ================  =============  =====================
+=======================  ===================  ===============  ===============  =====================
+geometry                 norm ‖x‖             dual norm ‖g‖⋆   LMO(g)           κ of an m × n matrix
+=======================  ===================  ===============  ===============  =====================
+`Spectral` (Muon)        largest σᵢ           Σ σᵢ             −U Vᵀ            min(m, n)
+`Sign` (signSGD, Lion)   largest abs(entry)   Σ abs(entry)     −sign(g)         m·n
+`Frobenius` (normSGD)    √Σ entry²            √Σ entry²        −g/‖g‖           1
+`Rows` (Scion)           largest ‖rowᵢ‖       Σ ‖rowᵢ‖         −rowᵢ/‖rowᵢ‖     m
+`Columns` (Scion)        largest ‖colⱼ‖       Σ ‖colⱼ‖         −colⱼ/‖colⱼ‖     n
+=======================  ===================  ===============  ===============  =====================
 
 A geometry measures one tensor. `MaxOverLayers` composes them into the norm of a whole model, the largest over its
 tensors; its dual is the sum and its κ is the sum.

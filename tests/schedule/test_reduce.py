@@ -13,7 +13,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 
-SCENARIOS = ["plain", "nan", "missing", "settings", "steps", "skipped"]
+SCENARIOS = ["plain", "nan", "missing", "settings", "steps", "skipped", "tensor", "tensor nan", "tensor steps"]
 WORKER = """
 import json, math, os, sys, time
 import torch
@@ -26,22 +26,22 @@ results = {}
 for scenario in scenarios:
     w = torch.nn.Parameter(torch.zeros(2, 2))
     w.grad = torch.ones(2, 2)
-    opt = Lion([w], lr=0.01)
-    sched = AdaptiveWarmup(opt, 60, div=50.0 if scenario == "settings" and rank else 100.0)
+    opt = Lion([w], lr=torch.tensor(0.01, dtype=torch.float64) if "tensor" in scenario else 0.01)
+    sched = AdaptiveWarmup(opt, 60, div=50.0 if scenario == "settings" and rank else 10.0)
     rates, error = [], None
     try:
         for t in range(40):
             loss = 1 + 9 * math.exp(-t / 20) + (0.3 if rank else -0.3) * math.sin(t)
-            if scenario == "nan" and rank and t % 3 == 0:
+            if "nan" in scenario and rank and t % 3 == 0:
                 loss = math.nan
-            if scenario == "steps" and rank and t == 5:
+            if "steps" in scenario and rank and t == 5:
                 sched.last_epoch += 1
             if not (scenario == "skipped" and rank and t == 5):
                 opt.step()
             if not (scenario == "missing" and rank):
                 sched.observe(loss, weight=1 + rank)
             sched.step()
-            rates.append(sched.get_last_lr()[0])
+            rates.append(float(sched.get_last_lr()[0]))
     except RuntimeError as problem:
         error = str(problem)
     results[scenario] = {"rates": rates, "error": error, "switch": sched.warmup_steps}
@@ -75,7 +75,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("scenario", ["plain", "nan", "missing"])
+@pytest.mark.parametrize("scenario", ["plain", "nan", "missing", "tensor", "tensor nan"])
 def test_rates_are_the_same_to_the_bit(scenario: str, ranks: list[dict[str, dict]]) -> None:
     a, b = ranks[0][scenario], ranks[1][scenario]
     assert a == b
@@ -97,7 +97,17 @@ def test_the_mean_is_weighted_over_ranks(ranks: list[dict[str, dict]]) -> None:
     assert ranks[0]["plain"]["rates"] == pytest.approx(rates, rel=1e-9)
 
 
-@pytest.mark.parametrize(("scenario", "what"), [("settings", "settings"), ("steps", "steps"), ("skipped", "steps")])
+def test_tensor_rates_are_those_of_float_ones(ranks: list[dict[str, dict]]) -> None:
+    for scenario in ("plain", "nan"):
+        found = ranks[0]["tensor" if scenario == "plain" else "tensor nan"]
+        assert found["rates"] == pytest.approx(ranks[0][scenario]["rates"], rel=1e-12)
+        assert found["switch"] == ranks[0][scenario]["switch"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "what"),
+    [("settings", "settings"), ("steps", "steps"), ("skipped", "steps"), ("tensor steps", "steps or settings")],
+)
 def test_ranks_that_disagree_fail_together(scenario: str, what: str, ranks: list[dict[str, dict]]) -> None:
     for seen in ranks:
         assert f"ranks disagree: AdaptiveWarmup has different {what}" in seen[scenario]["error"]

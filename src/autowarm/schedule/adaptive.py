@@ -1,26 +1,32 @@
 """The scheduler: a learning-rate warm-up that ends by itself, then a customary decay."""
 
 import math
-import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..geometry import Geometry, resolve
 from ..optim.known import geometry_of, kappa_of
+from .arguments import clean
 from .clock import UpdateClock
+from .device import DeviceRule, Notices
 from .profile import Profile
-from .reduce import Observation, reduce_observations
-from .rule import WarmupRule
+from .reduce import Observation, in_company, mark_of, reduce_observations
+from .rule import Rule
 from .shapes import Shape, decay_shape, warmup_shape
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from matplotlib.axes import Axes
+
+    from ..smoothness import Point, Probe
 
 __all__ = ["AdaptiveWarmup"]
 
@@ -30,9 +36,10 @@ _STATE_VERSION = 1
 class AdaptiveWarmup(LRScheduler):
     """Warm up by the loss, then decay over what is left of the run. There is no ``warmup_steps`` to choose.
 
-    During warm-up the rate is the larger of the paper's η(Δ) at the smoothed loss (see `Profile`) and a ramp that
-    reaches the peak after ``floor`` of the run. When the gap Δ = loss − f* has fallen below Δ', or the ramp is through,
-    the decay takes over, once and for good. The rate is in (0, lr] throughout and the first update uses lr/div.
+    During warm-up the rate is the larger of two: the paper's η(Δ) at the smoothed loss (see `Profile`), and a ramp in
+    time that reaches the peak after ``floor`` of the run. So it rises at once where the loss falls fast, and slowly but
+    surely where the loss lingers. When the gap Δ = loss − f* has fallen below Δ', or the ramp is through, the decay
+    takes over, once and for good. The rate is in (0, lr] throughout and the first update uses lr/div.
 
     Call ``step(loss)`` after ``optimizer.step()``. Called before it, in the order of the paper's Algorithm 1, it works
     the same and acts one update earlier. What counts as time is updates the optimizer really made: one that a
@@ -44,7 +51,8 @@ class AdaptiveWarmup(LRScheduler):
         target_loss: f*, about the loss the run will end at; None takes f(x0) − 0.7·|f(x0)|.
         geometry: the optimizer's norm, see `autowarm.geometry`; None asks `autowarm.optim.geometry_of`.
         kappa: κ; None takes the paper's, all matrices under ``geometry`` at radius 1.
-        div: how many times lower the rate starts, > 1.
+        div: how many times lower the rate starts, > 1. The paper's 100 wastes the first steps of a short run, and its
+            η(Δ) stays near lr/100 for most of the way.
         sigma_f2: σ_F², see `autowarm.schedule.calibrate`.
         peak_gap: Δ', the gap at which warm-up ends; None calibrates it at the first loss.
         warmup: "linear" or "cosine", the shape of the floor and of the calibration's target.
@@ -88,18 +96,18 @@ class AdaptiveWarmup(LRScheduler):
         target_loss: float | None = None,
         geometry: str | Geometry | None = None,
         kappa: float | None = None,
-        div: float = 100.0,
+        div: float = 10.0,
         sigma_f2: float = 1e3,
         peak_gap: float | None = None,
         warmup: str = "linear",
         decay: str | Shape = "cosine",
         final_ratio: float = 0.0,
-        floor: float | None = 0.2,
+        floor: float | None = 0.5,
         smoothing: float = 0.01,
         patience: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
-        clean = _clean(
+        given = clean(
             total_steps=total_steps,
             target_loss=target_loss,
             kappa=kappa,
@@ -111,13 +119,11 @@ class AdaptiveWarmup(LRScheduler):
             smoothing=smoothing,
             patience=patience,
         )
-        total_steps, kappa, peak_gap = clean["total_steps"], clean["kappa"], clean["peak_gap"]
+        total_steps, kappa, peak_gap = given["total_steps"], given["kappa"], given["peak_gap"]
         self.total_steps = total_steps
-        self.final_ratio = clean["final_ratio"]
-        self.patience = clean["patience"]
+        self.patience = given["patience"]
         self.process_group = process_group
         shapes = warmup_shape(warmup), decay_shape(decay)
-        self._decay = shapes[1]
         if geometry is not None:
             geometry = resolve(geometry)
         if kappa is None and peak_gap is None:
@@ -131,25 +137,29 @@ class AdaptiveWarmup(LRScheduler):
             "lr": peak_rates[0],
             "kappa": kappa,
             "target": shapes,
-            "floor_steps": None if clean["floor"] is None else clean["floor"] * total_steps,
-            "window": max(1.0, clean["smoothing"] * total_steps),
-            **{name: clean[name] for name in ("div", "sigma_f2", "target_loss", "peak_gap")},
+            "total_steps": total_steps,
+            "final_ratio": given["final_ratio"],
+            "floor_steps": None if given["floor"] is None else given["floor"] * total_steps,
+            "window": max(1.0, given["smoothing"] * total_steps),
+            **{name: given[name] for name in ("div", "sigma_f2", "target_loss", "peak_gap")},
         }
-        self._rule = WarmupRule(**self._rule_arguments)
+        self._rule = Rule(**self._rule_arguments)
+        # Where the rates are tensors, the rule goes on beside them from the first finite loss on.
+        self._beside: DeviceRule | None = None
         # What a resumed run must share with the saved one.
         self._settings: dict[str, Any] = {
             "optimizer": type(optimizer).__name__,
             "geometry": None if geometry is None else repr(geometry),
             "warmup": warmup,
             "decay": decay if isinstance(decay, str) else getattr(decay, "__qualname__", type(decay).__name__),
-            **{name: value for name, value in clean.items() if name != "patience"},
+            **{name: value for name, value in given.items() if name != "patience"},
             "kappa": kappa,
         }
-        self._warmup_steps = 0
-        self._share = self._rule.share
+        self._mark = mark_of(self._settings)
         self._pending: list[Observation] = []
         self._failures = 0
         self._said: set[str] = set()
+        self._probe: Probe | None = None
         self._clock = UpdateClock(optimizer)
         super().__init__(optimizer)
 
@@ -159,7 +169,7 @@ class AdaptiveWarmup(LRScheduler):
 
         Args:
             optimizer, total_steps, target_loss: see the class.
-            options: any other argument of the class but ``floor`` and ``smoothing``.
+            options: any other argument of the class but ``floor`` and ``smoothing``; ``div`` is 100 if not given.
 
         Example:
             >>> import torch
@@ -171,24 +181,27 @@ class AdaptiveWarmup(LRScheduler):
             raise ValueError("Algorithm 1 needs target_loss, its f*: about the loss that the run will end at")
         if given := sorted(options.keys() & {"floor", "smoothing"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
-        return cls(optimizer, total_steps, target_loss=target_loss, floor=None, smoothing=0.0, **options)
+        return cls(
+            optimizer, total_steps, target_loss=target_loss, floor=None, smoothing=0.0, **{"div": 100.0, **options}
+        )
 
     # What users read.
 
     @property
     def phase(self) -> str:
-        """ "warmup" or "decay"."""
-        return "decay" if self._rule.ended_by else "warmup"
+        """ "warmup" or "decay". Where the rates are tensors, reading this or what follows waits for the device."""
+        return "decay" if self._current().ended_by else "warmup"
 
     @property
     def ended_by(self) -> str | None:
         """What ended the warm-up: "gap" (the gap fell below Δ') or "floor"; None while it lasts."""
-        return self._rule.ended_by
+        return self._current().ended_by
 
     @property
     def warmup_steps(self) -> int:
         """How many updates were made, so far or in all, at warm-up rates."""
-        return self._warmup_steps if self._rule.ended_by else self.last_epoch
+        rule = self._current()
+        return rule.warmup_steps if rule.ended_by else self.last_epoch
 
     @property
     def profile(self) -> Profile | None:
@@ -214,7 +227,47 @@ class AdaptiveWarmup(LRScheduler):
 
         if self.profile is None:
             raise RuntimeError("there is no profile to draw before the first finite loss")
-        return plot_profile(self.profile, self._rule.fstar, rate=self._share * self.profile.lr, ax=ax)
+        return plot_profile(self.profile, self._rule.fstar, rate=self._current().share * self.profile.lr, ax=ax)
+
+    def probe(self, closure: "Callable[[], Tensor]", model: nn.Module) -> "AbstractContextManager[Tensor]":
+        """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
+
+        ``with sched.probe(closure, model) as loss: optimizer.step()``, in place of the forward and backward pass. The
+        rates do not depend on it: it is for looking at a run, see `autowarm.smoothness.Probe`, which does the work. It
+        costs one more forward and backward pass and leaves training undisturbed.
+
+        Args:
+            closure: runs forward and backward on the current mini-batch and returns the loss.
+            model: what is trained.
+
+        Example:
+            >>> import torch
+            >>> from autowarm import AdaptiveWarmup, Lion
+            >>> _ = torch.manual_seed(0)
+            >>> model = torch.nn.Linear(4, 2)
+            >>> opt = Lion(model.parameters(), lr=1e-2)
+            >>> sched = AdaptiveWarmup(opt, total_steps=10)
+            >>> x = torch.randn(8, 4)
+            >>> def closure():
+            ...     loss = model(x).square().mean()
+            ...     loss.backward()
+            ...     return loss
+            >>> with sched.probe(closure, model) as loss:
+            ...     opt.step()
+            >>> sched.step(loss)
+            >>> sched.points[0].best_rate > 0
+            True
+        """
+        from ..smoothness import Probe
+
+        if self._probe is None or self._probe.model is not model:
+            self._probe = Probe(model, self.optimizer, process_group=self.process_group)
+        return self._probe(closure)
+
+    @property
+    def points(self) -> "list[Point]":
+        """What `probe` has measured, in order."""
+        return [] if self._probe is None else self._probe.points
 
     # The step.
 
@@ -248,7 +301,8 @@ class AdaptiveWarmup(LRScheduler):
 
     def get_lr(self) -> list[float | Tensor]:
         """The rates for the next update: each group's peak rate times one common share."""
-        return [base * self._share for base in self.base_lrs]
+        share = self._rule.share if self._beside is None else self._beside.share
+        return [base * share for base in self.base_lrs]
 
     def _initial_step(self) -> None:
         self._step_count = 1
@@ -269,45 +323,60 @@ class AdaptiveWarmup(LRScheduler):
             observations = []  # a skipped update counts neither as a step nor as an observation
         # Every rank comes here at every call: one that skipped an update alone is found out instead of waited for.
         updates = self.last_epoch + (tick or 0)
-        loss = reduce_observations(observations, self.process_group, (updates, self._settings))
+        if self._beside is None:
+            loss = reduce_observations(observations, self.process_group, (updates, self._settings))
+        else:
+            notices = self._beside.advance(updates, observations, self.process_group, self._mark)
         if tick is None:
             return
         self.last_epoch = updates
-        self._rule.updates = updates
-        self._judge(loss)
-        if not self._rule.ended_by and loss is not None and math.isfinite(loss):
-            self._rule.observe(loss)
-            self._share = self._rule.share
-            if self._rule.ended_by:
-                self._warmup_steps = self.last_epoch
-        if self._rule.ended_by:
-            self._share = self._decay_share()
+        if self._beside is None:
+            self._judge(loss)
+            self._rule.advance(updates, loss)
+        else:
+            self._listen(notices, bool(observations))
         self._check_horizon()
-        self._write(self.get_lr())
+        if self._beside is not None and all(isinstance(group["lr"], Tensor) for group in self.optimizer.param_groups):
+            self._write_from_device(self._beside.share)
+        else:
+            self._write(self.get_lr())
+            self._settle()
 
-    def _decay_share(self) -> float:
-        left = self.total_steps - self._warmup_steps
-        # Update T has the decay's last value; past T it stays there.
-        gone = min(self.last_epoch - self._warmup_steps, left - 1)
-        kept = float(self._decay(max(0, gone) / max(1, left)))
-        return self.final_ratio + (1.0 - self.final_ratio) * kept
+    def _settle(self) -> None:
+        """Take the rule to where the rates are."""
+        lr = self.optimizer.param_groups[0]["lr"]
+        if isinstance(lr, Tensor):
+            if self._beside is None and self._rule.started:
+                self._beside = DeviceRule(self._rule, lr.device)
+        elif self._beside is not None:
+            self._rule, self._beside = self._beside.write_back(), None
+
+    def _current(self) -> Rule:
+        """The rule as it stands now."""
+        return self._rule if self._beside is None else self._beside.write_back()
 
     def _restart(self) -> None:
         self.last_epoch = 0
-        self._rule = WarmupRule(**self._rule_arguments)
-        self._share = self._rule.share
-        self._warmup_steps = 0
+        self._rule, self._beside = Rule(**self._rule_arguments), None
         self._failures = 0
         self._pending = []
         self._clock.restart()
         self._write(self.get_lr())
 
+    def _write_from_device(self, share: Tensor) -> None:
+        """`_write(get_lr())` in as few operators as it takes."""
+        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            torch.mul(base, share, out=group["lr"])
+        self._last_lr = [group["lr"].clone() for group in self.optimizer.param_groups]
+
     def _write(self, rates: Sequence[float | Tensor]) -> None:
-        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = float(rate)
+            elif isinstance(rate, Tensor):
+                group["lr"].copy_(rate)
             else:
-                group["lr"] = lr
+                group["lr"].fill_(rate)
         self._last_lr = [
             group["lr"].clone() if isinstance(group["lr"], Tensor) else group["lr"]
             for group in self.optimizer.param_groups
@@ -318,20 +387,34 @@ class AdaptiveWarmup(LRScheduler):
     def _judge(self, loss: float | None) -> None:
         if loss is None:
             if not self._rule.ended_by:
-                self._warn_once(
-                    "unobserved",
-                    "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or "
-                    "observe(loss) before step()",
-                )
+                self._warn_unobserved()
             return
-        if math.isfinite(loss):
-            self._failures = 0
-            return
-        self._failures += 1
+        self._failures = 0 if math.isfinite(loss) else self._failures + 1
+        self._judge_failures(f"was {loss} at step {self.last_epoch}")
+
+    def _listen(self, notices: Notices, observed: bool) -> None:
+        """What the device has told meanwhile; it may be some steps old."""
+        if notices.disagree:
+            raise RuntimeError(
+                f"ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
+                f"{self.last_epoch}; this rank's are {self._settings}"
+            )
+        if not (observed or notices.ended_at is not None or in_company(self.process_group)):
+            self._warn_unobserved()
+        self._failures = notices.failures
+        self._judge_failures(f"was not finite at or shortly before step {self.last_epoch}")
+
+    def _warn_unobserved(self) -> None:
         self._warn_once(
-            "nonfinite",
-            f"the loss was {loss} at step {self.last_epoch}: it is left out, and the step counts (said once)",
+            "unobserved",
+            "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or observe(loss) "
+            "before step()",
         )
+
+    def _judge_failures(self, what: str) -> None:
+        if not self._failures:
+            return
+        self._warn_once("nonfinite", f"the loss {what}: it is left out, and the step counts (said once)")
         if self.patience is not None and self._failures >= self.patience:
             raise RuntimeError(
                 f"the loss was not finite {self._failures} times in a row, up to step {self.last_epoch}: the run has "
@@ -341,7 +424,7 @@ class AdaptiveWarmup(LRScheduler):
     def _check_horizon(self) -> None:
         # After the last update, or, in the order of Algorithm 1, on the call before it.
         calls = self.last_epoch + self._clock.ahead
-        if calls >= self.total_steps and not self._rule.ended_by:
+        if calls == self.total_steps and not self._current().ended_by:
             if self.profile is None:
                 why = "no finite loss was observed. Call step(loss) with the loss of each update"
             elif self._rule.floor_steps is not None:
@@ -358,13 +441,13 @@ class AdaptiveWarmup(LRScheduler):
     def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._said:
             self._said.add(kind)
-            warnings.warn(message, stacklevel=5)
+            warnings.warn(message, stacklevel=6)
 
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on to the bit, as plain numbers and text."""
-        rule = self._rule
+        rule = self._current()
         return {
             "version": _STATE_VERSION,
             "settings": dict(self._settings),
@@ -373,8 +456,6 @@ class AdaptiveWarmup(LRScheduler):
             "base_lrs": [float(lr) for lr in self.base_lrs],
             "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
             "pending": [[float(seen.loss), seen.weight] for seen in self._pending],
-            "share": self._share,
-            "warmup_steps": self._warmup_steps,
             "failures": self._failures,
             "said": sorted(self._said),
             "clock": self._clock.state_dict(),
@@ -406,53 +487,13 @@ class AdaptiveWarmup(LRScheduler):
         for i, lr in enumerate(state_dict["base_lrs"]):
             base = self.base_lrs[i]
             self.base_lrs[i] = base.new_tensor(lr).reshape(base.shape) if isinstance(base, Tensor) else lr
-        self._share = state_dict["share"]
-        self._warmup_steps = state_dict["warmup_steps"]
         self._failures = state_dict["failures"]
         self._said = set(state_dict["said"])
         self._clock.load_state_dict(state_dict["clock"])
         self._rule_arguments["lr"] = state_dict["base_lrs"][0]
-        self._rule = WarmupRule(**self._rule_arguments)
+        self._rule, self._beside = Rule(**self._rule_arguments), None
         self._rule.load_state_dict(state_dict["rule"])
+        self._settle()
         self._pending = [Observation(loss, weight) for loss, weight in state_dict["pending"]]
         # The rates as they were, not as we would set them: another scheduler may be at work on them, too.
         self._write(state_dict["rates"])
-
-
-def _clean(**given: Any) -> dict[str, Any]:
-    """The arguments as plain numbers; ValueError for the first that is none or is out of range."""
-
-    def whole(x: Any) -> int:
-        if isinstance(x, bool):
-            raise TypeError
-        return operator.index(x)
-
-    def positive(x: float) -> bool:
-        return x > 0 and math.isfinite(x)
-
-    rules: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
-        "total_steps": (whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
-        "target_loss": (float, math.isfinite, "must be finite"),
-        "kappa": (float, positive, "must be positive and finite"),
-        "div": (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
-        "sigma_f2": (float, positive, "must be positive and finite"),
-        "peak_gap": (float, positive, "must be positive and finite"),
-        "final_ratio": (float, lambda x: 0 <= x <= 1, "must be in [0, 1]"),
-        "floor": (float, lambda x: 0 < x <= 1, "is a share of the run, in (0, 1], or None"),
-        "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
-        "patience": (whole, lambda x: x >= 1, "must be at least 1, or None"),
-    }
-    optional = {"target_loss", "kappa", "peak_gap", "floor", "patience"}
-    clean: dict[str, Any] = {}
-    for name, value in given.items():
-        convert, holds, need = rules[name]
-        if value is None and name in optional:
-            clean[name] = None
-            continue
-        try:
-            clean[name] = convert(value)
-        except (TypeError, ValueError):
-            raise ValueError(f"{name} {need}, got {value!r}") from None
-        if not holds(clean[name]):
-            raise ValueError(f"{name} {need}, got {value!r}")
-    return clean

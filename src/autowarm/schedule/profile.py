@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 __all__ = ["Profile"]
@@ -80,7 +81,7 @@ class Profile:
     def __call__(self, gap: Gap) -> Gap:
         if isinstance(gap, Tensor):
             gap = gap if gap.is_floating_point() else gap.float()
-            return gap.new_tensor(self.lr) / (1.0 + self._excess(gap.clamp(min=0.0)))
+            return torch.full_like(gap, self.lr) / (1.0 + self._excess(gap.clamp(min=0.0)))
         if isinstance(gap, np.ndarray):
             with np.errstate(divide="ignore"):
                 return self.lr / (1.0 + self._excess(np.maximum(gap, 0.0)))

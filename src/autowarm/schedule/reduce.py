@@ -4,18 +4,16 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Observation", "reduce_observations"]
+__all__ = ["Observation", "in_company", "mark_of", "reduce_observations"]
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(NamedTuple):
     """One micro-batch's loss, still on its device, and its weight."""
 
     loss: Tensor | float
@@ -52,6 +50,16 @@ class Observation:
         return cls(loss, weight, traced)
 
 
+def in_company(group: dist.ProcessGroup | None) -> bool:
+    """Whether other ranks take part; None is all ranks, where `torch.distributed` is in use."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
+
+
+def mark_of(settings: dict[str, Any]) -> float:
+    """A number that tells settings apart, for ranks to compare; exact in float32."""
+    return float(zlib.crc32(json.dumps(settings, sort_keys=True).encode()) & 0xFFFFFF)
+
+
 def reduce_observations(
     observations: Sequence[Observation], group: dist.ProcessGroup | None, agreed: tuple[int, dict[str, Any]]
 ) -> float | None:
@@ -76,7 +84,7 @@ def reduce_observations(
         elif seen.weight:
             total += seen.weight * loss
             weight += seen.weight
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+    if in_company(group):
         total, weight, bad = _over_ranks(total, weight, bad, group, agreed)
     if weight > 0:
         return total / weight
@@ -87,10 +95,9 @@ def _over_ranks(
     total: float, weight: float, bad: float, group: dist.ProcessGroup | None, agreed: tuple[int, dict[str, Any]]
 ) -> tuple[float, float, float]:
     step, settings = agreed
-    print_of_settings = float(zlib.crc32(json.dumps(settings, sort_keys=True).encode()))
     nccl = "nccl" in str(dist.get_backend(group))
     device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
-    mine = torch.tensor([total, weight, bad, float(step), print_of_settings], dtype=torch.float64, device=device)
+    mine = torch.tensor([total, weight, bad, float(step), mark_of(settings)], dtype=torch.float64, device=device)
     everyone = torch.empty((dist.get_world_size(group), mine.numel()), dtype=mine.dtype, device=device)
     dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=group)
     rows = everyone.tolist()

@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import torch
+from torch import Tensor
 
 __all__ = ["DECAYS", "KINKS", "WARMUPS", "Shape", "decay_shape", "warmup_shape"]
 
-# Takes and returns a float, or an array element by element.
+# Takes and returns a float, or an array or tensor element by element.
 Shape = Callable
 
 # WSD falls over this last share of its way; the paper's ablation names the schedule, its source the value.
@@ -25,6 +27,8 @@ def linear(p):  # type: ignore[no-untyped-def]
 
 def cosine(p):  # type: ignore[no-untyped-def]
     """(1 + cos πp)/2, written cos²(πp/2), which keeps its relative precision near p = 1."""
+    if isinstance(p, Tensor):
+        return torch.cos(0.5 * math.pi * p) ** 2
     return math.cos(0.5 * math.pi * p) ** 2 if isinstance(p, float) else np.cos(0.5 * np.pi * p) ** 2
 
 
@@ -32,11 +36,15 @@ def wsd(p):  # type: ignore[no-untyped-def]
     """Warm-up, stable, decay: 1, then linear to 0 over the last `WSD_FALL`."""
     if isinstance(p, float):
         return min(1.0, (1.0 - p) / WSD_FALL)
+    if isinstance(p, Tensor):
+        return ((1.0 - p) / WSD_FALL).clamp(max=1.0)
     return np.minimum(1.0, (1.0 - p) / WSD_FALL)
 
 
 def wso(p):  # type: ignore[no-untyped-def]
     """Warm-up, stable, only: 1."""
+    if isinstance(p, Tensor):
+        return torch.ones_like(p)
     return 1.0 if isinstance(p, float) else np.ones_like(p)
 
 

@@ -1,0 +1,56 @@
+"""A scheduler to try, and a training loop around it."""
+
+import io
+import math
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm import AdaptiveWarmup, Lion
+
+PEAK = 0.01
+
+
+def make_optimizer(lr: float | torch.Tensor = PEAK) -> Lion:
+    p = nn.Parameter(torch.zeros(4, 4))
+    p.grad = torch.ones(4, 4)
+    return Lion([p], lr=lr)
+
+
+def falling(start: float = 10.0, end: float = 1.0, pace: float = 30.0) -> Callable[[int], float]:
+    return lambda t: end + (start - end) * math.exp(-t / pace)
+
+
+def run(
+    scheduler: torch.optim.lr_scheduler.LRScheduler,
+    losses: Callable[[int], float],
+    steps: Iterable[int],
+    order: str = "after",
+) -> list[float]:
+    """Train; returns the rate of every update."""
+    opt, rates = scheduler.optimizer, []
+    for t in steps:
+        if order == "before":
+            scheduler.step(torch.tensor(losses(t), dtype=torch.float64))
+        rates.append(float(opt.param_groups[0]["lr"]))
+        opt.step()
+        if order == "after":
+            scheduler.step(torch.tensor(losses(t), dtype=torch.float64))
+    return rates
+
+
+MODES = {
+    "default": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **kw),
+    "paper": lambda opt, T, **kw: AdaptiveWarmup.paper(opt, T, **({"target_loss": 0.5, "peak_gap": 4.0} | kw)),
+    "no floor": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **({"floor": None, "peak_gap": 4.0} | kw)),
+}
+every_mode = pytest.mark.parametrize("make", MODES.values(), ids=MODES)
+
+
+def saved(scheduler: AdaptiveWarmup) -> dict:
+    buffer = io.BytesIO()
+    torch.save(scheduler.state_dict(), buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)

@@ -1,0 +1,99 @@
+"""What is refused, and with which words."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from schedule_runs import falling, make_optimizer, run, saved
+from torch import nn
+
+from autowarm import AdaptiveWarmup
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"total_steps": 0}, "total_steps must be a whole number ≥ 1, got 0"),
+        ({"total_steps": 10.5}, "total_steps must be a whole number ≥ 1, got 10.5"),
+        ({"div": 1.0}, "div must be greater than 1 and finite, got 1.0"),
+        ({"sigma_f2": 0.0}, "sigma_f2 must be positive and finite, got 0.0"),
+        ({"kappa": -1.0}, "kappa must be positive and finite, got -1.0"),
+        ({"peak_gap": 0.0}, "peak_gap must be positive and finite, got 0.0"),
+        ({"target_loss": math.nan}, "target_loss must be finite, got nan"),
+        ({"final_ratio": 1.5}, r"final_ratio must be in \[0, 1\], got 1.5"),
+        ({"floor": 2.0}, r"floor is a share of the run, in \(0, 1\], or None, got 2.0"),
+        ({"floor": 0.0}, r"floor is a share of the run, in \(0, 1\], or None, got 0.0"),
+        ({"div": "x"}, "div must be greater than 1 and finite, got 'x'"),
+        ({"total_steps": True}, "total_steps must be a whole number ≥ 1, got True"),
+        ({"smoothing": 1.0}, r"smoothing is a share of the run, in \[0, 1\), got 1.0"),
+        ({"patience": 0}, "patience must be at least 1, or None, got 0"),
+        ({"warmup": "quadratic"}, "unknown warmup 'quadratic'"),
+        ({"decay": "exponential"}, "unknown decay 'exponential'"),
+        ({"geometry": "spektral"}, "unknown geometry 'spektral'"),
+    ],
+)
+def test_bad_arguments(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AdaptiveWarmup(make_optimizer(), **({"total_steps": 10} | arguments))
+
+
+def test_a_peak_rate_of_zero() -> None:
+    opt = torch.optim.SGD([nn.Parameter(torch.zeros(2, 2))], lr=0.0)
+    with pytest.raises(ValueError, match=r"every group's lr must be positive and finite, got \[0.0\]"):
+        AdaptiveWarmup(opt, 10, geometry="frobenius")
+
+
+def test_an_unknown_optimizer_names_the_choices() -> None:
+    opt = torch.optim.SGD([nn.Parameter(torch.zeros(2, 2))], lr=0.1)
+    with pytest.raises(ValueError, match="pass geometry='spectral', 'sign', 'frobenius'.*or pass kappa="):
+        AdaptiveWarmup(opt, 10)
+    AdaptiveWarmup(opt, 10, kappa=10.0)
+    AdaptiveWarmup(opt, 10, peak_gap=1.0)  # neither needs a geometry
+    AdaptiveWarmup(opt, 10, geometry="frobenius")
+
+
+@pytest.mark.parametrize("loss", [0.5, 0.2])
+def test_a_first_loss_that_is_not_above_the_target(loss: float) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10, target_loss=0.5)
+    scheduler.optimizer.step()
+    with pytest.raises(ValueError, match=rf"f\(x0\) = {loss} is not above the target loss f\* = 0.5"):
+        scheduler.step(loss)
+
+
+def test_a_peak_gap_beyond_the_first_gap() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10, target_loss=0.5, peak_gap=3.0)
+    with pytest.raises(ValueError, match="peak_gap must lie between 0 and the first gap 1.5, got 3.0"):
+        scheduler.step(2.0)
+
+
+@pytest.mark.parametrize("epoch", [0, 3, True])
+@pytest.mark.parametrize("method", ["step", "observe"])
+def test_an_epoch_is_no_loss(epoch: int, method: str) -> None:
+    with pytest.raises(TypeError, match=rf"a loss, not an epoch, is needed, and got the int {epoch}"):
+        getattr(AdaptiveWarmup(make_optimizer(), 10), method)(epoch)
+
+
+def test_algorithm_1_needs_its_target_and_has_no_floor() -> None:
+    with pytest.raises(ValueError, match="Algorithm 1 needs target_loss"):
+        AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=None)
+    with pytest.raises(TypeError, match="Algorithm 1 has no floor"):
+        AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, floor=0.5)
+
+
+def test_numbers_of_other_libraries_are_plain_ones() -> None:
+    scheduler = AdaptiveWarmup(
+        make_optimizer(), np.int64(20), div=np.float32(50), target_loss=torch.tensor(0.5), floor=np.float64(0.5)
+    )
+    run(scheduler, falling(), range(3))
+    assert saved(scheduler) == scheduler.state_dict()
+
+
+def test_bad_observations() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10)
+    with pytest.raises(ValueError, match=r"a loss has one element, got a tensor of shape \(3,\)"):
+        scheduler.observe(torch.ones(3))
+    with pytest.raises(TypeError, match="a loss is a number or a one-element tensor, got list"):
+        scheduler.observe([1.0])
+    with pytest.raises(ValueError, match="weight must be finite and not negative, got -1.0"):
+        scheduler.observe(1.0, weight=-1)

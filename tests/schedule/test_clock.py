@@ -1,0 +1,99 @@
+"""Time is the updates the optimizer made."""
+
+import copy
+import gc
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from schedule_runs import PEAK, every_mode, falling, make_optimizer, run
+from torch import nn
+
+from autowarm import AdaptiveWarmup, Lion
+
+
+def test_a_skipped_update_counts_neither_as_step_nor_as_observation() -> None:
+    """A real GradScaler whose first scale overflows, then one overflow in the middle."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    opt = Lion(model.parameters(), lr=PEAK)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    scheduler = AdaptiveWarmup(opt, 100)
+    seen, updates = [], 0
+    for t in range(20):
+        opt.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        scaler.scale(loss).backward()
+        overflow = t in (0, 1, 7)
+        if overflow:
+            model.weight.grad[0, 0] = math.inf
+        scaler.step(opt)
+        scaler.update()
+        updates += not overflow
+        before = scheduler.get_last_lr(), scheduler.last_epoch
+        scheduler.step(loss)
+        # Before the first update ever, a loss may be taken: Algorithm 1's order looks the same. It moves nothing.
+        if overflow:
+            assert (scheduler.get_last_lr(), scheduler.last_epoch) == (pytest.approx(before[0]), before[1])
+        seen.append(scheduler.last_epoch)
+    assert seen[-1] == updates == 17
+
+
+def test_updates_skipped_before_the_first_one_do_not_count_even_if_gradients_are_gone() -> None:
+    opt = make_optimizer()
+    scheduler = AdaptiveWarmup(opt, 20)
+    x = torch.ones(1, requires_grad=True)
+    for _ in range(6):
+        opt.zero_grad()
+        scheduler.step((5.0 * x).sum())  # the scaler skipped all of these
+    assert (scheduler.last_epoch, scheduler.get_last_lr()) == (0, [pytest.approx(PEAK / 10)])
+
+
+@every_mode
+def test_a_copy_goes_on_alike(make: Callable) -> None:
+    scheduler = make(make_optimizer(), 100)
+    run(scheduler, falling(), range(7))
+    twin = copy.deepcopy((scheduler.optimizer, scheduler))[1]
+    more = range(7, 100)
+    assert run(twin, falling(), more) == run(scheduler, falling(), more)
+
+
+def test_a_scheduler_that_is_gone_no_longer_watches() -> None:
+    opt = make_optimizer()
+    for _ in range(5):
+        AdaptiveWarmup(opt, 10)
+        gc.collect()
+    assert len(opt._optimizer_step_post_hooks) <= 1
+
+
+def test_a_dry_run_without_gradients_advances() -> None:
+    opt = Lion([nn.Parameter(torch.zeros(3, 3))], lr=PEAK)
+    scheduler = AdaptiveWarmup(opt, 30)
+    rates = []
+    for t in range(30):
+        scheduler.step(falling()(t))
+        rates.append(scheduler.get_last_lr()[0])
+    assert rates[0] == pytest.approx(PEAK / 10)
+    assert max(rates) == PEAK
+    assert scheduler.phase == "decay"
+
+
+def test_replayed_updates_are_counted_for_capturable_optimizers() -> None:
+    opt = make_optimizer()
+    opt.param_groups[0]["capturable"] = True
+    scheduler = AdaptiveWarmup(opt, 30)
+    for t in range(10):
+        scheduler.step(falling()(t))  # the graph's replay made the update, and no Python saw it
+    assert scheduler.last_epoch == 10
+
+
+def test_past_the_horizon_the_rate_stays() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 20, final_ratio=0.1)
+    run(scheduler, falling(), range(20))
+    last = scheduler.get_last_lr()
+    scheduler.optimizer.step()
+    with pytest.warns(UserWarning, match="more than total_steps=20"):
+        scheduler.step(1.0)
+    assert scheduler.get_last_lr() == last
+    assert last[0] >= 0.1 * PEAK

@@ -1,0 +1,237 @@
+"""The rule on tensors against its plain reference, and that it never waits."""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedule_runs import PEAK, every_mode, falling, make_optimizer, run, saved
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autowarm import AdaptiveWarmup
+
+# On a GPU each of these makes the host wait for the device.
+WAITS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::allclose"}
+
+
+def tensor_rate() -> torch.Tensor:
+    return torch.tensor(PEAK, dtype=torch.float64)
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operators that would wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = func._schema.name
+        if name in WAITS:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+losses = st.one_of(
+    st.floats(0.01, 20.0), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -3.0, 1e6, 1e300]), st.none()
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    first=st.floats(0.5, 20.0),
+    rest=st.lists(st.tuples(losses, st.sampled_from([1.0, 0.25, 8.0])), min_size=1, max_size=40),
+    mode=st.sampled_from(
+        [
+            {},
+            {"floor": None, "peak_gap": 0.1},
+            {"floor": 0.3, "smoothing": 0.0, "decay": "wsd"},
+            {"floor": 1.0, "smoothing": 0.2, "warmup": "cosine", "final_ratio": 0.1, "decay": "linear"},
+            {"div": 100.0, "decay": "wso"},
+        ]
+    ),
+    order=st.sampled_from(["after", "before"]),
+)
+def test_as_the_plain_reference(first: float, rest: list, mode: dict, order: str) -> None:
+    plain = AdaptiveWarmup(make_optimizer(), 30, patience=None, **mode)
+    beside = AdaptiveWarmup(make_optimizer(tensor_rate()), 30, patience=None, **mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for loss, weight in [(first, 1.0), *rest]:
+            for scheduler in (plain, beside):
+                if order == "after":
+                    scheduler.optimizer.step()
+                if loss is not None:
+                    scheduler.observe(torch.tensor(loss, dtype=torch.float64), weight)
+                scheduler.step()
+                if order == "before":
+                    scheduler.optimizer.step()
+            assert float(beside.get_last_lr()[0]) == pytest.approx(plain.get_last_lr()[0], rel=1e-12, abs=0)
+            assert (beside.phase, beside.ended_by) == (plain.phase, plain.ended_by)
+            assert beside.warmup_steps == plain.warmup_steps
+    a, b = beside.state_dict()["rule"], plain.state_dict()["rule"]
+    assert {k: v if isinstance(v, str | None) else pytest.approx(v, rel=1e-12) for k, v in b.items()} == a
+
+
+@every_mode
+@pytest.mark.parametrize("order", ["after", "before"])
+def test_only_the_first_loss_and_the_last_step_wait(make: Callable, order: str) -> None:
+    opt = make_optimizer(tensor_rate())
+    T = 60
+    scheduler = make(opt, T)
+
+    def step(t: int) -> None:
+        loss = torch.tensor(math.nan if t in (7, 30) else falling()(t), dtype=torch.float64)
+        with warnings.catch_warnings(), Waits() as waits:
+            warnings.simplefilter("ignore")
+            scheduler.observe(loss, weight=2.0)
+            scheduler.step()
+        waited.append(len(waits.found))
+
+    waited: list[int] = []
+    for t in range(T):
+        if order == "before":
+            step(t)
+        opt.step()
+        if order == "after":
+            step(t)
+    assert sum(waited[1:-1]) == 0
+    assert waited[0] > 0  # the calibration: the mode does see what waits
+
+
+def test_a_float_rate_does_wait() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10)
+    scheduler.optimizer.step()
+    with Waits() as waits:
+        scheduler.step(torch.tensor(3.0))
+    assert waits.found
+
+
+def test_a_compiled_update_is_compiled_once() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    w = torch.nn.Parameter(torch.zeros(4, 4))
+    opt = torch.optim.AdamW([w], lr=torch.tensor(PEAK))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scheduler = AdaptiveWarmup(opt, 30, geometry="sign")
+    counter = CompileCounter()
+    torch._dynamo.reset()
+
+    @torch.compile(backend=counter)
+    def update() -> None:
+        opt.step()
+
+    rates = set()
+    for t in range(30):
+        w.grad = torch.ones(4, 4) * (1 + t)
+        update()
+        scheduler.step(torch.tensor(falling()(t)))
+        rates.add(float(opt.param_groups[0]["lr"]))
+        if t == 3:
+            compiled = counter.frame_count
+    assert counter.frame_count == compiled > 0
+    assert len(rates) > 20
+
+
+@every_mode
+@pytest.mark.parametrize("at", [0, 1, 5, 10, 20, 21, 60, 99])
+def test_resumed_equals_straight_to_the_bit(make: Callable, at: int) -> None:
+    T = 100
+    rates = run(make(make_optimizer(tensor_rate()), T), falling(), range(T))
+    first = make(make_optimizer(tensor_rate()), T)
+    head = run(first, falling(), range(at))
+    second = make(make_optimizer(tensor_rate()), T)
+    second.load_state_dict(saved(first))
+    assert saved(first) == saved(second)
+    assert head + run(second, falling(), range(at, T)) == rates
+
+
+def test_states_of_float_and_tensor_rates_are_exchangeable() -> None:
+    first = AdaptiveWarmup(make_optimizer(), 60)
+    head = run(first, falling(), range(25))
+    second = AdaptiveWarmup(make_optimizer(tensor_rate()), 60)
+    second.load_state_dict(saved(first))
+    straight = run(AdaptiveWarmup(make_optimizer(), 60), falling(), range(60))
+    assert head + run(second, falling(), range(25, 60)) == pytest.approx(straight, rel=1e-12)
+
+
+def test_a_copy_goes_on_alike() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 60)
+    run(scheduler, falling(), range(7))
+    twin = copy.deepcopy((scheduler.optimizer, scheduler))[1]
+    assert run(twin, falling(), range(7, 60)) == run(scheduler, falling(), range(7, 60))
+
+
+def test_bad_losses_are_told_a_little_late() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 100, patience=4)
+    run(scheduler, falling(), range(5))
+    rate = float(scheduler.get_last_lr()[0])
+    with pytest.warns(UserWarning, match="was not finite at or shortly before step"):
+        run(scheduler, lambda t: math.nan, range(2))
+    assert float(scheduler.get_last_lr()[0]) == rate
+    with pytest.raises(RuntimeError, match="not finite 4 times in a row"):
+        run(scheduler, lambda t: math.nan, range(6))
+
+
+def test_a_run_that_ends_in_warmup_is_told() -> None:
+    scheduler = AdaptiveWarmup.paper(make_optimizer(tensor_rate()), 12, target_loss=0.5)
+    with pytest.warns(UserWarning, match="total_steps=12 ends still in warm-up"):
+        run(scheduler, lambda t: 5.0, range(12))
+
+
+def test_a_step_without_a_loss_is_told_in_warmup_alone() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 20)
+    run(scheduler, lambda t: 5.0, range(3))
+    scheduler.optimizer.step()
+    with pytest.warns(UserWarning, match="without a loss"):
+        scheduler.step()
+    ended = AdaptiveWarmup(make_optimizer(tensor_rate()), 20)
+    run(ended, lambda t: 5.0, range(15))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ended.optimizer.step()
+        ended.step()
+
+
+def test_a_decay_of_ones_own_must_take_tensors() -> None:
+    def by_floats(p: float) -> float:
+        return 1.0 - math.sqrt(float(p)) if isinstance(p, float) else math.nan
+
+    scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 20, decay=by_floats)
+    scheduler.optimizer.step()
+    with pytest.raises(ValueError, match=r"is given the share p as a 0-dim tensor.*for p = 0.5 it returned nan"):
+        scheduler.step(5.0)
+
+
+def test_a_rate_that_becomes_a_float_is_followed() -> None:
+    opt = make_optimizer(tensor_rate())
+    scheduler = AdaptiveWarmup(opt, 60)
+    head = run(scheduler, falling(), range(20))
+    opt.param_groups[0]["lr"] = float(opt.param_groups[0]["lr"])
+    rates = head + run(scheduler, falling(), range(20, 60))
+    assert rates == pytest.approx(run(AdaptiveWarmup(make_optimizer(), 60), falling(), range(60)), rel=1e-12)
+    assert isinstance(opt.param_groups[0]["lr"], float)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpu_is_not_waited_for() -> None:
+    w = torch.nn.Parameter(torch.zeros(4, 4, device="cuda"))
+    opt = torch.optim.AdamW([w], lr=torch.tensor(PEAK, device="cuda"), capturable=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scheduler = AdaptiveWarmup(opt, 50, geometry="sign")
+    values = torch.tensor([falling()(t) for t in range(50)], device="cuda")
+    for t in range(50):
+        w.grad = torch.ones_like(w)
+        opt.step()
+        torch.cuda.set_sync_debug_mode("error" if 0 < t < 49 else "default")
+        try:
+            scheduler.step(values[t])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert scheduler.phase == "decay"

@@ -1,0 +1,124 @@
+"""What becomes of the losses it is given."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from schedule_runs import PEAK, every_mode, falling, make_optimizer, run
+
+from autowarm import AdaptiveWarmup
+
+
+def test_micro_batches_are_averaged_by_weight() -> None:
+    parts, whole = AdaptiveWarmup(make_optimizer(), 40), AdaptiveWarmup(make_optimizer(), 40)
+    for t in range(30):
+        loss = falling()(t)
+        parts.observe(torch.tensor(loss + 3.0), weight=1)
+        parts.observe(loss - 1.0, weight=3)
+        parts.optimizer.step()
+        parts.step()
+        whole.optimizer.step()
+        whole.step(loss)
+        assert parts.get_last_lr() == pytest.approx(whole.get_last_lr(), rel=1e-6)
+
+
+def test_a_step_without_a_loss_keeps_the_warmup_rate_and_warns_once() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100)
+    run(scheduler, falling(), range(3))
+    rate = scheduler.get_last_lr()
+    scheduler.optimizer.step()
+    with pytest.warns(UserWarning, match=r"without a loss.*call step\(loss\)"):
+        scheduler.step()
+    scheduler.optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler.step()
+    assert scheduler.get_last_lr() == rate
+    assert scheduler.last_epoch == 5
+
+
+def test_decay_needs_no_loss() -> None:
+    with_loss, without = AdaptiveWarmup(make_optimizer(), 60), AdaptiveWarmup(make_optimizer(), 60)
+    run(with_loss, falling(), range(40)), run(without, falling(), range(40))
+    assert without.phase == "decay"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for t in range(40, 60):
+            with_loss.optimizer.step(), without.optimizer.step()
+            with_loss.step(falling()(t)), without.step()
+            assert with_loss.get_last_lr() == without.get_last_lr()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64])
+def test_losses_of_any_dtype_and_one_element(dtype: torch.dtype) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10)
+    scheduler.optimizer.step()
+    scheduler.step(torch.full((1, 1), 4, dtype=dtype))
+    assert scheduler.profile.gap0 == pytest.approx(2.8)
+
+
+def test_the_graph_is_let_go() -> None:
+    x = torch.ones(3, requires_grad=True)
+    scheduler = AdaptiveWarmup(make_optimizer(), 10)
+    scheduler.observe(x.sum())
+    assert not any(seen.loss.requires_grad for seen in scheduler._pending)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_bad_loss_is_left_out_and_the_step_counts(bad: float) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100)
+    scheduler.optimizer.step()
+    with pytest.warns(UserWarning, match="it is left out, and the step counts"):
+        scheduler.step(bad)
+    assert scheduler.get_last_lr() == pytest.approx([PEAK / 10])  # no finite loss yet
+    run(scheduler, falling(), range(3))
+    rate = scheduler.get_last_lr()
+    scheduler.optimizer.step()
+    scheduler.step(torch.tensor(bad))
+    assert scheduler.get_last_lr() == rate
+    assert scheduler.last_epoch == 5
+    run(scheduler, falling(), range(3, 70))
+    assert scheduler.phase == "decay"
+    before = scheduler.get_last_lr()[0]
+    scheduler.optimizer.step()
+    scheduler.step(bad)
+    assert scheduler.get_last_lr()[0] < before
+
+
+def test_a_bad_micro_batch_does_not_spoil_the_others() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100)
+    scheduler.observe(math.nan)
+    scheduler.observe(6.0)
+    scheduler.optimizer.step()
+    scheduler.step()
+    assert scheduler.profile.gap0 == pytest.approx(4.2)
+
+
+@pytest.mark.parametrize("patience", [1, 3])
+def test_patience_has_an_end(patience: int) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100, patience=patience)
+    run(scheduler, falling(), range(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(patience - 1):
+            scheduler.optimizer.step()
+            scheduler.step(math.nan)
+        scheduler.optimizer.step()
+        with pytest.raises(RuntimeError, match=rf"not finite {patience} times in a row, up to step"):
+            scheduler.step(math.nan)
+
+
+@pytest.mark.parametrize("spike", [1e6, -1e6, 1e300, 1.7e308])
+@every_mode
+def test_spikes_leave_the_rate_in_bounds(make: Callable, spike: float) -> None:
+    scheduler = make(make_optimizer(), 100)
+    rates = run(scheduler, lambda t: spike if t == 4 else falling()(t), range(60))
+    assert all(0 < rate <= PEAK and math.isfinite(rate) for rate in rates)
+
+
+def test_a_loss_above_the_first_one() -> None:
+    scheduler = AdaptiveWarmup.paper(make_optimizer(), 100, target_loss=0.5)
+    rates = run(scheduler, lambda t: 5.0 + t, range(50))
+    assert all(0 < rate <= PEAK / 100 for rate in rates[1:])

@@ -1,0 +1,143 @@
+"""Does a warm-up that sets itself match the best of those set by hand? One command a stage; finished runs are kept.
+
+python benchmarks/schedules tune        # peak rates, from hand-set warm-ups
+python benchmarks/schedules hand        # the hand-set grid
+python benchmarks/schedules default     # the default, on the seeds of the comparison and of the choice
+python benchmarks/schedules best        # the best hand-set warm-up, on the seeds of the comparison
+python benchmarks/schedules more        # five more seeds for the two, where the standard error is above 0.5 %
+python benchmarks/schedules paper       # Algorithm 1, told an f* from the hand-set runs
+python benchmarks/schedules targets     # the default under other values of f*, in the cheaper cells
+python benchmarks/schedules parts       # the default without one of its parts, in the cheaper cells
+python benchmarks/schedules orders      # the same weights, ten orders of the data: where does warm-up end?
+python benchmarks/schedules page        # docs/schedules.md
+python benchmarks/schedules cell NAME   # every run of one cell, made again into a folder of its own
+"""
+
+import sys
+
+from cells import (
+    HAND_SET,
+    MORE_SEEDS,
+    RESULTS,
+    SELECTION_SEEDS,
+    TEST_SEEDS,
+    TUNING,
+    TUNING_SCHEDULE,
+    TUNING_SEED,
+    cells,
+)
+from page import write
+from run import Cell, run
+from store import Job, make, rows, workers
+from verdict import DEFAULT, best_share, judge
+
+from autowarm.lab.files import write_json
+
+CELLS = RESULTS / "cells"
+TARGETS = (0.0, 0.15, 0.45, 0.6)  # f* in parts of f(x0); the default takes 0.3
+# Without the floor, without the loss (an f* so low that the gap never falls), and so on.
+PARTS = ("floor=None", "fstar=-1e6", "smoothing=0", "div=100", "div=3", "floor=0.2", "floor=0.8")
+STUDY_SEEDS = (30, 31, 32)
+_CHEAP = 3.0  # seconds of a run
+
+
+def tune() -> None:
+    make([(cell, TUNING_SCHEDULE, TUNING_SEED, None) for cell in TUNING], RESULTS / "tuning")
+
+
+def hand(chosen: list[Cell] | None = None, folder=CELLS) -> None:
+    grid = HAND_SET.values()
+    make([(c, name, seed, None) for seed in SELECTION_SEEDS for name in grid for c in chosen or cells()], folder)
+
+
+def default(chosen: list[Cell] | None = None, folder=CELLS) -> None:
+    seeds = (*TEST_SEEDS, *SELECTION_SEEDS)
+    make([(c, DEFAULT, seed, None) for seed in seeds for c in chosen or cells()], folder)
+
+
+def best(chosen: list[Cell] | None = None, folder=CELLS) -> None:
+    make([_best(c, seed, folder) for seed in TEST_SEEDS for c in chosen or cells()], folder)
+
+
+def compare() -> None:
+    """Both, the cheaper cells first."""
+    jobs = []
+    for c in sorted(cells(), key=_seconds):
+        jobs += [job for seed in TEST_SEEDS for job in ((c, DEFAULT, seed, None), _best(c, seed, CELLS))]
+        jobs += [(c, DEFAULT, seed, None) for seed in SELECTION_SEEDS]
+    make(jobs, CELLS)
+
+
+def more() -> None:
+    unsure = [cell for cell in cells() if not judge(CELLS, cell).counted]
+    for seed in MORE_SEEDS:
+        make([job for c in unsure for job in (_best(c, seed, CELLS), (c, DEFAULT, seed, None))], CELLS)
+
+
+def paper(chosen: list[Cell] | None = None, folder=CELLS) -> None:
+    """Algorithm 1, told an f* a little below the best loss that any hand-set run reached: better than one can know."""
+    jobs: list[Job] = []
+    for c in chosen or sorted(cells(), key=_seconds):
+        fstar = 0.95 * min(best_share(folder, c)[1].values())
+        jobs += [(c, "paper", seed, fstar) for seed in SELECTION_SEEDS]
+    make(jobs, folder)
+
+
+def targets() -> None:
+    names = [DEFAULT, *(f"{DEFAULT} fstar={share:g}" for share in TARGETS)]
+    make([(c, name, seed, None) for seed in STUDY_SEEDS for name in names for c in _cheap()], RESULTS / "targets")
+
+
+def parts() -> None:
+    names = [DEFAULT, *(f"{DEFAULT} {part}" for part in PARTS)]
+    make([(c, name, seed, None) for seed in STUDY_SEEDS for name in names for c in _cheap()], RESULTS / "parts")
+
+
+def orders() -> None:
+    chosen = [c for c in cells() if c.steps == 1000 and c.task in ("mlp", "factor")]
+    table = []
+    with workers(2) as pool:
+        for c in chosen:
+            found = list(pool.map(run, *zip(*[(c, DEFAULT, 0, None, 100 + k) for k in range(10)], strict=True)))
+            table.append(
+                {
+                    "cell": c.name,
+                    "warmup_steps": [r["warmup_steps"] for r in found],
+                    "ended_by": [r["ended_by"] for r in found],
+                }
+            )
+            print(table[-1], flush=True)
+    write_json(RESULTS / "orders.json", table)
+
+
+def cell(name: str) -> None:
+    (chosen,) = [c for c in cells() if c.name == name]
+    folder = RESULTS / "again"
+    for stage in (hand, default, best, paper):
+        stage([chosen], folder)
+    for where, there in (("kept", CELLS), ("made again", folder)):
+        v = judge(there, chosen)
+        print(f"{where}: best hand-set share {v.best:g}, difference {100 * v.difference:+.2f} ± {100 * v.stderr:.2f} %")
+
+
+def _best(c: Cell, seed: int, folder) -> Job:
+    return c, HAND_SET[best_share(folder, c)[0]], seed, None
+
+
+def _cheap() -> list[Cell]:
+    return [c for c in cells() if _seconds(c) < _CHEAP]
+
+
+def _seconds(c: Cell) -> float:
+    """The quicker of a hand-set length's two runs."""
+    known = rows(CELLS, c)
+    return min(known[HAND_SET[0.0], seed]["seconds"] for seed in SELECTION_SEEDS)
+
+
+STAGES = (tune, hand, default, best, compare, more, paper, targets, parts, orders, cell)
+
+if __name__ == "__main__":
+    stages = {stage.__name__: stage for stage in STAGES} | {"page": write}
+    if len(sys.argv) < 2 or sys.argv[1] not in stages:
+        sys.exit(__doc__)
+    stages[sys.argv[1]](*sys.argv[2:])

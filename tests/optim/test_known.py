@@ -1,5 +1,6 @@
 """Whose geometry is which."""
 
+import importlib
 import warnings
 
 import lion_pytorch
@@ -10,7 +11,7 @@ from torch import nn
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Sign, Spectral
-from autowarm.optim import geometry_of, kappa_of, known
+from autowarm.optim import Together, geometry_of, kappa_of, known
 
 W = [nn.Parameter(torch.zeros(4, 6))]
 
@@ -34,6 +35,69 @@ def test_known_optimizers(optimizer: torch.optim.Optimizer, geometry: type) -> N
     found = geometry_of(optimizer)
     assert type(found) is geometry
     assert found.radius == 1.0
+
+
+# Each where it installs from PyPI; dion does not, and its classes go by the same names.
+PEERS = {
+    "timm.optim": {"Muon": Spectral, "Lion": Sign},
+    "lion_pytorch": {"Lion": Sign},
+    "pytorch_optimizer": {
+        **dict.fromkeys(["Muon", "AdaMuon", "NorMuon", "SCION", "SCIONLight"], Spectral),
+        **dict.fromkeys(["Lion", "Tiger", "SignSGD"], Sign),
+    },
+    "heavyball": {"Muon": Spectral, "MuonAdamW": Spectral, "Scion": Spectral},
+    "bitsandbytes.optim": dict.fromkeys(
+        ["Lion", "Lion8bit", "Lion32bit", "PagedLion", "PagedLion8bit", "PagedLion32bit"], Sign
+    ),
+}
+
+
+@pytest.mark.parametrize("package", PEERS)
+def test_the_real_classes_of_other_packages(package: str) -> None:
+    from autowarm import AdaptiveWarmup
+
+    module = importlib.import_module(package)
+    for name, geometry in PEERS[package].items():
+        w = nn.Parameter(torch.zeros(4, 6))
+        # pytorch-optimizer's want to be told which groups are matrices.
+        params = [{"params": [w], "use_muon": True}] if package == "pytorch_optimizer" else [w]
+        opt = getattr(module, name)(params, lr=0.01)
+        assert type(geometry_of(opt)) is geometry, name
+        assert kappa_of(opt, geometry_of(opt)) == (4 if geometry is Spectral else 24)
+        # And the scheduler works on it: what it sets is what the optimizer steps by.
+        AdaptiveWarmup(opt, 10, div=100.0)
+        assert opt.param_groups[0]["lr"] == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("name", ["Dion", "Dion2", "NorDion2", "Muon", "MuonKellerJordan", "NorMuon"])
+def test_dions_classes_by_name(name: str) -> None:
+    stand_in = type(name, (torch.optim.SGD,), {})
+    assert isinstance(geometry_of(stand_in(W, lr=0.1)), Spectral)
+
+
+@pytest.mark.parametrize("package", ["bitsandbytes.optim", "timm.optim", "heavyball", "pytorch_optimizer"])
+def test_adams_kin_of_other_packages(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_said", set())
+    module = importlib.import_module(package)
+    name = next(name for name in ("AdamW8bit", "NAdamW", "FlashAdamW", "AdamW") if hasattr(module, name))
+    with pytest.warns(UserWarning, match="is no norm-constrained optimizer"):
+        assert geometry_of(getattr(module, name)([nn.Parameter(torch.zeros(4, 6))], lr=0.1)) == Sign()
+
+
+def test_a_wrapper_whose_rates_nobody_reads_is_refused() -> None:
+    import heavyball
+
+    split = heavyball.SplitOpt(
+        [
+            {"params": [nn.Parameter(torch.zeros(4, 6))], "optimizer": heavyball.Muon, "lr": 0.02},
+            {"params": [nn.Parameter(torch.zeros(6))], "optimizer": heavyball.AdamW, "lr": 0.01},
+        ]
+    )
+    with pytest.raises(ValueError, match="SplitOpt does not step by the rates in its own param_groups"):
+        geometry_of(split)
+    together = Together(*split.optimizers)
+    assert isinstance(geometry_of(together), Spectral)
+    assert kappa_of(together, geometry_of(together)) == 4
 
 
 def test_adamw_is_sign_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:

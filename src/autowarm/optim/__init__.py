@@ -5,5 +5,6 @@ from .known import geometry_of, kappa_of
 from .lmo import LMO
 from .muon import Muon
 from .partition import partition
+from .together import Together
 
-__all__ = ["LMO", "Lion", "Muon", "NormSGD", "SignSGD", "geometry_of", "kappa_of", "partition"]
+__all__ = ["LMO", "Lion", "Muon", "NormSGD", "SignSGD", "Together", "geometry_of", "kappa_of", "partition"]

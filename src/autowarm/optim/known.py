@@ -8,34 +8,32 @@ from torch.optim import Optimizer
 from ..geometry import Geometry, resolve, total_kappa
 from .lmo import LMO
 
-__all__ = ["geometry_of", "kappa_of"]
+__all__ = ["geometry_of", "kappa_of", "unwrapped"]
 
-# By class name, whatever package it is from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes…
-_BY_CLASS = {
-    "Muon": "spectral",
-    "ForeachMuon": "spectral",
-    "SingleDeviceMuon": "spectral",
-    "MuonWithAuxAdam": "spectral",
-    "SingleDeviceMuonWithAuxAdam": "spectral",
-    "Dion": "spectral",
-    "NorMuon": "spectral",
-    "Lion": "sign",
-    "Lion8bit": "sign",
-    "PagedLion": "sign",
-    "PagedLion8bit": "sign",
-    "SignSGD": "sign",
-    "Signum": "sign",
-}
+# By class name, whatever package it is from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
+# dion and the scripts that Muon spread by. A subclass goes by its nearest known parent.
+_SPECTRAL = """
+    Muon ForeachMuon SingleDeviceMuon MuonWithAuxAdam SingleDeviceMuonWithAuxAdam MuonKellerJordan MuonAdamW
+    DistributedMuon MuonClip AdaMuon NorMuon Dion Dion2 NorDion2 Scion SCION SCIONLight
+"""
+_SIGN = "Lion Lion8bit Lion32bit PagedLion PagedLion8bit PagedLion32bit SignSGD Signum Tiger"
+_BY_CLASS = dict.fromkeys(_SPECTRAL.split(), "spectral") | dict.fromkeys(_SIGN.split(), "sign")
 # Adam's step has entries of about ±1, so the sign geometry is its nearest; the theory does not cover it.
-_NEARLY_SIGN = {"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "AdamW8bit", "PagedAdamW8bit", "Adam8bit"}
+_ADAMS = """
+    Adam AdamW NAdam NAdamW RAdam Adamax AdEMAMix FlashAdamW AdamWLegacy NAdamLegacy RAdamLegacy
+    Adam8bit Adam32bit PagedAdam PagedAdam8bit PagedAdam32bit
+    AdamW8bit AdamW32bit PagedAdamW PagedAdamW8bit PagedAdamW32bit
+"""
+_NEARLY_SIGN = frozenset(_ADAMS.split())
 _said: set[str] = set()
 
 
 def geometry_of(optimizer: Optimizer) -> Geometry:
     """The optimizer's main geometry, at radius 1.
 
-    Ours carry it; others are known by class. Adam and its kin are taken as sign geometry, which the paper's theory does
-    not cover; a warning says so once.
+    Ours carry it; others are known by class. Several in one (`Together`) go by the first that is norm-constrained, and
+    a wrapper that keeps the real one as ``optimizer`` (Accelerate's) by that. Adam and its kin are taken as sign
+    geometry, which the paper's theory does not cover; a warning says so once.
 
     Raises:
         ValueError: the class is unknown; the message names the choices.
@@ -46,29 +44,59 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
         >>> geometry_of(torch.optim.Muon([torch.nn.Parameter(torch.ones(2, 2))]))
         Spectral(radius=1.0, stacked=False, method='svd', steps=None, blocks=1, dtype=None)
     """
-    if isinstance(optimizer, LMO):
-        for group in optimizer.param_groups:
-            if group.get("algorithm") != "adamw":
-                geometry: Geometry = group["geometry"]
-                return geometry.at_radius(1.0)
-    # A wrapper (a trainer's, or PyTorch's own for schedulers) may subclass: the nearest known class decides.
-    for cls in type(optimizer).__mro__:
-        name = cls.__name__
-        if name in _BY_CLASS:
-            return resolve(_BY_CLASS[name])
-        if name in _NEARLY_SIGN:
-            if name not in _said:
-                _said.add(name)
-                warnings.warn(
-                    f"{name} is no norm-constrained optimizer: its steps are taken as sign geometry, "
-                    "which the theory behind the schedule does not cover",
-                    stacklevel=2,
-                )
-            return resolve("sign")
-    raise ValueError(
-        f"the geometry of {type(optimizer).__name__} is not known: pass geometry='spectral', 'sign', 'frobenius' or a "
-        "Geometry of your own, or pass kappa="
-    )
+    nearly = None
+    for one in _inside(optimizer):
+        if isinstance(one, LMO):
+            for group in one.param_groups:
+                if group.get("algorithm") != "adamw":
+                    geometry: Geometry = group["geometry"]
+                    return geometry.at_radius(1.0)
+        # A wrapper (a trainer's, or PyTorch's own for schedulers) may subclass: the nearest known class decides.
+        for cls in type(one).__mro__:
+            if cls.__name__ in _BY_CLASS:
+                return resolve(_BY_CLASS[cls.__name__])
+            if cls.__name__ in _NEARLY_SIGN:
+                nearly = nearly or cls.__name__
+                break
+    if nearly is None:
+        raise ValueError(
+            f"the geometry of {type(optimizer).__name__} is not known: pass geometry='spectral', 'sign', 'frobenius' "
+            "or a Geometry of your own, or pass kappa="
+        )
+    if nearly not in _said:
+        _said.add(nearly)
+        warnings.warn(
+            f"{nearly} is no norm-constrained optimizer: its steps are taken as sign geometry, "
+            "which the theory behind the schedule does not cover",
+            stacklevel=2,
+        )
+    return resolve("sign")
+
+
+def unwrapped(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that a trainer's wrapper (Accelerate's, Lightning's) keeps as ``optimizer``; itself if it is none.
+
+    A scheduler is made on this one: its step hooks fire when an update is made, and only then.
+    """
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+def _inside(optimizer: Optimizer) -> list[Optimizer]:
+    """The optimizers that take the steps: those inside a wrapper, or the optimizer itself."""
+    optimizer = unwrapped(optimizer)
+    several = getattr(optimizer, "optimizers", None)
+    if not isinstance(several, (list, tuple)):
+        return [optimizer]
+    seen = {id(group) for group in optimizer.param_groups}
+    if not all(id(group) in seen for one in several for group in one.param_groups):
+        # A rate written into such a wrapper's groups changes nothing, and nobody would notice.
+        raise ValueError(
+            f"{type(optimizer).__name__} does not step by the rates in its own param_groups, so no scheduler can reach "
+            "them: hand autowarm.optim.Together(*optimizer.optimizers) to the scheduler, and step that"
+        )
+    return [inner for one in several for inner in _inside(one)]
 
 
 def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:

@@ -1,0 +1,198 @@
+"""transformers' `Trainer`, whose scheduler is stepped without a loss and whose callbacks see none."""
+
+import ast
+import difflib
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..optim import Lion, Muon, NormSGD, SignSGD
+from ..optim.known import unwrapped
+from ..schedule import AdaptiveWarmup
+
+try:
+    from transformers import Trainer, TrainerCallback
+except ImportError as missing:
+    raise ImportError("this plug-in needs transformers: pip install 'autowarm[transformers]'") from missing
+
+__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "optimizer_by_name"]
+
+_OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
+
+
+class WarmupCallback(TrainerCallback):
+    """Hands a trainer's losses to its `AdaptiveWarmup`.
+
+    An update's loss is what its micro-batches back-propagate, summed, which is how `Trainer` weighs them: by tokens
+    where the model takes ``num_items_in_batch``, evenly where it does not. Over ranks the scheduler averages. An update
+    that mixed precision skipped leaves no loss behind.
+
+    Args:
+        trainer: the trainer this is added to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))``.
+            `WarmupTrainer` does both by itself.
+
+    Raises:
+        ValueError: at the start of training, if the trainer's scheduler is no `AdaptiveWarmup`.
+
+    Example:
+        >>> import torch
+        >>> from transformers import Trainer, TrainingArguments
+        >>> from autowarm import AdaptiveWarmup, Muon
+        >>> from autowarm.integrations.transformers import WarmupCallback
+        >>> model = torch.nn.Linear(4, 4)
+        >>> opt = Muon.from_model(model, lr=1e-2)
+        >>> args = TrainingArguments("/tmp/out", max_steps=100, report_to="none", use_cpu=True)
+        >>> trainer = Trainer(model, args, optimizers=(opt, AdaptiveWarmup(opt, 100)))
+        >>> trainer.add_callback(WarmupCallback(trainer))
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._wrapped = False
+        self._losses: list[Tensor] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start listening to the trainer's ``training_step``."""
+        scheduler = self._trainer.lr_scheduler
+        if not isinstance(scheduler, AdaptiveWarmup):
+            raise ValueError(
+                f"the trainer's scheduler is a {type(scheduler).__name__}: use WarmupTrainer, or give Trainer "
+                "optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))"
+            )
+        if self._wrapped:
+            return
+        self._wrapped, training_step = True, self._trainer.training_step
+
+        def listened_to(*args: Any, **kwargs: Any) -> Tensor:
+            loss: Tensor = training_step(*args, **kwargs)
+            self._losses.append(loss.detach())
+            return loss
+
+        self._trainer.training_step = listened_to
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Forget losses of an update that was skipped."""
+        self._losses.clear()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Hand over the update's losses, before the trainer steps the scheduler."""
+        if self._trainer.accelerator.optimizer_step_was_skipped:
+            return
+        for loss in self._losses:
+            # Each is already the micro-batch's share of the update's loss, and the scheduler takes their mean.
+            wide = torch.promote_types(loss.dtype, torch.float32)
+            scheduler: Any = self._trainer.lr_scheduler
+            scheduler.observe(loss.to(wide) * len(self._losses))
+
+
+class AdaptiveWarmupMixin:
+    """Makes any `Trainer` (TRL's, one's own) warm up by its losses: put it before the trainer among the base classes.
+
+    ``learning_rate`` is the peak rate. ``warmup_steps`` and ``lr_scheduler_type`` are not used.
+
+    Args:
+        optim: one of ours by name, see `optimizer_by_name`; None for what ``args.optim`` or ``optimizers`` say.
+        warmup: options of `AdaptiveWarmup`, such as ``{"target_loss": 3.0, "decay": "wsd"}``.
+
+    Raises:
+        ValueError: ``optim`` is unknown, or given beside ``optimizers``.
+
+    Example:
+        >>> from transformers import Trainer
+        >>> from autowarm.integrations.transformers import AdaptiveWarmupMixin
+        >>> class MyTrainer(AdaptiveWarmupMixin, Trainer):
+        ...     pass
+    """
+
+    def __init__(
+        self, *args: Any, optim: str | None = None, warmup: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        trainer: Any = self
+        self._warmup = dict(warmup or {})
+        if optim is not None:
+            if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None:
+                raise ValueError(f"optim={optim!r} and an optimizer were given: give one of them")
+            trainer.optimizer_cls_and_kwargs = optimizer_by_name(optim, trainer.args)
+        trainer.add_callback(WarmupCallback(trainer))
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
+        """As `Trainer.create_scheduler`: an `AdaptiveWarmup` over the whole run, unless a scheduler was given."""
+        trainer: Any = self
+        if trainer.lr_scheduler is None:
+            if unused := trainer.args.get_warmup_steps(num_training_steps):
+                warnings.warn(f"warmup_steps={unused} is not used: the warm-up sets itself", stacklevel=2)
+            made_on = unwrapped(optimizer or trainer.optimizer)
+            trainer.lr_scheduler = AdaptiveWarmup(made_on, num_training_steps, **self._warmup)
+            trainer._created_lr_scheduler = True
+        return trainer.lr_scheduler
+
+
+class WarmupTrainer(AdaptiveWarmupMixin, Trainer):
+    """transformers' `Trainer` with a warm-up that sets itself.
+
+    Args:
+        optim, warmup: see `AdaptiveWarmupMixin`; everything else as for `Trainer`.
+
+    Example:
+        >>> import torch
+        >>> from transformers import TrainingArguments
+        >>> from autowarm.integrations.transformers import WarmupTrainer
+        >>> args = TrainingArguments("/tmp/out", max_steps=100, learning_rate=1e-2, report_to="none", use_cpu=True)
+        >>> trainer = WarmupTrainer(torch.nn.Linear(4, 4), args, optim="muon", warmup={"decay": "wsd"})
+        >>> type(trainer.create_optimizer()).__name__
+        'Muon'
+    """
+
+
+def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
+    """One of our optimizers as `Trainer` takes it: ``Trainer(..., optimizer_cls_and_kwargs=optimizer_by_name(…))``.
+
+    Args:
+        name: "muon" (matrices; AdamW for the rest), "lion", "signsgd" or "normsgd".
+        args: `TrainingArguments`. ``learning_rate`` and ``weight_decay`` are taken from them, and further options from
+            ``optim_args``, written as in a call: ``"momentum=0.9, method='newton-schulz'"``.
+
+    Raises:
+        ValueError: the name is unknown, or ``optim_args`` is no list of ``name=value``.
+
+    Example:
+        >>> from transformers import TrainingArguments
+        >>> from autowarm.integrations.transformers import optimizer_by_name
+        >>> args = TrainingArguments("/tmp/out", learning_rate=0.01, optim_args="momentum=0.9", use_cpu=True)
+        >>> make, options = optimizer_by_name("muon", args)
+        >>> options
+        {'lr': 0.01, 'weight_decay': 0.0, 'momentum': 0.9}
+    """
+    key = name.lower()
+    if key not in _OPTIMIZERS:
+        near = difflib.get_close_matches(key, _OPTIMIZERS, n=1)
+        raise ValueError(
+            f"no optimizer is called {name!r}: use one of {sorted(_OPTIMIZERS)}"
+            + (f", perhaps {near[0]!r}" if near else "")
+        )
+    options = {"lr": args.learning_rate, "weight_decay": args.weight_decay, **_options_in(args.optim_args)}
+    # Trainer calls what it takes for a factory first without arguments, then with the model.
+    factory: Any = _OPTIMIZERS[key]  # each has a from_model of its own signature
+    return lambda: factory.from_model, options
+
+
+def _options_in(text: str | None) -> dict[str, Any]:
+    try:
+        call = ast.parse(f"f({text or ''})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert not call.args
+        return {
+            str(keyword.arg): keyword.value.id
+            if isinstance(keyword.value, ast.Name)
+            else ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+        }
+    except (SyntaxError, ValueError, AssertionError):
+        raise ValueError(
+            f"optim_args={text!r} must read like the arguments of a call: \"momentum=0.9, method='svd'\""
+        ) from None

@@ -1,0 +1,159 @@
+"""Several optimizers as one, so that one scheduler sets all their rates."""
+
+from collections.abc import Callable, Iterator, MutableMapping
+from itertools import chain
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["Together"]
+
+
+class Together(Optimizer):
+    """Step several optimizers as one. Their parameter groups, state and checkpoints are put end to end.
+
+    `torch.optim.Muon` takes matrices only, so the rest of a model needs a second optimizer. A scheduler on the two
+    together keeps the ratios of their rates, counts one update where they both step, and takes its geometry from the
+    first that is norm-constrained.
+
+    Args:
+        optimizers: of disjoint tensors. Step this one, not them.
+
+    Raises:
+        ValueError: none is given, or a tensor is in two of them.
+
+    Example:
+        >>> import torch
+        >>> from autowarm import AdaptiveWarmup
+        >>> from autowarm.optim import Together
+        >>> layer = torch.nn.Linear(8, 4)
+        >>> opt = Together(torch.optim.Muon([layer.weight], lr=0.02), torch.optim.AdamW([layer.bias], lr=0.002))
+        >>> sched = AdaptiveWarmup(opt, total_steps=100)
+        >>> [round(group["lr"] / group["initial_lr"], 3) for group in opt.param_groups]
+        [0.1, 0.1]
+    """
+
+    optimizers: tuple[Optimizer, ...]
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        if not optimizers:
+            raise ValueError("Together needs at least one optimizer")
+        seen: dict[int, str] = {}
+        for one in optimizers:
+            for p in (p for group in one.param_groups for p in group["params"]):
+                if id(p) in seen:
+                    raise ValueError(
+                        f"a tensor of shape {tuple(p.shape)} is in two optimizers, {seen[id(p)]} and "
+                        f"{type(one).__name__}: each tensor is stepped by one"
+                    )
+                seen[id(p)] = type(one).__name__
+        # Optimizer.__init__ would copy the groups; __setstate__ is how PyTorch itself makes an optimizer without it.
+        self.__setstate__({"optimizers": tuple(optimizers), "defaults": {}})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"optimizers": self.optimizers, "defaults": self.defaults}
+
+    # Looked up anew each time: an optimizer that loads a checkpoint gets new groups and a new state.
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """All groups, the very dictionaries of the optimizers, in their order."""
+        return [group for one in self.optimizers for group in one.param_groups]
+
+    @property
+    def state(self) -> MutableMapping[Tensor, Any]:  # type: ignore[override]
+        """All states; what is written goes to the optimizer whose tensor it is."""
+        return _States(self.optimizers)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Not possible here.
+
+        Raises:
+            TypeError: always; the message says where to add it.
+        """
+        raise TypeError("add the group to one of Together's optimizers, Together(...).optimizers[i], instead")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As `torch.optim.Optimizer.zero_grad`, for all."""
+        for one in self.optimizers:
+            one.zero_grad(set_to_none=set_to_none)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Step each once.
+
+        Args:
+            closure: recomputes the loss and its gradients, and returns the loss; called once for all.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for one in self.optimizers:
+            one.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `torch.optim.Optimizer.state_dict`: tensors are numbered through, as checkpointing code expects."""
+        state: dict[int, Any] = {}
+        groups: list[dict[str, Any]] = []
+        first = 0
+        for one in self.optimizers:
+            own = one.state_dict()
+            state |= {first + i: value for i, value in own["state"].items()}
+            groups += [{**group, "params": [first + i for i in group["params"]]} for group in own["param_groups"]]
+            first += sum(len(group["params"]) for group in own["param_groups"])
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As `torch.optim.Optimizer.load_state_dict`, each optimizer its share.
+
+        Raises:
+            ValueError: the numbers of groups or of tensors in them are others than saved.
+        """
+        saved = state_dict["param_groups"]
+        sizes = [len(group["params"]) for group in saved], [len(group["params"]) for group in self.param_groups]
+        if sizes[0] != sizes[1]:
+            raise ValueError(f"the saved optimizers are others: tensors by group, saved {sizes[0]}, here {sizes[1]}")
+        start = 0
+        for one in self.optimizers:
+            mine = saved[start : start + len(one.param_groups)]
+            start += len(one.param_groups)
+            renumbered = {old: new for new, old in enumerate(chain.from_iterable(group["params"] for group in mine))}
+            one.load_state_dict(
+                {
+                    "state": {renumbered[i]: v for i, v in state_dict["state"].items() if i in renumbered},
+                    "param_groups": [{**group, "params": [renumbered[i] for i in group["params"]]} for group in mine],
+                }
+            )
+
+    def __repr__(self) -> str:
+        return "Together(\n" + ",\n".join(repr(one) for one in self.optimizers) + "\n)"
+
+
+class _States(MutableMapping[Tensor, Any]):
+    def __init__(self, optimizers: tuple[Optimizer, ...]) -> None:
+        self._all = [one.state for one in optimizers]
+        self._homes = {id(p): one.state for one in optimizers for group in one.param_groups for p in group["params"]}
+
+    def __getitem__(self, p: Tensor) -> Any:
+        return self._homes[id(p)][p]
+
+    def __setitem__(self, p: Tensor, value: Any) -> None:
+        self._homes[id(p)][p] = value
+
+    def __delitem__(self, p: Tensor) -> None:
+        del self._homes[id(p)][p]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return chain.from_iterable(self._all)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._all))

@@ -1,0 +1,125 @@
+"""Accelerate: updates are counted once, whatever the number of processes and of micro-batches."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from autowarm import AdaptiveWarmup, Lion, Muon
+from autowarm.integrations.accelerate import WarmupScheduler, check
+
+STEPS, LR = 12, 0.02
+
+
+@pytest.fixture(autouse=True)
+def _fresh(fresh_accelerate: None) -> None: ...
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def micro_loss(model: nn.Module, i: int) -> torch.Tensor:
+    x = torch.randn(8 + i % 3, 6, generator=torch.Generator().manual_seed(i))
+    return model(x).square().mean() + 1
+
+
+def test_the_rates_and_weights_are_a_plain_loops(tmp_path: Path) -> None:
+    plain = make_model()
+    opt = Muon.from_model(plain, lr=LR)
+    sched, expected = AdaptiveWarmup(opt, STEPS), []
+    for t in range(STEPS):
+        expected.append(sched.get_last_lr()[0])
+        for i in (2 * t, 2 * t + 1):
+            loss = micro_loss(plain, i)
+            (loss / 2).backward()
+            sched.observe(loss, weight=8 + i % 3)
+        opt.step()
+        sched.step()
+        opt.zero_grad()
+    assert sched.phase == "decay"
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    rates: list[float] = []
+
+    def train(model: nn.Module, opt: Any, sched: WarmupScheduler, steps: range) -> None:
+        for t in steps:
+            rates.append(sched.get_last_lr()[0])
+            for i in (2 * t, 2 * t + 1):
+                with accelerator.accumulate(model):
+                    loss = micro_loss(model, i)
+                    accelerator.backward(loss)
+                    opt.step()
+                    sched.step(loss, weight=8 + i % 3)
+                    opt.zero_grad()
+
+    def prepared() -> tuple[nn.Module, Any, WarmupScheduler]:
+        model = make_model()
+        model, opt = accelerator.prepare(model, Muon.from_model(model, lr=LR))
+        return model, opt, WarmupScheduler(accelerator, opt, STEPS)
+
+    # Saved and loaded in warm-up and in decay.
+    parts, at = prepared(), 0
+    for until in (1, 7, STEPS):
+        train(*parts, range(at, until))
+        accelerator.save_state(str(tmp_path / f"{until}"))
+        accelerator.free_memory()
+        if until < STEPS:
+            parts, at = prepared(), until
+            accelerator.load_state(str(tmp_path / f"{until}"))
+    assert rates == expected
+    assert all(torch.equal(a, b) for a, b in zip(parts[0].parameters(), plain.parameters(), strict=True))
+
+
+def test_two_processes(two_processes: list[dict[str, Any]]) -> None:
+    a, b = (rank["loop"] for rank in two_processes)
+    assert a["rates"] == b["rates"]
+    assert a["losses"] != b["losses"]
+    # A plain loop with the same losses; κ is the Trainer's model's, which is the same.
+    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
+    kappa = two_processes[0]["trainer"]["kappa"]
+    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=kappa, geometry="spectral"), []
+    for of_a, of_b in zip(a["losses"], b["losses"], strict=True):
+        rates.append(sched.get_last_lr()[0])
+        for micro in (of_a, of_b):
+            sched.observe(sum(micro) / 2, weight=48)
+        opt.step()
+        sched.step()
+    assert a["rates"] == rates
+
+
+def test_the_guard_notices_what_prepare_would_break(two_processes: list[dict[str, Any]]) -> None:
+    for rank in two_processes:
+        assert "steps it once for each of the 2 processes: leave it out of prepare" in rank["loop"]["noticed"]
+        # What it guards against: the schedule stops before the run does.
+        assert rank["loop"]["counted"] < STEPS
+
+
+def test_a_plain_scheduler_needs_no_plug_in_if_it_is_not_prepared(tmp_path: Path) -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = make_model()
+    raw = Lion(model.parameters(), lr=LR)
+    sched = AdaptiveWarmup(raw, STEPS)
+    accelerator.register_for_checkpointing(sched)
+    model, opt = accelerator.prepare(model, raw)
+    check(accelerator)
+    for i in range(2 * STEPS):
+        with accelerator.accumulate(model):
+            loss = micro_loss(model, i)
+            accelerator.backward(loss)
+            opt.step()
+            sched.observe(loss)
+            if accelerator.sync_gradients:
+                sched.step()
+            opt.zero_grad()
+        if i == STEPS - 1:
+            accelerator.save_state(str(tmp_path / "half"))
+            at_half = sched.get_last_lr()
+    assert sched.last_epoch == STEPS
+    accelerator.load_state(str(tmp_path / "half"))
+    assert sched.last_epoch == STEPS // 2
+    assert sched.get_last_lr() == at_half

@@ -1,0 +1,182 @@
+"""Lightning trains as a plain loop with the same losses would, to the bit."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+from torch.utils.data import DataLoader
+
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
+from autowarm.optim import Together
+
+from .conftest import run
+
+STEPS, LR, EPOCH = 12, 0.02, 12
+
+
+def micro_loss(net: nn.Module, epoch: int, batch: int) -> torch.Tensor:
+    # By number, not from the loader: resumed in the middle of an epoch, Lightning goes on counting but reads anew.
+    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(100 * epoch + batch))
+    return net(x).square().mean() + 1
+
+
+def make_parts() -> tuple[nn.Module, Together]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    matrices, vectors = ([p for p in net.parameters() if (p.ndim == 2) is want] for want in (True, False))
+    return net, Together(torch.optim.Muon(matrices, lr=LR), torch.optim.AdamW(vectors, lr=LR))
+
+
+class Module(pl.LightningModule):
+    def __init__(self, monitor: str | None = None) -> None:
+        super().__init__()
+        self.net, self.opt = make_parts()
+        self.monitor, self.rates, self.losses = monitor, [], []
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        loss = micro_loss(self.net, self.current_epoch, batch_idx)
+        self.log("train_loss", loss)
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        self.sched = AdaptiveWarmup(self.opt, self.trainer.estimated_stepping_batches)
+        return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched, self.monitor)}
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+def fit(module: Module, folder: Path, *callbacks: Any, resume: Path | None = None, **options: Any) -> pl.Trainer:
+    trainer = pl.Trainer(
+        max_steps=STEPS,
+        accelerator="cpu",
+        default_root_dir=folder,
+        callbacks=list(callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **{"logger": False} | options,
+    )
+    trainer.fit(module, DataLoader(torch.zeros(6 * EPOCH), 6), ckpt_path=resume)
+    return trainer
+
+
+def plain_loop(accumulation: int) -> tuple[nn.Module, list[float]]:
+    net, opt = make_parts()
+    sched, rates = AdaptiveWarmup(opt, STEPS), []
+    for t in range(STEPS):
+        rates.append(sched.get_last_lr()[0])
+        for i in range(accumulation):
+            loss = micro_loss(net, *divmod(accumulation * t + i, EPOCH))
+            (loss / accumulation).backward()
+            sched.observe(loss, weight=6)
+        opt.step()
+        sched.step()
+        opt.zero_grad()
+    assert sched.phase == "decay"
+    return net, rates
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_rates_and_weights_are_a_plain_loops(accumulation: int, tmp_path: Path) -> None:
+    net, rates = plain_loop(accumulation)
+    every = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    module, options = Module(), {"accumulate_grad_batches": accumulation}
+    fit(module, tmp_path, WarmupCallback(), every, **options)
+    assert module.rates == rates
+    assert all(torch.equal(a, b) for a, b in zip(module.net.parameters(), net.parameters(), strict=True))
+
+    # Resumed in warm-up and in decay, in the middle of an epoch.
+    for at in (2, 7):
+        resumed = Module()
+        fit(resumed, tmp_path, WarmupCallback(), resume=tmp_path / f"step={at}.ckpt", **options)
+        assert resumed.rates == rates[at:]
+        assert all(torch.equal(a, b) for a, b in zip(resumed.net.parameters(), net.parameters(), strict=True))
+
+
+def test_reduce_on_plateau_hands_over_the_logged_loss(tmp_path: Path) -> None:
+    def options() -> dict[str, Any]:
+        return {"limit_train_batches": 4}
+
+    def whole_epochs() -> ModelCheckpoint:
+        return ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+
+    module = Module(monitor="train_loss")
+    fit(module, tmp_path, whole_epochs(), **options())
+    opt = make_parts()[1]
+    sched, rates = AdaptiveWarmup(opt, STEPS), []
+    for loss in module.losses:
+        rates.append(sched.get_last_lr()[0])
+        opt.step()
+        sched.step(loss)
+    assert module.rates == rates
+    resumed = Module(monitor="train_loss")
+    fit(resumed, tmp_path, resume=tmp_path / "epoch=0.ckpt", **options())
+    assert resumed.rates == rates[4:]
+
+
+def test_lightnings_own_logging_of_the_rate(tmp_path: Path) -> None:
+    module = Module()
+    logger = CSVLogger(tmp_path, flush_logs_every_n_steps=1)
+    monitor = LearningRateMonitor("step")
+    fit(module, tmp_path, WarmupCallback(), monitor, logger=logger, log_every_n_steps=1, enable_checkpointing=False)
+    text = Path(logger.log_dir, "metrics.csv").read_text()
+    assert all(f"{rate}" in text for rate in module.rates)
+
+
+def test_weights_scalers_and_manual_optimization() -> None:
+    """What Lightning does to a loss before it reaches the callback is undone."""
+    from types import SimpleNamespace
+
+    opt = Lion([nn.Parameter(torch.zeros(2, 2))], lr=LR)
+    sched = AdaptiveWarmup(opt, 10)
+    seen: list[tuple[float, float]] = []
+    sched.observe = lambda loss, weight: seen.append((float(loss), weight))
+    trainer = SimpleNamespace(
+        lr_scheduler_configs=[SimpleNamespace(scheduler=sched)],
+        accumulate_grad_batches=4,
+        precision_plugin=SimpleNamespace(scaler=torch.amp.GradScaler("cpu", init_scale=1024.0)),
+    )
+    trainer.precision_plugin.scaler.scale(torch.ones(()))
+    callback = WarmupCallback(weight=lambda batch: batch["tokens"])
+    for automatic, factor in ((True, 256.0), (False, 1024.0)):
+        callback.on_train_batch_start(trainer, None, {"tokens": 7}, 0)
+        callback.on_before_backward(
+            trainer, SimpleNamespace(automatic_optimization=automatic), torch.tensor(3.0) * factor
+        )
+    assert seen == [(3.0, 7.0), (3.0, 7.0)]
+
+
+def test_misuse(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="got interval='step', frequency=1, reduce_on_plateau=True: return"):
+        fit(Module(monitor="train_loss"), tmp_path, WarmupCallback(), enable_checkpointing=False)
+
+    class Without(Module):
+        def configure_optimizers(self) -> Any:
+            return self.opt
+
+    with pytest.raises(ValueError, match="found no AdaptiveWarmup"):
+        fit(Without(), tmp_path, WarmupCallback(), enable_checkpointing=False)
+
+
+def test_two_devices(tmp_path: Path) -> None:
+    run([sys.executable, str(Path(__file__).parent / "two_devices.py"), str(tmp_path)], tmp_path)
+    a, b = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
+    assert a["losses"] != b["losses"]
+    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
+    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=a["kappa"], geometry="spectral"), []
+    for of_a, of_b in zip(a["losses"], b["losses"], strict=True):
+        rates.append(sched.get_last_lr()[0])
+        sched.observe(of_a, weight=6)
+        sched.observe(of_b, weight=6)
+        opt.step()
+        sched.step()
+    assert a["rates"] == rates

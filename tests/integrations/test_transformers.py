@@ -1,0 +1,230 @@
+"""transformers' Trainer trains as a plain loop with the same losses would, to the bit."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+from autowarm.integrations.transformers import AdaptiveWarmupMixin, WarmupCallback, WarmupTrainer, optimizer_by_name
+
+STEPS, BATCH, LR = 12, 4, 0.02
+
+
+def make_model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=32, max_position_embeddings=16, **sizes))
+
+
+def make_data(count: int) -> list[dict[str, torch.Tensor]]:
+    g = torch.Generator().manual_seed(1)
+    data = []
+    for i in range(count):
+        ids = torch.randint(32, (12,), generator=g)
+        labels = ids.clone()
+        labels[: i % 9] = -100  # micro-batches of different numbers of tokens
+        data.append({"input_ids": ids, "labels": labels})
+    return data
+
+
+def make_args(folder: Path, accumulation: int = 1, **options: Any) -> TrainingArguments:
+    return TrainingArguments(
+        str(folder),
+        max_steps=STEPS,
+        per_device_train_batch_size=BATCH,
+        gradient_accumulation_steps=accumulation,
+        learning_rate=LR,
+        max_grad_norm=0.0,
+        logging_steps=1,
+        save_strategy="steps",
+        save_steps=2,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        **options,
+    )
+
+
+class InOrder:
+    """The data in its own order, so that a plain loop sees the same."""
+
+    def get_train_dataloader(self: Any) -> DataLoader:
+        loader = DataLoader(self.train_dataset, BATCH, collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
+
+
+class Mixed(InOrder, WarmupTrainer):
+    pass
+
+
+class CalledBack(InOrder, Trainer):
+    def __init__(self, model: Any, args: Any, *, optim: str, **kwargs: Any) -> None:
+        opt = Muon.from_model(model, lr=args.learning_rate, weight_decay=args.weight_decay)
+        super().__init__(model, args, optimizers=(opt, AdaptiveWarmup(opt, args.max_steps)), **kwargs)
+        self.add_callback(WarmupCallback(self))
+
+
+def logged(trainer: Trainer, what: str) -> list[float]:
+    return [entry[what] for entry in trainer.state.log_history if what in entry]
+
+
+def plain_loop(accumulation: int) -> tuple[LlamaForCausalLM, list[float], list[float]]:
+    model, data = make_model(), make_data(STEPS * BATCH * accumulation)
+    opt = Muon.from_model(model, lr=LR, weight_decay=0.0)
+    sched = AdaptiveWarmup(opt, STEPS)
+    batches = [
+        {key: torch.stack([row[key] for row in data[i : i + BATCH]]) for key in data[0]}
+        for i in range(0, len(data), BATCH)
+    ]
+    rates, losses = [], []
+    for t in range(STEPS):
+        micro_batches = batches[t * accumulation : (t + 1) * accumulation]
+        tokens = sum((batch["labels"][:, 1:] != -100).sum() for batch in micro_batches)
+        rates.append(sched.get_last_lr()[0])
+        losses.append(0.0)
+        for batch in micro_batches:
+            loss = model(**batch, num_items_in_batch=tokens / 1).loss
+            loss.backward()
+            sched.observe(loss * accumulation)
+            losses[-1] += loss.item()
+        opt.step()
+        sched.step()
+        opt.zero_grad()
+    assert sched.phase == "decay"
+    return model, rates, losses
+
+
+@pytest.mark.parametrize("kind", [Mixed, CalledBack])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_rates_and_weights_are_a_plain_loops(kind: type, accumulation: int, tmp_path: Path) -> None:
+    data = make_data(STEPS * BATCH * accumulation)
+    trainer = kind(make_model(), make_args(tmp_path, accumulation), optim="muon", train_dataset=data)
+    trainer.train()
+    model, rates, losses = plain_loop(accumulation)
+    assert logged(trainer, "learning_rate") == rates
+    assert logged(trainer, "loss") == pytest.approx(losses, abs=2e-4)  # Trainer rounds it
+    assert all(torch.equal(a, b) for a, b in zip(trainer.model.parameters(), model.parameters(), strict=True))
+
+    # Resumed in warm-up and in decay, by a new trainer with a new model.
+    for at in (2, 8):
+        resumed = kind(make_model(), make_args(tmp_path, accumulation), optim="muon", train_dataset=data)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+        assert logged(resumed, "learning_rate") == rates
+        assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), model.parameters(), strict=True))
+
+
+def test_accumulated_losses_weigh_by_their_tokens() -> None:
+    """What the plug-in hands over is the mean over tokens, not over micro-batches."""
+    handed: list[float] = []
+    scheduler = SimpleNamespace(observe=lambda loss: handed.append(float(loss)))
+    trainer = SimpleNamespace(lr_scheduler=scheduler, accelerator=SimpleNamespace(optimizer_step_was_skipped=False))
+    callback = WarmupCallback(trainer)
+    sums, tokens = [6.0, 1.0, 2.0], [2, 1, 6]
+    callback._losses = [torch.tensor(s / sum(tokens)) for s in sums]
+    callback.on_optimizer_step(None, None, None)
+    assert sum(handed) / len(handed) == pytest.approx(sum(sums) / sum(tokens))
+
+
+def test_an_update_that_was_skipped_leaves_no_loss_behind() -> None:
+    handed: list[float] = []
+    scheduler = SimpleNamespace(observe=lambda loss: handed.append(float(loss)))
+    trainer = SimpleNamespace(lr_scheduler=scheduler, accelerator=SimpleNamespace(optimizer_step_was_skipped=True))
+    callback = WarmupCallback(trainer)
+    for skipped, loss in ((True, 100.0), (False, 3.0)):
+        trainer.accelerator.optimizer_step_was_skipped = skipped
+        callback.on_step_begin(None, None, None)
+        callback._losses.append(torch.tensor(loss))
+        callback.on_optimizer_step(None, None, None)
+    assert handed == [3.0]
+
+
+def test_a_trainer_of_ones_own_with_its_own_loss(tmp_path: Path) -> None:
+    """A mean per micro-batch, which Trainer divides by their number; here three, the last update two."""
+    seen: list[float] = []
+
+    class Own(InOrder, Trainer):
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+            logits = model(input_ids=inputs["input_ids"]).logits
+            loss = torch.nn.functional.cross_entropy(logits[:, 0], inputs["input_ids"][:, 1]) + 1
+            seen.append(loss.item())
+            return loss
+
+    class Warmed(AdaptiveWarmupMixin, Own):
+        pass
+
+    data = make_data(11 * BATCH)
+    args = make_args(tmp_path, 3, weight_decay=0.1)
+    args.max_steps, args.num_train_epochs, args.save_strategy = -1, 1, "no"
+    trainer = Warmed(make_model(), args, optim="lion", train_dataset=data, warmup={"target_loss": 0.5})
+    trainer.loss_is_scaled_for_ga = False
+    trainer.train()
+    assert trainer.lr_scheduler.target_loss == 0.5
+
+    opt = Lion.from_model(make_model(), lr=LR)
+    sched, rates = AdaptiveWarmup(opt, 4, target_loss=0.5), []
+    for t in range(4):
+        rates.append(sched.get_last_lr()[0])
+        for loss in seen[3 * t : 3 * t + 3]:
+            sched.observe(loss)
+        opt.step()
+        sched.step()
+    # A third of a float32 and back can differ in the last bit.
+    assert logged(trainer, "learning_rate") == pytest.approx(rates, rel=1e-6)
+
+
+def test_optimizers_by_name(tmp_path: Path) -> None:
+    model = make_model()
+    for name, kind in {"muon": Muon, "Lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}.items():
+        args = make_args(tmp_path, optim_args="momentum=0.8" if name != "Lion" else "betas=(0.8, 0.9)")
+        opt = Trainer(model, args, optimizer_cls_and_kwargs=optimizer_by_name(name, args)).create_optimizer()
+        assert type(opt) is kind
+        assert opt.param_groups[0]["lr"] == LR
+        assert opt.param_groups[0]["weight_decay"] == 0.0
+    args = make_args(tmp_path, optim_args="method='newton-schulz', steps=3", weight_decay=0.1)
+    group = WarmupTrainer(model, args, optim="muon").create_optimizer().param_groups[0]
+    assert (group["geometry"].method, group["geometry"].steps, group["weight_decay"]) == ("newton-schulz", 3, 0.1)
+
+
+def test_trainers_own_optimizers_warm_up_too(tmp_path: Path) -> None:
+    args = make_args(tmp_path, optim="adamw_torch", warmup_steps=5)
+    trainer = WarmupTrainer(make_model(), args, warmup={"geometry": "sign"})
+    with pytest.warns(UserWarning, match="warmup_steps=5 is not used"):
+        trainer.create_optimizer_and_scheduler(STEPS)
+    assert isinstance(trainer.lr_scheduler, AdaptiveWarmup)
+    assert 0 < trainer.lr_scheduler.get_last_lr()[0] < LR
+
+
+def test_misuse(tmp_path: Path) -> None:
+    model, args = make_model(), make_args(tmp_path)
+    with pytest.raises(ValueError, match="no optimizer is called 'moun': use one of .*, perhaps 'muon'"):
+        WarmupTrainer(model, args, optim="moun")
+    with pytest.raises(ValueError, match="optim_args='momentum' must read like"):
+        optimizer_by_name("muon", make_args(tmp_path, optim_args="momentum"))
+    with pytest.raises(ValueError, match="give one of them"):
+        WarmupTrainer(model, args, optim="muon", optimizers=(Lion(model.parameters()), None))
+    trainer = Trainer(model, args, train_dataset=make_data(BATCH))
+    trainer.add_callback(WarmupCallback(trainer))
+    with pytest.raises(ValueError, match="the trainer's scheduler is a LambdaLR: use WarmupTrainer"):
+        trainer.train()
+
+
+def test_two_processes(two_processes: list[dict[str, Any]]) -> None:
+    """`accelerate launch` on two CPU processes: rates are the same on both, a plain loop's over both, and resume."""
+    a, b = (rank["trainer"] for rank in two_processes)
+    assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
+    assert a["losses"] != b["losses"]
+    opt = Lion([torch.nn.Parameter(torch.zeros(4, 4))], lr=LR)
+    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=a["kappa"], geometry="spectral"), []
+    for of_a, of_b in zip(a["losses"], b["losses"], strict=True):
+        rates.append(sched.get_last_lr()[0])
+        for micro in (of_a, of_b):
+            sched.observe(sum(micro) / len(micro), weight=len(micro))
+        opt.step()
+        sched.step()
+    assert a["rates"] == rates
+    assert a["phase"] == "decay"

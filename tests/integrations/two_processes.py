@@ -1,0 +1,139 @@
+"""Run by ``accelerate launch`` on two processes: a Trainer and a loop of one's own, each whole and resumed."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+
+from autowarm import AdaptiveWarmup, Muon
+from autowarm.integrations.accelerate import WarmupScheduler, check
+from autowarm.integrations.transformers import WarmupTrainer
+from autowarm.optim import geometry_of, kappa_of
+
+torch.set_num_threads(1)
+STEPS, LR, FOLDER = 12, 0.02, Path(sys.argv[1])
+
+
+def make_model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=32, max_position_embeddings=16, **sizes))
+
+
+class Recording(WarmupTrainer):
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        self.seen = [*getattr(self, "seen", []), loss.item() * self.args.gradient_accumulation_steps]
+        return loss
+
+
+def with_trainer() -> dict[str, Any]:
+    g = torch.Generator().manual_seed(1)
+    data = [{"input_ids": (ids := torch.randint(32, (12,), generator=g)), "labels": ids} for _ in range(96)]
+    for i, row in enumerate(data):
+        row["labels"] = row["labels"].clone()
+        row["labels"][: i % 9] = -100
+
+    def trainer() -> Recording:
+        args = TrainingArguments(
+            str(FOLDER / "trainer"),
+            max_steps=STEPS,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+            learning_rate=LR,
+            logging_steps=1,
+            save_steps=5,
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        return Recording(make_model(), args, optim="muon", train_dataset=data)
+
+    def rates(t: Recording) -> list[float]:
+        return [entry["learning_rate"] for entry in t.state.log_history if "learning_rate" in entry]
+
+    whole = trainer()
+    whole.train()
+    resumed = trainer()
+    resumed.train(resume_from_checkpoint=str(FOLDER / "trainer" / "checkpoint-5"))
+    optimizer = whole.lr_scheduler.optimizer
+    return {
+        "rates": rates(whole),
+        "resumed": rates(resumed),
+        "losses": [whole.seen[i : i + 2] for i in range(0, len(whole.seen), 2)],
+        "kappa": kappa_of(optimizer, geometry_of(optimizer)),
+        "phase": whole.lr_scheduler.phase,
+    }
+
+
+def with_a_loop() -> dict[str, Any]:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    rates: list[float] = []
+    losses: list[list[float]] = []
+
+    def prepared() -> tuple[Any, Any, WarmupScheduler]:
+        model = make_model()
+        model, opt = accelerator.prepare(model, Muon.from_model(model, lr=LR))
+        sched = WarmupScheduler(accelerator, opt, STEPS)
+        assert accelerator.prepare(sched) is sched
+        check(accelerator)
+        return model, opt, sched
+
+    def train(model: Any, opt: Any, sched: WarmupScheduler, steps: range) -> None:
+        for t in steps:
+            rates.append(sched.get_last_lr()[0])
+            losses.append([])
+            for micro in range(2):
+                seed = 100 * t + 10 * micro + accelerator.process_index
+                ids = torch.randint(32, (2, 12), generator=torch.Generator().manual_seed(seed))
+                # The dataloader, which would say so, is left out: updates are every second micro-batch.
+                with accelerator.accumulate(model):
+                    loss = model(input_ids=ids, labels=ids).loss
+                    accelerator.backward(loss)
+                    opt.step()
+                    sched.step(loss, weight=ids.numel())
+                    opt.zero_grad()
+                losses[-1].append(loss.item())
+
+    train(*prepared(), range(5))
+    accelerator.save_state(str(FOLDER / "state"))
+    accelerator.free_memory()
+    parts = prepared()
+    accelerator.load_state(str(FOLDER / "state"))
+    train(*parts, range(5, STEPS))
+    accelerator.free_memory()
+
+    # What the plug-in is there for: prepared as it is, the schedule stops halfway.
+    model = make_model()
+    opt = Muon.from_model(model, lr=LR)
+    model, opt, wrapped = accelerator.prepare(model, opt, AdaptiveWarmup(opt, STEPS))
+    try:
+        check(accelerator)
+        noticed = None
+    except RuntimeError as problem:
+        noticed = str(problem)
+    made = wrapped.scheduler
+    for t in range(STEPS):
+        loss = model(input_ids=torch.full((1, 4), t), labels=torch.full((1, 4), t)).loss
+        loss.backward()
+        opt.step()
+        wrapped.step(loss)
+        opt.zero_grad()
+    return {"rates": rates, "losses": losses, "noticed": noticed, "counted": made.last_epoch}
+
+
+result = {"trainer": with_trainer(), "loop": with_a_loop()}
+rank = int(os.environ["RANK"])
+part = FOLDER / f"{rank}.part"
+part.write_text(json.dumps(result))
+part.rename(part.with_suffix(".json"))
+# A rank that leaves while the other is still reading from it can take it down: both wait, by no collective, and go.
+while not all((FOLDER / f"{r}.json").exists() for r in (0, 1)):
+    time.sleep(0.05)
+os._exit(0)

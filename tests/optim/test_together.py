@@ -1,0 +1,168 @@
+"""Two optimizers under one scheduler step as they would alone."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm import AdaptiveWarmup, Lion, Muon
+from autowarm.geometry import Spectral
+from autowarm.optim import Together, geometry_of, kappa_of
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def make_pair(model: nn.Module) -> Together:
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    return Together(torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(vectors, lr=0.002))
+
+
+def loss_of(model: nn.Module, t: int) -> torch.Tensor:
+    x = torch.randn(16, 6, generator=torch.Generator().manual_seed(t))
+    return model(x).square().mean() + 1
+
+
+def train(model: nn.Module, opt: torch.optim.Optimizer, sched: AdaptiveWarmup, steps: range) -> list[list[float]]:
+    rates = []
+    for t in steps:
+        rates.append([group["lr"] for group in opt.param_groups])
+        loss = loss_of(model, t)
+        loss.backward()
+        opt.step()
+        sched.step(loss)
+        opt.zero_grad()
+    return rates
+
+
+def test_it_steps_as_the_two_would_alone() -> None:
+    model, twin = make_model(), make_model()
+    opt = make_pair(model)
+    sched = AdaptiveWarmup(opt, 30)
+    rates = train(model, opt, sched, range(30))
+    assert sched.phase == "decay"
+    assert all(muon == pytest.approx(10 * adamw) for muon, adamw in rates)
+
+    pair = make_pair(twin).optimizers
+    for t in range(30):
+        for one, rate in zip(pair, rates[t], strict=True):
+            one.param_groups[0]["lr"] = rate
+        loss_of(twin, t).backward()
+        for one in pair:
+            one.step()
+            one.zero_grad()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_it_resumes_to_the_bit() -> None:
+    straight = make_model()
+    opt = make_pair(straight)
+    whole = train(straight, opt, AdaptiveWarmup(opt, 20), range(20))
+
+    model = make_model()
+    opt = make_pair(model)
+    sched = AdaptiveWarmup(opt, 20)
+    first = train(model, opt, sched, range(7))
+    file = io.BytesIO()
+    torch.save([model.state_dict(), opt.state_dict(), sched.state_dict()], file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+
+    model = make_model()
+    opt = make_pair(model)
+    sched = AdaptiveWarmup(opt, 20)
+    for part, state in zip((model, opt, sched), saved, strict=True):
+        part.load_state_dict(state)
+    assert first + train(model, opt, sched, range(7, 20)) == whole
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), straight.parameters(), strict=True))
+
+
+def test_one_of_ours_keeps_its_geometries_through_a_checkpoint() -> None:
+    model = make_model()
+    matrices, vectors = [model[0].weight], [p for p in model.parameters() if p is not model[0].weight]
+    opt = Together(Muon(matrices, lr=0.02), Lion(vectors, lr=0.001))
+    loss_of(model, 0).backward()
+    opt.step()
+    state = opt.state_dict()
+    opt.load_state_dict(state)
+    assert isinstance(opt.param_groups[0]["geometry"], Spectral)
+    assert sorted(i for group in state["param_groups"] for i in group["params"]) == [0, 1, 2, 3]
+
+
+def test_checkpointing_tools_that_read_groups_and_state_can() -> None:
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+    model = make_model()
+    opt = make_pair(model)
+    loss_of(model, 0).backward()
+    opt.step()
+    assert set(opt.state) == set(model.parameters())
+    saved = copy.deepcopy(get_optimizer_state_dict(model, opt))
+    before = opt.state[model[0].weight]["momentum_buffer"].clone()
+    loss_of(model, 1).backward()
+    opt.step()
+    assert not torch.equal(opt.state[model[0].weight]["momentum_buffer"], before)
+    set_optimizer_state_dict(model, opt, saved)
+    assert torch.equal(opt.state[model[0].weight]["momentum_buffer"], before)
+
+
+def test_its_geometry_is_that_of_the_norm_constrained_one_wherever_it_stands() -> None:
+    a, b = nn.Parameter(torch.zeros(4, 6)), nn.Parameter(torch.zeros(5, 7))
+    for pair in (
+        Together(torch.optim.Muon([a]), torch.optim.AdamW([b])),
+        Together(torch.optim.AdamW([b]), torch.optim.Muon([a])),
+    ):
+        assert isinstance(geometry_of(pair), Spectral)
+        assert kappa_of(pair, geometry_of(pair)) == 9
+
+
+def test_a_closure_is_called_once_and_a_scaler_can_skip() -> None:
+    model = make_model()
+    opt, calls = make_pair(model), []
+
+    def closure() -> torch.Tensor:
+        opt.zero_grad()
+        loss = loss_of(model, len(calls))
+        loss.backward()
+        calls.append(loss)
+        return loss
+
+    assert opt.step(closure) is calls[0]
+    assert len(calls) == 1
+    sched, scaler = AdaptiveWarmup(opt, 20), torch.amp.GradScaler("cpu", init_scale=2.0)
+    for t in range(3):
+        loss = loss_of(model, t)
+        scaler.scale(loss * (float("inf") if t == 1 else 1)).backward()
+        scaler.step(opt)
+        scaler.update()
+        sched.step(loss)
+        opt.zero_grad()
+    assert sched.last_epoch == 2
+
+
+def test_a_copy_is_whole() -> None:
+    model = make_model()
+    copied, opt = copy.deepcopy((model, make_pair(model)))
+    sched = AdaptiveWarmup(opt, 10)
+    train(copied, opt, sched, range(3))
+    assert sched.last_epoch == 3
+    assert not torch.equal(copied[0].weight, model[0].weight)
+
+
+def test_misuse() -> None:
+    model = make_model()
+    with pytest.raises(ValueError, match="at least one"):
+        Together()
+    with pytest.raises(ValueError, match=r"shape \(8, 6\) is in two optimizers, SGD and AdamW"):
+        Together(torch.optim.SGD(model.parameters()), torch.optim.AdamW([model[0].weight]))
+    opt = make_pair(model)
+    with pytest.raises(TypeError, match="one of Together's optimizers"):
+        opt.add_param_group({"params": []})
+    other = Together(torch.optim.AdamW(model.parameters()))
+    with pytest.raises(ValueError, match=r"saved \[4\], here \[2, 2\]"):
+        opt.load_state_dict(other.state_dict())

@@ -1,10 +1,11 @@
 """The entry of the `autowarm` command and of `python -m autowarm`."""
 
+import os
 import sys
 
 # Import names of what the extra installs.
 _EXTRA = {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "tensorboard"}
-_EXTRA |= {"safetensors", "yaml"}
+_EXTRA |= {"safetensors", "yaml", "plotille"}
 
 
 def main() -> int:
@@ -19,6 +20,10 @@ def main() -> int:
         how = "install the experiments with: pip install 'autowarm[lab]'"
         print(f"autowarm: {error.name} is missing; {how}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read on, such as `head`, has seen enough; what Python still holds back goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 if __name__ == "__main__":

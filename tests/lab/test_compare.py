@@ -71,7 +71,7 @@ def workers_of(pid: int) -> list[int]:
 
 
 def checkpoints(out: Path) -> list[Path]:
-    return list(out.glob("runs/*/checkpoint-*.pt"))
+    return list(out.glob("runs/*/checkpoint-*"))
 
 
 @pytest.fixture(scope="module")

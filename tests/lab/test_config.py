@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from autowarm.lab.calibrate import CalibrateConfig
 from autowarm.lab.cli import UsageError, main, parse
 from autowarm.lab.config import (
     PRESETS,
@@ -34,6 +35,10 @@ def test_every_preset_is_valid(preset: str) -> None:
     if preset.startswith("smoothness"):
         config = parse(["--config", preset], SmoothnessConfig, "smoothness", "")
         assert all(config.run_of(name).steps for name in config.rates)
+    elif preset.startswith("calibrate"):
+        assert parse(["--config", preset], CalibrateConfig, "calibrate", "").lr > 0.0
+    elif preset.startswith("llama"):
+        assert parse(["--config", preset], RunConfig, "train", "").model.vocab_size == 50304
     else:
         assert compare_config("--config", preset).runs()
 

@@ -1,9 +1,10 @@
 import math
 
+import pytest
 import torch
 
-from autowarm.lab.config import ModelConfig
-from autowarm.lab.models import llama, token_loss
+from autowarm.lab.config import LLAMA_124M, LLAMA_210M, ModelConfig
+from autowarm.lab.models import flops_per_token, llama, parameters, token_loss
 
 CONFIG = ModelConfig(layers=2, width=32, heads=2, ff=64, vocab_size=300, seq_len=16)
 
@@ -29,3 +30,20 @@ def test_embeddings_are_tied_and_weights_have_the_configured_scale() -> None:
 def test_an_untrained_model_is_about_as_good_as_guessing() -> None:
     tokens = torch.randint(0, 300, (8, 17))
     assert abs(token_loss(llama(CONFIG, seed=0), tokens).item() - math.log(300)) < 0.5
+
+
+@pytest.mark.parametrize(("config", "count"), [(LLAMA_124M, 123_587_328), (LLAMA_210M, 208_540_416)])
+def test_the_paper_s_models_have_the_paper_s_sizes(config: ModelConfig, count: int) -> None:
+    with torch.device("meta"):
+        model = llama(config, seed=0)
+    assert sum(p.numel() for p in model.parameters()) == count == parameters(config)
+
+
+def test_operations_a_token_are_what_torch_counts_but_for_the_causal_half() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = llama(CONFIG, seed=0)
+    tokens = torch.randint(0, 300, (2, 17))
+    with FlopCounterMode(display=False) as counter:
+        token_loss(model, tokens).backward()
+    assert math.isclose(flops_per_token(CONFIG) * 2 * 16, counter.get_total_flops(), rel_tol=0.1)

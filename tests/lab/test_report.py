@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from .test_results import ROWS
 
 
 def results(**corpus: Any) -> dict[str, Any]:
-    return document(CompareConfig(), {"name": "t", "sha256": "0" * 64, "tokens": 9, **corpus}, ROWS)
+    return document(asdict(CompareConfig()), {"name": "t", "sha256": "0" * 64, "tokens": 9, **corpus}, ROWS)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_the_difference_is_paired_over_seeds() -> None:
 
 
 def test_json_is_strict_and_has_the_promised_keys(tmp_path: Path) -> None:
-    results = document(CompareConfig(), {"name": "t", "sha256": "0", "tokens": 9}, ROWS)
+    results = document(asdict(CompareConfig()), {"name": "t", "sha256": "0", "tokens": 9}, ROWS)
     write_results(tmp_path, results)
     read = read_results(tmp_path)
     assert read == json.loads(json.dumps(results, allow_nan=False))

@@ -13,11 +13,9 @@ from autowarm.lab.files import locked
 from autowarm.lab.train import (
     Interrupted,
     Progress,
-    linear_then_cosine,
-    load_checkpoint,
+    hand_set,
     make_optimizer,
     read_metrics,
-    save_checkpoint,
     train,
 )
 
@@ -46,7 +44,7 @@ def crash_at(step: int) -> Any:
 
 
 def test_the_hand_set_schedule_starts_at_the_lowest_rate_peaks_and_ends_near_zero() -> None:
-    ratios = [linear_then_cosine(step, 4, 12, 100) for step in range(12)]
+    ratios = [hand_set(step, 4, 12, 100) for step in range(12)]
     assert ratios[0] == 0.01
     assert ratios[4] == 1.0 == max(ratios)
     assert ratios[8] == pytest.approx(0.5)
@@ -60,7 +58,7 @@ def test_the_first_update_uses_the_lowest_rate(run: RunConfig, optimizer: Any, k
         run, optimizer=OptimizerConfig(name=optimizer, lr=0.01), schedule=SCHEDULES[kind], steps=2, eval_batches=1
     ) if kind != "linear" else dataclasses.replace(run, optimizer=OptimizerConfig(name=optimizer, lr=0.01))  # fmt: skip
     train(run, tmp_path)
-    assert read_metrics(tmp_path)[0]["lr"] == pytest.approx(0.01 / 100)
+    assert read_metrics(tmp_path)[0]["lr"] == pytest.approx(0.01 / (10 if kind == "adaptive" else 100))
 
 
 @pytest.mark.parametrize("kind", list(SCHEDULES))
@@ -99,20 +97,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     straight = train(run, tmp_path / "straight")
     with pytest.raises(RuntimeError):
         train(run, tmp_path / "broken", crash_at(9))
-    newest = max((tmp_path / "broken").glob("checkpoint-*.pt"))
+    newest = max((tmp_path / "broken").glob("checkpoint-*/*.distcp"))
     newest.write_bytes(newest.read_bytes()[:-100])
     with caplog.at_level(logging.WARNING):
         assert numbers(train(run, tmp_path / "broken")) == numbers(straight)
-    assert "does not match its checksum" in caplog.text
-
-
-def test_checkpoints_are_plain_and_only_the_newest_two_are_kept(tmp_path: Path) -> None:
-    for step in (1, 2, 3):
-        save_checkpoint(tmp_path, step, {"step": step, "x": torch.ones(2)})
-    assert len(list(tmp_path.glob("checkpoint-*.pt"))) == 2
-    saved = load_checkpoint(tmp_path)
-    assert saved is not None
-    assert saved["step"] == 3
+    assert "does not match its checksums" in caplog.text
 
 
 def test_a_run_that_explodes_is_marked_and_ends(run: RunConfig, tmp_path: Path) -> None:
@@ -143,9 +132,9 @@ def test_options_that_the_optimizer_does_not_know_are_named(run: RunConfig) -> N
 def test_the_folder_holds_weights_that_transformers_loads_and_tensorboard_events(
     run: RunConfig, tmp_path: Path
 ) -> None:
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
     train(run, tmp_path)
-    assert sum(p.numel() for p in LlamaForCausalLM.from_pretrained(tmp_path).parameters()) > 0
+    assert sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(tmp_path).parameters()) > 0
     assert list(tmp_path.glob("events.out.tfevents.*"))
-    assert not list(tmp_path.glob("checkpoint-*.pt"))
+    assert not list(tmp_path.glob("checkpoint-*"))

@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 import yaml
 
-OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd")
+OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "schedule-free", "prodigy", "d-adaptation")
 PRESETS = Path(__file__).parent / "presets"
 
-OptimizerName = Literal["muon", "lion", "signsgd", "normsgd"]
-ScheduleName = Literal["adaptive", "paper", "linear"]
+OptimizerName = Literal["muon", "lion", "signsgd", "normsgd", "adamw", "schedule-free", "prodigy", "d-adaptation"]
+ScheduleName = Literal["adaptive", "paper", "linear", "constant", "greedy"]
 
 
 class LabError(Exception):
@@ -31,11 +31,13 @@ class LabError(Exception):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A LLaMA: RMSNorm, SwiGLU, rotary positions, tied embeddings, split q, k, v.
+    """A LLaMA (RMSNorm, SwiGLU, rotary positions, tied embeddings, split q, k, v), or a classifier of images.
 
     Args:
-        layers: number of blocks.
-        width: size of the residual stream.
+        name: "llama"; "swin", a Swin of two stages for small pictures; or any classifier by timm's name for it, such as
+            "swin_base_patch4_window7_224", which has a shape of its own.
+        layers: number of blocks; of a "swin", in each stage.
+        width: size of the residual stream; of a "swin", in its first stage.
         heads: attention heads; divides `width`.
         ff: inner width of the SwiGLU block.
         vocab_size: tokens the tokenizer may learn.
@@ -44,6 +46,7 @@ class ModelConfig:
             value at width 768 and far too small for a narrow model: Lion then wants no warm-up at all.
     """
 
+    name: str = "llama"
     layers: int = 2
     width: int = 64
     heads: int = 4
@@ -52,19 +55,43 @@ class ModelConfig:
     seq_len: int = 64
     init_scale: float = 0.55
 
+    @property
+    def sees_images(self) -> bool:
+        """Whether it classifies images and does not predict tokens."""
+        return self.name != "llama"
+
+    @property
+    def label(self) -> str:
+        """The network in a word."""
+        return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}"
+
+
+# The paper's networks: 123,587,328 and 208,540,416 parameters.
+LLAMA_124M = ModelConfig(layers=12, width=768, heads=12, ff=2048, vocab_size=50304, seq_len=512)
+LLAMA_210M = dataclasses.replace(LLAMA_124M, layers=24)
+
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the text comes from.
+    """Where the text comes from, or the images.
 
     Args:
         corpus: "python" is the running interpreter's own documentation and standard-library source, so nothing is
-            downloaded; otherwise a folder, of which all .py, .md, .rst and .txt files are read.
-        max_bytes: take only so much text, file by file in an order that mixes topics.
+            downloaded; otherwise a folder: of token shards, as `autowarm data` makes them or as kjj0/fineweb10B-gpt2
+            holds them, or of .py, .md, .rst, .txt and .parquet files, for which a tokenizer is learnt.
+        max_bytes: take only so much text, file by file in an order that mixes topics; shards are used whole.
+        images: of a classifier. "digits" are scikit-learn's, 8×8, nothing is downloaded; "folder" is `root` with a
+            folder, or a tar file, of training images and one of validation images; otherwise what timm calls it, such
+            as "hfds/ILSVRC/imagenet-1k".
+        root: the folder of `images`.
+        workers: processes that read and transform images.
     """
 
     corpus: str = "python"
     max_bytes: int = 6_000_000
+    images: str = "digits"
+    root: str = ""
+    workers: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,10 +99,11 @@ class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: which one.
-        lr: the peak learning rate.
+        name: which one; the last four are the peers of `autowarm.lab.peers`.
+        lr: the peak learning rate; of Prodigy and D-Adaptation a factor on the rate they find, usually 1.
         weight_decay: decoupled, on the linear layers' weights only.
-        options: further keyword arguments of the optimizer's `from_model`, for example {momentum: 0.9}.
+        options: further keyword arguments of the optimizer's `from_model`, or of the peer itself, for example
+            {momentum: 0.9}.
     """
 
     name: OptimizerName = "muon"
@@ -90,20 +118,51 @@ class ScheduleConfig:
 
     Args:
         kind: "adaptive" is the library's default, "paper" its Algorithm 1 to the letter, "linear" the hand-set
-            baseline: lr/div rises linearly to lr over `warmup_steps`, then a cosine to 0.
-        warmup_steps: of "linear" alone; the other two find it themselves.
+            baseline: lr/div rises to lr over `warmup_steps`, then the decay. "constant" leaves the rate alone, for
+            optimizers that schedule themselves; "greedy" is transformers' GreedyLR between lr/div and lr.
+        warmup_steps: of "linear" alone; the others find it themselves or have none.
+        warmup: the shape of the warm-up: of the hand-set one, of the adaptive floor and of the calibration's target.
+        decay: the shape of the decay, see `autowarm.AdaptiveWarmup`.
         target_loss: f*, of "paper" (which needs it) and "adaptive" (which works it out where it is null).
-        div: the first update's rate is lr/div, for every kind.
+        div: the first update's rate is lr/div; null is the library's default for "adaptive" and 100 for the others.
         sigma_f2: σ_F² of the calibration; "adaptive" and "paper".
         peak_gap: Δ' itself, in place of the calibrated one; "adaptive" and "paper".
     """
 
     kind: ScheduleName = "adaptive"
     warmup_steps: int | None = None
+    warmup: Literal["linear", "cosine"] = "linear"
+    decay: Literal["cosine", "linear", "wsd", "wso"] = "cosine"
     target_loss: float | None = None
-    div: float = 100.0
+    div: float | None = None
     sigma_f2: float = 1e3
     peak_gap: float | None = None
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How a run is computed. Its result is the same but for rounding, whatever stands here.
+
+    Args:
+        precision: "float32"; "bfloat16", by autocast, with weights and optimizer in float32; "float64"; "auto" is
+            bfloat16 where the hardware multiplies it and the model is wide enough (256 on a CPU) to gain by it.
+        accumulate: each rank's share of a batch is taken in so many pieces, for less memory.
+        compile: hand the model to `torch.compile`.
+        parallel: what `torchrun` spreads a run by: "ddp" copies the model, "fsdp" cuts it (FSDP2).
+        device: "auto" is a GPU where there is one.
+        keep_checkpoints: the newest so many stay.
+        eval_every: steps between evaluations along the way; 0 is at the end alone.
+        wandb: a project of Weights & Biases to log to as well; it needs the package `wandb`.
+    """
+
+    precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    accumulate: int = 1
+    compile: bool = False
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    keep_checkpoints: int = 2
+    eval_every: int = 0
+    wandb: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,11 +175,12 @@ class RunConfig:
         optimizer: the optimizer.
         schedule: the learning-rate schedule.
         steps: optimizer updates in the whole run.
-        batch_size: sequences in a batch.
+        batch_size: sequences, or images, in a batch; under `torchrun`, of all ranks together.
         seed: of the initial weights and of the batches.
         clip: the gradient's norm is clipped to this before each update; 0 is no clipping.
         eval_batches: fixed validation batches, the same for every run.
         checkpoint_every: steps between checkpoints.
+        engine: how it is computed.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -133,9 +193,10 @@ class RunConfig:
     clip: float = 0.5
     eval_batches: int = 64
     checkpoint_every: int = 100
+    engine: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:
-        model, schedule = self.model, self.schedule
+        model, schedule, engine = self.model, self.schedule, self.engine
         require(
             model.heads > 0 and model.width % (2 * model.heads) == 0,
             f"width must be a multiple of 2·heads (rotary pairs), got width {model.width}, heads {model.heads}",
@@ -148,10 +209,17 @@ class RunConfig:
             require(getattr(model, name) > 0, f"{name} must be at least 1, got {getattr(model, name)}")
         for name in ("steps", "batch_size", "eval_batches", "checkpoint_every"):
             require(getattr(self, name) > 0, f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("accumulate", "keep_checkpoints"):
+            require(getattr(engine, name) > 0, f"engine.{name} must be at least 1, got {getattr(engine, name)}")
+        require(
+            self.batch_size % engine.accumulate == 0,
+            f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {engine.accumulate}",
+        )
+        require(engine.eval_every >= 0, f"engine.eval_every must not be negative, got {engine.eval_every}")
         require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
         require(self.clip >= 0, f"clip must not be negative, got {self.clip}")
         require(0 < self.optimizer.lr < math.inf, f"lr must be positive and finite, got {self.optimizer.lr}")
-        require(schedule.div > 1, f"div must be above 1, got {schedule.div}")
+        require(schedule.div is None or schedule.div > 1, f"div must be above 1, got {schedule.div}")
         if schedule.kind == "linear":
             require(
                 schedule.warmup_steps is not None and 1 <= schedule.warmup_steps < self.steps,
@@ -161,7 +229,7 @@ class RunConfig:
         else:
             require(
                 schedule.warmup_steps is None,
-                f"schedule.warmup_steps belongs to kind linear; kind {schedule.kind} finds it itself",
+                f"schedule.warmup_steps belongs to kind linear; kind {schedule.kind} has none to set",
             )
         if schedule.kind == "paper":
             require(schedule.target_loss is not None, "the paper's Algorithm 1 needs schedule.target_loss, its f*")
@@ -330,10 +398,10 @@ def check_keys(given: Mapping[str, Any], config_class: type, source: str) -> Non
 
 
 def read_yaml(name: str) -> tuple[dict[str, Any], Path]:
-    """A config file by its path, or a preset by its name."""
+    """A config file by its path, or a preset by its name; under what it `extends`, if it says so."""
     path = Path(name)
     if not path.is_file():
-        presets = {preset.stem: preset for preset in PRESETS.glob("*.yaml")}
+        presets = {preset.relative_to(PRESETS).with_suffix("").as_posix(): preset for preset in PRESETS.rglob("*.yaml")}
         if name not in presets:
             raise LabError(f"--config {name}: no such file and no such preset; {nearest(name, presets)}")
         path = presets[name]
@@ -343,7 +411,18 @@ def read_yaml(name: str) -> tuple[dict[str, Any], Path]:
         raise LabError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values or {}, dict):
         raise LabError(f"{path}: expected keys and values, got {type(values).__name__}")
-    return values or {}, path
+    values = values or {}
+    values.pop("lists", None)  # where a file keeps what its own anchors name
+    if parent := values.pop("extends", None):
+        values = merged(read_yaml(parent)[0], values)
+    return values, path
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested mappings in one; where they meet, `over` counts."""
+    both = {key: merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
+            else value for key, value in over.items()}  # fmt: skip
+    return {**under, **both}
 
 
 @cache
@@ -352,7 +431,8 @@ def code_fingerprint() -> str:
     package = Path(__file__).parent.parent
     lab = package / "lab"
     sources = [path for path in sorted(package.rglob("*.py")) if lab not in path.parents]
-    sources += [lab / f"{name}.py" for name in ("data", "models", "train")]
+    sources += [lab / f"{name}.py" for name in ("models", "optimizers", "parallel", "peers", "tasks", "train")]
+    sources += [lab / "data" / f"{name}.py" for name in ("batches", "images", "shards", "text")]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 
 

@@ -56,8 +56,8 @@ def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]
     return figure
 
 
-def curves_of(summary: Summary, rows: Sequence[Row], folder: Path) -> list[Curve]:
-    """The curves of a cell's first seed, read from its runs' folders."""
+def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]:
+    """The curves of a cell's first seed, read from the runs' folders in `store`."""
     from .train import read_metrics
 
     chosen = []
@@ -71,7 +71,7 @@ def curves_of(summary: Summary, rows: Sequence[Row], folder: Path) -> list[Curve
         for row in rows:
             same = row["cell"] == summary.cell and row["schedule"] == kind and row["seed"] == min(point.losses)
             if same and (kind != "linear" or row["warmup_steps"] == point.warmup_steps):
-                found = next((folder / "runs").glob(f"*-{row['id']}"), None)
+                found = next(store.glob(f"*-{row['id']}"), None)
                 if found and (metrics := read_metrics(found)):
                     stuck = kind != "linear" and row["switched_at"] is None
                     note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} steps)"
@@ -101,6 +101,16 @@ def save(figure: Figure, path: Path) -> list[Path]:
         paths.append(path.with_suffix(f".{ending}"))
         write_atomically(paths[-1], buffer.getvalue())
     return paths
+
+
+def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float = 3.6) -> tuple[Figure, list[Axes]]:
+    """A figure of equal panels, row by row, each so many inches wide and high."""
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25, linewidth=0.6)
+    return figure, panels
 
 
 def _grid(count: int, rows: int) -> tuple[Figure, list[list[Axes]]]:

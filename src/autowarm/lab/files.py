@@ -17,6 +17,10 @@ except ImportError:  # Windows: nothing is locked there, everything else works
     fcntl = None  # type: ignore[assignment]
 
 
+class Busy(LabError):
+    """Another process is at work in the folder."""
+
+
 def sha256(data: bytes | Path) -> str:
     """Hex digest of some bytes, or of a file read in pieces."""
     if isinstance(data, bytes):
@@ -58,5 +62,5 @@ def locked(folder: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 message = f"another process is working in {folder}: wait for it, or choose another folder"
-                raise LabError(message) from None
+                raise Busy(message) from None
         yield

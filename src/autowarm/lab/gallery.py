@@ -3,14 +3,15 @@
 A figure that needs measurements finds them in `Sources.data`, and makes them there if they are missing.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autowarm import AdaptiveWarmup, Lion
@@ -29,6 +30,8 @@ from autowarm.theory import (
 )
 
 from .config import OptimizerName, SmoothnessConfig
+from .figures import axes_of
+from .optimizers import hand_set
 from .smoothness import measured, studies
 from .train import Progress
 
@@ -43,50 +46,57 @@ class Sources:
         data: folder of measurements.
         smoothness: the runs that measure them.
         on_step: called after each step of a run.
+        scale: "tiny" or "paper": whose sweeps.
     """
 
     data: Path
     smoothness: SmoothnessConfig
-    on_step: Callable[[Progress], None] | None = None
+    on_step: Callable[[Progress], bool | None] | None = None
+    scale: str = "tiny"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the gallery: how it is made and what it shows."""
+    """A figure or a table of the gallery.
 
-    make: Callable[[Sources], Figure]
+    Attributes:
+        make: makes it: a figure, or a table as Markdown.
+        about: what it shows.
+        paper: what of the paper it is.
+        sweeps: the sweeps it is made from, by the names of their presets.
+        measures: the optimizers whose curvature it is made from.
+        sharp: whether the Hessian is measured along with it.
+    """
+
+    make: Callable[[Sources], Figure | str]
     about: str
+    paper: str = ""
+    sweeps: tuple[str, ...] = ()
+    measures: tuple[OptimizerName, ...] = ()
+    sharp: bool = False
 
 
 GALLERY: dict[str, Picture] = {}
 
 
-def picture(name: str, about: str) -> Callable[[Callable[[Sources], Figure]], Callable[[Sources], Figure]]:
-    """Enters a function into the gallery."""
+def picture(name: str, about: str, **needs: Any) -> Callable[[Callable[[Sources], Any]], Callable[[Sources], Any]]:
+    """Enters a function into the gallery; `needs` are the other attributes of `Picture`."""
 
-    def enter(make: Callable[[Sources], Figure]) -> Callable[[Sources], Figure]:
-        GALLERY[name] = Picture(make, about)
+    def enter(make: Callable[[Sources], Any]) -> Callable[[Sources], Any]:
+        GALLERY[name] = Picture(make, about, **needs)
         return make
 
     return enter
 
 
-def _axes(columns: int = 1, rows: int = 1, width: float = 5.6, height: float = 3.6) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25, linewidth=0.6)
-    return figure, panels
-
-
-@picture("eta-behaviour", "Theorem 1's rate along Δ = 1/t (D = 1, ρ = 2, K0 = 1e-4, K1 = 0, Kρ = 1e3)")
+@picture("eta-behaviour", "Theorem 1's rate along Δ = 1/t (D = 1, ρ = 2, K0 = 1e-4, K1 = 0, Kρ = 1e3)",
+         paper="Figure eta_behavior")  # fmt: skip
 def eta_behaviour(sources: Sources) -> Figure:
     """The rate of Theorem 1 over t, with its peak at Δ' = √(K0/Kρ)."""
     K = Smoothness(rho=2.0, K0=1e-4, K1=0.0, K_rho=1e3)
     t = np.arange(1, 20_001)
     peak = K.peak_gap
-    figure, (axes,) = _axes()
+    figure, (axes,) = axes_of()
     axes.plot(t, theorem_1_rate(1.0 / t, K, D=1.0), color=BLUE)
     axes.axvline(1 / peak, color=GREY, linestyle="--", linewidth=1)
     axes.annotate(f"Δ' = √(K0/Kρ) = {peak:.2e}\nt = {1 / peak:.0f}", (1 / peak, 0.25), xytext=(8, 0),
@@ -100,14 +110,16 @@ def _constant(rate: float, gap: float) -> float:
 
 
 @picture(
-    "theorem-bounds", "gap and rate of Theorem 1, of its decay-only rival and of a constant rate, with their bounds"
+    "theorem-bounds",
+    "gap and rate of Theorem 1, of its decay-only rival and of a constant rate, with their bounds",
+    paper="Theorem 1",
 )
 def theorem_bounds(sources: Sources) -> Figure:
     """Runs on the barrier problem, whose curvature grows as Δ², in three norms; every claim is checked as they go."""
     steps, gap0 = 20_000, 50.0
     t = np.arange(1, steps + 1)
     norms = {"l2": "ℓ2 (normSGD)", "linf": "ℓ∞ (signSGD)", "spectral": "spectral (Muon)"}
-    figure, panels = _axes(columns=3, rows=2, width=3.8, height=3.2)
+    figure, panels = axes_of(columns=3, rows=2, width=3.8, height=3.2)
     for column, (norm, title) in enumerate(norms.items()):
         f = catalogue()[f"{norm}-barrier"]
         x0 = f.point(gap0, torch.Generator().manual_seed(0))
@@ -132,7 +144,8 @@ def theorem_bounds(sources: Sources) -> Figure:
     return figure
 
 
-@picture("schedule-lion", "profile and schedule of Algorithm 1 for Lion on the paper's numbers, along a made-up loss")
+@picture("schedule-lion", "profile and schedule of Algorithm 1 for Lion on the paper's numbers, along a made-up loss",
+         paper="Figure scheduler-lion")  # fmt: skip
 def schedule_lion(sources: Sources) -> Figure:
     """LLaMA-124M, f(x0) = 10.98, f* = 3.4, lr 1e-3: the calibrated Δ' and the one of the authors' quadrature, 0.37."""
     first, target, steps, lr, div, kappa = 10.98, 3.4, 64_000, 1e-3, 100.0, 123_568_128.0
@@ -140,7 +153,7 @@ def schedule_lion(sources: Sources) -> Figure:
     # A power law that falls to 3.77, the authors' switch, at step 12 000, as their run does.
     t = np.arange(steps)
     losses = 3.3 + (first - 3.3) * (1 + t / 297) ** -0.75
-    figure, (left, right) = _axes(columns=2, width=4.8)
+    figure, (left, right) = axes_of(columns=2, width=4.8)
     for profile, colour, style, whose in [(ours, BLUE, "-", "calibrated"), (Profile(lr, div, ours.gap0, 0.37), ORANGE,
                                            "--", "the authors'")]:  # fmt: skip
         label = f"{whose}, Δ' = {profile.peak_gap:.2f}"
@@ -161,11 +174,40 @@ def schedule_lion(sources: Sources) -> Figure:
     return figure
 
 
+@picture("stall", "why Algorithm 1 stalls on short runs: a toy gap that falls in proportion to the rate")
+def stall(sources: Sources) -> Figure:
+    """Each update lowers the gap by 1 % of itself at the peak rate, and by proportionally less below it."""
+    figure, panels = axes_of(columns=2, rows=2, width=4.6, height=2.5)
+    for column, steps in enumerate((1000, 64_000)):
+        optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        paper = AdaptiveWarmup.paper(optimizer, steps, target_loss=0.0, kappa=46848.0)
+        gaps, rates = np.full((2, steps), 7.68), np.full((2, steps), 0.01)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the run ends in warm-up is what is shown
+            for step in range(steps):
+                if step:
+                    gaps[:, step] = gaps[:, step - 1] * (1 - 0.01 * rates[:, step - 1])
+                paper.step(float(gaps[0, step]))
+                rates[:, step] = optimizer.param_groups[0]["lr"], hand_set(step, steps // 5, steps, 100.0)
+        waited = f"{paper.warmup_steps:,} updates" if paper.phase == "decay" else "all along"
+        top, bottom = panels[column], panels[2 + column]
+        labels = [f"Algorithm 1, in warm-up {waited}", "linear warm-up over a fifth, cosine"]
+        for i, (label, colour, style) in enumerate(zip(labels, (ORANGE, BLUE), ("-", "--"), strict=True)):
+            top.plot(gaps[i], color=colour, linestyle=style, label=label)
+            bottom.plot(rates[i], color=colour, linestyle=style)
+        top.set(title=f"{steps:,} updates", ylim=(0, 10))
+        bottom.set(xlabel="update", ylim=(0, 1.05))
+        top.legend(frameon=False, fontsize="small", loc="upper right")
+    panels[0].set_ylabel("gap Δ")
+    panels[2].set_ylabel("rate / lr")
+    return figure
+
+
 def _smoothness(name: OptimizerName) -> Callable[[Sources], Figure]:
     def make(sources: Sources) -> Figure:
         found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json", on_step=sources.on_step)
         _, trimmed, _, warmup = studies(found).items()
-        figure, panels = _axes(columns=2, width=5.2, height=3.9)
+        figure, panels = axes_of(columns=2, width=5.2, height=3.9)
         for axes, (label, fits) in zip(panels, (trimmed, warmup), strict=True):
             plot_study(fits, ax=axes)
             axes.set_title(f"{found.name}, {label}")
@@ -174,17 +216,25 @@ def _smoothness(name: OptimizerName) -> Callable[[Sources], Figure]:
     return make
 
 
-for _name in ("lion", "signsgd", "muon", "normsgd"):
-    picture(f"smoothness-{_name}", f"K over the gap along a run of {_name}, with the fits")(_smoothness(_name))
+_PAPERS: dict[OptimizerName, str] = {
+    "lion": "Figure smoothness-lion",
+    "signsgd": "the same, by its table",
+    "muon": "Figure lips-muon-norm (a)",
+    "normsgd": "Figure lips-muon-norm (b)",
+}
+for _name, _paper in _PAPERS.items():
+    picture(f"smoothness-{_name}", f"K over the gap along a run of {_name}, with the fits", paper=_paper,
+            measures=(_name,))(_smoothness(_name))  # fmt: skip
 
 
-@picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon")
+@picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon",
+         paper="Appendix, edge of stability", measures=("muon",), sharp=True)  # fmt: skip
 def edge_of_stability(sources: Sources) -> Figure:
     """Three curvatures over steps: of the worst direction, of the step's direction, and K in Muon's norms."""
     run = sources.smoothness.run_of("muon")
     path = sources.data / "edge-of-stability.json"
     found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 15), on_step=sources.on_step)
-    figure, (left, right) = _axes(columns=2, width=4.8)
+    figure, (left, right) = axes_of(columns=2, width=4.8)
     sharp = np.array(found.sharpness)
     steps = np.array([p.step for p in found.points])
     left.plot(sharp[:, 0], sharp[:, 1], color=ORANGE, marker="o", markersize=3, label="λ_max of the Hessian")

@@ -30,11 +30,15 @@ class Files:
 
 
 def make(folder: Path, results: Mapping[str, Any]) -> Files:
-    """Writes the figures and `report.html` beside `results.json`."""
+    """Writes the figures and `report.html` beside `results.json`; curves are of the runs that are still there."""
     summaries = summarise(results["runs"])
-    curves = [figures.curves_of(summary, results["runs"], folder) for summary in summaries]
-    paths = figures.save(figures.sweep_figure(summaries), folder / "sweep")
-    paths += figures.save(figures.curves_figure(summaries, curves), folder / "curves")
+    store = Path(results["config"].get("store") or folder / "runs")
+    curves = [figures.curves_of(summary, results["runs"], store) for summary in summaries]
+    paths = []
+    if swept := [summary for summary in summaries if summary.manual]:
+        paths += figures.save(figures.sweep_figure(swept), folder / "sweep")
+    if drawn := [(summary, some) for summary, some in zip(summaries, curves, strict=True) if some]:
+        paths += figures.save(figures.curves_figure(*map(list, zip(*drawn, strict=True))), folder / "curves")
     page = folder / "report.html"
     write_atomically(page, html(results, summaries, curves))
     return Files(page, paths)
@@ -47,14 +51,15 @@ def html(results: Mapping[str, Any], summaries: list[Summary], curves: list[list
     )
     return environment.get_template("report.html.j2").render(
         results=results,
-        headline=headline(summaries),
+        headline=results["config"].get("about") or headline(summaries),
         verdicts=[(summary.title, verdict(summary)) for summary in summaries],
         headings=HEADINGS,
         rows=[cells(summary) for summary in summaries],
-        sweeps=[(summary.title, _data_uri(figures.sweep_figure([summary]))) for summary in summaries],
+        sweeps=[(summary.title, _data_uri(figures.sweep_figure([summary]))) for summary in summaries if summary.manual],
         curves=[
             (summary.title, _data_uri(figures.curves_figure([summary], [some])))
             for summary, some in zip(summaries, curves, strict=True)
+            if some
         ],
         runs=sorted(results["runs"], key=_order),
         warnings=warnings(results["runs"]),
@@ -115,7 +120,7 @@ def cells(summary: Summary) -> list[str]:
     best, adaptive, paper = (
         _loss_and_length(point, total) for point in (summary.best, summary.adaptive, summary.paper)
     )
-    return [f"{summary.name} {summary.cell['lr']:g}", *best, *adaptive, difference, *paper]
+    return [summary.label, *best, *adaptive, difference, *paper]
 
 
 def _loss_and_length(point: Point | None, total: int) -> tuple[str, str]:

@@ -11,14 +11,14 @@ import os
 import platform
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from autowarm import __version__
 
-from .config import CompareConfig, LabError
+from .config import LabError
 from .files import write_json
 
 SCHEMA = 1
@@ -59,28 +59,45 @@ class Point:
 
 @dataclass(frozen=True)
 class Summary:
-    """One cell: the hand-set grid, its best point, and the schedules that set themselves."""
+    """One cell: the hand-set grid, its best point, the schedules that set themselves, and all others by their kind."""
 
     cell: Mapping[str, Any]
     manual: tuple[Point, ...]
     adaptive: Point | None
     paper: Point | None
+    others: Mapping[str, Point] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The optimizer as its authors spell it."""
-        names = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD"}
+        names = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD", "adamw": "AdamW",
+                 "schedule-free": "Schedule-Free", "prodigy": "Prodigy", "d-adaptation": "D-Adaptation"}  # fmt: skip
         return names.get(self.cell["optimizer"], self.cell["optimizer"])
 
     @property
     def title(self) -> str:
         """The cell in a few words."""
-        return f"{self.name}, peak rate {self.cell['lr']:g}"
+        words = f"{self.name}, peak rate {self.cell['lr']:g}"
+        return f"{self.label}: {words}" if "name" in self.cell else words
+
+    @property
+    def label(self) -> str:
+        """The cell in fewer words: a sweep's own name for it, or optimizer and rate."""
+        if "name" not in self.cell:
+            return f"{self.name} {self.cell['lr']:g}"
+        settings = [f"{key.split('.')[-1]} {value}" for key, value in self.cell.items() if "." in key]
+        return ", ".join([self.cell["name"], *settings])
 
     @property
     def best(self) -> Point | None:
         """The hand-set warm-up of lowest mean validation loss; the shortest of equals."""
         return min(self.manual, key=lambda point: point.val_loss, default=None)
+
+    @property
+    def lowest(self) -> Point | None:
+        """The point of lowest mean validation loss, whatever its schedule."""
+        points = [*self.manual, self.adaptive, self.paper, *self.others.values()]
+        return min((point for point in points if point), key=lambda point: point.val_loss, default=None)
 
     @property
     def difference(self) -> tuple[float, float] | None:
@@ -131,7 +148,9 @@ def _summary(rows: Sequence[Row]) -> Summary:
 
     lengths = sorted({row["warmup_steps"] for row in rows if row["schedule"] == "linear"})
     manual = tuple(found for length in lengths if (found := of("linear", length)) is not None)
-    return Summary(rows[0]["cell"], manual, of("adaptive"), of("paper"))
+    kinds = dict.fromkeys(row["schedule"] for row in rows if row["schedule"] not in ("linear", "adaptive", "paper"))
+    others = {kind: found for kind in kinds if (found := of(kind)) is not None}
+    return Summary(rows[0]["cell"], manual, of("adaptive"), of("paper"), others)
 
 
 def loss(row: Row) -> float:
@@ -172,13 +191,13 @@ def environment() -> dict[str, Any]:
     }
 
 
-def document(config: CompareConfig, corpus: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
+def document(config: Mapping[str, Any], corpus: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     """The whole of `results.json`."""
     return {
         "schema": SCHEMA,
         "environment": environment(),
         "corpus": dict(corpus),
-        "config": asdict(config),
+        "config": dict(config),
         "runs": [dict(row) for row in rows],
         "summary": [to_json(summary) for summary in summarise(rows)],
     }
@@ -209,7 +228,9 @@ def verdict(summary: Summary) -> str:
     """One cell's outcome in a sentence or two."""
     best, adaptive = summary.best, summary.adaptive
     if best is None:
-        return "No hand-set warm-up was run."
+        alone = {"adaptive": adaptive, "Algorithm 1": summary.paper, **summary.others}
+        losses = [f"{kind}: loss {point.val_loss:.3f}" for kind, point in alone.items() if point is not None]
+        return "; ".join(["No hand-set warm-up was run", *losses]) + "."
     if math.isinf(best.val_loss):
         return "Every hand-set warm-up diverged with some seed."
     words = f"best hand-set warm-up {best.warmup_steps:.0f} steps, loss {best.val_loss:.3f}"

@@ -60,7 +60,7 @@ def measured(
     path: Path,
     *,
     sharpness_every: int | None = None,
-    on_step: Callable[[Progress], None] | None = None,
+    on_step: Callable[[Progress], bool | None] | None = None,
 ) -> Measured:
     """The points in the file at ``path``; the run is made, and the file written, where there is none.
 

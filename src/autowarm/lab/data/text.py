@@ -1,8 +1,8 @@
-"""Text to tokens to batches.
+"""Text to tokens.
 
 The embedded corpus is on every machine: the interpreter's own documentation and standard-library source. It is
 tokenised once by a byte-level BPE learnt from its training part and kept in a cache that is checked by checksums.
-A batch is a pure function of (seed, step): there is no loader state, so nothing has to be saved to resume exactly.
+So is a folder of text or parquet. A folder of token shards is read as it is.
 """
 
 import hashlib
@@ -13,49 +13,24 @@ import shutil
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from .config import DataConfig, LabError
-from .files import sha256
-
-Tokens: TypeAlias = npt.NDArray[np.uint16]
+from ..config import DataConfig, LabError
+from ..files import sha256
+from .shards import Corpus, is_sharded, read_shards
 
 logger = logging.getLogger(__name__)
 
 VALIDATION_SHARE = 0.08
 END_OF_TEXT = "<|endoftext|>"
+TEXT = {".py", ".md", ".rst", ".txt"}
 # Not libraries but tests, games, bundled packages and one very long table per code page.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo",
             "__pycache__", "ensurepip", "encodings", "pydoc_data", "lib-dynload"}  # fmt: skip
 _FORMAT = 1  # of the cache; raise it when the way from text to tokens changes
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Tokens of a training and a validation part that share no file.
-
-    Attributes:
-        name: what the text is.
-        sha256: of the tokens, both parts.
-        train: training tokens.
-        val: validation tokens.
-    """
-
-    name: str
-    sha256: str
-    train: Tokens
-    val: Tokens
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in both parts."""
-        return len(self.train) + len(self.val)
 
 
 def cache_folder() -> Path:
@@ -71,6 +46,8 @@ def prepare(data: DataConfig, vocab_size: int) -> Corpus:
 
     Builders that run side by side do no harm: each works in a folder of its own and the first to finish is kept.
     """
+    if data.corpus != "python" and is_sharded(Path(data.corpus)):
+        return read_shards(Path(data.corpus), vocab_size)
     texts = _select(_read(data), data.max_bytes)
     key = hashlib.sha256(f"{_FORMAT} {vocab_size} {VALIDATION_SHARE}".encode())
     for name, text in texts:
@@ -96,13 +73,30 @@ def _read(data: DataConfig) -> Iterator[tuple[str, str]]:
         else:
             yield from ((f"documentation/{name}", text) for name, text in topics.items())
     else:
-        root, suffixes = Path(data.corpus), {".py", ".md", ".rst", ".txt"}
+        root, suffixes = Path(data.corpus), TEXT | {".parquet"}
         if not root.is_dir():
-            raise LabError(f"data.corpus: no folder {root}; give 'python' or a folder of .py, .md, .rst or .txt files")
+            raise LabError(
+                f"data.corpus: no folder {root}; give 'python', which is on every machine, a folder of .py, .md, .rst, "
+                ".txt or .parquet files, or one of token shards, as `autowarm data fineweb` makes it"
+            )
     for path in sorted(root.rglob("*")):
         relative = path.relative_to(root)
         if path.suffix in suffixes and not _SKIPPED & set(relative.parts) and path.is_file():
-            yield relative.as_posix(), path.read_text(encoding="utf-8", errors="replace")
+            if path.suffix == ".parquet":
+                yield from ((f"{relative.as_posix()}/{row}", text) for row, text in enumerate(_rows(path)))
+            else:
+                yield relative.as_posix(), path.read_text(encoding="utf-8", errors="replace")
+
+
+def _rows(path: Path) -> Iterator[str]:
+    """The texts of a parquet file, row by row."""
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(path)
+    if "text" not in file.schema_arrow.names:
+        raise LabError(f"{path} has no column 'text'; its columns are {', '.join(file.schema_arrow.names)}")
+    for rows in file.iter_batches(columns=["text"]):
+        yield from rows.column(0).to_pylist()
 
 
 def _hash(name: str) -> float:
@@ -179,27 +173,3 @@ def _whole(folder: Path) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def batch(tokens: Tokens, seed: int, step: int, batch_size: int, seq_len: int) -> npt.NDArray[np.int64]:
-    """The global batch of one step, shape (batch_size, seq_len + 1): inputs and, shifted by one, targets.
-
-    A counter-based generator keyed by (seed, step) draws the positions: any process can make any batch at any time.
-    """
-    if len(tokens) <= seq_len:
-        raise LabError(f"a sequence needs {seq_len + 1} tokens, the corpus part has {len(tokens)}")
-    random = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
-    return _windows(tokens, random.integers(0, len(tokens) - seq_len, size=batch_size), seq_len)
-
-
-def validation_batches(tokens: Tokens, count: int, batch_size: int, seq_len: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Windows evenly spread over the whole validation part: the same for every run and every seed."""
-    if len(tokens) <= seq_len:
-        raise LabError(f"a sequence needs {seq_len + 1} tokens, the validation part has {len(tokens)}")
-    starts = np.linspace(0, len(tokens) - seq_len - 1, num=count * batch_size).astype(np.int64)
-    for chunk in np.split(starts, count):
-        yield _windows(tokens, chunk, seq_len)
-
-
-def _windows(tokens: Tokens, starts: npt.NDArray[np.int64], seq_len: int) -> npt.NDArray[np.int64]:
-    return np.asarray(tokens[starts[:, None] + np.arange(seq_len + 1)], dtype=np.int64)

@@ -1,0 +1,210 @@
+"""Speed and memory of the training loop.
+
+`python benchmarks/training.py` trains the same LLaMA in turns by the lab's loop, by a plain eager float32 loop, and by
+that loop with a minimal LLaMA written by hand, and prints the medians of the ratios of neighbouring turns: the machine
+may be busy, and what slows one turn slows its neighbours.
+
+`python benchmarks/training.py memory` takes a few steps of the 124M model and holds its peak memory against the sum of
+weights, gradients, optimizer state and activations.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import math
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from autowarm.lab.config import LLAMA_124M, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.data import batch, prepare
+from autowarm.lab.models import llama, parameters
+from autowarm.lab.optimizers import make_optimizer, make_scheduler
+from autowarm.lab.train import train
+
+VOCABULARY = 1024
+
+
+class Block(nn.Module):
+    """Attention and SwiGLU, each behind an RMSNorm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        d = config.width
+        self.heads = config.heads
+        self.norms = nn.ModuleList(nn.RMSNorm(d, eps=1e-6) for _ in range(2))
+        self.q, self.k, self.v, self.o = (nn.Linear(d, d, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(d, config.ff, bias=False) for _ in range(2))
+        self.down = nn.Linear(config.ff, d, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        h = self.norms[0](x)
+        q, k, v = (f(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k = (
+            t * cos + torch.cat((-t[..., t.shape[-1] // 2 :], t[..., : t.shape[-1] // 2]), -1) * sin for t in (q, k)
+        )
+        x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        h = self.norms[1](x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Minimal(nn.Module):
+    """A LLaMA with nothing that training does not need."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        size = config.width // config.heads
+        angles = torch.outer(torch.arange(config.seq_len), 1e4 ** (-torch.arange(0, size, 2) / size))
+        self.register_buffer("cos", torch.cat((angles, angles), -1).cos())
+        self.register_buffer("sin", torch.cat((angles, angles), -1).sin())
+        for p in self.parameters():
+            if p.ndim == 2:
+                nn.init.normal_(p, std=config.init_scale / math.sqrt(config.width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
+        return F.linear(self.norm(x), self.embedding.weight)
+
+
+def config_of(width: int, steps: int, seq_len: int, batch_size: int) -> RunConfig:
+    model = ModelConfig(layers=4, width=width, heads=max(2, width // 64), ff=round(width * 8 / 3 / 16) * 16,
+                        vocab_size=VOCABULARY, seq_len=seq_len)  # fmt: skip
+    return RunConfig(
+        model=model, optimizer=OptimizerConfig(name="normsgd", lr=0.01),
+        schedule=ScheduleConfig(kind="linear", warmup_steps=2), steps=steps, batch_size=batch_size, eval_batches=1,
+        checkpoint_every=10**6,
+    )  # fmt: skip
+
+
+def ours(config: RunConfig, precision: str = "auto") -> float:
+    """Seconds a step, without the first two."""
+    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, precision=precision))
+    times: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, Path(folder), lambda _: times.append(time.perf_counter()))
+    return statistics.median(b - a for a, b in itertools.pairwise(times[1:]))
+
+
+def plain(config: RunConfig, model: nn.Module, logits_of: Callable[[nn.Module, Tensor], Tensor]) -> float:
+    """Seconds a step of the loop everybody writes first: eager, float32."""
+    corpus = prepare(config.data, VOCABULARY)
+    optimizer = make_optimizer(model, config.optimizer)
+    scheduler = make_scheduler(optimizer, config.schedule, config.steps)
+    times = []
+    for step in range(config.steps):
+        tokens = torch.from_numpy(batch(corpus.train, 0, step, config.batch_size, config.model.seq_len))
+        loss = F.cross_entropy(logits_of(model, tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        loss.item()
+        times.append(time.perf_counter())
+    return statistics.median(b - a for a, b in itertools.pairwise(times[1:]))
+
+
+def speed(args: argparse.Namespace) -> None:
+    print("width  precision  tokens/s  over plain float32  model over minimal, float32")
+    for width in args.widths:
+        config = config_of(width, args.steps, args.seq_len, args.batch_size)
+        gains, costs, rates = [], [], []
+        for _ in range(args.turns):
+            base = plain(config, llama(config.model, 0), lambda m, t: m(input_ids=t, use_cache=False).logits)
+            mine = ours(config)
+            hand = plain(config, Minimal(config.model), lambda m, t: m(t))
+            gains.append(base / mine)
+            costs.append(base / hand)
+            rates.append(config.batch_size * config.model.seq_len / mine)
+        print(f"{width:5}  {'bfloat16' if width >= 256 else 'float32':9}  {statistics.median(rates):8,.0f}  "
+              f"{statistics.median(gains):6.2f} [{min(gains):.2f}, {max(gains):.2f}]  "
+              f"{statistics.median(costs):14.3f} [{min(costs):.3f}, {max(costs):.3f}]", flush=True)  # fmt: skip
+
+
+def expected(config: RunConfig) -> dict[str, float]:
+    """Bytes by arithmetic, of a run by Muon in bfloat16 autocast on one micro-batch."""
+    model = config.model
+    rows = config.batch_size // config.engine.accumulate * model.seq_len
+    count, embedding, d = parameters(model), model.vocab_size * model.width, model.width
+    # In bfloat16: inputs and outputs of q, k, v, o, of gate, up and down, of their norms and of both residual sums; the
+    # norms work in float32. Autocast keeps a bfloat16 copy of every weight until the backward pass is over.
+    block = rows * (2 * (10 * d + 4 * model.ff) + 4 * 6 * d)
+    logits = rows * model.vocab_size * (2 + 4 + 4 + 4)  # bfloat16, float32, log-softmax, gradient
+    return {
+        "weights": 4.0 * count,
+        "gradients": 4.0 * count,
+        "optimizer state": 4.0 * (count + embedding),  # a momentum each; AdamW's second moment for embeddings
+        "weights in bfloat16": 2.0 * count,
+        "activations": float(model.layers * block),
+        "logits": float(logits),
+    }
+
+
+def memory(args: argparse.Namespace) -> None:
+    if not args.inner:
+        subprocess.run([sys.executable, __file__, "memory", "--inner", "--shards", args.shards or ""], check=True)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if not args.shards:
+            import numpy as np
+
+            from autowarm.lab.data.shards import write_shard
+
+            args.shards = f"{folder}/shards"
+            draw = np.random.default_rng(0)
+            for part in ("train", "val"):
+                write_shard(
+                    Path(args.shards) / f"fineweb_{part}_000000.bin",
+                    draw.zipf(1.2, 10**6).clip(0, 50256).astype(np.uint16),
+                )
+        config = RunConfig(model=LLAMA_124M, steps=3, batch_size=8, eval_batches=1)
+        config = dataclasses.replace(
+            config,
+            data=dataclasses.replace(config.data, corpus=args.shards),
+            engine=dataclasses.replace(config.engine, precision="bfloat16", accumulate=4),
+        )
+        from transformers import LlamaForCausalLM  # noqa: F401  the libraries' own memory is not the run's
+
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        losses: list[float] = []
+        train(config, Path(folder) / "run", lambda progress: losses.append(progress.loss))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    parts = expected(config)
+    total = sum(parts.values())
+    print(json.dumps({name: f"{size / 2**30:.2f} GiB" for name, size in parts.items()}, indent=1))
+    print(f"by arithmetic {total / 2**30:.2f} GiB, measured {peak / 2**30:.2f} GiB above the libraries' "
+          f"{before / 2**30:.2f} GiB: ratio {peak / total:.2f}; losses {losses}")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="?", default="speed", choices=["speed", "memory"])
+    parser.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128, 256, 384, 512])
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--seq_len", type=int, default=128)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--shards", help="a folder of token shards for memory; by default one is drawn at random")
+    parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    {"speed": speed, "memory": memory}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

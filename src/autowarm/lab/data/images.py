@@ -1,0 +1,141 @@
+"""Images with labels: scikit-learn's digits, or ImageNet through timm's datasets and transforms.
+
+Which images a step sees, and how they are flipped and cut, is a pure function of (seed, step): each epoch has a
+permutation keyed by (seed, epoch), each sample's transform a generator keyed by its place in the run. So neither the
+number of worker processes nor a resumption changes a pixel.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ..config import DataConfig, LabError
+
+_VALIDATION_DIGITS = 360  # a fifth
+_AUGMENTATION: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}  # as Swin is trained
+
+
+@dataclass(frozen=True)
+class Images:
+    """A training and a validation set.
+
+    Attributes:
+        name: what the images are.
+        sha256: tells them from others.
+        train: by index, (image of shape (channels, height, width), label); transformed at random.
+        val: the same; transformed in one way.
+        classes: how many labels there are.
+        shape: of an image.
+    """
+
+    name: str
+    sha256: str
+    train: Any
+    val: Any
+    classes: int
+    shape: tuple[int, int, int]
+
+
+@lru_cache(maxsize=1)
+def digits() -> Images:
+    """1797 handwritten digits, 8×8, in one channel."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise LabError("data.images 'digits' needs scikit-learn: pip install 'autowarm[vision]'") from None
+
+    pixels, labels = load_digits(return_X_y=True)
+    scaled = torch.from_numpy((pixels / 8 - 1).astype(np.float32)).reshape(-1, 1, 8, 8)
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(scaled)))  # neighbours are of one hand
+    pairs = [(scaled[i], int(labels[i])) for i in order.tolist()]
+    kept = len(pairs) - _VALIDATION_DIGITS
+    return Images("digits", f"sklearn-digits-{len(pairs)}", pairs[:kept], pairs[kept:], 10, (1, 8, 8))
+
+
+def open_images(data: DataConfig, model: str) -> Images:
+    """The configured images; a timm model's own size and normalisation for those that timm reads.
+
+    Raises:
+        LabError: they are not there, with what to do.
+    """
+    if data.images == "digits":
+        return digits()
+    try:
+        import timm
+        from timm.data import create_dataset, create_transform, resolve_data_config
+    except ImportError:
+        raise LabError(f"data.images {data.images!r} needs timm: pip install 'autowarm[vision]'") from None
+
+    about: Any = timm.get_pretrained_cfg(model, allow_unregistered=True)
+    settings: dict[str, Any] = resolve_data_config({}, pretrained_cfg=about.to_dict())
+    size, taken = settings["input_size"], ("interpolation", "mean", "std", "crop_pct")
+    common: dict[str, Any] = {"input_size": size, **{key: settings[key] for key in taken}}
+    parts: dict[str, Any] = {}
+    for part, training in (("train", True), ("validation", False)):
+        try:
+            parts[part] = create_dataset("" if data.images == "folder" else data.images, root=data.root or None,
+                                         split=part, is_training=training)  # fmt: skip
+        except Exception as error:  # timm's readers have as many kinds as sources
+            raise LabError(
+                f"data.images {data.images!r} (root {data.root!r}): the part {part!r} cannot be read "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:160]}). 'folder' wants a root with the "
+                "folders, or tar files, train and validation; 'digits' needs no files"
+            ) from None
+        parts[part].transform = create_transform(**common, is_training=training, **(_AUGMENTATION if training else {}))
+    classes = int(about.num_classes)
+    digest = f"{data.images} {len(parts['train'])} {len(parts['validation'])}"
+    return Images(data.images, digest, parts["train"], parts["validation"], classes, size)
+
+
+@lru_cache(maxsize=2)
+def _permutation(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64))).permutation(count)
+
+
+def sample(count: int, seed: int, place: int) -> int:
+    """The index of the sample at a place in the run: every epoch is a permutation of its own."""
+    epoch, offset = divmod(place, count)
+    return int(_permutation(count, seed, epoch)[offset])
+
+
+class _Placed(Dataset[tuple[Tensor, int]]):
+    """Training samples by their place in the run, with random numbers for their transforms that follow from it."""
+
+    def __init__(self, images: Any, seed: int) -> None:
+        self.images, self.seed = images, seed
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        key = int(np.random.SeedSequence([self.seed, place]).generate_state(1)[0])
+        random.seed(key)  # timm's transforms draw from all three
+        np.random.seed(key)  # noqa: NPY002
+        torch.manual_seed(key)
+        found: tuple[Tensor, int] = self.images[sample(len(self.images), self.seed, place)]
+        return found
+
+
+def training_batches(
+    images: Images, seed: int, first: int, last: int, batch_size: int, rows: slice, workers: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """This rank's rows of the batches of steps first to last − 1: images and labels."""
+    places = ([step * batch_size + row for row in range(batch_size)[rows]] for step in range(first, last))
+    placed: Any = _Placed(images.train, seed)
+    loader: Any = DataLoader(placed, batch_sampler=places, num_workers=workers)
+    yield from loader
+
+
+def validation_batches(
+    images: Images, count: int, batch_size: int, rows: slice, workers: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images evenly spread over the whole validation part: the same for every run and every seed."""
+    spread = np.linspace(0, len(images.val) - 1, num=count * batch_size).astype(int)
+    chosen = [chunk[rows].tolist() for chunk in np.split(spread, count)]
+    loader: Any = DataLoader(images.val, batch_sampler=chosen, num_workers=workers)
+    yield from loader

@@ -1,0 +1,167 @@
+"""Token shards: a folder of files, each a header of 256 int32 (magic number, version, count) and then uint16 tokens.
+
+It is the format of kjj0/fineweb10B-gpt2. Files with "val" in their name hold the validation part, those with "train"
+the training part. Folders that `autowarm data` makes have a `manifest.json` besides, with counts, checksums and
+tokenizer.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config import LabError
+from ..files import sha256, write_atomically
+
+MANIFEST = "manifest.json"
+_MAGIC, _VERSION, _HEADER = 20240520, 1, 256
+_GPT2_VOCABULARY = 50257  # of shards without a manifest
+
+
+class Shards:
+    """Shards as one long sequence, looked up by an array of places; a file is read where it is looked at.
+
+    Args:
+        paths: the files, in order.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._parts = [open_shard(path) for path in paths]
+        self._starts = np.cumsum([0, *(len(part) for part in self._parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
+        found = np.empty(places.shape, dtype=np.uint16)
+        for part, (first, end) in zip(self._parts, pairwise(self._starts), strict=True):
+            here = (places >= first) & (places < end)
+            if here.any():
+                found[here] = part[places[here] - first]
+        return found
+
+
+Tokens: TypeAlias = npt.NDArray[np.uint16] | Shards
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens of a training and a validation part that share no document.
+
+    Attributes:
+        name: what the text is.
+        sha256: of the tokens, both parts; of shards, of their checksums.
+        train: training tokens.
+        val: validation tokens.
+    """
+
+    name: str
+    sha256: str
+    train: Tokens
+    val: Tokens
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in both parts."""
+        return len(self.train) + len(self.val)
+
+
+def write_shard(path: Path, tokens: npt.NDArray[np.uint16]) -> None:
+    """Writes one shard; the file is whole or absent."""
+    header = np.zeros(_HEADER, dtype="<i4")
+    header[:3] = _MAGIC, _VERSION, len(tokens)
+    write_atomically(path, header.tobytes() + tokens.astype("<u2").tobytes())
+
+
+def open_shard(path: Path) -> npt.NDArray[np.uint16]:
+    """A shard's tokens, mapped into memory.
+
+    Raises:
+        LabError: it is no shard, or its length is not what its header says.
+    """
+    header = np.fromfile(path, dtype="<i4", count=_HEADER)
+    if len(header) < _HEADER or header[0] != _MAGIC or header[1] != _VERSION:
+        raise LabError(f"{path} is no token shard: it must start with {_MAGIC} and {_VERSION}, got {header[:2]}")
+    held = (path.stat().st_size - header.nbytes) // 2
+    if held != header[2]:
+        raise LabError(f"{path} is cut off: its header says {header[2]} tokens, it holds {held}; make it again")
+    return np.memmap(path, dtype="<u2", mode="r", offset=header.nbytes)
+
+
+def is_sharded(folder: Path) -> bool:
+    """Whether a folder holds token shards, be they whole or not."""
+    return (folder / MANIFEST).is_file() or any(folder.glob("*.bin"))
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """What `autowarm data` noted of a folder; None where it made none."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise LabError(f"{path} is damaged ({error}): delete the folder and make it again") from None
+    return manifest
+
+
+def read_shards(folder: Path, vocab_size: int) -> Corpus:
+    """A folder of shards as a corpus.
+
+    Raises:
+        LabError: a file is damaged or missing, the folder is not finished, or the vocabulary is too small for it.
+    """
+    manifest = read_manifest(folder)
+    paths: dict[str, list[Path]]
+    if manifest is None:
+        paths = {part: sorted(folder.glob(f"*{part}*.bin")) for part in ("train", "val")}
+        needed, digest = _GPT2_VOCABULARY, hashlib.sha256(b"".join(_edges(p) for ps in paths.values() for p in ps))
+    else:
+        if not manifest["complete"]:
+            raise LabError(f"{folder} is not finished: call the `autowarm data` command that began it again")
+        listed = manifest["shards"]
+        paths = {part: [folder / row["file"] for row in listed if row["part"] == part] for part in ("train", "val")}
+        if missing := [path.name for ps in paths.values() for path in ps if not path.exists()]:
+            raise LabError(f"{folder} has lost {', '.join(missing)}: delete it and make it again")
+        needed = manifest["tokenizer"]["vocab_size"]
+        digest = hashlib.sha256(json.dumps([row["sha256"] for row in listed]).encode())
+    for part, found in paths.items():
+        if not found:
+            raise LabError(
+                f"{folder} has no shard with {part!r} in its name: a training and a validation part are needed"
+            )
+    if vocab_size < needed:
+        raise LabError(f"the shards in {folder} have {needed} different tokens, model.vocab_size is only {vocab_size}")
+    return Corpus(folder.resolve().name, digest.hexdigest(), Shards(paths["train"]), Shards(paths["val"]))
+
+
+def _edges(path: Path) -> bytes:
+    """Name, size and both ends of a file: enough to tell shards apart without reading all of them at every start."""
+    with open(path, "rb") as file:
+        head = file.read(4096)
+        file.seek(max(0, path.stat().st_size - 4096))
+        return f"{path.name} {path.stat().st_size}\0".encode() + head + file.read()
+
+
+def check(folder: Path) -> int:
+    """Reads every shard of a folder against the manifest's checksums; returns how many there are.
+
+    Raises:
+        LabError: there is no manifest, or shards differ from it; all of them are named.
+    """
+    if (manifest := read_manifest(folder)) is None:
+        raise LabError(f"{folder} has no {MANIFEST}: only folders made by `autowarm data` can be checked")
+    wrong = []
+    for row in manifest["shards"]:
+        path = folder / row["file"]
+        if not path.exists() or sha256(path) != row["sha256"]:
+            wrong.append(row["file"])
+    if wrong:
+        raise LabError(f"in {folder} these shards are missing or damaged: {', '.join(wrong)}; delete it, make it again")
+    return len(manifest["shards"])

@@ -1,0 +1,285 @@
+"""Documents to token shards: FineWeb from the hub, or text and parquet files from a folder.
+
+Documents are streamed in pieces. Threads tokenise them side by side (both tokenizers work outside Python's lock), while
+the next pieces come in. A shard ends where a piece ends, so the stream's place behind each shard is noted in the
+manifest and the same command goes on from there.
+"""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config import LabError, differences, require
+from ..files import locked, sha256, write_json
+from .shards import MANIFEST, read_manifest, write_shard
+from .text import END_OF_TEXT, TEXT
+
+logger = logging.getLogger(__name__)
+
+FINEWEB, SAMPLE = "HuggingFaceFW/fineweb", "sample-10BT"
+_INSTEAD = (
+    "Without the network, train on the embedded corpus (data.corpus 'python', the default), or make shards of your own "
+    "documents: autowarm data folder PATH"
+)
+_PIECE = 256  # documents tokenised by a thread at a time
+
+
+@dataclass(frozen=True)
+class ShardsConfig:
+    """Token shards to make.
+
+    Args:
+        out: folder for them.
+        tokens: stop after so many, validation included; null is all there are.
+        shard_tokens: about as many in a shard.
+        val_tokens: about as many in the validation part, which is made of the first documents.
+        tokenizer: "gpt2", by tiktoken, or the path of a tokenizer.json of the library tokenizers.
+        workers: threads that tokenise; null is one per core.
+    """
+
+    out: str = "data/fineweb"
+    tokens: int | None = None
+    shard_tokens: int = 100_000_000
+    val_tokens: int = 10_000_000
+    tokenizer: str = "gpt2"
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "shard_tokens", "val_tokens", "workers"):
+            value = getattr(self, name)
+            require(value is None or value > 0, f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A tokenizer.
+
+    Attributes:
+        about: name, size of the vocabulary, and what else tells it from others.
+        end: the token before each document.
+        encode: text to tokens.
+    """
+
+    about: dict[str, Any]
+    end: int
+    encode: Callable[[str], npt.NDArray[Any]]
+
+    def __call__(self, documents: list[str]) -> npt.NDArray[np.uint16]:
+        """Documents, one behind the other, each after the end mark."""
+        end = np.array([self.end], dtype=np.uint16)
+        return np.concatenate([part for text in documents for part in (end, self.encode(text).astype(np.uint16))])
+
+
+def load_encoder(name: str) -> Encoder:
+    """GPT-2's BPE of tiktoken, or a tokenizer from a file.
+
+    Raises:
+        LabError: the file is missing or of no use, or tiktoken's has to be fetched and cannot.
+    """
+    if name == "gpt2":
+        import tiktoken
+
+        try:
+            gpt2 = tiktoken.get_encoding("gpt2")
+        except Exception as error:  # whatever requests makes of a missing network
+            raise LabError(
+                f"GPT-2's vocabulary cannot be fetched ({type(error).__name__}). Set TIKTOKEN_CACHE_DIR to a folder "
+                f"that tiktoken has filled elsewhere, or give --tokenizer a tokenizer.json. {_INSTEAD}"
+            ) from None
+        about = {"name": "gpt2", "library": "tiktoken", "vocab_size": gpt2.n_vocab}
+        return Encoder(about, gpt2.eot_token, lambda text: gpt2.encode_to_numpy(text, disallowed_special=()))
+    from tokenizers import Tokenizer
+
+    path = Path(name)
+    if not path.is_file():
+        raise LabError(f"--tokenizer {name}: neither 'gpt2' nor a file")
+    try:
+        tokenizer = Tokenizer.from_file(name)
+    except Exception as error:
+        raise LabError(f"--tokenizer {name}: not a tokenizer.json of the library tokenizers: {error}") from None
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    if end is None:
+        raise LabError(f"--tokenizer {name}: it has no token {END_OF_TEXT}, which parts the documents")
+    if tokenizer.get_vocab_size() > 2**16:
+        raise LabError(f"--tokenizer {name}: {tokenizer.get_vocab_size()} tokens do not fit into 16 bits")
+    about = {
+        "name": path.name,
+        "library": "tokenizers",
+        "vocab_size": tokenizer.get_vocab_size(),
+        "sha256": sha256(path),
+    }
+    return Encoder(about, end, lambda text: np.array(tokenizer.encode(text, add_special_tokens=False).ids))
+
+
+def fineweb() -> Any:
+    """FineWeb's 10-billion-token sample, streamed."""
+    import datasets
+
+    try:
+        return datasets.load_dataset(FINEWEB, name=SAMPLE, split="train", streaming=True).select_columns("text")
+    except Exception as error:  # the hub's client has a dozen kinds for one cause
+        reason = " ".join(str(error).split())[:160]
+        raise LabError(f"FineWeb cannot be reached ({type(error).__name__}: {reason}). {_INSTEAD}") from None
+
+
+def documents(folder: Path) -> Any:
+    """The parquet files of a folder, row by row, or where there are none its text files; streamed."""
+    import datasets
+
+    if not folder.is_dir():
+        raise LabError(f"data folder: no folder {folder}")
+    for kind, suffixes, options in (
+        ("parquet", {".parquet"}, {"columns": ["text"]}),
+        ("text", TEXT, {"sample_by": "document"}),
+    ):
+        files = sorted(str(path) for path in folder.rglob("*") if path.suffix in suffixes and path.is_file())
+        if files:
+            return datasets.load_dataset(kind, data_files=files, split="train", streaming=True, **options)
+    raise LabError(f"data folder: {folder} has no .parquet, .py, .md, .rst or .txt file")
+
+
+def make_shards(
+    config: ShardsConfig, source: str, open_stream: Callable[[], Any], report: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
+    """Makes the shards that are not there yet.
+
+    Args:
+        config: what to make.
+        source: where the documents come from; it must be the same when an interrupted call is taken up again.
+        open_stream: makes a `datasets.IterableDataset` with a column "text".
+        report: is told, piece by piece, how many tokens and documents there are.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        LabError: the folder holds shards of something else, or the stream broke off; what is finished is kept.
+    """
+    encoder = load_encoder(config.tokenizer)
+    out = Path(config.out)
+    asked = {"source": source, "tokenizer": encoder.about, "val_tokens": config.val_tokens}
+    with locked(out):
+        manifest = read_manifest(out) or {
+            **asked,
+            "complete": False,
+            "tokens": 0,
+            "documents": 0,
+            "shards": [],
+            "state": None,
+        }
+        if changed := differences({key: manifest[key] for key in asked}, asked):
+            raise LabError(f"{out} holds other shards ({'; '.join(changed)}): choose another folder or delete it")
+        if manifest["complete"] and (manifest["exhausted"] or manifest["tokens"] >= (config.tokens or np.inf)):
+            return manifest
+        stream = open_stream()
+        if manifest["state"] is not None:
+            logger.info("%s goes on behind %d tokens", out, manifest["tokens"])
+            stream.load_state_dict(manifest["state"])
+        for shard in _shards(config, manifest, _pieces(stream, encoder, config.workers), report):
+            _add(out, manifest, *shard)
+            manifest["complete"] = False
+            write_json(out / MANIFEST, manifest)
+        manifest["exhausted"] = manifest["tokens"] < (config.tokens or np.inf)
+        if len(manifest["shards"]) < 2:
+            raise LabError(
+                f"{source} has {manifest['tokens']} tokens, all of which went into the validation part: lower "
+                f"--val_tokens from {config.val_tokens} and delete {out}"
+            )
+        manifest["complete"] = True
+        write_json(out / MANIFEST, manifest)
+    return manifest
+
+
+Piece = tuple[npt.NDArray[np.uint16], int, dict[str, Any]]
+
+
+def _pieces(stream: Any, encoder: Encoder, workers: int | None) -> Iterator[Piece]:
+    """Tokens, count of documents, and the stream's place behind them, in the stream's order."""
+    workers = workers or os.cpu_count() or 1
+    with ThreadPoolExecutor(workers) as pool:
+        ahead = 2 * workers
+        waiting: deque[tuple[Future[npt.NDArray[np.uint16]], int, dict[str, Any]]] = deque()
+        broken: LabError | None = None
+        try:
+            rows = _read(stream)
+            reading = True
+            while reading or waiting:
+                if reading:
+                    try:
+                        texts, state = next(rows)
+                        waiting.append((pool.submit(encoder, texts), len(texts), state))
+                    except StopIteration:
+                        reading = False
+                    except LabError as error:  # what had come in before is worth its shards
+                        reading, broken = False, error
+                if waiting and (not reading or len(waiting) > ahead):
+                    future, count, place = waiting.popleft()
+                    yield future.result(), count, place
+            if broken is not None:
+                raise broken
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _read(stream: Any) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    texts: list[str] = []
+    rows = iter(stream)
+    while True:
+        try:
+            row = next(rows, None)
+        except Exception as error:
+            raise LabError(
+                f"the stream of documents broke off ({type(error).__name__}: {error}). Finished shards are kept: the "
+                f"same command goes on from here. {_INSTEAD}"
+            ) from error
+        if row is not None:
+            texts.append(row["text"])
+        if texts and (row is None or len(texts) == _PIECE):
+            yield texts, stream.state_dict()
+            texts = []
+        if row is None:
+            return
+
+
+def _shards(
+    config: ShardsConfig, manifest: dict[str, Any], pieces: Iterable[Piece], report: Callable[[int, int], None] | None
+) -> Iterator[tuple[npt.NDArray[np.uint16], int, dict[str, Any]]]:
+    """Pieces put together until they fill a shard, and the rest at the end."""
+    held: list[npt.NDArray[np.uint16]] = []
+    tokens = count = 0
+    state: dict[str, Any] = {}
+    for piece, some, state in pieces:
+        held.append(piece)
+        tokens, count = tokens + len(piece), count + some
+        if report is not None:
+            report(manifest["tokens"] + tokens, manifest["documents"] + count)
+        enough = manifest["tokens"] + tokens >= (config.tokens or np.inf)
+        if enough or tokens >= (config.shard_tokens if manifest["shards"] else config.val_tokens):
+            yield np.concatenate(held), count, state
+            held, tokens, count = [], 0, 0
+        if enough and manifest["shards"][1:]:
+            return
+    if held:
+        yield np.concatenate(held), count, state
+
+
+def _add(
+    out: Path, manifest: dict[str, Any], tokens: npt.NDArray[np.uint16], count: int, state: dict[str, Any]
+) -> None:
+    """Writes a shard and notes it; the first is the validation part."""
+    part = "train" if manifest["shards"] else "val"
+    path = out / f"{part}_{len(manifest['shards']):06d}.bin"
+    write_shard(path, tokens)
+    row = {"file": path.name, "part": part, "tokens": len(tokens), "documents": count, "sha256": sha256(path)}
+    manifest["shards"].append(row)
+    manifest["tokens"] += len(tokens)
+    manifest["documents"] += count
+    manifest["state"] = state

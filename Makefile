@@ -4,14 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint
+.PHONY: setup demo test core lint docs
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt -e '.[lab,test,lint]'
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt -e '.[lab,test,lint,docs]'
 	touch $@
 
 demo: $(READY)
@@ -20,7 +20,18 @@ demo: $(READY)
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
+# What torch and numpy alone are enough for, in an environment of the caller's: make core PYTHON=python
+CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/test_orthogonalize.py \
+        tests/test_polar_express.py tests/test_singular.py tests/optim tests/schedule tests/smoothness tests/theory
+core:
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 $(CORE) \
+	    --ignore tests/optim/test_known.py --ignore tests/optim/test_partition.py
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build
+	@echo docs/_build/index.html

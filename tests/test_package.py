@@ -1,15 +1,11 @@
-"""What importing the package does and does not bring in, and what its README says it can do."""
+"""What importing the package does and does not bring in."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import autowarm
-
-ROOT = Path(__file__).parent.parent
 
 
 def in_fresh_python(code: str) -> str:
@@ -43,15 +39,3 @@ print(sorted(third & {"transformers", "tokenizers", "jsonargparse", "rich", "mat
 print("autowarm.lab" in sys.modules)
 """
     assert in_fresh_python(code).splitlines() == ["[]", "False"]
-
-
-SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize("snippet", SNIPPETS)
-def test_the_readmes_code_runs(snippet: str) -> None:
-    exec(compile(snippet, "README.md", "exec"), {})
-
-
-def test_the_readme_has_code() -> None:
-    assert SNIPPETS

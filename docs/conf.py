@@ -1,0 +1,52 @@
+"""The documentation's build: `make docs`. Pages are MyST Markdown; the API pages read the docstrings."""
+
+import re
+from pathlib import Path
+
+from autowarm import __version__
+
+HERE = Path(__file__).parent
+
+project, author, copyright = "autowarm", "the autowarm authors", "the autowarm authors"
+release = version = __version__
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx_copybutton"]
+exclude_patterns = ["_build", "data"]
+html_theme = "furo"
+html_title = "autowarm"
+html_static_path = ["_static"]
+html_css_files = ["autowarm.css"]
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # the notebook is stored as it ran; the tests run it again
+
+smartquotes = False  # Δ' is a symbol
+default_role = "py:obj"  # `Profile` in a docstring is a link where there is such an object, and code where not
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_use_ivar = True
+
+# The paper's equations are labelled in its source and numbered in print. Docstrings have the label, pages both.
+EQUATIONS = {
+    "update_rule_1": 2, "update_rule_2": 4, "update_rule_3": 6, "practical_eta": 7, "constr_1": 8, "constr_2": 9,
+    "constr_3": 10, "K0": 11, "K1": 12, "init_constraint": 13, "K2": 14, "K0_final": 15, "K1_final": 16,
+}  # fmt: skip
+
+
+def adapt_docstring(app, what, name, obj, options, lines):
+    """Docstrings are written to be read as they are; this makes reStructuredText of them."""
+    for i, line in enumerate(lines):
+        line = re.sub(
+            r"(?<=\beq\. )\w+|(?<=\beqs\. )\w+, \w+",
+            lambda found: ", ".join(f"({EQUATIONS[label]}, {label})" for label in found[0].split(", ")),
+            line,
+        )
+        line = re.sub(r"(?<!\\)\|", r"\\|", line)  # |x| is an absolute value, not a substitution
+        lines[i] = re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line)  # `Point`s
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", adapt_docstring)

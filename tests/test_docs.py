@@ -1,0 +1,172 @@
+"""What the README and the documentation tell a reader to type works, and what they point to is there."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from autowarm.lab import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# A snippet for "your own loop" needs one: what a page leaves to the reader.
+READERS_OWN = {
+    "smoothness.md": """
+import torch
+from autowarm import Muon
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+
+    def forward(self, x, y):
+        return 4.0 + torch.nn.functional.cross_entropy(self.net(x), y)  # above the page's target loss
+
+model = Model()
+optimizer = Muon.from_model(model, lr=1e-2)
+loader = [(torch.randn(32, 8), torch.randint(4, (32,))) for _ in range(400)]
+""",
+}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def fences(page: Path) -> list[tuple[str, str]]:
+    return FENCE.findall(page.read_text(encoding="utf-8"))
+
+
+PYTHON = [page for page in PAGES if any(kind == "python" for kind, _ in fences(page))]
+
+
+@pytest.mark.parametrize("page", PYTHON, ids=name_of)
+def test_the_python_on_a_page_runs_from_top_to_bottom(
+    page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(READERS_OWN.get(page.name, ""), names)
+    for kind, code in fences(page):
+        if kind == "python":
+            exec(compile(code, name_of(page), "exec"), names)
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every `autowarm …` on the pages, in a shell's block or in the middle of a sentence."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for kind, code in fences(page):
+            if kind not in ("python", "text", "{toctree}", "{eval-rst}"):
+                yield from ((name_of(page), line) for line in code.splitlines())
+        # Four spaces make code, too; what is in backticks with the command's name first is meant to be typed.
+        yield from ((name_of(page), line.strip()) for line in text.splitlines() if line.startswith("    autowarm "))
+        yield from ((name_of(page), found) for found in re.findall(r"`(autowarm [^`]+)`", FENCE.sub("", text)))
+
+
+SHELL = sorted({(page, line.strip()) for page, line in commands() if line.strip().startswith(("autowarm ", "make "))})
+
+
+PARSED = {"compare", "train", "calibrate", "sweep", "smoothness", "figure"}  # by `parse`, before anything is done
+
+
+class Understood(Exception):
+    """The command line was parsed; what it would do is not done."""
+
+
+@pytest.mark.parametrize(("page", "line"), SHELL, ids=[f"{page}: {line}" for page, line in SHELL])
+def test_a_command_on_a_page_is_understood(
+    page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(line, comments=True)
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return
+    if len(words) == 2 or words[1] not in PARSED or any(word.isupper() for word in words[1:]):
+        words = [*words[:2], "--help"]  # a command's name, or a pattern such as `autowarm figure NAME`
+    for kind, text in fences(ROOT / page):
+        if kind == "yaml":  # the file that the page's commands name
+            (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    parse = cli.parse
+
+    def only_parse(*args: Any, **options: Any) -> None:
+        parse(*args, **options)
+        raise Understood
+
+    monkeypatch.setattr(cli, "parse", only_parse)
+    try:
+        status = cli.main(words[1:])
+    except (Understood, SystemExit) as stopped:
+        status = getattr(stopped, "code", 0)
+    assert status in (0, None), capsys.readouterr().err
+    if words[1] == "figure" and words[2] != "all" and not words[2].startswith("-"):
+        from autowarm.lab.experiments import known
+
+        known(words[2])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_points_to_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:src|docs|examples|benchmarks|tests)/[\w./-]*\w)`", text)
+    paths += re.findall(r"\bpython ((?:examples|benchmarks)/\w+\.py)", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[\w-]+)?\)", FENCE.sub("", text))
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert [link for link in missing if link != "schedules.md"] == []  # written by a benchmark
+
+
+LABELS = """
+main_problem update_rule_1 quadratic_approx update_rule_2 stoch_opt_problem update_rule_3 practical_eta constr_1
+constr_2 constr_3 target_schedule step_bound ass:star_convexity ass:smoothness2 ass:boundedness thm:1 thm:2 thm:3
+ass:smoothness2_weak ass:overparam ass:smoothness1 lem:boundedness lem:smoothness_equivalence
+cor:star_convex_gradient alg:lr_scheduler fig:smoothness-lion fig:eta_behavior fig:warmup-sweep-124M
+fig:warmup-sweep-210M fig:swin fig:abl-fstar fig:abl-sigma fig:abl-sched fig:lips-muon-norm fig:scheduler-lion
+tab:optimizers tab:model_arch tab:assumption_hyperparams tab:main_hyperparams tab:swin_hyperparams
+"""
+
+
+def test_the_paper_map_names_every_label() -> None:
+    text = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
+    labels = LABELS.split()
+    assert [label for label in labels if not re.search(rf"\b{label}\b", text)] == []
+
+
+def test_the_notebook_runs_and_is_stored_as_run() -> None:
+    notebook = nbformat.read(ROOT / "examples" / "from_tuned_to_none.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code)
+    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
+    # Fewer steps say as much about whether it runs.
+    code[0].source = code[0].source.replace(
+        "STEPS, BATCH, SEEDS = 300, 256, (0, 1, 2)", "STEPS, BATCH, SEEDS = 130, 32, (0,)"
+    )
+    assert "130" in code[0].source
+    ran = NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    printed = "".join(output.get("text", "") for cell in ran.cells for output in cell.get("outputs", []))
+    assert "ended by" in printed
+
+
+def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path)],
+        capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "api" / "schedule.html").read_text(encoding="utf-8")
+    for words in ("autowarm.schedule.AdaptiveWarmup", "(7, practical_eta)", "Raises"):
+        assert words in page

@@ -1,0 +1,129 @@
+"""What a user gets from the package index: built from this tree, installed, imported where nothing else is."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import autowarm
+from autowarm.__main__ import _EXTRA
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel alone, in a folder that comes before the tree on the path."""
+    target = tmp_path_factory.mktemp("installed")
+    (wheel,) = built.glob("*.whl")
+    install = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(target), str(wheel)]
+    done = subprocess.run([sys.executable, *install], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def run(installed: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=300, env=environment, cwd=installed
+    )
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"autowarm", f"autowarm-{autowarm.__version__}.dist-info"}
+    for name in ("py.typed", "lab/presets/demo.yaml", "lab/templates/report.html.j2", "schedule/adaptive.py"):
+        assert f"autowarm/{name}" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_source_distribution_can_be_built_from(built: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "src/autowarm/py.typed", "tests/test_release.py"} <= names
+
+
+def test_the_core_runs_from_the_wheel_without_the_extras_and_without_the_lab(installed: Path) -> None:
+    code = f"""
+import sys
+for name in {sorted(_EXTRA)}:
+    sys.modules[name] = None  # as if it were not installed
+import torch, autowarm
+from autowarm import AdaptiveWarmup, Muon
+model = torch.nn.Linear(4, 4)
+opt = Muon.from_model(model, lr=1e-2)
+sched = AdaptiveWarmup(opt, total_steps=10)
+for _ in range(10):
+    loss = model(torch.ones(2, 4)).square().mean()
+    loss.backward()
+    opt.step()
+    sched.step(loss)
+    opt.zero_grad()
+import autowarm.smoothness, autowarm.theory, autowarm.geometry
+print(autowarm.__file__, sched.phase, any(name.startswith("autowarm.lab") for name in sys.modules))
+"""
+    done = run(installed, "-c", code)
+    assert done.returncode == 0, done.stderr
+    home, phase, lab = done.stdout.split()
+    assert Path(home).is_relative_to(installed)
+    assert (phase, lab) == ("decay", "False")
+
+
+def test_the_command_without_the_extra_says_what_to_install(installed: Path) -> None:
+    code = f"""
+import sys
+for name in {sorted(_EXTRA)}:
+    sys.modules[name] = None
+from autowarm.__main__ import main
+sys.argv = ["autowarm", "compare"]
+sys.exit(main())
+"""
+    # A module that is None in sys.modules is reported by name, as a missing one is.
+    done = run(installed, "-c", code)
+    assert done.returncode == 2
+    assert "pip install 'autowarm[lab]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_needs_no_torch(installed: Path) -> None:
+    code = "import sys; sys.modules['torch'] = None; from autowarm.lab.cli import main; sys.exit(main(['--help']))"
+    done = run(installed, "-c", code)
+    assert (done.returncode, done.stdout[:15]) == (0, "usage: autowarm"), done.stderr
+
+
+def test_versions_agree() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert re.search(r'^version = "(.+)"$', project, re.MULTILINE)[1] == autowarm.__version__ == citation["version"]
+
+
+def test_ci_runs_the_oldest_and_the_newest_that_the_documentation_names() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
+    pairs = [(entry["python"], entry["torch"]) for entry in jobs["core"]["strategy"]["matrix"]["include"]]
+    said = re.search(r"Python (3\.\d+) to (3\.\d+), PyTorch (2\.\d+) to (2\.\d+)", (ROOT / "docs/start.md").read_text())
+    assert said
+    assert (pairs[0][0], pairs[-1][0]) == (said[1], said[2])
+    assert (pairs[0][1].rpartition(".")[0], pairs[-1][1].rpartition(".")[0]) == (said[3], said[4])
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f"torch>={said[3]}" in project
+    assert f'requires-python = ">={said[1]}"' in project
+    pinned = re.search(r"^torch==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned
+    assert pinned[1] == pairs[-1][1]

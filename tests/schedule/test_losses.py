@@ -24,6 +24,19 @@ def test_micro_batches_are_averaged_by_weight() -> None:
         assert parts.get_last_lr() == pytest.approx(whole.get_last_lr(), rel=1e-6)
 
 
+def test_an_observed_loss_is_what_it_was_whatever_becomes_of_the_tensor() -> None:
+    kept, reused = (AdaptiveWarmup(make_optimizer(), 40, floor=None, peak_gap=4.0) for _ in range(2))
+    for t in range(30):
+        for sched in (kept, reused):
+            loss = torch.tensor(falling()(t))
+            sched.observe(loss)
+            if sched is reused:
+                loss /= 8
+            sched.optimizer.step()
+            sched.step()
+        assert reused.get_last_lr() == kept.get_last_lr()
+
+
 def test_a_step_without_a_loss_keeps_the_warmup_rate_and_warns_once() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 100)
     run(scheduler, falling(), range(3))

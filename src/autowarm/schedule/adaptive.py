@@ -282,20 +282,20 @@ class AdaptiveWarmup(LRScheduler):
             ValueError: more than one element, or a weight that is negative or not finite.
             TypeError: neither a number nor a tensor.
         """
-        self._pending.append(Observation.of(loss, weight))
+        self._pending.append(Observation.of(loss, weight).kept())
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Set the rates for the next update.
 
         Args:
-            loss: as for `observe`, which it calls; None if `observe` was called, or if there is no loss.
+            loss: as for `observe`, with weight 1; None if `observe` was called, or if there is no loss.
 
         Raises:
             TypeError: an int, which is what code that counts epochs passes.
             ValueError, RuntimeError: see the class.
         """
         if loss is not None:
-            self.observe(loss)
+            self._pending.append(Observation.of(loss, 1.0))
         self._step_count += 1
         self._update_lr()
 

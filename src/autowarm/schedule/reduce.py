@@ -49,6 +49,10 @@ class Observation(NamedTuple):
                 raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}") from None
         return cls(loss, weight, traced)
 
+    def kept(self) -> Self:
+        """With a loss of its own, for later: loops go on to write into theirs, as `loss /= accumulation` does."""
+        return self._replace(loss=self.loss.clone()) if isinstance(self.loss, Tensor) else self
+
 
 def in_company(group: dist.ProcessGroup | None) -> bool:
     """Whether other ranks take part; None is all ranks, where `torch.distributed` is in use."""

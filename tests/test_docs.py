@@ -147,7 +147,7 @@ def test_the_paper_map_names_every_label() -> None:
 
 
 def test_the_notebook_runs_and_is_stored_as_run() -> None:
-    notebook = nbformat.read(ROOT / "examples" / "from_tuned_to_none.ipynb", as_version=4)
+    notebook = nbformat.read(ROOT / "docs" / "from_tuned_to_none.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code)
     assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)

@@ -99,13 +99,14 @@ def test_the_guard_notices_what_prepare_would_break(two_processes: list[dict[str
         assert rank["loop"]["counted"] < STEPS
 
 
-def test_a_plain_scheduler_needs_no_plug_in_if_it_is_not_prepared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_plain_scheduler_needs_no_plug_in_if_it_is_not_prepared(prepared: bool, tmp_path: Path) -> None:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = make_model()
     raw = Lion(model.parameters(), lr=LR)
-    sched = AdaptiveWarmup(raw, STEPS)
-    accelerator.register_for_checkpointing(sched)
     model, opt = accelerator.prepare(model, raw)
+    sched = AdaptiveWarmup(opt if prepared else raw, STEPS)
+    accelerator.register_for_checkpointing(sched)
     check(accelerator)
     for i in range(2 * STEPS):
         with accelerator.accumulate(model):

@@ -5,7 +5,6 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..optim.known import unwrapped
 from ..schedule import AdaptiveWarmup
 
 try:
@@ -53,7 +52,7 @@ class WarmupScheduler(AdaptiveWarmup):
     _is_accelerate_prepared = True
 
     def __init__(self, accelerator: Accelerator, optimizer: Optimizer, total_steps: int, **options: Any) -> None:
-        super().__init__(unwrapped(optimizer), total_steps, **options)
+        super().__init__(optimizer, total_steps, **options)
         self._accelerator = accelerator
         accelerator.prepare(self)
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..optim import Lion, Muon, NormSGD, SignSGD
-from ..optim.known import unwrapped
 from ..schedule import AdaptiveWarmup
 
 try:
@@ -126,7 +125,7 @@ class AdaptiveWarmupMixin:
         if trainer.lr_scheduler is None:
             if unused := trainer.args.get_warmup_steps(num_training_steps):
                 warnings.warn(f"warmup_steps={unused} is not used: the warm-up sets itself", stacklevel=2)
-            made_on = unwrapped(optimizer or trainer.optimizer)
+            made_on = optimizer or trainer.optimizer
             trainer.lr_scheduler = AdaptiveWarmup(made_on, num_training_steps, **self._warmup)
             trainer._created_lr_scheduler = True
         return trainer.lr_scheduler

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..geometry import Geometry, resolve
-from ..optim.known import geometry_of, kappa_of
+from ..optim.known import geometry_of, kappa_of, unwrapped
 from .arguments import clean
 from .clock import UpdateClock
 from .device import DeviceRule, Notices
@@ -119,6 +119,7 @@ class AdaptiveWarmup(LRScheduler):
             smoothing=smoothing,
             patience=patience,
         )
+        optimizer = unwrapped(optimizer)  # a trainer's wrapper has no step hooks of its own
         total_steps, kappa, peak_gap = given["total_steps"], given["kappa"], given["peak_gap"]
         self.total_steps = total_steps
         self.patience = given["patience"]

@@ -4,8 +4,8 @@
 that loop with a minimal LLaMA written by hand, and prints the medians of the ratios of neighbouring turns: the machine
 may be busy, and what slows one turn slows its neighbours.
 
-`python benchmarks/training.py memory` takes a few steps of the 124M model and holds its peak memory against the sum of
-weights, gradients, optimizer state and activations.
+`python benchmarks/training.py memory` takes a few steps of the 124M model, or with `--model 210M` of that, on shards in
+FineWeb's format, and holds its peak memory against the sum of weights, gradients, optimizer state and activations.
 """
 
 import argparse
@@ -26,13 +26,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autowarm.lab.config import LLAMA_124M, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config import LLAMA_124M, LLAMA_210M, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.data import batch, prepare
 from autowarm.lab.models import llama, parameters
 from autowarm.lab.optimizers import make_optimizer, make_scheduler
 from autowarm.lab.train import train
 
 VOCABULARY = 1024
+MODELS = {"124M": LLAMA_124M, "210M": LLAMA_210M}
 
 
 class Block(nn.Module):
@@ -157,7 +158,8 @@ def expected(config: RunConfig) -> dict[str, float]:
 
 def memory(args: argparse.Namespace) -> None:
     if not args.inner:
-        subprocess.run([sys.executable, __file__, "memory", "--inner", "--shards", args.shards or ""], check=True)
+        words = ["memory", "--inner", "--model", args.model, "--shards", args.shards or ""]
+        subprocess.run([sys.executable, __file__, *words], check=True)
         return
     with tempfile.TemporaryDirectory() as folder:
         if not args.shards:
@@ -172,7 +174,7 @@ def memory(args: argparse.Namespace) -> None:
                     Path(args.shards) / f"fineweb_{part}_000000.bin",
                     draw.zipf(1.2, 10**6).clip(0, 50256).astype(np.uint16),
                 )
-        config = RunConfig(model=LLAMA_124M, steps=3, batch_size=8, eval_batches=1)
+        config = RunConfig(model=MODELS[args.model], steps=3, batch_size=8, eval_batches=1)
         config = dataclasses.replace(
             config,
             data=dataclasses.replace(config.data, corpus=args.shards),
@@ -199,6 +201,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seq_len", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--model", choices=MODELS, default="124M", help="for memory")
     parser.add_argument("--shards", help="a folder of token shards for memory; by default one is drawn at random")
     parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -28,17 +28,13 @@ from cells import (
 )
 from page import write
 from run import Cell, run
-from store import Job, make, rows, workers
+from store import Job, make, workers
+from studies import ORDERS, PARTS, STUDY_SEEDS, TARGETS, cheap, seconds
 from verdict import DEFAULT, best_share, judge
 
 from autowarm.lab.files import write_json
 
 CELLS = RESULTS / "cells"
-TARGETS = (0.0, 0.15, 0.45, 0.6)  # f* in parts of f(x0); the default takes 0.3
-# Without the floor, without the loss (an f* so low that the gap never falls), and so on.
-PARTS = ("floor=None", "fstar=-1e6", "smoothing=0", "div=100", "div=3", "floor=0.2", "floor=0.8")
-STUDY_SEEDS = (30, 31, 32)
-_CHEAP = 3.0  # seconds of a run
 
 
 def tune() -> None:
@@ -62,7 +58,7 @@ def best(chosen: list[Cell] | None = None, folder=CELLS) -> None:
 def compare() -> None:
     """Both, the cheaper cells first."""
     jobs = []
-    for c in sorted(cells(), key=_seconds):
+    for c in sorted(cells(), key=seconds):
         jobs += [job for seed in TEST_SEEDS for job in ((c, DEFAULT, seed, None), _best(c, seed, CELLS))]
         jobs += [(c, DEFAULT, seed, None) for seed in SELECTION_SEEDS]
     make(jobs, CELLS)
@@ -77,7 +73,7 @@ def more() -> None:
 def paper(chosen: list[Cell] | None = None, folder=CELLS) -> None:
     """Algorithm 1, told an f* a little below the best loss that any hand-set run reached: better than one can know."""
     jobs: list[Job] = []
-    for c in chosen or sorted(cells(), key=_seconds):
+    for c in chosen or sorted(cells(), key=seconds):
         fstar = 0.95 * min(best_share(folder, c)[1].values())
         jobs += [(c, "paper", seed, fstar) for seed in SELECTION_SEEDS]
     make(jobs, folder)
@@ -85,12 +81,12 @@ def paper(chosen: list[Cell] | None = None, folder=CELLS) -> None:
 
 def targets() -> None:
     names = [DEFAULT, *(f"{DEFAULT} fstar={share:g}" for share in TARGETS)]
-    make([(c, name, seed, None) for seed in STUDY_SEEDS for name in names for c in _cheap()], RESULTS / "targets")
+    make([(c, name, seed, None) for seed in STUDY_SEEDS for name in names for c in cheap()], RESULTS / "targets")
 
 
 def parts() -> None:
     names = [DEFAULT, *(f"{DEFAULT} {part}" for part in PARTS)]
-    make([(c, name, seed, None) for seed in STUDY_SEEDS for name in names for c in _cheap()], RESULTS / "parts")
+    make([(c, name, seed, None) for seed in STUDY_SEEDS for name in names for c in cheap()], RESULTS / "parts")
 
 
 def orders() -> None:
@@ -107,7 +103,7 @@ def orders() -> None:
                 }
             )
             print(table[-1], flush=True)
-    write_json(RESULTS / "orders.json", table)
+    write_json(ORDERS, table)
 
 
 def cell(name: str) -> None:
@@ -122,16 +118,6 @@ def cell(name: str) -> None:
 
 def _best(c: Cell, seed: int, folder) -> Job:
     return c, HAND_SET[best_share(folder, c)[0]], seed, None
-
-
-def _cheap() -> list[Cell]:
-    return [c for c in cells() if _seconds(c) < _CHEAP]
-
-
-def _seconds(c: Cell) -> float:
-    """The quicker of a hand-set length's two runs."""
-    known = rows(CELLS, c)
-    return min(known[HAND_SET[0.0], seed]["seconds"] for seed in SELECTION_SEEDS)
 
 
 STAGES = (tune, hand, default, best, compare, more, paper, targets, parts, orders, cell)

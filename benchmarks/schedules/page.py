@@ -7,6 +7,7 @@ from pathlib import Path
 from cells import HAND_SET, SELECTION_SEEDS, cells
 from run import OPTIMIZERS, run
 from store import rows
+from studies import sections
 from tasks import TASKS
 from verdict import TOLERANCE, Verdict, best_share, compared, judge
 
@@ -131,6 +132,7 @@ def _page(verdicts: list[Verdict], facts: dict) -> str:
             "Not finished (each run of them takes half a minute and more): " + facts["unfinished_cells"] + ".",
         ]
     lines += ["", *_worse(facts["over_one_percent"])]
+    lines += sections()
     lines += ["", "## Tasks", ""]
     lines += [f"- `{name}`: {task.about}" for name, task in TASKS.items()]
     return "\n".join(lines) + "\n"

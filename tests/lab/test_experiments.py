@@ -58,8 +58,8 @@ def test_it_draws(name: str, sources: Sources) -> None:
     made = GALLERY[name].make(sources)
     text = made if isinstance(made, str) else seen(made)
     for word in {"swin": ["peak rate 0.003", "hand-set"], "table-swin": ["swin-2x16", "| 0.05 |"],
-                 "baselines": ["prodigy (1)", "schedule-free", "d-adaptation"], "table-main": ["normSGD", "| 3.5 |"],
-                 "ablation-schedule": ["wsd", "cosine-linear"], "ablation-target-loss": ["Algorithm 1", "3.4"],
+                 "baselines": ["prodigy (1)", "schedule-free", "d-adaptation"], "table-main": ["normSGD", "| 4.2 |"],
+                 "ablation-schedule": ["wsd", "cosine-linear"], "ablation-target-loss": ["Algorithm 1", "3.6"],
                  "ablation-variance": ["σ_F²", "100000"]}.get(name, ["Muon", "Lion", "diverged"]):  # fmt: skip
         assert word in text
     if name.startswith("warmup-sweep"):

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import textwrap
 from pathlib import Path
 
 from cells import HAND_SET, SELECTION_SEEDS, cells
@@ -14,6 +15,7 @@ from verdict import TOLERANCE, Verdict, best_share, compared, judge
 __all__ = ["summary", "write"]
 
 DOCS = Path(__file__).parents[2] / "docs"
+_MARKS = ("<!-- by benchmarks/schedules page -->", "<!-- end -->")
 
 
 _INTRODUCTION = """\
@@ -49,6 +51,15 @@ Held-out loss of each hand-set length (mean of the selection seeds; — is diver
 of them: difference ± standard error in percent (seeds), the share of the run that its warm-up took, and Algorithm 1's
 regret.
 
+"""
+
+
+_HEADLINE = """
+{cells} cells: tasks × optimizers × horizons × peak rates, the list fixed before the first adaptive run. The default
+against the best of six hand-set linear warm-ups (none to 40 % of the run), chosen on some seeds and compared on others:
+mean difference **{mean} %** (below zero the default is better). {counted} comparisons have a standard error of at most
+{tolerance:g} %, and {passed} of them are no worse than that or than two standard errors. The best single share used
+everywhere, {share}, regrets {least:.2f} % against the best of each cell; the default {ours:.2f} %.
 """
 
 
@@ -91,6 +102,23 @@ def write() -> None:
     _draw(verdicts, DOCS / "figures" / "schedules.png")
     _draw_runs(DOCS / "figures" / "warming-up.png")
     (DOCS / "schedules.md").write_text(_page(verdicts, facts))
+    readme = DOCS.parent / "README.md"
+    before, _, rest = readme.read_text().partition(_MARKS[0])
+    readme.write_text(f"{before}{_MARKS[0]}\n{_headline(facts)}\n{_MARKS[1]}{rest.partition(_MARKS[1])[2]}")
+
+
+def _headline(facts: dict) -> str:
+    regret = facts["regret"]
+    share, least = min(((share, x) for share, x in regret.items() if share != "default"), key=lambda pair: pair[1])
+    text = _HEADLINE.format(
+        **facts,
+        mean=percent(facts["mean_difference"]),
+        tolerance=100 * TOLERANCE,
+        share=share_name(share),
+        least=100 * least,
+        ours=100 * regret["default"],
+    )
+    return textwrap.fill(" ".join(text.split()), 120)
 
 
 def _page(verdicts: list[Verdict], facts: dict) -> str:

@@ -66,9 +66,9 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
     if nearly not in _said:
         _said.add(nearly)
         warnings.warn(
-            f"{nearly} is no norm-constrained optimizer: its steps are taken as sign geometry, "
-            "which the theory behind the schedule does not cover",
-            stacklevel=2,
+            f"{nearly} is no norm-constrained optimizer: its steps are taken as sign geometry, which the theory behind "
+            "the schedule does not cover. geometry='sign' says the same, and is not warned of",
+            stacklevel=3,  # the line that makes the scheduler
         )
     return resolve("sign")
 

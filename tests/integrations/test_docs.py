@@ -72,8 +72,8 @@ def test_timms_train_loop() -> None:
     """The calls of timm's train.py: step_update after each update, step after each epoch, the optimizer saved alone."""
     recipe = block("TimmWarmup")["TimmWarmup"]
     model, opt = make_parts()
-    lr_scheduler = recipe(opt, STEPS)
-    rates = []
+    lr_scheduler, rates = recipe(opt, STEPS), []
+    assert not lr_scheduler.t_in_epochs
     for t in range(STEPS):
         if t in (4, 9):  # the run is killed and starts again from timm's checkpoint
             file = io.BytesIO()
@@ -97,6 +97,13 @@ def test_timms_train_loop() -> None:
         if t % 4 == 3:
             lr_scheduler.step(t // 4 + 1, 0.5)
     assert rates == plain_loop("muon", 2)
+
+
+def test_timms_layer_decay() -> None:
+    groups = [{"params": [nn.Parameter(torch.zeros(3, 5))], "lr_scale": scale} for scale in (1.0, 0.25)]
+    opt = Lion(groups, lr=LR)
+    block("TimmWarmup")["TimmWarmup"](opt, STEPS)
+    assert opt.param_groups[0]["lr"] == 4 * opt.param_groups[1]["lr"]
 
 
 # torchtitan as it is documented, for where it is not installed.

@@ -20,7 +20,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the notebook is stored as it ran; the tests run it again
 
-smartquotes = False  # Δ' is a symbol
+smartquotes_action = "D"  # dashes alone: Δ' is a symbol
 default_role = "py:obj"  # `Profile` in a docstring is a link where there is such an object, and code where not
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -47,6 +47,13 @@ def adapt_docstring(app, what, name, obj, options, lines):
         lines[i] = re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line)  # `Point`s
 
 
+def leave_properties_whole(app, what, name, obj, options, lines):
+    """Napoleon takes what stands before a colon in a property's first line for its type: give it an empty line."""
+    if what == "property":
+        lines.insert(0, "")
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", leave_properties_whole, priority=400)  # before Napoleon
     app.connect("autodoc-process-docstring", adapt_docstring)

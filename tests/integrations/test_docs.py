@@ -6,7 +6,8 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,8 +72,8 @@ def test_timms_train_loop() -> None:
     """The calls of timm's train.py: step_update after each update, step after each epoch, the optimizer saved alone."""
     recipe = block("TimmWarmup")["TimmWarmup"]
     model, opt = make_parts()
-    lr_scheduler = recipe(opt, STEPS)
-    rates = []
+    lr_scheduler, rates = recipe(opt, STEPS), []
+    assert not lr_scheduler.t_in_epochs
     for t in range(STEPS):
         if t in (4, 9):  # the run is killed and starts again from timm's checkpoint
             file = io.BytesIO()
@@ -98,8 +99,23 @@ def test_timms_train_loop() -> None:
     assert rates == plain_loop("muon", 2)
 
 
+def test_timms_layer_decay() -> None:
+    groups = [{"params": [nn.Parameter(torch.zeros(3, 5))], "lr_scale": scale} for scale in (1.0, 0.25)]
+    opt = Lion(groups, lr=LR)
+    block("TimmWarmup")["TimmWarmup"](opt, STEPS)
+    assert opt.param_groups[0]["lr"] == 4 * opt.param_groups[1]["lr"]
+
+
+# torchtitan as it is documented, for where it is not installed.
+
+
 class ContainerAsDocumented:
-    """torchtitan's LRSchedulersContainer, by its documented methods, where torchtitan is not installed."""
+    """Its LRSchedulersContainer."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        warmup_steps: int = 200
+        total_steps: int | None = None
 
     schedulers: list[LRScheduler]
 
@@ -109,80 +125,125 @@ class ContainerAsDocumented:
     def __len__(self) -> int:
         return len(self.schedulers)
 
+    def get_metrics(self) -> dict[str, float]:
+        return {f"lr/{i}": scheduler.get_last_lr()[0] for i, scheduler in enumerate(self.schedulers)}
+
     def step(self) -> None:
         for scheduler in self.schedulers:
             scheduler.step()
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.schedulers[0].state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for scheduler in self.schedulers:
-            scheduler.load_state_dict(state_dict)
-
 
 class TrainerAsDocumented:
-    """One step of torchtitan's Trainer: each micro-batch's loss is its share of the update's."""
+    """One step of its Trainer: each micro-batch's loss is its share of the update's."""
 
-    gradient_accumulation_steps = 2
-    pp_has_last_stage = False
-    parallel_dims = SimpleNamespace(pp_enabled=False, get_optional_mesh=lambda name: None)
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        pass
 
-    def forward_backward_step(self, *, loss_of: Callable[[], torch.Tensor]) -> torch.Tensor:
-        loss = loss_of() / self.gradient_accumulation_steps
-        loss.backward()
-        return loss
+    def forward_backward_step(self, *, input_dict: Any, labels: Any, global_valid_tokens: Any) -> torch.Tensor:
+        inputs, labels, extra = self.post_dataloading_process(input_dict, labels)
+        return self.fwd_bwd_fn(inputs, labels, global_valid_tokens, extra)
+
+    def train_step(self, data: Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]) -> None:
+        self.optimizers.zero_grad()
+        self.lr_schedulers.get_metrics()
+        batches = [next(data) for _ in range(self.gradient_accumulation_steps)]
+        tokens = sum(labels.numel() for _, labels in batches)
+        for inputs, labels in batches:
+            self.forward_backward_step(input_dict=inputs, labels=labels, global_valid_tokens=tokens)
+        self.optimizers.step()
+        self.lr_schedulers.step()
+
+
+class OptimizersAsDocumented(list):
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for one in self:
+            one.zero_grad(set_to_none)
+
+    def step(self) -> None:
+        for one in self:
+            one.step()
 
 
 INSTALLED = importlib.util.find_spec("torchtitan") is not None
 
 
-@pytest.mark.parametrize("which", ["as documented", "installed"])
-def test_torchtitan(which: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if which == "installed" and not INSTALLED:
+@pytest.fixture(params=["as documented", "installed"])
+def torchtitan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names that the recipe makes."""
+    if request.param == "installed" and not INSTALLED:
         pytest.skip("torchtitan is not installed")
-    if which == "as documented":
-        home = types.ModuleType("torchtitan.components.lr_scheduler")
-        home.LRSchedulersContainer = ContainerAsDocumented
-        for name in ("torchtitan", "torchtitan.components"):
-            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-        monkeypatch.setitem(sys.modules, home.__name__, home)
-    # Its trainer wants GPUs and a dataset: a stand-in makes the same calls.
-    trainer_home = types.ModuleType("torchtitan.train")
-    trainer_home.Trainer = TrainerAsDocumented
-    monkeypatch.setitem(sys.modules, "torchtitan.train", trainer_home)
-    build, trainer_type = block("AdaptiveWarmups")["build_lr_schedulers"], block("WarmupTrainer")["WarmupTrainer"]
+    if request.param == "as documented":
+        stand_ins = {
+            "torchtitan": {},
+            "torchtitan.components": {},
+            "torchtitan.components.optimizer": {"LRSchedulersContainer": ContainerAsDocumented},
+            "torchtitan.trainer": {"Trainer": TrainerAsDocumented},
+        }
+        for name, names in stand_ins.items():
+            module = types.ModuleType(name)
+            vars(module).update(names)
+            monkeypatch.setitem(sys.modules, name, module)
+    return block("AdaptiveWarmups")
 
+
+def bare_trainer(names: dict[str, Any], model: nn.Module, optimizers: Any) -> Any:
+    """Its trainer without what wants GPUs and files, and with a loss of ours; the steps it takes are its own."""
+    trainer = object.__new__(names["WarmupTrainer"])
+    trainer.model_parts, trainer.optimizers = [model], optimizers
+    trainer.lr_schedulers = names["AdaptiveWarmups"].Config().build(optimizers=optimizers, training_steps=STEPS)
+    trainer.gradient_accumulation_steps, trainer.num_pipeline_parallel_microbatches = 2, 1
+    trainer.device, trainer.step, trainer.ntokens_seen = torch.device("cpu"), 0, 0
+    trainer.parallel_dims = SimpleNamespace(
+        pp_enabled=False, dp_enabled=False, dp_cp_enabled=False, ep_enabled=False, get_optional_mesh=lambda name: None
+    )
+    trainer.config = SimpleNamespace(training=SimpleNamespace(max_norm=1e6, disable_cuda_graphs=True))
+    trainer.metrics_processor = SimpleNamespace(should_log=lambda step: False)
+    trainer.checkpointer = SimpleNamespace(maybe_wait_for_staging=lambda: None)
+    trainer.post_dataloading_process = lambda inputs, labels: (inputs["i"], labels, {})
+
+    def forward_backward(i: torch.Tensor, labels: torch.Tensor, tokens: torch.Tensor, extra: Any) -> torch.Tensor:
+        loss = micro_loss(model, int(i)) * labels.numel() / tokens
+        loss.backward()
+        return loss
+
+    trainer.fwd_bwd_fn = forward_backward
+    return trainer
+
+
+def test_torchtitan(torchtitan: dict[str, Any], tmp_path: Path) -> None:
     model, opt = make_parts("lion")
-    trainer = trainer_type()
-    trainer.lr_schedulers = build([opt], None, STEPS)
-    rates = []
+    trainer, rates = bare_trainer(torchtitan, model, OptimizersAsDocumented([opt])), []
     for t in range(STEPS):
         if t in (4, 9):  # saved and loaded as torchtitan does it
             dcp.save({"lr_scheduler": trainer.lr_schedulers}, checkpoint_id=tmp_path / f"{t}", no_dist=True)
-            trainer.lr_schedulers = build([opt], None, STEPS)
+            trainer = bare_trainer(torchtitan, model, OptimizersAsDocumented([opt]))
             dcp.load({"lr_scheduler": trainer.lr_schedulers}, checkpoint_id=tmp_path / f"{t}", no_dist=True)
         rates.append(trainer.lr_schedulers.schedulers[0].get_last_lr()[0])
-        for i in (0, 1):
-            trainer.forward_backward_step(loss_of=lambda i=i, t=t: micro_loss(model, 2 * t + i))
-        opt.step()
-        trainer.lr_schedulers.step()
-        opt.zero_grad()
+        trainer.train_step(iter([({"i": torch.tensor(2 * t + i)}, torch.zeros(8, dtype=torch.long)) for i in (0, 1)]))
     assert rates == plain_loop("lion", 2)
 
 
-def test_torchtitans_model_parts_share_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    home = types.ModuleType("torchtitan.components.lr_scheduler")
-    home.LRSchedulersContainer = ContainerAsDocumented
-    monkeypatch.setitem(sys.modules, home.__name__, home)
-    monkeypatch.setitem(sys.modules, "torchtitan", types.ModuleType("torchtitan"))
-    monkeypatch.setitem(sys.modules, "torchtitan.components", types.ModuleType("torchtitan.components"))
-    parts = [Lion([nn.Parameter(torch.ones(m, m))], lr=LR) for m in (3, 5)]
-    schedulers = block("AdaptiveWarmups")["build_lr_schedulers"](parts, None, STEPS)
+def test_torchtitans_optimizers_keep_their_ratio_and_resume(torchtitan: dict[str, Any]) -> None:
+    w, b = nn.Parameter(torch.ones(3, 5)), nn.Parameter(torch.ones(5))
+
+    def make() -> tuple[list[torch.optim.Optimizer], Any]:
+        parts = [Lion([w], lr=LR), torch.optim.AdamW([b], lr=LR / 4)]
+        config = torchtitan["AdaptiveWarmups"].Config(target_loss=1.0)
+        return parts, config.build(optimizers=parts, training_steps=STEPS)
+
+    parts, schedulers = make()
     for t in range(STEPS):
+        if t == 5:
+            saved = [one.state_dict() for one in parts], schedulers.state_dict()
+            parts, schedulers = make()
+            for one, state in zip(parts, saved[0], strict=True):
+                one.load_state_dict(state)
+            schedulers.load_state_dict(saved[1])
         for one in parts:
             one.step()
         schedulers.observe(5.0 - 0.3 * t)
         schedulers.step()
-        a, b = (scheduler.get_last_lr()[0] for scheduler in schedulers)
-        assert a == b
+        first, second = (scheduler.get_last_lr()[0] for scheduler in schedulers)
+        assert first == 4 * second
+    assert [scheduler.last_epoch for scheduler in schedulers] == [STEPS] * 2

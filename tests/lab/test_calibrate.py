@@ -17,7 +17,7 @@ from autowarm.lab.shapes import on_meta
 
 FUSED = "50304x768, 12*2304x768, 12*768x768, 24*2048x768, 12*768x2048"
 SPLIT = "50304x768, 48*768x768, 24*2048x768, 12*768x2048"
-PAPER = {"first_loss": 10.98, "target_loss": 3.3}
+PAPER = {"first_loss": 10.98, "target_loss": 3.3, "div": 100.0}
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,14 @@ def test_a_second_minimum_is_told_of() -> None:
 
 
 def test_it_is_what_training_would_use() -> None:
-    model = llama(ModelConfig(vocab_size=512), seed=0)
-    scheduler = AdaptiveWarmup.paper(Muon.from_model(model, lr=1e-2), 100, target_loss=3.0)
-    scheduler.step(6.25)
-    found = calibration(CalibrateConfig(model="demo", lr=1e-2, first_loss=6.25, target_loss=3.0))
-    assert found.profile == scheduler.profile
+    opt = Muon.from_model(llama(ModelConfig(vocab_size=512), seed=0), lr=1e-2)
+    default = AdaptiveWarmup(opt, 100)
+    default.step(6.25)
+    assert calibration(CalibrateConfig(model="demo", lr=1e-2, first_loss=6.25)).profile == default.profile
+    paper = AdaptiveWarmup.paper(opt, 100, target_loss=3.0)
+    paper.step(6.25)
+    config = CalibrateConfig(model="demo", lr=1e-2, first_loss=6.25, target_loss=3.0, div=100)
+    assert calibration(config).profile == paper.profile
 
 
 def test_models_by_type_by_folder_and_from_timm(tmp_path: Path) -> None:
@@ -76,8 +79,8 @@ def test_models_by_type_by_folder_and_from_timm(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["calibrate", "--kappa", "46848", "--first_loss", "10.98", "--target_loss", "3.3", "--out", str(tmp_path)]
-    assert main(words) == 0
+    words = ["calibrate", "--kappa", "46848", "--first_loss", "10.98", "--target_loss", "3.3"]
+    assert main([*words, "--div", "100", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "loss 5.77" in text
     assert "\x1b" not in text, "a pipe gets no colours"

@@ -37,7 +37,7 @@ def test_known_optimizers(optimizer: torch.optim.Optimizer, geometry: type) -> N
     assert found.radius == 1.0
 
 
-# Each where it installs from PyPI; dion does not, and its classes go by the same names.
+# Each where it installs from PyPI beside the others; dion and torchtitan do not, and their classes go by name.
 PEERS = {
     "timm.optim": {"Muon": Spectral, "Lion": Sign},
     "lion_pytorch": {"Lion": Sign},
@@ -69,8 +69,8 @@ def test_the_real_classes_of_other_packages(package: str) -> None:
         assert opt.param_groups[0]["lr"] == pytest.approx(1e-4)
 
 
-@pytest.mark.parametrize("name", ["Dion", "Dion2", "NorDion2", "Muon", "MuonKellerJordan", "NorMuon"])
-def test_dions_classes_by_name(name: str) -> None:
+@pytest.mark.parametrize("name", ["Dion", "Dion2", "NorDion2", "Muon", "MuonKellerJordan", "NorMuon", "DistMuon"])
+def test_dions_and_torchtitans_classes_by_name(name: str) -> None:
     stand_in = type(name, (torch.optim.SGD,), {})
     assert isinstance(geometry_of(stand_in(W, lr=0.1)), Spectral)
 

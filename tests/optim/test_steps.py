@@ -5,7 +5,6 @@ import io
 import warnings
 from collections.abc import Callable
 
-import lion_pytorch
 import pytest
 import torch
 from torch import nn
@@ -53,6 +52,7 @@ def test_muon_is_torchs_muon(radius: str, nesterov: bool) -> None:
 
 
 def test_lion_is_lion_pytorchs() -> None:
+    lion_pytorch = pytest.importorskip("lion_pytorch")
     options = {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.99)}
     against(lambda ps: Lion(ps, **options), lambda ps: lion_pytorch.Lion(ps, **options), rtol=0, atol=1e-7)
 

@@ -42,7 +42,7 @@ class CalibrateConfig:
         options: further keyword arguments of the optimizer's `from_model`, for example {blocks: {qkv: 3}}.
         kappa: κ itself, in place of a model.
         lr: the peak rate.
-        div: the first update's rate is lr/div.
+        div: the first update's rate is lr/div; 10 is the default of `AdaptiveWarmup`, 100 the paper's.
         first_loss: f(x0); null guesses ln(number of outputs), the loss of even odds.
         target_loss: f*; null guesses 0.3·f(x0).
         sigma_f2: σ_F².
@@ -59,7 +59,7 @@ class CalibrateConfig:
     options: dict[str, Any] = field(default_factory=dict)
     kappa: float | None = None
     lr: float = 1e-3
-    div: float = 100.0
+    div: float = 10.0
     first_loss: float | None = None
     target_loss: float | None = None
     sigma_f2: float = 1e3
@@ -132,7 +132,7 @@ class Calibration:
 
 
 def calibration(config: CalibrateConfig) -> Calibration:
-    """Calibrate as `AdaptiveWarmup.paper` would at its first loss.
+    """Calibrate as `AdaptiveWarmup` would at its first loss.
 
     Raises:
         LabError: the model is not to be had here, a shape cannot be read, or a number is out of range.
@@ -290,11 +290,12 @@ def terminal(found: Calibration, width: int, *, colour: bool) -> str:
         picture.color_mode, picture.with_colors = "names", colour
         return picture
 
-    top = canvas(12, "share of lr", 0.0, 1.02)
+    top = canvas(10, "share of lr", 0.0, 1.0)
     marks = {"weight": (None, None, "magenta"), "target": (None, "o", "yellow"), "η(Δ)": ("linear", None, "cyan")}
     for label, (interp, marker, tint) in marks.items():
         shown = np.ones_like(losses, bool) if interp else (np.arange(losses.size) % 8 == 0) & (curves[label] > 0.03)
-        top.plot(-losses[shown], curves[label][shown], interp=interp, marker=marker or (None if interp else "·"),
+        shares = curves[label][shown].clip(0, 0.999)  # at the very top nothing is drawn
+        top.plot(-losses[shown], shares, interp=interp, marker=marker or (None if interp else "·"),
                  lc=tint, label=label)  # fmt: skip
     logs = np.log10(np.maximum(found.values, np.finfo(float).tiny))
     low, high = float(logs.min()), float(logs.max())
@@ -310,6 +311,7 @@ def terminal(found: Calibration, width: int, *, colour: bool) -> str:
 def figure(found: Calibration) -> "Figure":
     """Both pictures, for paper and screen."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     losses, curves = _curves(found)
     drawn = Figure(figsize=(6.4, 5.6), layout="constrained")
@@ -320,6 +322,9 @@ def figure(found: Calibration) -> "Figure":
     top.set(ylabel="rate / lr", ylim=(0, 1.05), xlim=(found.first_loss, found.target_loss))
     bottom.plot(found.target_loss + found.candidates, found.values, color="#009E73")
     bottom.set(yscale="log", xlabel="loss, falling →", ylabel="objective / lr²")
+    bottom.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    bottom.yaxis.set_major_formatter("{x:g}")
+    bottom.yaxis.set_minor_formatter("")
     for axes in (top, bottom):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25, linewidth=0.6)

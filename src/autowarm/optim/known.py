@@ -11,10 +11,10 @@ from .lmo import LMO
 __all__ = ["geometry_of", "kappa_of", "unwrapped"]
 
 # By class name, whatever package it is from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
-# dion and the scripts that Muon spread by. A subclass goes by its nearest known parent.
+# dion, torchtitan and the scripts that Muon spread by. A subclass goes by its nearest known parent.
 _SPECTRAL = """
     Muon ForeachMuon SingleDeviceMuon MuonWithAuxAdam SingleDeviceMuonWithAuxAdam MuonKellerJordan MuonAdamW
-    DistributedMuon MuonClip AdaMuon NorMuon Dion Dion2 NorDion2 Scion SCION SCIONLight
+    DistributedMuon DistMuon MuonClip AdaMuon NorMuon Dion Dion2 NorDion2 Scion SCION SCIONLight
 """
 _SIGN = "Lion Lion8bit Lion32bit PagedLion PagedLion8bit PagedLion32bit SignSGD Signum Tiger"
 _BY_CLASS = dict.fromkeys(_SPECTRAL.split(), "spectral") | dict.fromkeys(_SIGN.split(), "sign")
@@ -66,9 +66,9 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
     if nearly not in _said:
         _said.add(nearly)
         warnings.warn(
-            f"{nearly} is no norm-constrained optimizer: its steps are taken as sign geometry, "
-            "which the theory behind the schedule does not cover",
-            stacklevel=2,
+            f"{nearly} is no norm-constrained optimizer: its steps are taken as sign geometry, which the theory behind "
+            "the schedule does not cover. geometry='sign' says the same, and is not warned of",
+            stacklevel=3,  # the line that makes the scheduler
         )
     return resolve("sign")
 

@@ -409,7 +409,7 @@ class AdaptiveWarmup(LRScheduler):
         self._warn_once(
             "unobserved",
             "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or observe(loss) "
-            "before step()",
+            "before step(). Where a trainer calls step(), autowarm.integrations brings it the loss",
         )
 
     def _judge_failures(self, what: str) -> None:
@@ -435,14 +435,14 @@ class AdaptiveWarmup(LRScheduler):
                     f"the gap to target_loss={self._rule.fstar:.4g} never fell below "
                     f"peak_gap={self.profile.peak_gap:.4g}. Use the default floor, raise peak_gap or lower target_loss"
                 )
-            self._warn_once("stalled", f"the run of total_steps={self.total_steps} ends still in warm-up: {why}")
+            self._warn_once("stalled", f"the run of total_steps={self.total_steps} ends still in warm-up: {why}", 5)
         if calls > self.total_steps:
-            self._warn_once("overrun", f"more than total_steps={self.total_steps} steps: the rate stays where it is")
+            self._warn_once("overrun", f"more than total_steps={self.total_steps} steps: the rate stays where it is", 5)
 
-    def _warn_once(self, kind: str, message: str) -> None:
+    def _warn_once(self, kind: str, message: str, stacklevel: int = 6) -> None:
         if kind not in self._said:
             self._said.add(kind)
-            warnings.warn(message, stacklevel=6)
+            warnings.warn(message, stacklevel=stacklevel)  # the line that called step()
 
     # Saving.
 

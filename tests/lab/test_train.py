@@ -10,6 +10,7 @@ import torch
 
 from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.files import locked
+from autowarm.lab.models import token_loss
 from autowarm.lab.train import (
     Interrupted,
     Progress,
@@ -138,3 +139,22 @@ def test_the_folder_holds_weights_that_transformers_loads_and_tensorboard_events
     assert sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(tmp_path).parameters()) > 0
     assert list(tmp_path.glob("events.out.tfevents.*"))
     assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_pieces_bound_the_memory_of_training_and_of_evaluation(
+    run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def watched(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+        seen.append(len(tokens))
+        return token_loss(model, tokens)
+
+    monkeypatch.setattr("autowarm.lab.tasks.token_loss", watched)
+    whole = train(run, tmp_path / "whole")
+    assert set(seen) == {run.batch_size}
+    seen.clear()
+    cut = dataclasses.replace(run, engine=dataclasses.replace(run.engine, accumulate=2))
+    pieces = train(cut, tmp_path / "pieces")
+    assert set(seen) == {run.batch_size // 2}
+    assert pieces["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-3)

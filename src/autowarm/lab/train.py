@@ -227,9 +227,7 @@ class _Run:
     def _update(self, examples: Batch, watched: Watch) -> tuple[Tensor, Tensor, float]:
         """One update: the loss before it, the gradient's norm where it is clipped, and the rate."""
         config = self.config
-        pieces = list(
-            zip(*(part.to(self.ranks.device).chunk(config.engine.accumulate) for part in examples), strict=True)
-        )
+        pieces = self._pieces(examples)
 
         def forward_backward() -> Tensor:
             total = None
@@ -264,13 +262,19 @@ class _Run:
         self.net.eval()
         found: dict[str, list[float]] = {}
         for examples in self.task.validation(self.rows):
-            with self._cast():
-                scores = self.task.scores(self.net, tuple(part.to(self.ranks.device) for part in examples))
-            for key, value in scores.items():
-                found.setdefault(key, []).append(value.item())
+            for piece in self._pieces(examples):  # of one size, so that their mean is the batch's
+                with self._cast():
+                    scores = self.task.scores(self.net, piece)
+                for key, value in scores.items():
+                    found.setdefault(key, []).append(value.item())
         self.net.train(was)
         means = self.ranks.mean(*(math.fsum(values) / len(values) for values in found.values()))
         return dict(zip(found, means, strict=True))
+
+    def _pieces(self, examples: Batch) -> list[Batch]:
+        """This rank's share of a batch, on its device, in as many parts as its memory is to see one by one."""
+        parts = (part.to(self.ranks.device).chunk(self.config.engine.accumulate) for part in examples)
+        return list(zip(*parts, strict=True))
 
     def _cast(self) -> AbstractContextManager[Any]:
         if self.precision == "bfloat16":

@@ -1,5 +1,6 @@
 """The documentation's build: `make docs`. Pages are MyST Markdown; the API pages read the docstrings."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -37,6 +38,8 @@ EQUATIONS = {
 
 def adapt_docstring(app, what, name, obj, options, lines):
     """Docstrings are written to be read as they are; this makes reStructuredText of them."""
+    if what == "property":  # Napoleon has taken what stands before a colon for its type
+        lines[:] = [*inspect.cleandoc(obj.__doc__ or "").splitlines(), ""]
     for i, line in enumerate(lines):
         line = re.sub(
             r"(?<=\beq\. )\w+|(?<=\beqs\. )\w+, \w+",
@@ -47,13 +50,6 @@ def adapt_docstring(app, what, name, obj, options, lines):
         lines[i] = re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line)  # `Point`s
 
 
-def leave_properties_whole(app, what, name, obj, options, lines):
-    """Napoleon takes what stands before a colon in a property's first line for its type: give it an empty line."""
-    if what == "property":
-        lines.insert(0, "")
-
-
 def setup(app):
     """Called by Sphinx."""
-    app.connect("autodoc-process-docstring", leave_properties_whole, priority=400)  # before Napoleon
     app.connect("autodoc-process-docstring", adapt_docstring)

@@ -407,7 +407,7 @@ def check_keys(given: Mapping[str, Any], config_class: type, source: str) -> Non
     visit(given, config_class, "")
 
 
-def read_yaml(name: str) -> tuple[dict[str, Any], Path]:
+def read_yaml(name: str, extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
     """A config file by its path, or a preset by its name; under what it `extends`, if it says so."""
     path = Path(name)
     if not path.is_file():
@@ -415,6 +415,7 @@ def read_yaml(name: str) -> tuple[dict[str, Any], Path]:
         if name not in presets:
             raise LabError(f"--config {name}: no such file and no such preset; {nearest(name, presets)}")
         path = presets[name]
+    require(path not in extending, f"{path} extends itself")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -424,7 +425,7 @@ def read_yaml(name: str) -> tuple[dict[str, Any], Path]:
     values = values or {}
     values.pop("lists", None)  # where a file keeps what its own anchors name
     if parent := values.pop("extends", None):
-        values = merged(read_yaml(parent)[0], values)
+        values = merged(read_yaml(parent, (*extending, path))[0], values)
     return values, path
 
 

@@ -109,17 +109,18 @@ def test_called_again_it_makes_no_run_twice(
 
 
 @needs_proc
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_interrupted_twice_it_goes_on_to_the_same_bits(
-    finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path
+    finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     def results() -> int:
         return len(list(tmp_path.glob("runs/*/result.json")))
 
     with started(corpus_folder, tmp_path, "--workers", "1") as process:
         wait_for(lambda: checkpoints(tmp_path), process)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         _, error = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert error.strip() == "interrupted; the same command goes on from here"
 
     with started(corpus_folder, tmp_path, "--workers", "1") as process:

@@ -68,6 +68,12 @@ def test_ranks_go_on_to_the_bit_and_stop_together(folder: Path, way: str) -> Non
     assert weights[0] == weights[1]
 
 
+def test_ranks_with_different_runs_or_versions_are_told_apart(folder: Path) -> None:
+    """The ranks' own assertions in `two_ranks.py` hold it, and the fixture that they all passed."""
+    assert (folder / "ddp").exists()
+    assert not (folder / "apart").exists()
+
+
 def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
     config = RunConfig(batch_size=6, engine=EngineConfig(accumulate=2))
     assert Ranks(1, 3, torch.device("cpu")).rows(config) == slice(2, 4)

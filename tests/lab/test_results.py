@@ -103,7 +103,7 @@ def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"holds no results\.json"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text("{")
-    with pytest.raises(LabError, match="not valid JSON"):
+    with pytest.raises(LabError, match=r"results\.json is damaged"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text('{"schema": 99}')
     with pytest.raises(LabError, match="has schema 99, this version reads 1"):

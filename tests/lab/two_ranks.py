@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -98,6 +99,16 @@ def together(folder: Path, base: RunConfig) -> None:
         train(config, folder / way / "broken")
         with pytest.raises(LabError, match="holds another run"):  # on both ranks, though one looks
             train(dataclasses.replace(config, seed=9), folder / way / "straight")
+    # Given different runs, or different versions of the code, every rank says so before the first step.
+    apart = dataclasses.replace(base, seed=RANK)
+    with pytest.raises(LabError, match=r"ranks disagree: rank 0 and rank 1 differ in config\.seed: 0 → 1"):
+        train(apart, folder / "apart")
+    with (
+        mock.patch("autowarm.lab.config.code_fingerprint", return_value=f"code{RANK}"),
+        pytest.raises(LabError, match="rank 0 and rank 1 differ in code: code0 → code1"),
+    ):
+        train(base, folder / "apart")
+    assert not (folder / "apart").exists()
 
 
 if __name__ == "__main__":

@@ -13,12 +13,24 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 
-SCENARIOS = ["plain", "nan", "missing", "settings", "steps", "skipped", "tensor", "tensor nan", "tensor steps"]
+SCENARIOS = [
+    "plain",
+    "nan",
+    "missing",
+    "settings",
+    "steps",
+    "skipped",
+    "version",
+    "tensor",
+    "tensor nan",
+    "tensor steps",
+]
 WORKER = """
 import json, math, os, sys, time
 import torch
 import torch.distributed as dist
 from autowarm import AdaptiveWarmup, Lion
+from autowarm.schedule import reduce
 
 rank, folder, scenarios = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
@@ -27,6 +39,7 @@ for scenario in scenarios:
     w = torch.nn.Parameter(torch.zeros(2, 2))
     w.grad = torch.ones(2, 2)
     opt = Lion([w], lr=torch.tensor(0.01, dtype=torch.float64) if "tensor" in scenario else 0.01)
+    reduce.__version__ = "0.0" if scenario == "version" and rank else "1.0"
     sched = AdaptiveWarmup(opt, 60, div=50.0 if scenario == "settings" and rank else 10.0)
     rates, error = [], None
     try:
@@ -106,7 +119,13 @@ def test_tensor_rates_are_those_of_float_ones(ranks: list[dict[str, dict]]) -> N
 
 @pytest.mark.parametrize(
     ("scenario", "what"),
-    [("settings", "settings"), ("steps", "steps"), ("skipped", "steps"), ("tensor steps", "steps or settings")],
+    [
+        ("settings", "settings"),
+        ("version", "settings"),
+        ("steps", "steps"),
+        ("skipped", "steps"),
+        ("tensor steps", "steps or settings"),
+    ],
 )
 def test_ranks_that_disagree_fail_together(scenario: str, what: str, ranks: list[dict[str, dict]]) -> None:
     for seen in ranks:

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from .config import (
     read_yaml,
 )
 from .grid import SweepConfig
+from .stopping import Interrupted, Stop
 
 USAGE = """\
 usage: autowarm COMMAND [options]
@@ -78,9 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LabError as error:
         print(f"autowarm: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"autowarm: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, Interrupted) as error:
         print("\ninterrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+        return 128 + getattr(error, "signal", signal.SIGINT)
 
 
 class UsageError(LabError):
@@ -118,7 +125,7 @@ def _make(make: Callable[[Any, Any], tuple[dict[str, Any], dict[str, str]]], con
     from .display import Display
 
     display = Display()
-    with display:
+    with Stop(), display:
         results, failed = make(config, display)
         display.note("drawing figures")
         written = _present(Path(config.out), results)
@@ -138,8 +145,6 @@ def _train(argv: list[str]) -> int:
     about = "One run. Its folder (--out, default runs/LABEL) holds config, metrics, TensorBoard events and weights."
     config = parse(argv, RunConfig, "train", about, extra="  --out FOLDER          folder of the run\n")
     folder = Path(out or f"runs/{config.label}")
-
-    from .stopping import Interrupted, Stop
 
     with Stop() as stop:
         try:
@@ -317,7 +322,7 @@ def _figure(argv: list[str]) -> int:
         raise UsageError(f"--engine {engine}: give processes or ray")
     sources = Sources(Path(taken["--out"] or f"runs/{scale}"), config, scale=scale)
     display = Display()
-    with display:
+    with Stop(), display:
         failed = produce(
             names, sources, display, override=values["--override"] or {}, seeds=values["--seeds"],
             engine="ray" if engine == "ray" else "processes",
@@ -431,6 +436,8 @@ def parse(
     """
     import jsonargparse
 
+    # A value is a value: without this, {class_path: a.b} in one imports a, and may call b.
+    jsonargparse.set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_denylist=["*"])
     name, argv = _take(argv, "--config")
     parser = jsonargparse.ArgumentParser(prog=f"autowarm {command}", description=about, exit_on_error=False)
     pattern = "*/*.yaml" if config_class is SweepConfig else "*.yaml"

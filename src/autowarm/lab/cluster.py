@@ -14,7 +14,8 @@ from typing import Any
 from .config import LabError
 from .display import Display
 from .files import Busy
-from .pool import WORKER_ENVIRONMENT, Event, Job, message_of, noticing_interrupts, perform
+from .pool import WORKER_ENVIRONMENT, Event, Job, message_of, perform
+from .stopping import Stop
 
 _LIVES = 4  # a job that has taken so many workers with it is not tried again
 _PATIENCE = 120.0  # seconds for a dead machine's last process to let go of a folder
@@ -87,7 +88,7 @@ def run_jobs(jobs: Sequence[Job], address: str | None, display: Display, done: i
 
     Raises:
         LabError: Ray is not installed or not reached.
-        KeyboardInterrupt: after the tasks have stopped at a step boundary with a checkpoint.
+        Interrupted: after the tasks have stopped at a step boundary with a checkpoint.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves the machine
     try:
@@ -115,7 +116,7 @@ def run_jobs(jobs: Sequence[Job], address: str | None, display: Display, done: i
         display.begin([(job.name, job.steps) for job in jobs], done=done, workers=min(max(1, slots), len(jobs)))
         work = ray.remote(_work).options(num_cpus=1, num_gpus=gpus, max_retries=_LIVES - 1)
         pending = {work.remote(job, board, os.getcwd()): job.name for job in jobs}
-        with noticing_interrupts() as interrupted:
+        with Stop() as asked, asked.gently():
             while pending:
                 ready, _ = ray.wait(list(pending), timeout=0.3)
                 for event in ray.get(board.read.remote()):
@@ -130,12 +131,12 @@ def run_jobs(jobs: Sequence[Job], address: str | None, display: Display, done: i
                     except ray.exceptions.RayError as error:  # its machines died, one after the other
                         failed[name] = f"lost with its worker {_LIVES} times: {' '.join(str(error).split())[:300]}"
                         display.fail(name, failed[name])
-                if interrupted.is_set():
+                if asked.asked:
                     ray.get(board.stop.remote())
                     for ref in pending:
                         ray.cancel(ref, force=False)  # those that have not begun; a running one stops by the board
                     ray.wait(list(pending), num_returns=len(pending), timeout=30)
-                    raise KeyboardInterrupt
+                    asked.obey()
     finally:
         ray.shutdown()
     return failed

@@ -217,9 +217,19 @@ class RunConfig:
         )
         require(engine.eval_every >= 0, f"engine.eval_every must not be negative, got {engine.eval_every}")
         require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
-        require(self.clip >= 0, f"clip must not be negative, got {self.clip}")
+        require(0 <= self.clip < math.inf, f"clip must be finite and not negative, got {self.clip}")
+        decay = self.optimizer.weight_decay
+        require(0 <= decay < math.inf, f"weight_decay must not be negative, got {decay}")
+        require(0 < model.init_scale < math.inf, f"init_scale must be positive and finite, got {model.init_scale}")
+        require(self.data.max_bytes > 0, f"data.max_bytes must be at least 1, got {self.data.max_bytes}")
+        require(self.data.workers >= 0, f"data.workers must not be negative, got {self.data.workers}")
         require(0 < self.optimizer.lr < math.inf, f"lr must be positive and finite, got {self.optimizer.lr}")
-        require(schedule.div is None or schedule.div > 1, f"div must be above 1, got {schedule.div}")
+        div, target, gap = schedule.div, schedule.target_loss, schedule.peak_gap
+        require(div is None or 1 < div < math.inf, f"schedule: div must be above 1 and finite, got {div}")
+        require(target is None or math.isfinite(target), f"schedule: target_loss must be finite, got {target}")
+        for name, value in (("sigma_f2", schedule.sigma_f2), ("peak_gap", gap)):
+            finite = value is None or 0 < value < math.inf
+            require(finite, f"schedule: {name} must be positive and finite, got {value}")
         if schedule.kind == "linear":
             require(
                 schedule.warmup_steps is not None and 1 <= schedule.warmup_steps < self.steps,
@@ -397,7 +407,7 @@ def check_keys(given: Mapping[str, Any], config_class: type, source: str) -> Non
     visit(given, config_class, "")
 
 
-def read_yaml(name: str) -> tuple[dict[str, Any], Path]:
+def read_yaml(name: str, extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
     """A config file by its path, or a preset by its name; under what it `extends`, if it says so."""
     path = Path(name)
     if not path.is_file():
@@ -405,6 +415,7 @@ def read_yaml(name: str) -> tuple[dict[str, Any], Path]:
         if name not in presets:
             raise LabError(f"--config {name}: no such file and no such preset; {nearest(name, presets)}")
         path = presets[name]
+    require(path not in extending, f"{path} extends itself")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -414,7 +425,7 @@ def read_yaml(name: str) -> tuple[dict[str, Any], Path]:
     values = values or {}
     values.pop("lists", None)  # where a file keeps what its own anchors name
     if parent := values.pop("extends", None):
-        values = merged(read_yaml(parent)[0], values)
+        values = merged(read_yaml(parent, (*extending, path))[0], values)
     return values, path
 
 

@@ -47,6 +47,52 @@ def write_atomically(path: Path, data: bytes | str) -> None:
         raise
 
 
+def read_object(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Args:
+        path: the file.
+        remedy: what to do about one that is damaged.
+        keys: that it must have.
+
+    Raises:
+        LabError: it holds something else, or cannot be read.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LabError(f"{path} is damaged ({error}): {remedy}") from None
+    if not isinstance(found, dict):
+        raise LabError(f"{path} is damaged (it holds no object): {remedy}")
+    if missing := [key for key in keys if key not in found]:
+        raise LabError(f"{path} is damaged (it has no {', '.join(missing)}): {remedy}")
+    return found
+
+
+def read_result(folder: Path, run: str) -> dict[str, Any]:
+    """The `result.json` of a finished run, by its id.
+
+    Raises:
+        LabError: it is damaged, or another run's.
+    """
+    path, remedy = folder / "result.json", "delete it, and the same command makes the run again"
+    result = read_object(path, remedy, "id", "cell", "schedule", "seed", "val_loss", "diverged")
+    if result["id"] != run:
+        raise LabError(f"{path} is of the run {result['id']!r}, and this is {run!r}: {remedy}")
+    return result
+
+
+def within(folder: Path, name: Any) -> Path:
+    """The file of a folder that a manifest names, which may name none outside.
+
+    Raises:
+        LabError: the name is more than that of a file.
+    """
+    if not isinstance(name, str) or name in ("", "..") or Path(name).name != name or {"\\", "\0"} & set(name):
+        raise LabError(f"{folder}: a manifest may name files in its own folder alone, got {name!r}")
+    return folder / name
+
+
 def write_json(path: Path, value: Any) -> None:
     """Strict JSON: NaN and infinity are refused, since half of all readers would choke on them later."""
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")

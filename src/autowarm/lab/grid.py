@@ -122,6 +122,8 @@ def combinations(grid: Sequence[Mapping[str, Any]]) -> Iterator[tuple[dict[str, 
 
 def flat(values: Mapping[str, Any], config_class: type = RunConfig, prefix: str = "") -> dict[str, Any]:
     """Nested keys as dotted ones; a value that is a mapping itself, such as an optimizer's options, stays whole."""
+    if not isinstance(values, Mapping):
+        raise LabError(f"a sweep's base, set, override and blocks hold keys and values, got {values!r}")
     kinds = {item.name: item.type for item in dataclasses.fields(config_class)}
     found: dict[str, Any] = {}
     for key, value in values.items():

@@ -114,8 +114,12 @@ def _wandb(folder: Path, project: str, config: Any) -> Any:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The steps noted so far; a line cut off by a crash ends the list."""
+    """The steps noted so far, from the first on; a line that is cut off or damaged ends the list."""
     rows: list[dict[str, Any]] = []
     with suppress(OSError, ValueError):
-        rows.extend(json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if not isinstance(row, dict) or row.get("step") != len(rows) + 1 or "loss" not in row:
+                break
+            rows.append(row)
     return rows

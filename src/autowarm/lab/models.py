@@ -99,15 +99,19 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
     Args:
         state: the weights where the model itself holds shards of them.
     """
-    if hasattr(model, "save_pretrained"):
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()  # one bar a run, for a file written in a millisecond
-        model.save_pretrained(folder, state_dict=None if state is None else dict(state))
-        return
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    tensors = {name: value.detach().cpu().contiguous() for name, value in (state or model.state_dict()).items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    try:
+        if hasattr(model, "save_pretrained"):
+            from transformers.utils import logging
+
+            logging.disable_progress_bar()  # one bar a run, for a file written in a millisecond
+            model.save_pretrained(folder, state_dict=None if state is None else dict(state))
+            return
+        tensors = {name: value.detach().cpu().contiguous() for name, value in (state or model.state_dict()).items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # of a full disk, too
+        raise OSError(f"{folder / 'model.safetensors'} cannot be written: {error}") from None
     about = {"architecture": model.pretrained_cfg.get("architecture"), "num_classes": model.num_classes}
     (folder / "config.json").write_text(json.dumps(about, indent=1) + "\n")

@@ -4,7 +4,7 @@ Every rank makes its own rows of the global batch and all take the same decision
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .config import EngineConfig, LabError, RunConfig
+from .config import EngineConfig, LabError, RunConfig, differences
 
 _T = TypeVar("_T")
 
@@ -54,6 +54,20 @@ class Ranks:
             )
         share = config.batch_size // self.world
         return slice(self.rank * share, (self.rank + 1) * share)
+
+    def agree(self, who: Mapping[str, Any]) -> None:
+        """Checks that all ranks were given the same.
+
+        Raises:
+            LabError: on every rank, where one was not; the message lists the differences.
+        """
+        if self.world == 1:
+            return
+        everyone: list[Any] = [None] * self.world
+        dist.all_gather_object(everyone, dict(who))
+        for rank, other in enumerate(everyone):
+            if changed := differences(everyone[0], other):
+                raise LabError(f"ranks disagree: rank 0 and rank {rank} differ in {'; '.join(changed)}")
 
     def mean(self, *values: float) -> list[float]:
         """Means over the ranks, the same on each of them to the bit."""

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from .config import LabError
 from .display import Display
 from .files import Busy
+from .stopping import Interrupted, Stop
 
 if TYPE_CHECKING:
     from .train import Progress
@@ -94,7 +95,7 @@ def run_jobs(jobs: Sequence[Job], workers: int | None, display: Display, done: i
 
     Raises:
         LabError: a worker died; what is finished is kept.
-        KeyboardInterrupt: after the workers have stopped at a step boundary with a checkpoint.
+        Interrupted: after the workers have stopped at a step boundary with a checkpoint.
     """
     devices = gpus()
     workers = min(workers or len(devices) or cores(), len(jobs))
@@ -106,15 +107,14 @@ def run_jobs(jobs: Sequence[Job], workers: int | None, display: Display, done: i
         turns.put(devices[index % len(devices)] if devices else "")
     stop = context.Event()
     failed: dict[str, str] = {}
-    with _environment(WORKER_ENVIRONMENT), noticing_interrupts() as interrupted:
+    with _environment(WORKER_ENVIRONMENT), Stop() as asked, asked.gently():
         pool = ProcessPoolExecutor(
             workers, mp_context=context, initializer=_start_worker, initargs=(events, stop, turns)
         )
         pending: dict[Future[dict[str, Any]], str] = {pool.submit(_work, job): job.name for job in jobs}
         try:
             while pending:
-                if interrupted.is_set():
-                    raise KeyboardInterrupt
+                asked.obey()
                 for event in _drain(events):
                     display.update(event.name, event.step, event.loss, event.lr, event.seconds)
                 for future in [future for future in pending if future.done()]:
@@ -122,6 +122,7 @@ def run_jobs(jobs: Sequence[Job], workers: int | None, display: Display, done: i
                     try:
                         display.finish(name, future.result())
                     except BrokenProcessPool:
+                        asked.obey()  # a signal to the whole group ends the workers, too
                         raise LabError(
                             f"a worker process died while {workers} were at work (out of memory, or killed from "
                             "outside). Finished runs are kept: the same command goes on from here, --workers 1 with "
@@ -150,25 +151,6 @@ def _drain(events: Any) -> Iterator[Event]:
             wait = 0.0
         except queue.Empty:
             return
-
-
-@contextmanager
-def noticing_interrupts() -> Iterator[threading.Event]:
-    """Set at Ctrl-C. As an exception it can come up inside a destructor, where Python drops it."""
-    noticed = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield noticed  # only the main thread may, and needs to, handle signals
-        return
-
-    def notice(*_: Any) -> None:
-        noticed.set()
-        signal.signal(signal.SIGINT, previous)  # a second one interrupts at once
-
-    previous = signal.signal(signal.SIGINT, notice)
-    try:
-        yield noticed
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager
@@ -229,12 +211,10 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
 
     try:
         return job.call(on_step)
-    except Busy:
+    except (Busy, Interrupted):
         raise  # nothing is wrong with the job
-    except Exception as error:
-        from .train import Interrupted
-
-        if not isinstance(error, Interrupted):
+    except Exception:
+        with suppress(OSError):  # a full disk may be what is wrong
             job.folder.mkdir(parents=True, exist_ok=True)
             (job.folder / "error.txt").write_text(traceback.format_exc())
         raise

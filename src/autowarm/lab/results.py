@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,10 @@ from typing import Any
 from autowarm import __version__
 
 from .config import LabError
-from .files import write_json
+from .files import read_object, write_json
 
 SCHEMA = 1
+_ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss", "diverged"}
 MARGIN = 0.02  # nats: the difference from the best hand-set warm-up that still counts as none
 
 Row = Mapping[str, Any]
@@ -213,14 +215,17 @@ def write_results(folder: Path, results: Mapping[str, Any]) -> Path:
 def read_results(folder: Path) -> dict[str, Any]:
     """Reads `results.json` of a results folder."""
     path = folder / "results.json"
-    try:
-        results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare`") from None
-    except ValueError as error:
-        raise LabError(f"{path} is not valid JSON: {error}") from None
-    if results.get("schema") != SCHEMA:
-        raise LabError(f"{path} has schema {results.get('schema')!r}, this version reads {SCHEMA}")
+    if not path.is_file():
+        raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare`")
+    results = read_object(path, "the command that made it makes it again", "schema")
+    if results["schema"] != SCHEMA:
+        raise LabError(f"{path} has schema {results['schema']!r}, this version reads {SCHEMA}")
+    for key, kind in (("environment", dict), ("corpus", dict), ("config", dict), ("runs", list), ("summary", list)):
+        if not isinstance(results.get(key), kind):
+            raise LabError(f"{path} is damaged (its {key} is {type(results.get(key)).__name__}): make it again")
+    for row in results["runs"]:
+        if not isinstance(row, dict) or not row.keys() >= _ROW or not re.fullmatch(r"[\w-]+", str(row["id"])):
+            raise LabError(f"{path} is damaged (it lists a run as {str(row)[:80]}): make it again")
     return results
 
 

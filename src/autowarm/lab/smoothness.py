@@ -22,7 +22,7 @@ from autowarm.smoothness import Point, Probe, Study, sharpness, study
 
 from .config import LabError, OptimizerName, RunConfig, SmoothnessConfig, differences
 from .data import batch, prepare
-from .files import write_json
+from .files import read_object, write_json
 from .models import token_loss
 from .train import Progress, Watch, train
 
@@ -70,7 +70,9 @@ def measured(
     run = config.run_of(name)
     asked = json.loads(json.dumps({"run": dataclasses.asdict(run), "every": config.every, "sharp": sharpness_every}))
     if path.exists():
-        stored = json.loads(path.read_text())
+        stored = read_object(path, "delete it to measure again", "schema", "asked", "val_loss", "columns", "sharpness")
+        if stored["schema"] != SCHEMA:
+            raise LabError(f"{path} has schema {stored['schema']!r}, this version reads {SCHEMA}")
         if changed := differences(stored["asked"], asked):
             raise LabError(f"{path} holds another run ({'; '.join(changed)}): choose another folder or delete it")
         return _read(stored, config, name)

@@ -53,6 +53,11 @@ class Stop:
         if again or not self._gentle:
             raise Interrupted("stopped before or after training", number)
 
+    def obey(self) -> None:
+        """Raises Interrupted if a signal has come."""
+        if self.asked is not None:
+            raise Interrupted("stopped; what is finished is kept", self.asked)
+
     @contextmanager
     def gently(self) -> Iterator[None]:
         """Around what must not be broken off: training, and saving."""

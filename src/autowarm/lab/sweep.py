@@ -12,7 +12,6 @@ same command goes on where it stopped, and another grid makes only the new runs.
 """
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -21,7 +20,7 @@ from typing import Any
 
 from .config import CompareConfig, DataConfig, LabError, ModelConfig, RunConfig, identity, run_id
 from .display import Display
-from .files import locked, write_json
+from .files import locked, read_result, write_json
 from .grid import EngineName, SweepConfig
 from .pool import Job, OnStep, run_jobs
 from .results import document, write_results
@@ -51,12 +50,16 @@ class Planned:
 
     @property
     def finished(self) -> bool:
-        """Whether its result is there."""
-        return (self.folder / "result.json").exists()
+        """Whether its result is there.
+
+        Raises:
+            LabError: it is damaged, or another run's.
+        """
+        return (self.folder / "result.json").exists() and bool(read_result(self.folder, self.id))
 
     def row(self) -> dict[str, Any]:
         """Its result, in the sweep's cell."""
-        row: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
+        row = read_result(self.folder, self.id)
         if self.cell:
             row["cell"] = {"name": self.cell, **row["cell"], **self.settings}
         return row
@@ -91,7 +94,7 @@ def sweep(config: SweepConfig, display: Display) -> tuple[dict[str, Any], dict[s
 
     Raises:
         LabError: a worker died, or every run failed; what is finished is kept.
-        KeyboardInterrupt: after the workers have stopped at a step boundary with a checkpoint.
+        Interrupted: after the workers have stopped at a step boundary with a checkpoint.
     """
     out = Path(config.out)
     with locked(out):

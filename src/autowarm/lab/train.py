@@ -37,7 +37,7 @@ from autowarm.orthogonalize import working_dtype
 
 from .checkpoint import Checkpoints, whole_weights
 from .config import LabError, RunConfig, differences, identity, run_id
-from .files import locked, write_atomically, write_json
+from .files import locked, read_result, write_atomically, write_json
 from .metrics import MetricsLog, Progress, finite, read_metrics
 from .models import save_weights
 from .optimizers import advance, hand_set, make_optimizer, make_scheduler
@@ -81,10 +81,12 @@ def train(
         The run's result, as in its `result.json`.
 
     Raises:
-        LabError: the folder holds a run that differs from this one; the message lists the differences.
+        LabError: the folder holds a run that differs from this one, or ranks were given different ones; the message
+            lists the differences.
         Interrupted: `on_step` or a signal asked to stop.
     """
     with joined(config.engine) as ranks, ExitStack() as held:
+        ranks.agree(identity(config, ""))
 
         def claim() -> Task:
             held.enter_context(locked(folder))
@@ -93,11 +95,12 @@ def train(
         # The first prepares the data, the others find it prepared.
         task = ranks.first(claim, shared=False) or make_task(config)
         who = json.loads(json.dumps(identity(config, task.sha256)))
+        ranks.agree(who)  # on data, too: machines may hold different files under one name
         ran_as = {**who, "precision": precision_of(config, ranks.device)}
         if (result := ranks.first(lambda: _resume_or_claim(folder, ran_as))) is not None:
             return result
-        return _Run(config, folder, task, ranks).finish(
-            run_id(who), on_step or (lambda progress: None), watch or (lambda *_: _unwatched), stop or Stop()
+        return _Run(config, folder, task, ranks, run_id(who)).finish(
+            on_step or (lambda progress: None), watch or (lambda *_: _unwatched), stop or Stop()
         )
 
 
@@ -113,8 +116,8 @@ def precision_of(config: RunConfig, device: torch.device) -> str:
 class _Run:
     """One run, from its folder's last checkpoint on."""
 
-    def __init__(self, config: RunConfig, folder: Path, task: Task, ranks: Ranks) -> None:
-        self.config, self.folder, self.task, self.ranks = config, folder, task, ranks
+    def __init__(self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, name: str) -> None:
+        self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
         self.rows = ranks.rows(config)
         self.precision = precision_of(config, ranks.device)
         torch.manual_seed(config.seed)
@@ -126,16 +129,16 @@ class _Run:
         self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps)
         self.progress = Progress()
         self.checkpoints = Checkpoints(
-            folder, ranks, config.engine.keep_checkpoints, asynchronous=ranks.device.type == "cuda"
+            folder, ranks, name, keep=config.engine.keep_checkpoints, asynchronous=ranks.device.type == "cuda"
         )
-        if (saved := self.checkpoints.load(model, self.optimizer)) is not None:
+        # The result's training loss is of the whole curve, so that a checkpoint is no newer than its curve is whole.
+        if (saved := self.checkpoints.load(model, self.optimizer, last=len(read_metrics(folder)))) is not None:
             self.scheduler.load_state_dict(saved["scheduler"])
             self.progress = Progress(**saved["progress"])
             logger.info("%s goes on from step %d", folder.name, self.progress.step)
 
     def finish(
         self,
-        name: str,
         on_step: Callable[[Progress], bool | None],
         watch: Callable[[nn.Module, Optimizer], Watch],
         stop: Stop,
@@ -155,7 +158,7 @@ class _Run:
         # Worse than before training is no result either, however finite.
         progress.diverged |= not scores["loss"] <= progress.first_loss
         result = {
-            "id": name,
+            "id": self.name,
             "cell": cell(config, self.task.name),
             "optimizer": config.optimizer.name,
             "schedule": config.schedule.kind,
@@ -320,11 +323,16 @@ def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None
     """The finished result of this very run, or None after making the folder this run's own."""
     path = folder / "config.yaml"
     if path.exists():
-        if changed := differences(yaml.safe_load(path.read_text()), who):
+        try:
+            held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            held = None
+        if not isinstance(held, dict):
+            raise LabError(f"{path} is damaged, and what run it was is not known: choose another folder or delete it")
+        if changed := differences(held, who):
             raise LabError(f"{folder} holds another run ({'; '.join(changed)}): choose another folder or delete it")
         if (folder / "result.json").exists():
-            result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-            return result
+            return read_result(folder, run_id({key: value for key, value in who.items() if key != "precision"}))
     else:
         write_atomically(path, yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
     return None

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .. import __version__
+
 __all__ = ["Observation", "in_company", "mark_of", "reduce_observations"]
 
 
@@ -60,8 +62,8 @@ def in_company(group: dist.ProcessGroup | None) -> bool:
 
 
 def mark_of(settings: dict[str, Any]) -> float:
-    """A number that tells settings apart, for ranks to compare; exact in float32."""
-    return float(zlib.crc32(json.dumps(settings, sort_keys=True).encode()) & 0xFFFFFF)
+    """A number that tells settings and versions apart, for ranks to compare; exact in float32."""
+    return float(zlib.crc32(json.dumps([__version__, settings], sort_keys=True).encode()) & 0xFFFFFF)
 
 
 def reduce_observations(
@@ -108,7 +110,11 @@ def _over_ranks(
     for column, what in ((3, "steps"), (4, "settings")):
         values = [row[column] for row in rows]
         if len(set(values)) > 1:
-            detail = f" ({[int(v) for v in values]} by rank)" if what == "steps" else f"; this rank's are {settings}"
+            detail = (
+                f" ({[int(v) for v in values]} by rank)"
+                if what == "steps"
+                else f"; this rank's are {settings}, of version {__version__}"
+            )
             raise RuntimeError(f"ranks disagree: AdaptiveWarmup has different {what} on them{detail}")
     # Summed in rank order on every rank: the same number to the bit.
     return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)

@@ -24,6 +24,8 @@ __all__ = ["LEAST_SHARE", "Rule"]
 
 # f* where none is given: this share of f(x0) is still to be lost. On the paper's setup it makes f* = 3.3.
 _EXPECTED_FALL = 0.7
+# Gaps whose squares are numbers. Outside of them, as for a first loss of 0, there is no profile.
+_LEAST_GAP, _MOST_GAP = 1e-100, 1e100
 # η(Δ) is positive for every Δ, but underflows where a loss of 10³⁰⁸ comes along.
 LEAST_SHARE = 1e-30
 STATE = ("share", "ended_by", "warmup_steps", "updates", "target_loss", "smoothed", "weight")
@@ -48,8 +50,8 @@ class Rule:
         ended_by: what ended the warm-up, for good: "gap" (Δ fell below Δ') or "floor" (the ramp was through); None
             while it lasts.
         warmup_steps: how many updates were made at warm-up rates, once it has ended.
-        profile: η(Δ), from the first loss on. None where the first loss is 0 and f* is not given: then the floor alone
-            sets the rate.
+        profile: η(Δ), from the first loss on. None where the first loss is 0 and f* is not given, or where the first
+            gap is beyond all scale (1e±100): then the floor alone sets the rate.
         updates: how many were made.
         smoothed: the loss, averaged.
         weight: of all that is in the average, 1 − (1 − 1/window)ⁿ after n updates.
@@ -159,7 +161,7 @@ class Rule:
     def _start(self, loss: float) -> None:
         if self.target_loss is None:
             self.target_loss = loss - _EXPECTED_FALL * abs(loss)
-            if loss == 0.0:
+            if abs(loss) < _LEAST_GAP:
                 return
         gap0 = loss - self.target_loss
         if not gap0 > 0:
@@ -167,6 +169,8 @@ class Rule:
                 f"the first loss f(x0) = {loss:.6g} is not above the target loss f* = {self.target_loss:.6g}: "
                 "give a target_loss that training is to approach from above, or none to have one worked out"
             )
+        if not _LEAST_GAP < gap0 < _MOST_GAP:
+            return
         if self.peak_gap is not None:
             self.profile = Profile(self.lr, self.div, gap0, self.peak_gap)
         elif self.kappa is not None:

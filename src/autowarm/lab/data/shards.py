@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import LabError
-from ..files import sha256, write_atomically
+from ..files import read_object, sha256, within, write_atomically
 
-MANIFEST = "manifest.json"
+MANIFEST, SCHEMA = "manifest.json", 1
 _MAGIC, _VERSION, _HEADER = 20240520, 1, 256
 _GPT2_VOCABULARY = 50257  # of shards without a manifest
 
@@ -101,13 +101,16 @@ def is_sharded(folder: Path) -> bool:
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """What `autowarm data` noted of a folder; None where it made none."""
-    path = folder / MANIFEST
+    path, remedy = folder / MANIFEST, "delete the folder and make it again"
     if not path.exists():
         return None
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise LabError(f"{path} is damaged ({error}): delete the folder and make it again") from None
+    manifest = read_object(path, remedy, "complete", "shards", "tokenizer", "tokens", "documents")
+    if manifest.setdefault("schema", SCHEMA) != SCHEMA:  # the first ones had none
+        raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: {remedy}")
+    for row in manifest["shards"]:
+        if not isinstance(row, dict) or not {"file", "part", "tokens", "sha256"} <= row.keys():
+            raise LabError(f"{path} is damaged (it lists a shard as {row!r}): {remedy}")
+        within(folder, row["file"])
     return manifest
 
 
@@ -129,6 +132,10 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
         paths = {part: [folder / row["file"] for row in listed if row["part"] == part] for part in ("train", "val")}
         if missing := [path.name for ps in paths.values() for path in ps if not path.exists()]:
             raise LabError(f"{folder} has lost {', '.join(missing)}: delete it and make it again")
+        for row in listed:
+            if (held := len(open_shard(folder / row["file"]))) != row["tokens"]:
+                raise LabError(f"{folder / row['file']} holds {held} tokens, {MANIFEST} says {row['tokens']}: it is "
+                               "another shard; make the folder again")  # fmt: skip
         needed = manifest["tokenizer"]["vocab_size"]
         digest = hashlib.sha256(json.dumps([row["sha256"] for row in listed]).encode())
     for part, found in paths.items():

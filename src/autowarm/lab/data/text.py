@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config import DataConfig, LabError
-from ..files import sha256
+from ..files import read_object, sha256, write_atomically
 from .shards import Corpus, is_sharded, read_shards
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def _build(texts: list[tuple[str, str]], vocab_size: int, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
     try:
-        tokenizer.save(str(scratch / "tokenizer.json"))
+        write_atomically(scratch / "tokenizer.json", tokenizer.to_str())
         digest = hashlib.sha256()
         for part, documents in parts.items():
             ids: list[int] = []
@@ -167,9 +167,7 @@ def _install(scratch: Path, folder: Path) -> None:
 
 def _whole(folder: Path) -> bool:
     try:
-        files = json.loads((folder / "manifest.json").read_text())["files"]
-        return {"train.npy", "val.npy", "tokenizer.json"} <= set(files) and all(
-            sha256(folder / name) == digest for name, digest in files.items()
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = read_object(folder / "manifest.json", "", "sha256", "files")
+        return manifest["files"] == {name: sha256(folder / name) for name in ("tokenizer.json", "train.npy", "val.npy")}
+    except (OSError, LabError):
         return False

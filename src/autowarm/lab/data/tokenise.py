@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..config import LabError, differences, require
 from ..files import locked, sha256, write_json
-from .shards import MANIFEST, read_manifest, write_shard
+from .shards import MANIFEST, SCHEMA, read_manifest, write_shard
 from .text import END_OF_TEXT, TEXT
 
 logger = logging.getLogger(__name__)
@@ -168,6 +168,7 @@ def make_shards(
     asked = {"source": source, "tokenizer": encoder.about, "val_tokens": config.val_tokens}
     with locked(out):
         manifest = read_manifest(out) or {
+            "schema": SCHEMA,
             **asked,
             "complete": False,
             "tokens": 0,

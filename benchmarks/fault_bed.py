@@ -1,0 +1,195 @@
+"""Where `faults.py` lets faults strike: a command in a fork, the phases that it tells, and what must come out of it."""
+
+import contextlib
+import hashlib
+import importlib
+import io
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16}
+RUN = {"steps": 16, "batch_size": 4, "eval_batches": 2, "checkpoint_every": 3, "engine.eval_every": 5}
+# Where a fault may strike: what is going on, and the function that does it.
+PHASES = {
+    "data preparation": "autowarm.lab.data.text:_build",
+    "calibration": "autowarm.schedule.rule:calibrate",
+    "a step": "autowarm.lab.train:_Run._update",
+    "saving a checkpoint": "autowarm.lab.checkpoint:Checkpoints.save",
+    "noting metrics": "autowarm.lab.metrics:MetricsLog.flush",
+    "evaluation": "autowarm.lab.train:_Run.evaluate",
+    "saving weights": "autowarm.lab.train:save_weights",
+    "the manifest": "autowarm.lab.sweep:write_manifest",
+    "results": "autowarm.lab.sweep:write_results",
+    "the report": "autowarm.lab.report:make",
+}
+
+
+def watch_phases(tell: Callable[[str], None]) -> None:
+    """Wraps the functions of PHASES so that each says when it begins."""
+    for phase, place in PHASES.items():
+        module, _, path = place.partition(":")
+        owner: Any = importlib.import_module(module)
+        *outer, name = path.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+
+        setattr(owner, name, _watched(getattr(owner, name), phase, tell))
+
+
+def _watched(call: Callable[..., Any], phase: str, tell: Callable[[str], None]) -> Callable[..., Any]:
+    def watched(*args: Any, **options: Any) -> Any:
+        run = args[0] if phase == "a step" else None
+        tell(f"{phase}|{run.folder.name}|{run.progress.step}" if run else f"{phase}||")
+        return call(*args, **options)
+
+    return watched
+
+
+class Child:
+    """A command in a fork of this process.
+
+    Attributes:
+        phases: what it said it began, in order, with the seconds since its start.
+        first: the steps that each run's folder had behind it when it went on.
+    """
+
+    def __init__(self, words: list[str], log: Path) -> None:
+        self.phases: list[tuple[str, float]] = []
+        self.first: dict[str, int] = {}
+        self.log = log
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(reading)
+            status = 99
+            try:
+                out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                os.dup2(out, 1), os.dup2(out, 2)
+                status = self._live(words, lambda text: os.write(writing, text.encode() + b"\n"))
+            finally:
+                sys.stdout.flush(), sys.stderr.flush()
+                os._exit(status)
+        os.close(writing)
+        self._pipe, self._rest, self._began = reading, b"", time.monotonic()
+
+    @staticmethod
+    def _live(words: list[str], tell: Callable[[str], Any]) -> int:
+        from autowarm.lab.cli import main
+
+        watch_phases(tell)
+        return main(words)
+
+    def listen(self, target: str | None = None, skip: int = 0) -> bool:
+        """Takes its news until it has begun a phase skip + 1 times; False if it ended first."""
+        while True:
+            *lines, self._rest = self._rest.split(b"\n")
+            for line in lines:
+                phase, folder, step = line.decode().split("|")
+                self.phases.append((phase, time.monotonic() - self._began))
+                if folder:
+                    self.first.setdefault(folder, int(step))
+            if sum(phase == target for phase, _ in self.phases) > skip:
+                return True
+            more = os.read(self._pipe, 65536)
+            if not more:
+                return False
+            self._rest += more
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended; it is not waited for."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def end(self, number: int | None = None) -> int:
+        """Sends a signal, if one is given, and waits; the exit status, negative for a signal."""
+        if number is not None:
+            os.kill(self.pid, number)
+        self.listen()
+        os.close(self._pipe)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+class Bed:
+    """A folder with a corpus and a cache, and the commands that are tried in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.cache = folder, folder / "cache"
+        os.environ["AUTOWARM_CACHE"] = str(self.cache)
+        draw = random.Random(0)
+        corpus = folder / "corpus"
+        corpus.mkdir()
+        for index in range(30):
+            words = (draw.choice(["warm", "up", "then", "decay", "along", "a", "cosine"]) for _ in range(300))
+            (corpus / f"{index}.txt").write_text(" ".join(words))
+        self.settings = {f"model.{key}": value for key, value in MODEL.items()} | RUN | {"data.corpus": str(corpus)}
+
+    def warm_up(self) -> None:
+        """Makes a comparison here, so that the forks have everything imported; jobs run where they are called for."""
+        from autowarm.lab import sweep
+        from autowarm.lab.cli import main
+        from autowarm.lab.data import prepare
+        from autowarm.lab.pool import perform
+
+        def here(jobs: Any, *_: Any) -> dict[str, str]:
+            for job in jobs:
+                perform(job, lambda event: None, lambda: False)
+            return {}
+
+        sweep.run_jobs = here
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert main(self.words("compare", self.folder / "warm-up")) == 0
+        for cached in (prepare, sweep._source_of):
+            cached.cache_clear()
+
+    def words(self, command: str, out: Path) -> list[str]:
+        if command == "train":
+            return ["train", "--out", str(out), *self._options("")]
+        if command == "compare":
+            grid = ["--rates", "{muon: [0.01]}", "--warmups", "[0.2]", "--seeds", "[0]", "--paper_target_loss", "0.5"]
+            return ["compare", "--out", str(out), "--workers", "1", *grid, *self._options("run.")]
+        base = self.settings | {"optimizer.lr": 0.01}
+        cells = {"muon": {"set": {"optimizer.name": "muon"}}, "lion": {"set": {"optimizer.name": "lion"}}}
+        return ["sweep", "--out", str(out), "--base", json.dumps(base), "--cells", json.dumps(cells)]
+
+    def _options(self, prefix: str) -> list[str]:
+        return [word for key, value in self.settings.items() for word in (f"--{prefix}{key}", str(value))]
+
+
+def outcome(out: Path) -> dict[str, Any]:
+    """All that must not depend on what happened on the way."""
+
+    def plain(row: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in row.items() if key not in ("seconds", "tokens_per_second")}
+
+    found: dict[str, Any] = {}
+    for path in sorted(out.rglob("*")):
+        name = str(path.relative_to(out))
+        if path.name == "metrics.jsonl":
+            found[name] = [plain(json.loads(line)) for line in path.read_text().splitlines()]
+            assert [row["step"] for row in found[name]] == list(range(1, RUN["steps"] + 1)), name
+        elif path.name == "model.safetensors":
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        elif path.name == "result.json":
+            found[name] = plain(json.loads(path.read_text()))
+        elif path.name == "results.json":
+            rows = json.loads(path.read_text())["runs"]
+            found[name] = [plain(row) for row in rows]
+            assert len({row["id"] for row in rows}) == len(rows), "a run is counted twice"
+        elif path.name == "report.html":
+            found[name] = path.read_text().count("<tr>")
+    return found
+
+
+def behind(out: Path) -> dict[str, int]:
+    """The step of each run's newest checkpoint."""
+    newest: dict[str, int] = {}
+    for path in out.rglob("checkpoint-*"):
+        run = path.parent.name
+        newest[run] = max(newest.get(run, 0), int(path.name.split("-")[1]))
+    return newest

@@ -1,0 +1,90 @@
+"""What earlier versions wrote is read, or refused by its schema: stored samples of each, made by `tests/data`."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autowarm.lab.checkpoint import SCHEMA, Checkpoints
+from autowarm.lab.cli import main
+from autowarm.lab.config import LabError
+from autowarm.lab.data.shards import read_manifest
+from autowarm.lab.results import SCHEMA as RESULTS_SCHEMA
+from autowarm.lab.results import read_results, summarise
+from autowarm.schedule.adaptive import _STATE_VERSION
+
+from .test_checkpoint import ALONE
+
+SAMPLES = Path(__file__).parent.parent / "data"
+DEMO = SAMPLES.parent.parent / "docs" / "data" / "demo-results.json"
+
+
+@pytest.fixture
+def samples(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(SAMPLES)
+    import make_samples
+
+    yield make_samples
+    sys.modules.pop("make_samples")
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
+def test_a_stored_checkpoint_is_loaded(samples: Any, schema: int, tmp_path: Path) -> None:
+    folder = shutil.copytree(SAMPLES / f"checkpoints-{schema}", tmp_path / "run")
+    model, optimizer = samples.small()
+    rest = Checkpoints(folder, ALONE, "sample").load(model, optimizer)
+    assert rest is not None
+    assert rest["note"] == 7
+    weights = json.loads((folder / "weights.json").read_text())
+    assert {name: value.tolist() for name, value in model.state_dict().items()} == weights
+    states = optimizer.state_dict()["state"]
+    assert all(value.isfinite().all() for state in states.values() for value in state.values())
+    assert len(states) == len(weights)
+
+
+@pytest.mark.parametrize("version", range(1, _STATE_VERSION + 1))
+def test_a_stored_schedulers_state_goes_on_at_the_same_rates(samples: Any, version: int) -> None:
+    sample = json.loads((SAMPLES / f"scheduler-{version}.json").read_text())
+    assert sample["state"]["version"] == version
+    scheduler = samples.scheduled()
+    scheduler.load_state_dict(sample["state"])
+    rates = samples.rates(scheduler, samples.AT, samples.STEPS)
+    assert rates == pytest.approx(sample["rates"][samples.AT :], rel=1e-12)
+    assert scheduler.phase == "decay"
+
+
+def test_stored_results_are_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(DEMO, tmp_path / "results.json")
+    results = read_results(tmp_path)
+    assert results["schema"] == RESULTS_SCHEMA
+    assert len(summarise(results["runs"])) == len(results["summary"])
+    assert main(["report", str(tmp_path)]) == 0
+    assert str(tmp_path / "report.html") in capsys.readouterr().out
+
+
+def test_a_later_schema_is_named_and_not_read(tmp_path: Path, samples: Any) -> None:
+    results = json.loads(DEMO.read_text())
+    (tmp_path / "results.json").write_text(json.dumps({**results, "schema": RESULTS_SCHEMA + 1}))
+    with pytest.raises(LabError, match=r"has schema 2, this version reads 1"):
+        read_results(tmp_path)
+    scheduler = samples.scheduled()
+    with pytest.raises(ValueError, match="no AdaptiveWarmup state of version 1: its version is 2"):
+        scheduler.load_state_dict({**scheduler.state_dict(), "version": 2})
+
+
+def test_a_manifest_of_shards_from_before_schemas_is_read(tmp_path: Path) -> None:
+    manifest = {"complete": True, "shards": [], "tokenizer": {"vocab_size": 9}, "tokens": 0, "documents": 0}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert read_manifest(tmp_path) == {**manifest, "schema": 1}
+
+
+def test_a_checkpoint_says_its_schema_run_and_step(samples: Any, tmp_path: Path) -> None:
+    model, optimizer = samples.small()
+    Checkpoints(tmp_path, ALONE, "mine").save(5, model, optimizer, {})
+    manifest = json.loads((tmp_path / "checkpoint-00000005" / "manifest.json").read_text())
+    assert (manifest["schema"], manifest["run"], manifest["step"]) == (SCHEMA, "mine", 5)
+    assert torch.load(tmp_path / "checkpoint-00000005" / "rest.pt", weights_only=True)["plain"] == {}

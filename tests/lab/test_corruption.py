@@ -1,0 +1,326 @@
+"""Whatever becomes of a file: it is refused by name, the last good one is used, and nothing is overwritten."""
+
+import dataclasses
+import json
+import logging
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autowarm.lab.checkpoint import Checkpoints
+from autowarm.lab.cli import main
+from autowarm.lab.config import CompareConfig, DataConfig, LabError, RunConfig
+from autowarm.lab.data.shards import check, read_shards
+from autowarm.lab.data.tokenise import ShardsConfig, documents, make_shards
+from autowarm.lab.display import Display
+from autowarm.lab.files import within
+from autowarm.lab.sweep import compare
+from autowarm.lab.train import read_metrics, train
+
+from .test_checkpoint import ALONE, trained
+from .test_train import crash_at, numbers
+
+Damage = Callable[[Path], object]
+
+
+def flip_a_bit(path: Path) -> None:
+    """Anywhere in a file of numbers; of text the first, for elsewhere it may leave valid text."""
+    content = bytearray(path.read_bytes())
+    text = path.suffix in (".json", ".yaml")
+    place = 0 if text else random.Random(path.name).randrange(8 * len(content))
+    content[place // 8] ^= 1 << place % 8
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Damage] = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "bit-flipped": flip_a_bit,
+    "empty": lambda path: path.write_bytes(b""),
+    "foreign": lambda path: path.write_bytes(b'{"hello": "world"}'),
+    "missing": lambda path: path.unlink(),
+}
+every_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory, corpus_folder: Path) -> dict[str, Any]:
+    """A run that was never stopped, and the folder of one that was cut off after step 9 of 12, twice saved."""
+    from .conftest import run as make
+
+    config: RunConfig = make.__wrapped__(DataConfig(corpus=str(corpus_folder)))
+    folder = tmp_path_factory.mktemp("halves")
+    straight = train(config, folder / "straight")
+    with pytest.raises(RuntimeError):
+        train(config, folder / "cut", crash_at(9))
+    with pytest.raises(RuntimeError):
+        train(dataclasses.replace(config, seed=5), folder / "another", crash_at(9))
+    return {"config": config, "result": straight, "cut": folder / "cut", "another": folder / "another"}
+
+
+@pytest.fixture
+def cut(halves: dict[str, Any], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(halves["cut"], tmp_path / "run"))
+
+
+def goes_on(halves: dict[str, Any], folder: Path, first: int, caplog: pytest.LogCaptureFixture) -> str:
+    """The run goes on behind a step and ends as the straight one; what the log said."""
+    steps: list[int] = []
+    with caplog.at_level(logging.WARNING):
+        result = train(halves["config"], folder, lambda progress: steps.append(progress.step))
+    assert numbers(result) == numbers(halves["result"])
+    assert steps[0] == first + 1
+    return caplog.text
+
+
+@every_damage
+@pytest.mark.parametrize("file", ["__0_0.distcp", "rest.pt", ".metadata", "manifest.json"])
+def test_a_damaged_checkpoint_is_named_and_kept_and_the_one_before_is_used(
+    halves: dict[str, Any], cut: Path, file: str, damage: Damage, caplog: pytest.LogCaptureFixture
+) -> None:
+    newest = cut / "checkpoint-00000008"
+    damage(newest / file)
+    damaged = contents(newest)
+    assert "checkpoint-00000008 does not match its checksums: it is set aside" in goes_on(halves, cut, 4, caplog)
+    assert contents(cut / "damaged-checkpoint-00000008") == damaged
+
+
+def test_a_second_damaged_one_does_not_replace_the_first(halves: dict[str, Any], cut: Path) -> None:
+    (cut / "damaged-checkpoint-00000008").mkdir()
+    (cut / "damaged-checkpoint-00000008" / "kept").write_text("mine")
+    DAMAGES["empty"](cut / "checkpoint-00000008" / "rest.pt")
+    train(halves["config"], cut)
+    assert (cut / "damaged-checkpoint-00000008" / "kept").read_text() == "mine"
+    assert (cut / "damaged-checkpoint-00000008-again" / "rest.pt").exists()
+
+
+def test_a_swapped_checkpoint_is_found_out(halves: dict[str, Any], cut: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shutil.rmtree(cut / "checkpoint-00000008")
+    shutil.copytree(cut / "checkpoint-00000004", cut / "checkpoint-00000008")
+    assert "is of step 4 of the run" in goes_on(halves, cut, 4, caplog)
+
+
+def test_a_checkpoint_of_another_run_is_found_out(
+    halves: dict[str, Any], cut: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(cut / "checkpoint-00000008")
+    shutil.copytree(halves["another"] / "checkpoint-00000008", cut / "checkpoint-00000008")
+    assert "is of step 8 of the run" in goes_on(halves, cut, 4, caplog)
+
+
+def test_with_no_whole_checkpoint_the_run_begins_again(
+    halves: dict[str, Any], cut: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (4, 8):
+        DAMAGES["truncated"](cut / f"checkpoint-{step:08d}" / "rest.pt")
+    assert goes_on(halves, cut, 0, caplog).count("it is set aside") == 2
+
+
+@pytest.mark.parametrize(("kept", "first"), [(8, 8), (6, 4), (2, 0), (0, 0)])
+def test_a_curve_that_is_cut_off_takes_the_run_back_behind_it(
+    halves: dict[str, Any], cut: Path, kept: int, first: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = (cut / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (cut / "metrics.jsonl").write_text("".join(lines[:kept]) + '{"step": 7, "lo')
+    assert ("metrics.jsonl is whole up to step" in goes_on(halves, cut, first, caplog)) == (first < 8)
+    assert [row["step"] for row in read_metrics(cut)] == list(range(1, 13))
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_and_left_alone(halves: dict[str, Any], cut: Path) -> None:
+    path = cut / "checkpoint-00000008" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 2}))
+    before = contents(cut)
+    with pytest.raises(LabError, match=r"checkpoint-00000008 has schema 2, this version reads 1"):
+        train(halves["config"], cut)
+    assert contents(cut) == before
+
+
+def test_an_index_that_names_code_is_not_followed(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "sprung",))
+
+    model, optimizer = trained(1)
+    Checkpoints(tmp_path, ALONE).save(1, model, optimizer, {})
+    checkpoint = tmp_path / "checkpoint-00000001"
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(LabError, match=r"names pathlib\S*, which is no record"):
+        load_trusting_checksums(tmp_path, model, optimizer)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_an_index_that_leads_out_of_its_folder_is_not_followed(tmp_path: Path) -> None:
+    model, optimizer = trained(1)
+    Checkpoints(tmp_path, ALONE).save(1, model, optimizer, {})
+    path = tmp_path / "checkpoint-00000001" / ".metadata"
+    index = pickle.loads(path.read_bytes())
+    for place in index.storage_data.values():
+        place.relative_path = "../../elsewhere"
+    path.write_bytes(pickle.dumps(index))
+    with pytest.raises(LabError, match=r"its own folder alone, got '\.\./\.\./elsewhere'"):
+        load_trusting_checksums(tmp_path, model, optimizer)
+
+
+def load_trusting_checksums(folder: Path, model: Any, optimizer: Any) -> None:
+    """As an attacker has it, who makes the checksums fit."""
+    checkpoints = Checkpoints(folder, ALONE)
+    checkpoints._newest = lambda last: "checkpoint-00000001"  # type: ignore[method-assign]
+    checkpoints.load(model, optimizer)
+
+
+@every_damage
+@pytest.mark.parametrize("file", ["result.json", "config.yaml"])
+def test_a_damaged_result_or_config_is_refused_by_name(
+    halves: dict[str, Any], tmp_path: Path, file: str, damage: Damage
+) -> None:
+    folder = shutil.copytree(halves["cut"].parent / "straight", tmp_path / "run")
+    damage(folder / file)
+    before = contents(folder)
+    if damage is DAMAGES["missing"]:
+        again = train(halves["config"], folder)  # made again, or claimed again
+        assert numbers(again) == numbers(halves["result"])
+        return
+    with pytest.raises(LabError, match=rf"{file} is damaged|holds another run"):
+        train(halves["config"], folder)
+    assert contents(folder) | {".lock": b""} == before | {".lock": b""}
+
+
+def test_another_runs_result_is_not_counted(halves: dict[str, Any], tmp_path: Path) -> None:
+    folder = shutil.copytree(halves["cut"].parent / "straight", tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**result, "id": "0" * 12}))
+    with pytest.raises(LabError, match=r"result\.json is of the run '000000000000', and this is"):
+        train(halves["config"], folder)
+
+
+@every_damage
+def test_a_comparison_does_not_count_a_damaged_result(run: RunConfig, tmp_path: Path, damage: Damage) -> None:
+    config = CompareConfig(
+        run=dataclasses.replace(run, steps=4, schedule=dataclasses.replace(run.schedule, warmup_steps=1)),
+        rates={"muon": [0.01]}, schedules=["linear"], warmups=[1], seeds=[0], out=str(tmp_path), workers=1,
+    )  # fmt: skip
+    (planned,) = config.runs()
+    from autowarm.lab.sweep import _id
+
+    folder = tmp_path / "runs" / f"{planned.label}-{_id(planned)}"
+    train(planned, folder)
+    result = json.loads((folder / "result.json").read_text())
+    damage(folder / "result.json")
+    if damage is DAMAGES["missing"]:
+        results, _ = compare(config, Display())
+        assert [numbers(row) for row in results["runs"]] == [numbers(result)]
+        return
+    with pytest.raises(LabError, match=r"result\.json is damaged"):
+        compare(config, Display())
+    assert not (tmp_path / "results.json").exists()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory, corpus_folder: Path) -> Path:
+    from .test_tokenise import tokenizer
+
+    file = tokenizer.__wrapped__(tmp_path_factory)
+    folder = tmp_path_factory.mktemp("shards")
+    source = tmp_path_factory.mktemp("documents")
+    for index in range(900):
+        (source / f"{index:03d}.txt").write_text(f"document {index} says {'so ' * (index % 7)}")
+    config = ShardsConfig(out=str(folder), tokenizer=file, shard_tokens=2000, val_tokens=1000, workers=1)
+    manifest = make_shards(config, "here", lambda: documents(source))
+    assert len(manifest["shards"]) > 2
+    return folder
+
+
+@pytest.fixture
+def copied(shards: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(shards, tmp_path / "shards"))
+
+
+@every_damage
+def test_a_damaged_shard_is_named_by_the_check(copied: Path, damage: Damage) -> None:
+    damage(copied / "train_000001.bin")
+    before = contents(copied)
+    with pytest.raises(LabError, match=r"these shards are missing or damaged: train_000001\.bin"):
+        check(copied)
+    if damage is not DAMAGES["bit-flipped"]:  # a header and a length do not tell of a bit
+        with pytest.raises(LabError, match=r"train_000001\.bin"):
+            read_shards(copied, 512)
+    assert contents(copied) == before
+
+
+def test_swapped_shards_are_found_out(copied: Path) -> None:
+    one, two = copied / "val_000000.bin", copied / "train_000001.bin"
+    first, second = one.read_bytes(), two.read_bytes()
+    assert len(first) != len(second)
+    one.write_bytes(second), two.write_bytes(first)
+    with pytest.raises(LabError, match=r"val_000000\.bin holds \d+ tokens, manifest\.json says \d+"):
+        read_shards(copied, 512)
+    with pytest.raises(LabError, match=r"val_000000\.bin, train_000001\.bin"):
+        check(copied)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"manifest\.json is damaged"),
+        ("[]", r"it holds no object"),
+        ('{"complete": true}', "it has no shards, tokenizer"),
+        ('{"complete": true, "shards": [7], "tokenizer": {}, "tokens": 1, "documents": 1}', "lists a shard as 7"),
+        ('{"schema": 9, "complete": true, "shards": [], "tokenizer": {}, "tokens": 1, "documents": 1}', "has schema 9"),
+    ],
+)
+def test_a_damaged_manifest_of_shards_is_refused(copied: Path, content: str, message: str) -> None:
+    (copied / "manifest.json").write_text(content)
+    for read in (check, lambda folder: read_shards(folder, 512)):
+        with pytest.raises(LabError, match=message):
+            read(copied)
+    assert (copied / "manifest.json").read_text() == content
+
+
+@pytest.mark.parametrize("name", ["../secret.bin", "/etc/passwd", "a/b.bin", "..", "", ".", "a\\b", "a\0b", 7, None])
+def test_a_manifest_cannot_lead_out_of_its_folder(copied: Path, name: Any) -> None:
+    with pytest.raises(LabError, match="files in its own folder alone"):
+        within(copied, name)
+    path = copied / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["shards"][1]["file"] = name
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(LabError, match="files in its own folder alone"):
+        read_shards(copied, 512)
+
+
+@every_damage
+def test_a_damaged_results_json_is_refused_by_name(
+    tmp_path: Path, damage: Damage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from .test_report import results
+
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results()))
+    damage(path)
+    before = contents(tmp_path)
+    assert main(["report", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "results.json" in error
+    assert error.count("\n") == 1
+    assert contents(tmp_path) == before
+
+
+def test_a_results_json_of_strange_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from .test_report import results
+
+    whole = results()
+    for broken in (
+        {**whole, "runs": {}}, {**whole, "config": None}, {**whole, "runs": [7]}, {**whole, "corpus": "x"},
+        {**whole, "runs": [{**whole["runs"][0], "id": "../../elsewhere"}]},
+    ):  # fmt: skip
+        (tmp_path / "results.json").write_text(json.dumps(broken))
+        assert main(["report", str(tmp_path)]) == 1
+        assert "is damaged" in capsys.readouterr().err

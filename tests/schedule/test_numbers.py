@@ -1,0 +1,159 @@
+"""Whatever numbers come, the rates are finite and in (0, lr]."""
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from schedule_runs import MODES, PEAK, every_mode, falling, make_optimizer, run
+from torch import nn
+
+from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+
+STEPS = 40
+SERIES: dict[str, Callable[[int], float]] = {
+    "nan": lambda t: math.nan,
+    "inf": lambda t: math.inf,
+    "-inf": lambda t: -math.inf,
+    "nan at first": lambda t: math.nan if t < 9 else falling()(t),
+    "nan by turns": lambda t: math.nan if t % 2 else falling()(t),
+    "zero": lambda t: 0.0,
+    "zero after the first": lambda t: 0.0 if t else 5.0,
+    "huge": lambda t: 1e300,
+    "tiny": lambda t: 1e-300,
+    "negative": lambda t: -falling()(t),
+    "negative, falling": lambda t: falling()(t) - 20.0,
+    "through zero": lambda t: 5.0 - t,
+    "constant": lambda t: 3.0,
+    "integer": lambda t: float(round(falling()(t))),
+    "rising": lambda t: 3.0 + t,
+    "spike up": lambda t: 1e6 if t == 4 else falling()(t),
+    "spike down": lambda t: -1e6 if t == 4 else falling()(t),
+    "spikes by turns": lambda t: falling()(t) * 1e6 ** (t % 3 - 1),
+    "scaled up on the way": lambda t: falling()(t) * (1 if t < 10 else 65536),
+    "scaled down on the way": lambda t: falling()(t) / (1 if t < 10 else 65536),
+}
+
+
+@pytest.fixture(autouse=True)
+def _unheard() -> Iterator[None]:
+    """Warnings are wanted here, and tested elsewhere."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def in_bounds(rates: list[float]) -> bool:
+    # A tensor's rate may be in single precision.
+    return all(math.isfinite(rate) and 0 < rate <= PEAK * (1 + 1e-6) for rate in rates)
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@pytest.mark.parametrize("losses", SERIES.values(), ids=SERIES)
+@every_mode
+def test_rates_stay_in_bounds(make: Callable, losses: Callable[[int], float], tensor: bool) -> None:
+    options: dict[str, float | None] = {"peak_gap": None}
+    if make is MODES["paper"]:  # Algorithm 1 wants an f* below the first loss
+        options["target_loss"] = -30.0
+    scheduler = make(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), STEPS, patience=None, **options)
+    rates = run(scheduler, losses, range(STEPS))
+    assert in_bounds(rates)
+    assert scheduler.last_epoch == STEPS
+
+
+numbers = st.one_of(st.floats(width=64), st.floats(-20, 20), st.sampled_from([0.0, -0.0, 5e-324, 1.7e308, -1.7e308]))
+
+
+@given(losses=st.lists(numbers, min_size=1, max_size=30), name=st.sampled_from(["default", "no floor"]))
+def test_any_row_of_losses(losses: list[float], name: str) -> None:
+    options = {"peak_gap": None} if name == "no floor" else {}
+    scheduler = MODES[name](make_optimizer(), len(losses) + 3, patience=None, **options)
+    assert in_bounds(run(scheduler, lambda t: losses[t], range(len(losses))) + scheduler.get_last_lr())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_losses_in_half_precision_train_as_their_values_do(dtype: torch.dtype) -> None:
+    half, plain = (AdaptiveWarmup(make_optimizer(), STEPS) for _ in range(2))
+    for t in range(STEPS):
+        loss = torch.tensor(falling()(t), dtype=dtype)
+        for scheduler, seen in ((half, loss), (plain, loss.double())):
+            scheduler.optimizer.step()
+            scheduler.step(seen)
+        assert half.get_last_lr() == plain.get_last_lr()
+    assert half.phase == "decay"
+
+
+def test_a_half_precision_loss_that_overflows_is_left_out() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), STEPS)
+    scheduler.optimizer.step()
+    scheduler.step(torch.tensor(70000.0).half())  # infinite in float16
+    assert scheduler.get_last_lr() == pytest.approx([PEAK / 10])
+    assert scheduler.profile is None
+
+
+def test_a_dtensors_loss_is_the_whole_meshs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    monkeypatch.setitem(os.environ, "GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        sharded, plain = (AdaptiveWarmup(make_optimizer(), STEPS) for _ in range(2))
+        for t in range(STEPS):
+            loss = torch.tensor(falling()(t))
+            for scheduler, seen in ((sharded, distribute_tensor(loss, mesh, [Replicate()])), (plain, loss)):
+                scheduler.optimizer.step()
+                scheduler.step(seen)
+            assert sharded.get_last_lr() == plain.get_last_lr()
+    finally:
+        dist.destroy_process_group()
+
+
+@every_mode
+def test_f_star_above_the_first_loss_is_an_error_and_below_later_ones_is_not(make: Callable) -> None:
+    scheduler = make(make_optimizer(), STEPS, target_loss=5.0, peak_gap=1.0)
+    scheduler.optimizer.step()
+    with pytest.raises(ValueError, match=r"f\(x0\) = 4 is not above the target loss f\* = 5"):
+        scheduler.step(4.0)
+    scheduler = make(make_optimizer(), STEPS, target_loss=5.0, peak_gap=1.0)
+    assert in_bounds(run(scheduler, lambda t: 9.0 - t, range(STEPS)))
+    assert scheduler.phase == "decay"
+
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "muon": lambda params: Muon(params, lr=PEAK),
+    "lion": lambda params: Lion(params, lr=PEAK),
+    "signsgd": lambda params: SignSGD(params, lr=PEAK),
+    "normsgd": lambda params: NormSGD(params, lr=PEAK),
+    "lmo": lambda params: LMO(params, lr=PEAK, geometry="sign"),
+}
+
+
+@pytest.mark.parametrize("gradient", [0.0, math.nan, None, 1e38, 1e-38], ids=["zero", "nan", "missing", "huge", "tiny"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_gradients_of_every_kind_leave_rates_and_the_other_weights_alone(name: str, gradient: float | None) -> None:
+    torch.manual_seed(0)
+    odd, plain = nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5, 3))
+    start = odd.detach().clone()
+    optimizer = OPTIMIZERS[name]([odd, plain])
+    scheduler = AdaptiveWarmup(optimizer, STEPS)
+    rates = []
+    for t in range(STEPS):
+        odd.grad = None if gradient is None else torch.full_like(odd, gradient)
+        plain.grad = torch.randn_like(plain)
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step(falling()(t))
+    assert in_bounds(rates)
+    assert plain.isfinite().all()
+    if gradient is None:
+        assert torch.equal(odd, start)
+    elif not math.isnan(gradient):
+        assert odd.isfinite().all()

@@ -1,0 +1,44 @@
+"""A little of `benchmarks/faults.py` at every run of the tests; its full counts stand in `docs/reliability.md`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="faults strike a fork")
+
+
+def faults(out: Path, mode: str, *words: str) -> dict[str, Any]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), mode, *words, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads((out / f"{mode}.json").read_text())
+    assert found["losses"] == []
+    return found
+
+
+@pytest.mark.parametrize("mode", ["kill", "preempt"])
+def test_runs_struck_at_random_moments_end_with_the_same_bits(mode: str, tmp_path: Path) -> None:
+    found = faults(tmp_path, mode, "--tries", "6", "--seconds", "60", "--seed", "1")
+    assert sum(row["survived"] for row in found["faults"].values()) >= 1
+
+
+def test_a_long_run_of_the_scheduler_neither_grows_nor_drifts(tmp_path: Path) -> None:
+    found = faults(tmp_path, "soak", "--steps", "6000", "--seconds", "1000")
+    assert found["steps"] == 6000
+    assert found["phase"] == "decay"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "faults").glob("*.json")), ids=lambda path: path.stem)
+def test_the_stored_counts_have_lost_nothing_and_stand_on_the_page(path: Path) -> None:
+    found = json.loads(path.read_text())
+    assert found["losses"] == []
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    for where, row in found["faults"].items():
+        assert row["tried"] == row["survived"] > 0
+        assert f"{where} | {row['tried']} | {row['survived']} | 0 |" in page

@@ -1,0 +1,220 @@
+"""Nothing that is read can run: a scan of the source, and traps at every way in."""
+
+import ast
+import contextlib
+import dataclasses
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import autowarm
+from autowarm import AdaptiveWarmup
+from autowarm.lab import report
+from autowarm.lab.cli import UsageError, main, parse
+from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig, RunConfig, read_yaml
+from autowarm.lab.grid import SweepConfig
+from autowarm.lab.results import document, summarise
+from autowarm.lab.train import train
+
+SOURCE = Path(autowarm.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+# What turns data into code, or a name in a file into an import.
+FORBIDDEN = {
+    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "shelve.open", "marshal.loads", "marshal.load",
+    "pickle.load", "pickle.loads", "dill.load", "dill.loads", "cloudpickle.load", "cloudpickle.loads", "joblib.load",
+    "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "torch.hub.load", "runpy.run_path",
+    "pd.read_pickle", "subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_output",
+}  # fmt: skip
+NETWORK = {
+    "urllib",
+    "urllib3",
+    "requests",
+    "http",
+    "httpx",
+    "aiohttp",
+    "ftplib",
+    "smtplib",
+    "huggingface_hub",
+    "socket",
+}
+# Where a package talks to the network, and who asked for it.
+ASKED = {"lab/cluster.py": "a Ray cluster's address"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def keyword(call: ast.Call, name: str) -> Any:
+    return next((ast.unparse(one.value) for one in call.keywords if one.arg == name), None)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_module_turns_data_into_code(path: Path) -> None:
+    for name, call in calls(path):
+        where = f"{name_of(path)}:{call.lineno}"
+        assert name not in FORBIDDEN, where
+        if name == "torch.load":
+            assert keyword(call, "weights_only") == "True", where
+        if name in ("np.load", "numpy.load", "np.save"):
+            assert keyword(call, "allow_pickle") == "False", where
+        if name == "jinja2.Environment":
+            assert keyword(call, "autoescape") == "True", where
+        assert keyword(call, "trust_remote_code") in (None, "False"), where
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_module_imports_pickle_or_the_network(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            imported.add((node.module or "").partition(".")[0])
+    # The checkpoint's index is DCP's pickle; `tests/lab/test_corruption.py` springs traps in its unpickler.
+    assert not imported & ({"pickle", "dill", "cloudpickle", "shelve", "marshal"} - {"pickle"})
+    assert ("pickle" in imported) == (name_of(path) == "lab/checkpoint.py")
+    assert not imported & NETWORK or name_of(path) in ASKED
+
+
+def test_the_scan_would_find_them(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    for line in ("torch.load(f)", "torch.load(f, weights_only=False)", "eval(text)", "yaml.load(f, Loader=L)"):
+        bad.write_text(line)
+        (name, call), *_ = calls(bad)
+        assert name in FORBIDDEN or keyword(call, "weights_only") != "True"
+
+
+CODE = [
+    '!!python/object/apply:os.system ["touch sprung"]', '!!python/object/apply:pathlib.Path.touch [sprung]',
+    "{class_path: trap.Trap, init_args: {file: sprung}}", "{a: {class_path: trap.Trap, init_args: {file: sprung}}}",
+    "[{class_path: trap.Trap, init_args: {file: sprung}}]", "trap.Trap", "{class_path: trap.spring, init_args: {}}",
+    "__import__('os').system('touch sprung')", "${oc.env:HOME}", "!!python/name:os.system ''", "{{ 7 * 7 }}",
+    '{a: !!python/object/apply:os.system ["touch sprung"]}',
+]  # fmt: skip
+
+
+TRAP = """
+import pathlib
+
+pathlib.Path("sprung").touch()
+
+class Trap:
+    def __init__(self, file: str = "sprung") -> None:
+        pathlib.Path(file).touch()
+
+def spring() -> Trap:
+    return Trap()
+"""
+
+
+@pytest.fixture
+def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a module that leaves a trace when it is imported, and another when it is called."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "trap.py").write_text(TRAP)
+    return tmp_path
+
+
+@pytest.mark.parametrize("value", CODE)
+@pytest.mark.parametrize(
+    "key", ["optimizer.options", "optimizer.options.x", "data.corpus", "optimizer.lr", "engine.wandb", "model"]
+)
+def test_a_value_is_never_executed(key: str, value: str, trapped: Path) -> None:
+    try:
+        config = parse([f"--{key}", value], RunConfig, "train", "")
+    except UsageError:
+        pass
+    else:  # it stays the text or the mapping that it is
+        plain = json.loads(json.dumps(dataclasses.asdict(config)))
+        assert RunConfig(**{**plain, **{name: getattr(config, name) for name in
+                                        ("model", "data", "optimizer", "schedule", "engine")}}) == config  # fmt: skip
+    assert [path.name for path in trapped.iterdir()] == ["trap.py"]
+
+
+@pytest.mark.parametrize("value", CODE)
+def test_a_config_file_is_never_executed(value: str, trapped: Path) -> None:
+    Path("mine.yaml").write_text(f"base: {value}\ncells: {{a: {{set: {{optimizer.options: {value}}}}}}}\n")
+    for command in (
+        lambda: read_yaml("mine.yaml"),
+        lambda: parse(["--config", "mine.yaml"], SweepConfig, "sweep", "").points(),
+        lambda: parse(["--base", value, "--cells", "{a: {}}"], SweepConfig, "sweep", "").points(),
+        lambda: parse(["--grid", f"[{value}]", "--cells", "{a: {}}"], SweepConfig, "sweep", "").points(),
+        lambda: parse(["--cells", f"{{a: {{set: {value}}}}}"], SweepConfig, "sweep", "").points(),
+        lambda: parse(["--options.muon", value], CompareConfig, "compare", "", preset="demo").runs(),
+    ):
+        with contextlib.suppress(LabError):
+            command()
+    assert sorted(path.name for path in trapped.iterdir()) == ["mine.yaml", "trap.py"]
+
+
+def test_the_schedulers_state_is_plain_and_loads_with_weights_only(tmp_path: Path) -> None:
+    p = torch.nn.Parameter(torch.zeros(2, 2))
+    scheduler = AdaptiveWarmup(torch.optim.SGD([p], lr=0.1), 10, geometry="frobenius")
+    torch.save(scheduler.state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == scheduler.state_dict()
+    json.dumps(scheduler.state_dict(), allow_nan=False)
+
+
+TAG = "<script>alert('&\")</script>"
+
+
+def poisoned(value: Any) -> Any:
+    """The same with a tag in every text, keys and ids apart."""
+    if isinstance(value, str):
+        return value + TAG
+    if isinstance(value, list):
+        return [poisoned(one) for one in value]
+    if isinstance(value, dict):
+        return {key: one if key in ("schedule", "id") else poisoned(one) for key, one in value.items()}
+    return value
+
+
+def test_every_value_in_the_report_is_escaped() -> None:
+    cell = {"task": "t", "model": "m", "optimizer": "muon", "batch_size": 4, "steps": 100, "lr": 0.01, "name": "n"}
+    rows = [
+        {"id": f"{kind}{seed}", "cell": cell, "optimizer": "muon", "schedule": kind, "warmup_steps": 9, "seed": seed,
+         "train_loss": 2.0, "val_loss": 2.0, "metric": {}, "switched_at": 9, "diverged": False, "seconds": 1.0,
+         "tokens_per_second": 10.0, "warnings": ["w"]}
+        for kind in ("linear", "adaptive") for seed in (0, 1)
+    ]  # fmt: skip
+    whole = document(dataclasses.asdict(CompareConfig()), {"name": "t", "sha256": "0" * 64, "tokens": 9}, rows)
+    results = poisoned(whole)
+    results["environment"][TAG] = TAG
+    page = report.html(results, summarise(results["runs"]), [[]])
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") > 20
+
+
+def test_training_and_reporting_open_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Any] = []
+
+    def connect(self: socket.socket, address: Any) -> None:
+        tried.append(address)
+        raise ConnectionRefusedError("the tests have no network")
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, connect)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **_: connect(None, words))  # type: ignore[arg-type]
+    monkeypatch.setenv("AUTOWARM_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for index in range(30):
+        (folder / f"{index}.txt").write_text(f"text {index} of a few words " * 20)
+    model = ModelConfig(layers=1, width=16, heads=2, ff=32, vocab_size=280, seq_len=8)
+    config = RunConfig(model=model, data=DataConfig(corpus=str(folder)), steps=2, batch_size=2, eval_batches=1)
+    train(config, tmp_path / "run")
+    assert main(["report", str(tmp_path)]) == 1
+    assert tried == []

@@ -15,7 +15,8 @@ import torch
 import autowarm
 from autowarm import AdaptiveWarmup
 from autowarm.lab import report
-from autowarm.lab.cli import UsageError, main, parse
+from autowarm.lab.arguments import UsageError, parse
+from autowarm.lab.cli import main
 from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig, RunConfig, read_yaml
 from autowarm.lab.grid import SweepConfig
 from autowarm.lab.results import document, summarise

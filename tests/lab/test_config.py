@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from autowarm.lab.arguments import UsageError, parse
 from autowarm.lab.calibrate import CalibrateConfig
-from autowarm.lab.cli import UsageError, main, parse
+from autowarm.lab.cli import main
 from autowarm.lab.config import (
     PRESETS,
     CompareConfig,

@@ -1,25 +1,20 @@
 """The `autowarm` command. Parsing imports neither torch nor transformers, so help is quick."""
 
-import dataclasses
 import logging
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from .arguments import UsageError, parse, take, yaml_of
 from .config import (
-    PRESETS,
     CompareConfig,
     LabError,
     RunConfig,
     SmoothnessConfig,
-    check_keys,
-    known_keys,
     nearest,
-    read_yaml,
 )
 from .grid import SweepConfig
 from .stopping import Interrupted, Stop
@@ -41,10 +36,6 @@ commands:
 
 `autowarm COMMAND --help` lists a command's options.
 """
-
-_Config = TypeVar("_Config")
-_MAPPINGS = {"rates", "steps", "options", "windows", "optimizer.options", "run.optimizer.options", "base", "cells",
-             "override"}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,10 +79,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, Interrupted) as error:
         print("\ninterrupted; the same command goes on from here", file=sys.stderr)
         return 128 + getattr(error, "signal", signal.SIGINT)
-
-
-class UsageError(LabError):
-    """The command line or a config file is wrong."""
 
 
 def _compare(argv: list[str]) -> int:
@@ -141,7 +128,7 @@ def _complain(failed: dict[str, str]) -> None:
 
 
 def _train(argv: list[str]) -> int:
-    out, argv = _take(argv, "--out")
+    out, argv = take(argv, "--out")
     about = "One run. Its folder (--out, default runs/LABEL) holds config, metrics, TensorBoard events and weights."
     config = parse(argv, RunConfig, "train", about, extra="  --out FOLDER          folder of the run\n")
     folder = Path(out or f"runs/{config.label}")
@@ -284,7 +271,7 @@ def _figure(argv: list[str]) -> int:
     )
     taken: dict[str, str | None] = {}
     for option in ("--figures", "--scale", "--out", "--override", "--seeds", "--engine", "--workers", "--address"):
-        taken[option], argv = _take(argv, option)
+        taken[option], argv = take(argv, option)
     if "--list" in argv:
         return _list_figures()
     names = argv[:1] if argv and not argv[0].startswith("-") else []
@@ -316,7 +303,7 @@ def _figure(argv: list[str]) -> int:
             known(name)
         except LabError as error:
             raise UsageError(str(error)) from None
-    values = {option: _yaml(option, taken[option]) for option in ("--override", "--seeds", "--workers")}
+    values = {option: yaml_of(option, taken[option]) for option in ("--override", "--seeds", "--workers")}
     engine = taken["--engine"] or "processes"
     if engine not in ("processes", "ray"):
         raise UsageError(f"--engine {engine}: give processes or ray")
@@ -353,16 +340,6 @@ def _list_figures() -> int:
     console.print("CPU: hours of one core, from measured runs. GPU: hours of one H200 at 40 % of its peak, by "
                   "arithmetic. Figures that share runs are each counted in full.")  # fmt: skip
     return 0
-
-
-def _yaml(option: str, text: str | None) -> Any:
-    """The value of an option that is not a plain word."""
-    import yaml
-
-    try:
-        return None if text is None else yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UsageError(f"{option}: {text!r} is not valid YAML") from None
 
 
 def _draw(name: str, sources: Any, out: Path) -> None:
@@ -423,83 +400,3 @@ def _present(folder: Path, results: dict[str, Any]) -> Callable[[], None]:
             console.print(str(path), markup=False, soft_wrap=True)
 
     return show
-
-
-def parse(
-    argv: list[str], config_class: type[_Config], command: str, about: str, preset: str | None = None, extra: str = ""
-) -> _Config:
-    """A config from preset, `--config` and dotted overrides, in this order.
-
-    Raises:
-        UsageError: a key or a value is wrong; the message is one line and names the nearest key.
-        SystemExit: help was asked for.
-    """
-    import jsonargparse
-
-    # A value is a value: without this, {class_path: a.b} in one imports a, and may call b.
-    jsonargparse.set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_denylist=["*"])
-    name, argv = _take(argv, "--config")
-    parser = jsonargparse.ArgumentParser(prog=f"autowarm {command}", description=about, exit_on_error=False)
-    pattern = "*/*.yaml" if config_class is SweepConfig else "*.yaml"
-    presets = ", ".join(sorted(path.relative_to(PRESETS).with_suffix("").as_posix() for path in PRESETS.glob(pattern)))
-    parser.add_argument("--config", metavar="NAME|PATH", help=f"a YAML file, or a preset: {presets}")
-    parser.add_class_arguments(config_class)
-    parser.epilog = extra or None
-    source = ""
-    try:
-        if chosen := name or preset:
-            values, path = read_yaml(chosen)
-            source = str(path)
-            check_keys(values, config_class, source)
-            parser.parse_object(values)  # defaults are taken unchecked, so the file is checked on its own
-            parser.set_defaults(_leaves(values, config_class))
-        source = ""
-        for word in argv:
-            key = word.split("=")[0].removeprefix("--")
-            if word.startswith("--") and key != "help" and not _known(key, config_class):
-                raise LabError(f"unknown option --{key}; {nearest(key, known_keys(config_class))}")
-        parsed = parser.parse_args(argv)
-        parsed.pop("config", None)
-        return config_class(**vars(parser.instantiate(parsed)))
-    except (jsonargparse.ArgumentError, LabError, ValueError, TypeError) as error:
-        text = _one_line(error)
-        raise UsageError(text if text.startswith(source) else f"{source}: {text}") from None
-
-
-def _take(argv: list[str], option: str) -> tuple[str | None, list[str]]:
-    """The value of an option (the last, if it is given twice) and the words without it."""
-    value, rest, words = None, [], iter(argv)
-    for word in words:
-        if word == option:
-            value = next(words, None)
-            if value is None:
-                raise UsageError(f"{option} needs a value")
-        elif word.startswith(option + "="):
-            value = word.split("=", 1)[1]
-        else:
-            rest.append(word)
-    return value, rest
-
-
-def _leaves(values: dict[str, Any], config_class: type, prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted paths; a value that is a mapping itself, such as the rates, stays whole."""
-    leaves: dict[str, Any] = {}
-    for key, value in values.items():
-        kind = config_class.__annotations__[key]
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            leaves |= _leaves(value, kind, f"{prefix}{key}.")
-        else:
-            leaves[prefix + key] = value
-    return leaves
-
-
-def _known(key: str, config_class: type) -> bool:
-    """Whether an option names a key, or an entry of a key that is a mapping, such as --rates.muon."""
-    known = known_keys(config_class)
-    return key.rstrip("+") in known or key.rpartition(".")[0] in _MAPPINGS
-
-
-def _one_line(error: Exception) -> str:
-    """A message without line breaks and without Python's spelling of types."""
-    text = " ".join(str(error).split())
-    return re.sub(r"<class '(\w+)'>", r"\1", text).replace("typing.", "").replace("Parser key", "key")

@@ -206,7 +206,7 @@ def _draw(verdicts: list[Verdict], path: Path) -> None:
     ax.set_yticks(range(len(ordered)), [v.cell.name for v in ordered], fontsize=6)
     ax.set_xlim(-21, 21)
     ax.set_ylim(-1, len(ordered))
-    ax.set_xlabel("held-out loss: default − best hand-set warm-up, % (± 2 standard errors)")
+    ax.set_xlabel("held-out loss: default − best hand-set warm-up, %\n(± 2 standard errors)")
     for name, colour in colours.items():
         ax.plot([], [], "o", color=colour, label=name)
     ax.plot([], [], "x", color="grey", label="standard error > 0.5 %: not counted")

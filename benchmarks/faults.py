@@ -6,7 +6,7 @@ python benchmarks/faults.py ranks    SIGTERM in every phase of two ranks, and SI
 python benchmarks/faults.py soak     a long run of the scheduler: memory, time of a step, saved against live state
 python benchmarks/faults.py table    the table, also into docs/reliability.md
 
-Each mode ends within --seconds, or with --tries, and writes its counts to benchmarks/faults/MODE.json. A fault is
+Each mode ends soon after --seconds, or with --tries, and writes its counts to benchmarks/faults/MODE.json. A fault is
 survived if the next start goes on behind the newest checkpoint and the run ends with the bits of one that was never
 disturbed: losses, rates, weights, results. Everything else is lost.
 
@@ -76,14 +76,14 @@ def strike(mode: str, options: argparse.Namespace) -> int:
     number = signal.SIGKILL if mode == "kill" else signal.SIGTERM
     commands = ["train", "compare", "sweep"] if mode == "kill" else ["train"]
     draw, counts = random.Random(options.seed), Counts(mode)
-    until = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
         bed = Bed(Path(name))
         bed.warm_up()
+        until = time.monotonic() + options.seconds
         straight: dict[str, Any] = {}
         lengths: dict[str, list[tuple[str, float]]] = {}
         life = 0
-        while counts.tried < options.tries and time.monotonic() < until:
+        while counts.tried < options.tries and (time.monotonic() < until or not counts.tried):
             command = commands[life % len(commands)]
             life += 1
             if command not in straight:
@@ -116,8 +116,9 @@ def live(
         places.setdefault(phase, []).append(place)
     # In the order of time, so that what is to be struck is still to come.
     drawn = sorted(draw.choice(places[draw.choice(sorted(places))]) for _ in range(min(8, tries)))
+    struck = 0
     for place in drawn:
-        if time.monotonic() > until:
+        if time.monotonic() > until and struck:
             return
         target = lengths[place][0]
         if target == "data preparation":
@@ -130,13 +131,14 @@ def live(
         status = child.end(number if child.alive else None)
         if status == 0:
             continue  # it was quicker
-        wrong = None
+        struck, wrong = struck + 1, None
         if status != (-9 if number == signal.SIGKILL else 128 + number):
             wrong = f"status {status}: {child.log.read_text()[-300:]}"
         for run, step in child.first.items():
             if step != newest.get(run, 0):
                 wrong = f"{run} went on from step {step}, its newest checkpoint was of step {newest.get(run, 0)}"
-        yield f"{command}: {child.phases[-1][0] if child.phases else 'start'}", wrong
+        # A signal that is obeyed is followed by more phases, a kill by none.
+        yield f"{command}: {child.phases[-1][0] if number == signal.SIGKILL else target}", wrong
 
 
 def launched(bed: Bed, out: Path, news: Path) -> "subprocess.Popen[str]":

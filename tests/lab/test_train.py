@@ -2,11 +2,14 @@ import dataclasses
 import json
 import logging
 import math
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.files import locked
@@ -158,3 +161,23 @@ def test_pieces_bound_the_memory_of_training_and_of_evaluation(
     pieces = train(cut, tmp_path / "pieces")
     assert set(seen) == {run.batch_size // 2}
     assert pieces["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-3)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
+def test_a_compiled_model_trains_alike(run: RunConfig, tmp_path: Path) -> None:
+    run = dataclasses.replace(run, steps=5, eval_batches=1)
+    eager = train(run, tmp_path / "eager")
+    compiled = dataclasses.replace(run, engine=dataclasses.replace(run.engine, compile=True))
+    assert train(compiled, tmp_path / "compiled")["val_loss"] == pytest.approx(eager["val_loss"], rel=1e-4)
+    # Its weights have the names of a model that is not compiled.
+    names = [sorted(load_file(tmp_path / folder / "model.safetensors")) for folder in ("eager", "compiled")]
+    assert names[0] == names[1]
+
+
+def test_without_its_package_a_remote_log_is_one_line(
+    run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    wanted = dataclasses.replace(run, engine=dataclasses.replace(run.engine, wandb="project"))
+    with pytest.raises(LabError, match="pip install wandb"):
+        train(wanted, tmp_path)

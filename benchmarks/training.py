@@ -198,6 +198,7 @@ def main() -> None:
     parser.add_argument("what", nargs="?", default="speed", choices=["speed", "memory"])
     parser.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128, 256, 384, 512])
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seq_len", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=8)
@@ -205,7 +206,7 @@ def main() -> None:
     parser.add_argument("--shards", help="a folder of token shards for memory; by default one is drawn at random")
     parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     {"speed": speed, "memory": memory}[args.what](args)
 
 

@@ -170,11 +170,11 @@ class DeviceRule:
             self.share = torch.where(finite, floor, self.share)
             return
         else:
-            # 1/(1 + c·(Δ − Δ')²/Δ), see `Profile`.
+            # Δ/(Δ + c·(Δ − Δ')²), see `Profile`.
             gap = self._smoothed - rule.fstar
             away = gap - profile.peak_gap
             c = (profile.div - 1.0) * profile.gap0 / (profile.gap0 - profile.peak_gap) ** 2
-            share = torch.addcdiv(self._one, away * away, gap, value=c).reciprocal()
+            share = gap / torch.addcmul(gap, away, away, value=c)
             self.share = torch.where(finite, share.clamp(min=max(floor, LEAST_SHARE)), self.share)
             ends = away < self._zero
         self.share = self.share.masked_fill(ends, 1.0)

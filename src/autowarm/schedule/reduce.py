@@ -43,7 +43,8 @@ class Observation(NamedTuple):
                 )
             traced, loss = loss.requires_grad, loss.detach()
             # A DTensor's value is the whole mesh's.
-            loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
+            if type(loss) is not Tensor and hasattr(loss, "full_tensor"):  # the first spares a plain one the second
+                loss = loss.full_tensor()
         else:
             try:
                 loss = float(loss)

@@ -1,5 +1,6 @@
 """What the README and the documentation tell a reader to type works, and what they point to is there."""
 
+import json
 import os
 import re
 import shlex
@@ -15,6 +16,8 @@ import pytest
 from nbclient import NotebookClient
 
 from autowarm.lab import cli
+from autowarm.lab.report import cells
+from autowarm.lab.results import summarise
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -144,6 +147,16 @@ def test_the_paper_map_names_every_label() -> None:
     text = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
     labels = LABELS.split()
     assert [label for label in labels if not re.search(rf"\b{label}\b", text)] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_the_demos_table_is_that_of_the_stored_results(page: str) -> None:
+    results = json.loads((ROOT / "docs" / "data" / "demo-results.json").read_text(encoding="utf-8"))
+    text = (ROOT / page).read_text(encoding="utf-8")
+    summaries = summarise(results["runs"])
+    assert len(summaries) == 3
+    for summary in summaries:
+        assert f"| {' | '.join(cells(summary))} |" in text
 
 
 def test_the_notebook_runs_and_is_stored_as_run() -> None:

@@ -31,7 +31,6 @@ class Task:
         batch: (seed, step) → inputs and targets.
         loss: (model, inputs, targets) → mean loss.
         held_out: the held-out loss, given the model.
-        best_loss: f*, where it is known.
     """
 
     about: str
@@ -39,7 +38,6 @@ class Task:
     batch: Callable[[int, int], Batch]
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor]
     held_out: Callable[[nn.Module], float]
-    best_loss: float | None = None
 
 
 def _random(*key: int) -> np.random.Generator:
@@ -214,7 +212,7 @@ def factorisation(width: int = 64, depth: int = 4, size: int = 16, noise: float 
         return nn.Sequential(*layers)
 
     about = f"deep linear network, {depth} layers of {width}, f* = {noise**2:.2f}"
-    return Task(about, build, draw, loss, held_out, best_loss=noise**2)
+    return Task(about, build, draw, loss, held_out)
 
 
 TASKS: dict[str, Task] = {

@@ -1,14 +1,12 @@
 """Run by itself: Lightning starts the second process. A whole run and one resumed, on two CPU devices by DDP."""
 
-import json
-import os
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from leaving import leave
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader
@@ -71,10 +69,4 @@ result = {
     "losses": whole.losses,
     "kappa": kappa_of(optimizer, geometry_of(optimizer)),
 }
-part = FOLDER / f"{whole.global_rank}.part"
-part.write_text(json.dumps(result))
-part.rename(part.with_suffix(".json"))
-# A rank that leaves while the other is still reading from it can take it down: both wait, by no collective, and go.
-while not all((FOLDER / f"{r}.json").exists() for r in (0, 1)):
-    time.sleep(0.05)
-os._exit(0)
+leave(FOLDER, whole.global_rank, result)

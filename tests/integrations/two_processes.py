@@ -1,14 +1,13 @@
 """Run by ``accelerate launch`` on two processes: a Trainer and a loop of one's own, each whole and resumed."""
 
-import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from leaving import leave
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from autowarm import AdaptiveWarmup, Muon
@@ -129,11 +128,4 @@ def with_a_loop() -> dict[str, Any]:
 
 
 result = {"trainer": with_trainer(), "loop": with_a_loop()}
-rank = int(os.environ["RANK"])
-part = FOLDER / f"{rank}.part"
-part.write_text(json.dumps(result))
-part.rename(part.with_suffix(".json"))
-# A rank that leaves while the other is still reading from it can take it down: both wait, by no collective, and go.
-while not all((FOLDER / f"{r}.json").exists() for r in (0, 1)):
-    time.sleep(0.05)
-os._exit(0)
+leave(FOLDER, int(os.environ["RANK"]), result)

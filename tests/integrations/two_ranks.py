@@ -1,13 +1,11 @@
 """Run by ``torchrun`` on two processes: a loop of one's own under DDP, whole and resumed."""
 
-import json
-import os
 import sys
-import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from leaving import leave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -63,10 +61,4 @@ result = {
     "kappa": kappa_of(opt, geometry_of(opt)),
     "phase": sched.phase,
 }
-part = FOLDER / f"{rank}.part"
-part.write_text(json.dumps(result))
-part.rename(part.with_suffix(".json"))
-# A rank that leaves while the other is still reading from it can take it down: both wait, by no collective, and go.
-while not all((FOLDER / f"{r}.json").exists() for r in (0, 1)):
-    time.sleep(0.05)
-os._exit(0)
+leave(FOLDER, rank, result)

@@ -47,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     commands: dict[str, Callable[[list[str]], int]] = {
         "compare": _compare, "train": _train, "calibrate": _calibrate, "sweep": _sweep, "smoothness": _smoothness,
-        "figure": _figure,
-        "report": _report, "data": _data,
+        "figure": _figure, "report": _report, "data": _data,
     }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE, end="")

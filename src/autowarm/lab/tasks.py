@@ -21,13 +21,11 @@ class Task(Protocol):
         name: of the data.
         sha256: of the data.
         per_example: tokens in a sequence, or 1: what a rate of work counts.
-        unit: of that rate.
     """
 
     name: str
     sha256: str
     per_example: int
-    unit: str
 
     def model(self) -> nn.Module:
         """The network, with weights that the seed decides."""
@@ -47,8 +45,6 @@ class Task(Protocol):
 
 class Language:
     """Next-token prediction."""
-
-    unit = "tokens"
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -80,7 +76,6 @@ class Language:
 class Classification:
     """Images to labels."""
 
-    unit = "images"
     per_example = 1
 
     def __init__(self, config: RunConfig) -> None:

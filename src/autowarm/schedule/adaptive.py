@@ -325,7 +325,7 @@ class AdaptiveWarmup(LRScheduler):
         # Every rank comes here at every call: one that skipped an update alone is found out instead of waited for.
         updates = self.last_epoch + (tick or 0)
         if self._beside is None:
-            loss = reduce_observations(observations, self.process_group, (updates, self._settings))
+            loss = reduce_observations(observations, self.process_group, (updates, self._mark, self._settings))
         else:
             notices = self._beside.advance(updates, observations, self.process_group, self._mark)
         if tick is None:

@@ -68,14 +68,15 @@ def mark_of(settings: dict[str, Any]) -> float:
 
 
 def reduce_observations(
-    observations: Sequence[Observation], group: dist.ProcessGroup | None, agreed: tuple[int, dict[str, Any]]
+    observations: Sequence[Observation], group: dist.ProcessGroup | None, agreed: tuple[int, float, dict[str, Any]]
 ) -> float | None:
     """The weighted mean of the finite losses on all ranks.
 
     Args:
         observations: this rank's, possibly none.
         group: the ranks that take part; None for all, where `torch.distributed` is in use.
-        agreed: the step and the settings, which must be the same on all ranks.
+        agreed: the step, and the settings' mark (`mark_of`), which must be the same on all ranks; and the settings, to
+            be named where they are not.
 
     Returns:
         The mean; NaN if there were losses and none was finite; None if there were none.
@@ -99,12 +100,12 @@ def reduce_observations(
 
 
 def _over_ranks(
-    total: float, weight: float, bad: float, group: dist.ProcessGroup | None, agreed: tuple[int, dict[str, Any]]
+    total: float, weight: float, bad: float, group: dist.ProcessGroup | None, agreed: tuple[int, float, dict[str, Any]]
 ) -> tuple[float, float, float]:
-    step, settings = agreed
+    step, mark, settings = agreed
     nccl = "nccl" in str(dist.get_backend(group))
     device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
-    mine = torch.tensor([total, weight, bad, float(step), mark_of(settings)], dtype=torch.float64, device=device)
+    mine = torch.tensor([total, weight, bad, float(step), mark], dtype=torch.float64, device=device)
     everyone = torch.empty((dist.get_world_size(group), mine.numel()), dtype=mine.dtype, device=device)
     dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=group)
     rows = everyone.tolist()

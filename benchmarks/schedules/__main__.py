@@ -8,6 +8,8 @@ python benchmarks/schedules more        # five more seeds for the two, where the
 python benchmarks/schedules paper       # Algorithm 1, told an f* from the hand-set runs
 python benchmarks/schedules targets     # the default under other values of f*, in the cheaper cells
 python benchmarks/schedules parts       # the default without one of its parts, in the cheaper cells
+python benchmarks/schedules one         # a warm-up of 1 %, for its regret
+python benchmarks/schedules peers       # what people use instead: WSD, GreedyLR, Schedule-Free AdamW, Prodigy
 python benchmarks/schedules orders      # the same weights, ten orders of the data: where does warm-up end?
 python benchmarks/schedules page        # docs/schedules.md
 python benchmarks/schedules cell NAME   # every run of one cell, made again into a folder of its own
@@ -27,6 +29,7 @@ from cells import (
     cells,
 )
 from page import write
+from peers import PEER_TUNING, SCHEDULES, peer_cells, scheduled
 from run import Cell, run
 from store import Job, make, workers
 from studies import ORDERS, PARTS, STUDY_SEEDS, TARGETS, cheap, seconds
@@ -89,6 +92,16 @@ def parts() -> None:
     make([(c, name, seed, None) for seed in STUDY_SEEDS for name in names for c in cheap()], RESULTS / "parts")
 
 
+def one() -> None:
+    make([(c, "linear 0.01", seed, None) for seed in SELECTION_SEEDS for c in cells()], CELLS)
+
+
+def peers() -> None:
+    make([(cell, "own", TUNING_SEED, None) for cell in PEER_TUNING], RESULTS / "tuning")
+    make([(c, "own", seed, None) for seed in TEST_SEEDS for c in peer_cells()], RESULTS / "peers")
+    make([(c, name, seed, None) for seed in TEST_SEEDS for name in SCHEDULES for c in scheduled()], CELLS)
+
+
 def orders() -> None:
     chosen = [c for c in cells() if c.steps == 1000 and c.task in ("mlp", "factor")]
     table = []
@@ -120,7 +133,7 @@ def _best(c: Cell, seed: int, folder) -> Job:
     return c, HAND_SET[best_share(folder, c)[0]], seed, None
 
 
-STAGES = (tune, hand, default, best, compare, more, paper, targets, parts, orders, cell)
+STAGES = (tune, hand, default, best, compare, more, paper, targets, parts, one, peers, orders, cell)
 
 if __name__ == "__main__":
     stages = {stage.__name__: stage for stage in STAGES} | {"page": write}

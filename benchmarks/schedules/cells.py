@@ -26,7 +26,7 @@ _PLAN: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
         "muon": (1 / 3, 1, 3), "lion": (1 / 3, 1, 3), "signsgd": (1,), "normsgd": (1, 3), "adamw": (1, 3)
     },
     ("lm-small", 4000): {"muon": (1,), "lion": (1,)},
-    ("lm-middle", 200): {"muon": (1, 3), "lion": (1,), "adamw": (1,)},
+    ("lm-middle", 200): {"muon": (1, 3), "lion": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1,)},
     ("lm-large", 200): {"muon": (1,), "lion": (1,)},
     ("post-norm", 200): {"muon": (1,), "adamw": (1, 3)},
     ("post-norm", 1000): {"muon": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1, 3)},
@@ -38,6 +38,12 @@ _PLAN: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
     ("factor", 200): {"lion": (1,), "normsgd": (3,)},
     ("factor", 1000): {"muon": (1, 3), "lion": (1,), "signsgd": (1,), "normsgd": (1, 3), "adamw": (1, 3)},
     ("factor", 4000): {"muon": (1 / 3,), "adamw": (1 / 3,)},
+    ("llama", 200): {"muon": (1,), "lion": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1,)},
+    ("llama", 1000): {"muon": (1,), "lion": (1,), "adamw": (1,)},
+    ("llama-x8", 200): {"muon": (1,), "lion": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1,)},
+    ("swin", 200): {"muon": (1,), "lion": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1,)},
+    ("swin", 1000): {"muon": (1,), "adamw": (1,)},
+    ("swin-x8", 200): {"muon": (1,), "lion": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1,)},
 }  # fmt: skip
 
 # The grid the rate is tuned on: a warm-up of 10 %, one seed of its own.
@@ -61,10 +67,10 @@ TUNING = sorted(
 TUNING_SEED, TUNING_SCHEDULE = 100, "linear 0.1"
 
 
-def tuned() -> dict[tuple[str, str, int], float]:
+def tuned(grid: list[Cell] = TUNING) -> dict[tuple[str, str, int], float]:
     """The best rate by (task, optimizer, steps)."""
     best: dict[tuple[str, str, int], tuple[float, float]] = {}
-    for cell in TUNING:
+    for cell in grid:
         for row in rows(RESULTS / "tuning", cell).values():
             key = cell.task, cell.optimizer, cell.steps
             loss = math.inf if row["val_loss"] is None else row["val_loss"]

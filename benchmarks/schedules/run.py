@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from tasks import TASKS
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+from autowarm.lab.config import ScheduleConfig
+from autowarm.lab.peers import evaluating, make_greedy
 
 __all__ = ["OPTIMIZERS", "Cell", "run"]
 
@@ -51,6 +53,24 @@ OPTIMIZERS = {
 }
 
 
+def _schedule_free(model: nn.Module, lr: float, steps: int) -> Optimizer:
+    """Its authors' defaults, and a warm-up as they advise."""
+    from schedulefree import AdamWScheduleFree
+
+    return AdamWScheduleFree(model.parameters(), lr=lr, warmup_steps=max(1, steps // 20))
+
+
+def _prodigy(model: nn.Module, lr: float, steps: int) -> Optimizer:
+    """Its author's defaults, of which the rate 1 is one."""
+    from prodigyopt import Prodigy
+
+    return Prodigy(model.parameters(), lr=lr)
+
+
+# With a schedule of their own, "own": none, and a cosine.
+OWN = {"schedule-free": _schedule_free, "prodigy": _prodigy}
+
+
 def linear_warmup(optimizer: Optimizer, steps: int, share: float) -> LambdaLR:
     """A ramp of share·T updates to the peak, then a cosine to 0; the first update is at lr/(share·T)."""
     warmup = round(share * steps)
@@ -67,11 +87,22 @@ def make_schedule(name: str, optimizer: Optimizer, steps: int, target_loss: floa
     """By name.
 
     "linear 0.1", "paper", "default", or "default key=value …" with arguments of `AdaptiveWarmup`, of which fstar is f*
-    in parts of the first loss.
+    in parts of the first loss. "wsd" and "greedy" are transformers': a warm-up of 10 %, a plateau and a decay over the
+    last 20 % as 1 − √; GreedyLR as the laboratory sets it. "own" is what goes with an optimizer of `OWN`.
     """
     kind, *options = name.split()
     if kind == "linear":
         return linear_warmup(optimizer, steps, float(options[0]))
+    if kind == "own":
+        cosine = type(optimizer).__name__ == "Prodigy"
+        return linear_warmup(optimizer, steps, 0.0) if cosine else LambdaLR(optimizer, lambda _: 1.0)
+    if kind == "wsd":
+        from transformers import get_wsd_schedule
+
+        decay = round(0.2 * steps)
+        return get_wsd_schedule(optimizer, max(1, steps // 10), decay, num_training_steps=steps, decay_type="1-sqrt")
+    if kind == "greedy":
+        return make_greedy(optimizer, ScheduleConfig(kind="greedy"), steps)
     given = {key: float(value) if value != "None" else None for key, value in (option.split("=") for option in options)}
     if kind == "paper":
         return AdaptiveWarmup.paper(optimizer, steps, target_loss=target_loss, **given)
@@ -104,7 +135,9 @@ def run(
     task = TASKS[cell.task]
     torch.manual_seed(seed)
     model: nn.Module = task.build()
-    optimizer = OPTIMIZERS[cell.optimizer](model, cell.lr, cell.steps)
+    optimizer = (OPTIMIZERS | OWN)[cell.optimizer](model, cell.lr, cell.steps)
+    if hasattr(optimizer, "train"):
+        optimizer.train()  # Schedule-Free trains at other weights than it is judged at
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -121,10 +154,10 @@ def run(
                 break
             loss.backward()
             optimizer.step()
-            scheduler.step(*([] if isinstance(scheduler, LambdaLR) else [loss]))
+            scheduler.step(*_seen(scheduler, loss))
             optimizer.zero_grad()
         seconds = time.perf_counter() - started
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(optimizer):
         val_loss = task.held_out(model)
     diverged = not math.isfinite(losses[-1] + val_loss) or val_loss > losses[0]
     adaptive = isinstance(scheduler, AdaptiveWarmup)
@@ -135,13 +168,25 @@ def run(
         "train_loss": _mean(losses[-max(1, cell.steps // 20) :]),
         "first_loss": losses[0],
         "diverged": diverged,
-        "warmup_steps": scheduler.warmup_steps if adaptive else round(float(schedule.split()[1]) * cell.steps),
+        "warmup_steps": scheduler.warmup_steps if adaptive else _hand_set_steps(schedule, cell.steps),
         "ended_by": scheduler.ended_by if adaptive else None,
         "warnings": sorted(
             {re.sub(r"\s+", " ", str(w.message)) for w in said if "sign geometry" not in str(w.message)}
         ),
         "seconds": round(seconds, 2),
     }
+
+
+def _seen(scheduler: Any, loss: Tensor) -> list[Any]:
+    """What the scheduler's step is told."""
+    if isinstance(scheduler, LambdaLR):
+        return []
+    return [loss] if isinstance(scheduler, AdaptiveWarmup) else [loss.item()]
+
+
+def _hand_set_steps(schedule: str, steps: int) -> int | None:
+    kind, *options = schedule.split()
+    return round(float(options[0]) * steps) if kind == "linear" else None
 
 
 def _mean(values: list[float]) -> float | None:

@@ -2,7 +2,8 @@
 
 They are small enough that a run takes seconds on one core, and unlike one another: language models of three sizes, a
 deep post-norm transformer (which is known to need warm-up), a vision transformer and an MLP on the scanned digits that
-come with scikit-learn, and a deep linear network whose best loss is known.
+come with scikit-learn, and a deep linear network whose best loss is known. The paper's two architectures, LLaMA and
+Swin, come from the laboratory, each with a small batch and one eight times as large.
 """
 
 import math
@@ -105,8 +106,30 @@ def _corpus(vocab: int) -> Any:
     return prepare(DataConfig(), vocab)
 
 
-def language(vocab: int, width: int, depth: int, sequences: int, length: int, norm: str = "pre") -> Task:
-    """Predict the next token of Python's own documentation and source."""
+def _seed() -> int:
+    """One for a model that is built from a seed of its own."""
+    return int(torch.randint(2**31, ()))
+
+
+class Llama(nn.Module):
+    """Tokens in, logits out."""
+
+    def __init__(self, vocab: int, width: int, depth: int, length: int) -> None:
+        from autowarm.lab.config import ModelConfig
+        from autowarm.lab.models import llama
+
+        super().__init__()
+        shape = ModelConfig(
+            vocab_size=vocab, width=width, layers=depth, heads=max(1, width // 16), ff=8 * width // 3, seq_len=length
+        )
+        self.model = llama(shape, _seed())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(input_ids=x, use_cache=False).logits
+
+
+def language(vocab: int, width: int, depth: int, sequences: int, length: int, kind: str = "pre-norm") -> Task:
+    """Predict the next token of Python's own documentation and source, by a "llama", "pre-norm" or "post-norm"."""
     from autowarm.lab.data import batch, validation_batches
 
     def loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -124,9 +147,13 @@ def language(vocab: int, width: int, depth: int, sequences: int, length: int, no
         return float(np.mean(losses))
 
     def build() -> nn.Module:
+        if kind == "llama":
+            return Llama(vocab, width, depth, length)
+        norm = kind.removesuffix("-norm")
         return Transformer(vocab, vocab, length, width=width, depth=depth, causal=True, norm=norm)
 
-    about = f"{norm}-norm transformer, {depth} layers of {width}, {sequences}×{length} tokens of {vocab}"
+    name = "LLaMA" if kind == "llama" else f"{kind} transformer"
+    about = f"{name}, {depth} layers of {width}, {sequences}×{length} tokens of {vocab}"
     return Task(about, build, draw, loss, held_out)
 
 
@@ -161,7 +188,10 @@ def digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Task:
 
     def held_out(model: nn.Module) -> float:
         _, _, images, labels = _digits()
-        return loss(model, torch.from_numpy(images), torch.from_numpy(labels)).item()
+        model.eval()  # a Swin drops paths while it trains
+        value = loss(model, torch.from_numpy(images), torch.from_numpy(labels)).item()
+        model.train()
+        return value
 
     return Task(about, build, draw, loss, held_out)
 
@@ -175,6 +205,14 @@ class Patches(nn.Module):
 
 def _vit() -> nn.Module:
     return nn.Sequential(Patches(), Transformer(4, 10, 16, width=48, depth=3, causal=False))
+
+
+def _swin() -> nn.Module:
+    from autowarm.lab.config import ModelConfig
+    from autowarm.lab.models import classifier
+
+    shape = ModelConfig(name="swin", layers=2, width=16, heads=2)
+    return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, _seed(), 10, (1, 8, 8)))
 
 
 def _mlp() -> nn.Module:
@@ -219,8 +257,12 @@ TASKS: dict[str, Task] = {
     "lm-small": language(512, 48, 2, sequences=16, length=32),
     "lm-middle": language(1024, 96, 4, sequences=8, length=32),
     "lm-large": language(2048, 256, 5, sequences=8, length=32),
-    "post-norm": language(512, 48, 6, sequences=16, length=32, norm="post"),
+    "post-norm": language(512, 48, 6, sequences=16, length=32, kind="post-norm"),
     "vit": digits(_vit, "vision transformer on digits, 3 layers of 48"),
     "mlp": digits(_mlp, "MLP on digits, 64–128–128–10"),
     "factor": factorisation(),
+    "llama": language(512, 32, 2, sequences=16, length=32, kind="llama"),
+    "llama-x8": language(512, 32, 2, sequences=128, length=32, kind="llama"),
+    "swin": digits(_swin, "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
+    "swin-x8": digits(_swin, "the same Swin, 256 images", 256),
 }

@@ -92,9 +92,9 @@ def config_of(width: int, steps: int, seq_len: int, batch_size: int) -> RunConfi
     )  # fmt: skip
 
 
-def ours(config: RunConfig, precision: str = "auto") -> float:
+def ours(config: RunConfig, compiled: bool = False) -> float:
     """Seconds a step, without the first two."""
-    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, precision=precision))
+    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, compile=compiled))
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         train(config, Path(folder), lambda _: times.append(time.perf_counter()))
@@ -121,20 +121,25 @@ def plain(config: RunConfig, model: nn.Module, logits_of: Callable[[nn.Module, T
 
 
 def speed(args: argparse.Namespace) -> None:
-    print("width  precision  tokens/s  over plain float32  model over minimal, float32")
+    print("width  precision  tokens/s  over plain float32  the same, compiled  model over minimal, float32")
     for width in args.widths:
         config = config_of(width, args.steps, args.seq_len, args.batch_size)
-        gains, costs, rates = [], [], []
+        gains, compiled, costs, rates = [], [], [], []
         for _ in range(args.turns):
             base = plain(config, llama(config.model, 0), lambda m, t: m(input_ids=t, use_cache=False).logits)
             mine = ours(config)
+            compiled.append(base / ours(config, compiled=True))
             hand = plain(config, Minimal(config.model), lambda m, t: m(t))
             gains.append(base / mine)
             costs.append(base / hand)
             rates.append(config.batch_size * config.model.seq_len / mine)
         print(f"{width:5}  {'bfloat16' if width >= 256 else 'float32':9}  {statistics.median(rates):8,.0f}  "
-              f"{statistics.median(gains):6.2f} [{min(gains):.2f}, {max(gains):.2f}]  "
-              f"{statistics.median(costs):14.3f} [{min(costs):.3f}, {max(costs):.3f}]", flush=True)  # fmt: skip
+              f"{spread_of(gains)}  {spread_of(compiled)}  {spread_of(costs)}", flush=True)  # fmt: skip
+
+
+def spread_of(ratios: list[float]) -> str:
+    """Median, least and largest."""
+    return f"{statistics.median(ratios):5.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
 
 
 def expected(config: RunConfig) -> dict[str, float]:

@@ -14,7 +14,7 @@ _GRID = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # AdamW's
 # AdamW at its tuned rate, where a run is short.
 _INSTEAD = (
     ("lm-small", 200), ("lm-small", 1000), ("lm-middle", 200), ("mlp", 200), ("mlp", 4000), ("factor", 1000),
-    ("llama", 200), ("llama", 1000), ("llama-x8", 200), ("swin", 200), ("swin-x8", 200),
+    ("llama", 200), ("llama", 1000), ("llama-x8", 200), ("swin", 200),
 )  # fmt: skip
 PEER_TUNING = [Cell(task, "schedule-free", steps, lr) for task, steps in _INSTEAD for lr in _GRID]
 
@@ -33,9 +33,9 @@ def peer_cells() -> list[Cell]:
 
 
 def scheduled() -> list[Cell]:
-    """The cells in which WSD and GreedyLR are run: those of 200 steps, and of 1000 where a run is short."""
+    """The cells in which WSD and GreedyLR are run: those whose runs are short."""
     return [
         c for c in cells()
-        if (c.steps == 200 and c.task not in ("lm-middle", "lm-large", "post-norm"))
+        if (c.steps == 200 and c.task in ("lm-small", "llama", "llama-x8", "vit", "swin", "mlp", "factor"))
         or (c.steps == 1000 and c.task in ("mlp", "factor", "llama"))
     ]  # fmt: skip

@@ -74,6 +74,13 @@ def test_ranks_with_different_runs_or_versions_are_told_apart(folder: Path) -> N
     assert not (folder / "apart").exists()
 
 
+def test_a_step_draws_what_torchs_own_seeding_would_give() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    Ranks(0, 1, torch.device("cpu")).seed(7)
+    assert torch.equal(torch.rand(3), expected)
+
+
 def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
     config = RunConfig(batch_size=6, engine=EngineConfig(accumulate=2))
     assert Ranks(1, 3, torch.device("cpu")).rows(config) == slice(2, 4)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config import LabError, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.files import locked
-from autowarm.lab.models import token_loss
+from autowarm.lab.models import attend_plainly, llama, token_loss
 from autowarm.lab.train import (
     Interrupted,
     Progress,
@@ -161,6 +161,16 @@ def test_pieces_bound_the_memory_of_training_and_of_evaluation(
     pieces = train(cut, tmp_path / "pieces")
     assert set(seen) == {run.batch_size // 2}
     assert pieces["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("length", [32, 257])
+def test_attention_by_plain_products_is_attention(length: int) -> None:
+    model = llama(ModelConfig(layers=2, width=32, heads=2, ff=48, vocab_size=300, seq_len=512), seed=0)
+    tokens = torch.randint(300, (2, length + 1), generator=torch.Generator().manual_seed(0))
+    expected = token_loss(model, tokens)
+    attend_plainly(model, length)
+    assert model.config._attn_implementation == ("eager" if length == 32 else "sdpa")
+    torch.testing.assert_close(token_loss(model, tokens), expected)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")

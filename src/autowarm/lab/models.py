@@ -36,6 +36,18 @@ def llama(config: ModelConfig, seed: int) -> nn.Module:
         )
 
 
+# torch's flash attention is slow backward in bfloat16 on CPUs; up to here plain products are quicker, and their scores
+# take little memory.
+_SHORT = 256
+
+
+def attend_plainly(model: nn.Module, length: int) -> None:
+    """Sets a LLaMA that is to run in bfloat16 on a CPU to the quicker attention for sequences of this length."""
+    choose: Any = getattr(model, "set_attn_implementation", None)
+    if choose is not None and length <= _SHORT:
+        choose("eager")
+
+
 def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, int, int]) -> nn.Module:
     """A classifier of images by timm, in float32; the same seed gives the same weights.
 

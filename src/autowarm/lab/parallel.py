@@ -69,6 +69,16 @@ class Ranks:
             if changed := differences(everyone[0], other):
                 raise LabError(f"ranks disagree: rank 0 and rank {rank} differ in {'; '.join(changed)}")
 
+    def seed(self, seed: int) -> None:
+        """Seeds the generators that a step can draw from.
+
+        `torch.manual_seed` visits those of every kind of device there might be, which takes a small model's step
+        half a millisecond.
+        """
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
     def mean(self, *values: float) -> list[float]:
         """Means over the ranks, the same on each of them to the bit."""
         if self.world == 1:

@@ -39,7 +39,7 @@ from .checkpoint import Checkpoints, whole_weights
 from .config import LabError, RunConfig, differences, identity, run_id
 from .files import locked, read_result, write_atomically, write_json
 from .metrics import MetricsLog, Progress, finite, read_metrics
-from .models import save_weights
+from .models import attend_plainly, save_weights
 from .optimizers import advance, hand_set, make_optimizer, make_scheduler
 from .parallel import Ranks, joined, spread, unreduced
 from .peers import evaluating
@@ -122,6 +122,8 @@ class _Run:
         self.precision = precision_of(config, ranks.device)
         torch.manual_seed(config.seed)
         model = task.model().to(ranks.device, torch.float64 if self.precision == "float64" else torch.float32)
+        if self.precision == "bfloat16" and ranks.device.type == "cpu":
+            attend_plainly(model, config.model.seq_len)
         self.net = spread(model, config.engine, ranks)
         self.model = model
         shared = ranks.group if config.engine.parallel == "ddp" else None
@@ -199,7 +201,7 @@ class _Run:
         while progress.step < config.steps and not progress.diverged:
             examples = next(batches)
             # No generator's state has to be saved: what a step draws follows from the step.
-            torch.manual_seed(_step_seed(config.seed, progress.step, self.ranks.rank))
+            self.ranks.seed(_step_seed(config.seed, progress.step, self.ranks.rank))
             loss, norm, progress.lr = self._update(examples, watched)
 
             progress.step += 1

@@ -116,7 +116,7 @@ class _Placed(Dataset[tuple[Tensor, int]]):
         key = int(np.random.SeedSequence([self.seed, place]).generate_state(1)[0])
         random.seed(key)  # timm's transforms draw from all three
         np.random.seed(key)  # noqa: NPY002
-        torch.manual_seed(key)
+        torch.default_generator.manual_seed(key)  # the others, of GPUs, are not for transforms
         found: tuple[Tensor, int] = self.images[sample(len(self.images), self.seed, place)]
         return found
 

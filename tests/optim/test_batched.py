@@ -7,7 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from autowarm import LMO, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Sign, Spectral
-from autowarm.optim import move
+from autowarm.optim import batches, move
 from autowarm.optim.move import move_, move_reference
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (6, 6), (0, 4), (9, 4)]
@@ -28,7 +28,7 @@ def draw(shapes, seed):
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def stepped(how, geometry, xs, gs, lr, keep):
+def stepped(how, geometry, xs, gs, lr, keep, **options):
     xs = [x.clone() for x in xs]
     asked = []
 
@@ -36,7 +36,7 @@ def stepped(how, geometry, xs, gs, lr, keep):
         asked.extend(part)
         return [gs[i] for i in part]
 
-    how(geometry, xs, directions, lr, keep)
+    how(geometry, xs, directions, lr, keep, **options)
     assert sorted(asked) == list(range(len(xs)))
     return xs
 
@@ -54,6 +54,24 @@ def test_fast_ways_equal_the_reference(geometry, keep, tensor_lr, monkeypatch):
         monkeypatch.setitem(move._PART_BYTES, "cpu", part_bytes)
         torch.testing.assert_close(stepped(move_, geometry, xs, gs, lr, keep), plain)
     torch.testing.assert_close(gs, kept, rtol=0, atol=0)
+    torch.testing.assert_close(stepped(move_, geometry, xs, gs, lr, keep, owned=True), plain)
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_neither_gradients_nor_momenta_are_overwritten(momentum, nesterov):
+    """A sign may be taken in place only of what is made for it."""
+    p = nn.Parameter(torch.zeros(4))
+    opt = LMO([p], lr=0.1, geometry="sign", momentum=momentum, nesterov=nesterov)
+    expected = torch.zeros(4)
+    for seed in range(3):
+        (gradient,) = (g.float() for g in draw([(4,)], seed))
+        p.grad = gradient.clone()
+        expected = expected.lerp(gradient, 1 - momentum)
+        opt.step()
+        assert torch.equal(p.grad, gradient)
+        if momentum:
+            torch.testing.assert_close(opt.state[p]["momentum_buffer"], expected)
 
 
 @pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
@@ -182,3 +200,54 @@ def test_from_model_splits_fused_weights():
         Muon.from_model(model, blocks={"qkv": 5})
     fused = [g for g in opt.param_groups if g["geometry"].blocks == 3]
     assert fused[0]["geometry"].kappa((24, 8)) == pytest.approx(24)
+
+
+MIXED = [(4, 9), (9, 4), (9, 4), (4, 7), (4, 3, 2, 2), (40, 4), (2, 4, 6), (65, 70), (0, 4), (3, 4)]
+
+
+def found(geometry, shapes):
+    return batches.batches_of(geometry, tuple((torch.device("cpu"), torch.Size(shape)) for shape in shapes))
+
+
+def test_a_narrow_side_shares_a_stack_where_little_of_it_is_padding():
+    sizes = {batch.size: sorted(batch.members) for batch in found(Spectral(), MIXED)}
+    assert sizes == {
+        (40, 4): [5],
+        (12, 4): [0, 1, 2, 4],
+        (7, 4): [3],
+        (24, 2): [6],
+        (65, 70): [7],
+        (0, 4): [8],
+        (4, 3): [9],
+    }
+
+
+def test_llamas_shapes_make_one_stack_if_fused_and_two_if_split():
+    fused = [(192, 64), (64, 64), (192, 64), (192, 64), (64, 192)] * 4
+    split = [(64, 64)] * 4 * 4 + [(192, 64), (192, 64), (64, 192)] * 4
+    assert [batch.size for batch in found(Spectral(), fused)] == [(192, 64)]
+    assert [batch.size for batch in found(Spectral(), split)] == [(192, 64), (64, 64)]
+
+
+@pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
+def test_together_is_as_alone(method, monkeypatch):
+    xs, gs = draw(MIXED, 0), draw(MIXED, 1)
+    geometry = Spectral("original", method=method, dtype=torch.float64)
+    plain = stepped(move_reference, geometry, xs, gs, 0.1, 0.9)
+    for narrow in (64, 0):
+        monkeypatch.setattr(batches, "NARROW", narrow)
+        batches.batches_of.cache_clear()
+        torch.testing.assert_close(stepped(move_, geometry, xs, gs, 0.1, 0.9), plain)
+    batches.batches_of.cache_clear()
+
+
+def test_slots_are_views_and_padding_is_zero():
+    shapes = [(12, 3)] * 4 + [(8, 3)]
+    (batch,) = found(Spectral(blocks=2), shapes)
+    assert batch.size == (6, 3)
+    stack = batch.stack(torch.float32)
+    slots = batch.slots(stack)
+    assert [tuple(slots[i].shape) for i in range(5)] == [(2, 6, 3)] * 4 + [(2, 4, 3)]
+    for slot in slots.values():
+        slot.fill_(1.0)
+    assert stack.sum() == sum(m * n for m, n in shapes)

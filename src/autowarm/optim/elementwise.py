@@ -77,6 +77,9 @@ class Lion(LMO):
         torch._foreach_lerp_(momenta, grads, 1 - beta2)
         return directions
 
+    def _makes_directions(self, group: dict[str, Any]) -> bool:
+        return True
+
 
 class NormSGD(LMO):
     """x ← (1 − λη)x − η·m/‖m‖_F, each tensor by its own norm (paper, App. "optimizers").

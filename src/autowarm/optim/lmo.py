@@ -153,7 +153,7 @@ class LMO(Optimizer):
         if needs_sharing(group["geometry"], params, self._process_group):
             move_shared_(group["geometry"], params, directions, lr, keep, self._process_group)
         else:
-            move_(group["geometry"], params, directions, lr, keep)
+            move_(group["geometry"], params, directions, lr, keep, owned=self._makes_directions(group))
 
     def _directions(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """What the oracle is asked about: the momentum, brought up to date."""
@@ -163,6 +163,10 @@ class LMO(Optimizer):
         momenta = self._momenta(group, params)
         torch._foreach_lerp_(momenta, grads, 1 - beta)
         return list(torch._foreach_lerp(grads, momenta, beta)) if group["nesterov"] else momenta
+
+    def _makes_directions(self, group: dict[str, Any]) -> bool:
+        """Whether what `_directions` returns is new: neither the gradients nor the momenta."""
+        return bool(group["momentum"] and group["nesterov"])
 
     def _momenta(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         momenta = []

@@ -6,15 +6,15 @@ each other while it is there, and temporaries are never larger than a part. On a
 launch serves all its tensors.
 """
 
-import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..geometry import Frobenius, Geometry, Sign, Spectral
 from ..orthogonalize import orthogonalize_, working_dtype
+from .batches import batches_of
 
 __all__ = ["Directions", "Rate", "add_", "move_", "move_reference"]
 
@@ -26,7 +26,15 @@ _PART_BYTES = {"cpu": 2 << 20}
 _PART_BYTES_ELSEWHERE = 256 << 20
 
 
-def move_(geometry: Geometry, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None = None) -> None:
+def move_(
+    geometry: Geometry,
+    xs: Sequence[Tensor],
+    directions: Directions,
+    lr: Rate,
+    keep: Rate | None = None,
+    *,
+    owned: bool = False,
+) -> None:
     """Step every tensor by its oracle, in place.
 
     Args:
@@ -35,8 +43,12 @@ def move_(geometry: Geometry, xs: Sequence[Tensor], directions: Directions, lr: 
         directions: called once for each place in ``xs``, with places grouped as the geometry likes.
         lr: η, a float or a tensor of no dimensions.
         keep: what the tensors are multiplied by first, 1 − λη; None leaves them.
+        owned: the directions are nobody else's, neither gradients nor momenta, and may be overwritten.
     """
-    _way(geometry)(geometry, xs, directions, lr, keep)
+    way = _way(geometry)
+    if way is _move_sign and owned:
+        way = _move_owned_sign
+    way(geometry, xs, directions, lr, keep)
 
 
 def _way(geometry: Geometry) -> Callable[..., None]:
@@ -59,12 +71,27 @@ def move_reference(
         add_([xs[i] for i in part], updates, lr, keep)
 
 
-def _move_sign(geometry: Sign, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None) -> None:
+def _move_sign(
+    geometry: Sign,
+    xs: Sequence[Tensor],
+    directions: Directions,
+    lr: Rate,
+    keep: Rate | None,
+    *,
+    owned: bool = False,
+) -> None:
     radius = geometry.radius_of(())
     for part in _parts(xs, range(len(xs))):
-        signs = list(torch._foreach_sign(directions(part)))
+        signs = directions(part)
+        if owned:
+            torch._foreach_sign_(signs)
+        else:
+            signs = list(torch._foreach_sign(signs))
         add_([xs[i] for i in part], signs, lr * -radius, keep)
         del signs  # before the next part's are made
+
+
+_move_owned_sign = partial(_move_sign, owned=True)
 
 
 def _move_frobenius(
@@ -88,54 +115,30 @@ def _move_frobenius(
 def _move_spectral(
     geometry: Spectral, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None
 ) -> None:
-    for device, batch in _batches(geometry, xs):
-        stacks = []
-        for matrix, members in batch:
-            counts = [xs[i].numel() // max(1, math.prod(matrix)) for i in members]
-            stack = torch.empty((sum(counts), *matrix), dtype=geometry.dtype or working_dtype(device), device=device)
-            slots = dict(zip(members, stack.split(counts), strict=True))
-            for part in _parts(xs, members):
-                gs = directions(part)
-                torch._foreach_copy_(
-                    [slots[i] for i in part], [g.reshape(slots[i].shape) for i, g in zip(part, gs, strict=True)]
-                )
-                del gs
-            stacks.append(stack)
-        del slots, stack
-        orthogonalize_(stacks, method=geometry.method, steps=geometry.steps)
-        for (matrix, members), stack in zip(batch, stacks, strict=True):
-            if device.type != "cpu" or isinstance(lr, Tensor):
-                # One launch for all tensors needs equal dtypes, and a rate on the device is multiplied in first, which
-                # must not round. Otherwise casting while adding is the shorter way.
-                stack = stack.to(xs[members[0]].dtype)
-            counts = [xs[i].numel() // max(1, math.prod(matrix)) for i in members]
-            slots = dict(zip(members, stack.split(counts), strict=True))
-            rate = lr * -geometry.radius_of(xs[members[0]].shape)
+    for batch in batches_of(geometry, tuple((x.device, x.shape) for x in xs)):
+        held = [batch.stack(geometry.dtype or working_dtype(batch.device))]
+        slots = batch.slots(held[0])
+        for part in _parts(xs, batch.members):
+            gs = directions(part)
+            torch._foreach_copy_([slots[i] for i in part], [_as(g, slots[i]) for i, g in zip(part, gs, strict=True)])
+            del gs
+        del slots
+        stack = orthogonalize_(held, method=geometry.method, steps=geometry.steps)
+        if batch.device.type != "cpu" or isinstance(lr, Tensor):
+            # One launch for all tensors needs equal dtypes, and a rate on the device is multiplied in first, which must
+            # not round. Otherwise casting while adding is the shorter way.
+            stack = stack.to(xs[batch.members[0]].dtype)
+        slots = batch.slots(stack)
+        for shape, members in batch.by_shape:
+            rate = lr * -geometry.radius_of(shape)
             for part in _parts(xs, members):
                 some = [xs[i] for i in part]
-                add_(some, [slots[i].reshape(x.shape) for i, x in zip(part, some, strict=True)], rate, keep)
-        del stack, stacks, slots  # before the next batch's are made
+                add_(some, [_as(slots[i], x) for i, x in zip(part, some, strict=True)], rate, keep)
+        del stack, slots  # before the next batch's are made
 
 
-# Below this width an iteration's time goes into starting products, not making them: then oblong matrices of every shape
-# with the same short side iterate together. Square ones stay apart, as their iterations run in another order.
-_NARROW = 64
-
-Batch = list[tuple[tuple[int, int], list[int]]]
-
-
-def _batches(geometry: Spectral, xs: Sequence[Tensor]) -> Iterator[tuple[torch.device, Batch]]:
-    """What is orthogonalised together: (shape of a matrix, places of the tensors made of such) of one short side."""
-    alike: dict[tuple[torch.device, tuple[int, int]], list[int]] = defaultdict(list)
-    for i, x in enumerate(xs):
-        alike[x.device, geometry.matrix_shape(x.shape)].append(i)
-    together: dict[tuple[torch.device, int, int], Batch] = defaultdict(list)
-    for (device, matrix), members in alike.items():
-        short, long = sorted(matrix)
-        joined = short <= _NARROW and 2 * long >= 3 * short
-        together[device, short, 0 if joined else matrix[0]].append((matrix, members))
-    for (device, *_), batch in together.items():
-        yield device, batch
+def _as(x: Tensor, like: Tensor) -> Tensor:
+    return x if x.shape == like.shape else x.reshape(like.shape)
 
 
 def add_(xs: list[Tensor], updates: list[Tensor], rate: Rate, keep: Rate | None) -> None:

@@ -25,6 +25,7 @@ from .precision import working_dtype
 
 __all__ = [
     "METHODS",
+    "NARROW",
     "as_matrices",
     "orthogonalize",
     "orthogonalize_",
@@ -32,6 +33,9 @@ __all__ = [
     "orthogonalize_reference",
     "working_dtype",
 ]
+
+# Up to this short side an iteration's time goes into starting products, not making them.
+NARROW = 64
 
 METHODS = ("svd", "newton-schulz", "polar-express")
 _USUAL_STEPS = {"svd": 1, "newton-schulz": 5, "polar-express": 4}
@@ -93,26 +97,31 @@ def orthogonalize(
         return _polar_svd(G)
     X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=dtype or working_dtype(G.device), device=G.device)
     X.copy_(G.reshape(X.shape))
-    return orthogonalize_([X], method=method, steps=steps)[0].to(G.dtype).reshape(G.shape)
+    held = [X]
+    del X
+    return orthogonalize_(held, method=method, steps=steps).to(G.dtype).reshape(G.shape)
 
 
-def orthogonalize_(stacks: list[Tensor], *, method: str, steps: int | None = None) -> list[Tensor]:
-    """`orthogonalize` of a list of stacks (count, m, n) by an iterative method, in place and in their own dtype.
+def orthogonalize_(held: list[Tensor], *, method: str, steps: int | None = None) -> Tensor:
+    """`orthogonalize` of a stack (count, m, n) by an iterative method, in its own dtype.
 
-    For optimizers, which fill stacks of the working dtype themselves. All have the same dtype, device and short side.
+    For optimizers, which fill a stack of the working dtype themselves. It is taken out of the list that holds it, so
+    that its memory is free for the result's.
     """
     steps = _check(method, steps)
-    if not sum(X.numel() for X in stacks):
-        return stacks
-    if method == "newton-schulz":
-        segments = (1,) * steps  # as published, to within rounding
+    (X,) = held
+    if not X.numel():
+        return held.pop()
+    long, short = max(X.shape[-2:]), min(X.shape[-2:])
+    if method == "newton-schulz" or short <= NARROW:
+        # The one as published, to within rounding. Narrow matrices may lie in a stack of longer ones, on which their
+        # iterations must not depend, and fewer products are quicker here than smaller ones.
+        segments = (1,) * steps
     else:
-        long, short = (sum(side(X.shape[-2:]) * len(X) for X in stacks) for side in (max, min))
-        segments = plan(steps, long / short, stacks[0].dtype)
-    for X in stacks:
-        frobenius_scaled_(X)
+        segments = plan(steps, long / short, X.dtype)
+    frobenius_scaled_(X)
     del X
-    return iterate(stacks, _schedule(method, steps), segments, tighten=method == "polar-express")
+    return iterate(held, _schedule(method, steps), segments, tighten=method == "polar-express")
 
 
 def orthogonalize_each(

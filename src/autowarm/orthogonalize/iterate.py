@@ -49,13 +49,12 @@ def frobenius_scaled_(X: Tensor) -> Tensor:
     return X.div_(norm.clamp_(min=torch.finfo(X.dtype).tiny))
 
 
-def iterate(Xs: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> list[Tensor]:
-    """Apply a schedule to the singular values of each matrix in some stacks.
+def iterate(held: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> Tensor:
+    """Apply a schedule to the singular values of each matrix in a stack.
 
     Args:
-        Xs: stacks of shapes (count, m, n), each with m ≤ n or not; all have the same short side, so that their Gram
-            matrices make one stack. Frobenius norms are at most 1. The list is changed, so that no stack outlives its
-            use, and so are the stacks.
+        held: one stack, of shape (count, m, n), with Frobenius norms of at most 1. It is taken out of the list, so that
+            nobody else keeps its memory, and is lost.
         schedule: the quintics, in order.
         segments: lengths that add up to the schedule's, from `plan`.
         tighten: first divide each matrix by an upper bound of its largest singular value that is sharper than the
@@ -63,12 +62,12 @@ def iterate(Xs: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[in
             r^⅛σ₁ for rank r, where the Frobenius norm may be r^½σ₁.
 
     Returns:
-        The list, of tensors of the same shapes and dtype, contiguous.
+        A stack of the same shape and dtype, contiguous.
     """
-    counts = [len(X) for X in Xs]
+    X = held.pop()
     quintics = iter(schedule)
     for length in segments:
-        R = _gram(Xs, counts)
+        R = torch.bmm(*((X, X.mT) if _wide(X) else (X.mT, X)))
         Q: Tensor | None = None  # the product of the segment's factors so far
         for left in range(length - 1, -1, -1):
             a, b, c = next(quintics)
@@ -91,29 +90,22 @@ def iterate(Xs: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[in
                     Q.mul_(scale)
             else:
                 if scale is not None:
-                    torch._foreach_mul_(Xs, scale.split(counts))
-                _apply_(Xs, W.split(counts), a)
+                    X.mul_(scale)
+                X = _times(X, W, a)
             del W
         if Q is not None:
-            _apply_(Xs, Q.split(counts), 0.0)
-    return Xs
+            X = _times(X, Q, 0.0)
+    return X
 
 
-def _gram(Xs: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """XXᵀ, or XᵀX of tall ones, as one stack."""
-    side = min(Xs[0].shape[-2:])
-    R = Xs[0].new_empty((sum(counts), side, side))
-    for X, own in zip(Xs, R.split(list(counts)), strict=True):
-        torch.bmm(*((X, X.mT) if X.shape[-2] <= X.shape[-1] else (X.mT, X)), out=own)
-    return R
+def _wide(X: Tensor) -> bool:
+    return X.shape[-2] <= X.shape[-1]
 
 
-def _apply_(Xs: list[Tensor], factors: Sequence[Tensor], a: float) -> None:
-    """X ← (aI + F)X, or X(aI + F) for tall ones, which leaves the result contiguous as no transposed product would."""
-    for i, F in enumerate(factors):
-        X = Xs[i]
-        left, right = (F, X) if X.shape[-2] <= X.shape[-1] else (X, F)
-        Xs[i] = torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right)
+def _times(X: Tensor, F: Tensor, a: float) -> Tensor:
+    """(aI + F)X, or X(aI + F) for tall ones, which leaves the result contiguous as no transposed product would."""
+    left, right = (F, X) if _wide(X) else (X, F)
+    return torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right)
 
 
 def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:

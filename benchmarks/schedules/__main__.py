@@ -8,10 +8,12 @@ python benchmarks/schedules more        # five more seeds for the two, where the
 python benchmarks/schedules paper       # Algorithm 1, told an f* from the hand-set runs
 python benchmarks/schedules targets     # the default under other values of f*, in the cheaper cells
 python benchmarks/schedules parts       # the default without one of its parts, in the cheaper cells
-python benchmarks/schedules one         # a warm-up of 1 %, for its regret
+python benchmarks/schedules forms       # the paper's six forms of schedule, against hand-set lengths of each
+python benchmarks/schedules fixed       # warm-ups of 1 % and 50 %, for their regret
 python benchmarks/schedules peers       # what people use instead: WSD, GreedyLR, Schedule-Free AdamW, Prodigy
 python benchmarks/schedules orders      # the same weights, ten orders of the data: where does warm-up end?
 python benchmarks/schedules page        # docs/schedules.md
+python benchmarks/schedules proof       # docs/evidence.md, and the headline of README.md
 python benchmarks/schedules cell NAME   # every run of one cell, made again into a folder of its own
 """
 
@@ -20,6 +22,7 @@ import sys
 from cells import (
     HAND_SET,
     MORE_SEEDS,
+    MORE_SHARES,
     RESULTS,
     SELECTION_SEEDS,
     TEST_SEEDS,
@@ -30,9 +33,21 @@ from cells import (
 )
 from page import write
 from peers import PEER_TUNING, SCHEDULES, peer_cells, scheduled
+from proof import write_proof
 from run import Cell, run
 from store import Job, make, workers
-from studies import ORDERS, PARTS, STUDY_SEEDS, TARGETS, cheap, seconds
+from studies import (
+    FORMS,
+    ORDERS,
+    PARTS,
+    STUDY_SEEDS,
+    TARGETS,
+    adaptive_of,
+    cheap,
+    form_cells,
+    hand_of,
+    seconds,
+)
 from verdict import DEFAULT, best_share, judge
 
 from autowarm.lab.files import write_json
@@ -92,8 +107,15 @@ def parts() -> None:
     make([(c, name, seed, None) for seed in STUDY_SEEDS for name in names for c in cheap()], RESULTS / "parts")
 
 
-def one() -> None:
-    make([(c, "linear 0.01", seed, None) for seed in SELECTION_SEEDS for c in cells()], CELLS)
+def forms() -> None:
+    names = [name for form in FORMS for name in (*hand_of(form), adaptive_of(*form))]
+    make([(c, name, seed, None) for seed in STUDY_SEEDS for name in names for c in form_cells()], RESULTS / "forms")
+
+
+def fixed() -> None:
+    cheapest_first = sorted(cells(), key=seconds)
+    names = [f"linear {share:g}" for share in MORE_SHARES]
+    make([(c, name, seed, None) for c in cheapest_first for name in names for seed in SELECTION_SEEDS], CELLS)
 
 
 def peers() -> None:
@@ -133,10 +155,10 @@ def _best(c: Cell, seed: int, folder) -> Job:
     return c, HAND_SET[best_share(folder, c)[0]], seed, None
 
 
-STAGES = (tune, hand, default, best, compare, more, paper, targets, parts, one, peers, orders, cell)
+STAGES = (tune, hand, default, best, compare, more, paper, targets, parts, forms, fixed, peers, orders, cell)
 
 if __name__ == "__main__":
-    stages = {stage.__name__: stage for stage in STAGES} | {"page": write}
+    stages = {stage.__name__: stage for stage in STAGES} | {"page": write, "proof": write_proof}
     if len(sys.argv) < 2 or sys.argv[1] not in stages:
         sys.exit(__doc__)
     stages[sys.argv[1]](*sys.argv[2:])

@@ -2,10 +2,10 @@
 
 import math
 import statistics
-import textwrap
 from pathlib import Path
 
 from cells import HAND_SET, SELECTION_SEEDS, cells
+from evidence import percent, share_name
 from run import OPTIMIZERS, run
 from store import rows
 from studies import sections
@@ -15,60 +15,8 @@ from verdict import TOLERANCE, Verdict, best_share, compared, judge
 __all__ = ["summary", "write"]
 
 DOCS = Path(__file__).parents[2] / "docs"
-_MARKS = ("<!-- by benchmarks/schedules page -->", "<!-- end -->")
 
-
-_INTRODUCTION = """\
-# The default against hand-set warm-ups, cell by cell
-
-{planned} cells, of which {cells} are finished; each a task, an optimizer, a horizon and a peak rate, fixed before the
-first adaptive run was made on them. The best of six hand-set linear warm-ups is chosen on seeds {selection}; the
-default is compared with it, paired, on seeds that neither the choice nor the search for the rule has seen. The search
-did use some runs of these cells on other seeds (see the notebook). Everything on this page is made by
-`python benchmarks/schedules page` from `benchmarks/schedules/results/`, and `python benchmarks/schedules cell NAME`
-makes a cell again.
-
-- A comparison counts if its standard error is at most {tolerance:g} %: {counted} do. Of these **{passed} pass**
-  ({part:.0f} %): the difference is at most two standard errors, or at most {tolerance:g} %. By the same rule
-  {passed_all} of all {cells} do.
-- Mean difference over all cells: **{mean} %** (counted ones {mean_counted} %, median {median} %). Below zero the
-  default is better.
-- Runs of the default that ended in warm-up: {unfinished}. Cells where it diverged and a 20 % warm-up did not: {lost}.
-- {hours:.1f} CPU-hours in all.
-
-Mean regret of one choice used everywhere, on the selection seeds (loss over the cell's best hand-set loss, less one;
-a diverged run counts as a loss twice as high):
-
-| {shares} |
-|{rule}
-| {regrets} |
-
-![Difference by cell](figures/schedules.png)
-
-## All cells
-
-Held-out loss of each hand-set length (mean of the selection seeds; — is diverged), then the default against the best
-of them: difference ± standard error in percent (seeds), the share of the run that its warm-up took, and Algorithm 1's
-regret.
-
-"""
-
-
-_HEADLINE = """
-{cells} cells: tasks × optimizers × horizons × peak rates, the list fixed before the first adaptive run. The default
-against the best of six hand-set linear warm-ups (none to 40 % of the run), chosen on some seeds and compared on others:
-mean difference **{mean} %** (below zero the default is better). {counted} comparisons have a standard error of at most
-{tolerance:g} %, and {passed} of them are no worse than that or than two standard errors. The best single share used
-everywhere, {share}, regrets {least:.2f} % against the best of each cell; the default {ours:.2f} %.
-"""
-
-
-def percent(x: float) -> str:
-    return f"{100 * x:+.2f}"
-
-
-def share_name(share: float) -> str:
-    return f"{100 * share:g} %" if share else "none"
+_INTRODUCTION = Path(__file__).with_name("schedules.template.md")
 
 
 def summary(verdicts: list[Verdict]) -> dict[str, object]:
@@ -96,51 +44,42 @@ def _folder() -> Path:
 
 def write() -> None:
     verdicts = [judge(_folder(), cell) for cell in cells() if compared(_folder(), cell)]
-    facts = summary(verdicts) | {"planned": len(cells())}
+    taught = [v for v in verdicts if v.learnt]
+    facts = summary(taught) | {"planned": len(cells()), "finished": len(verdicts)}
+    facts["untaught"] = len(verdicts) - len(taught)
     left = [f"`{cell.name}`" for cell in cells() if not compared(_folder(), cell)]
     facts["unfinished_cells"] = ", ".join(left)
     _draw(verdicts, DOCS / "figures" / "schedules.png")
     _draw_runs(DOCS / "figures" / "warming-up.png")
     (DOCS / "schedules.md").write_text(_page(verdicts, facts))
-    readme = DOCS.parent / "README.md"
-    before, _, rest = readme.read_text().partition(_MARKS[0])
-    readme.write_text(f"{before}{_MARKS[0]}\n{_headline(facts)}\n{_MARKS[1]}{rest.partition(_MARKS[1])[2]}")
-
-
-def _headline(facts: dict) -> str:
-    regret = facts["regret"]
-    share, least = min(((share, x) for share, x in regret.items() if share != "default"), key=lambda pair: pair[1])
-    text = _HEADLINE.format(
-        **facts,
-        mean=percent(facts["mean_difference"]),
-        tolerance=100 * TOLERANCE,
-        share=share_name(share),
-        least=100 * least,
-        ours=100 * regret["default"],
-    )
-    return textwrap.fill(" ".join(text.split()), 120)
 
 
 def _page(verdicts: list[Verdict], facts: dict) -> str:
-    lines = _INTRODUCTION.format(
-        cells=facts["cells"],
-        planned=facts["planned"],
-        selection=SELECTION_SEEDS,
-        counted=facts["counted"],
-        passed=facts["passed"],
-        part=100 * facts["passed"] / facts["counted"],
-        passed_all=facts["passed_all"],
-        tolerance=100 * TOLERANCE,
-        mean=percent(facts["mean_difference"]),
-        mean_counted=percent(facts["mean_difference_counted"]),
-        median=percent(facts["median_difference"]),
-        unfinished=facts["unfinished"],
-        lost=len(facts["lost"]),
-        hours=facts["hours"],
-        shares=" | ".join([*(share_name(s) for s in HAND_SET), "default"]),
-        rule="---|" * (len(HAND_SET) + 1),
-        regrets=" | ".join(f"{100 * x:.2f} %" for x in facts["regret"].values()),
-    ).splitlines()
+    lines = (
+        _INTRODUCTION.read_text()
+        .format(
+            cells=facts["cells"],
+            planned=facts["planned"],
+            finished=facts["finished"],
+            untaught=facts["untaught"],
+            selection=SELECTION_SEEDS,
+            counted=facts["counted"],
+            passed=facts["passed"],
+            part=100 * facts["passed"] / facts["counted"],
+            passed_all=facts["passed_all"],
+            tolerance=100 * TOLERANCE,
+            mean=percent(facts["mean_difference"]),
+            mean_counted=percent(facts["mean_difference_counted"]),
+            median=percent(facts["median_difference"]),
+            unfinished=facts["unfinished"],
+            lost=len(facts["lost"]),
+            hours=facts["hours"],
+            shares=" | ".join([*(share_name(s) for s in HAND_SET), "default"]),
+            rule="---|" * (len(HAND_SET) + 1),
+            regrets=" | ".join(f"{100 * x:.2f} %" for x in facts["regret"].values()),
+        )
+        .splitlines()
+    )
     shares = " | ".join(share_name(s) for s in HAND_SET)
     lines += [
         f"| cell | {shares} | default − best, % | | warm-up | Algorithm 1, % |",
@@ -149,7 +88,7 @@ def _page(verdicts: list[Verdict], facts: dict) -> str:
     for v in verdicts:
         hand = {share: f"{x:.4g}" if math.isfinite(x) else "—" for share, x in v.hand.items()}
         hand[v.best] = f"**{hand[v.best]}**"
-        mark = ("pass" if v.passed else "FAIL") if v.counted else "not counted"
+        mark = ("pass" if v.passed else "FAIL") if v.counted else "not counted" if v.learnt else "nothing learnt"
         paper = "" if v.paper is None else percent(v.paper)
         difference = f"{percent(v.difference)} ± {100 * v.stderr:.2f} ({v.seeds})"
         row = [f"`{v.cell.name}`", *hand.values(), difference, mark, f"{100 * v.warmup:.0f} %", paper]

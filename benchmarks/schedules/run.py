@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.lab.config import ScheduleConfig
+from autowarm.lab.optimizers import hand_set
 from autowarm.lab.peers import evaluating, make_greedy
 
 __all__ = ["OPTIMIZERS", "Cell", "run"]
@@ -87,12 +88,16 @@ def make_schedule(name: str, optimizer: Optimizer, steps: int, target_loss: floa
     """By name.
 
     "linear 0.1", "paper", "default", or "default key=value …" with arguments of `AdaptiveWarmup`, of which fstar is f*
-    in parts of the first loss. "wsd" and "greedy" are transformers': a warm-up of 10 %, a plateau and a decay over the
-    last 20 % as 1 − √; GreedyLR as the laboratory sets it. "own" is what goes with an optimizer of `OWN`.
+    in parts of the first loss. "hand 0.1 cosine wsd" is a hand-set one of any form, from a hundredth of the peak.
+    "wsd" and "greedy" are transformers': a warm-up of 10 %, a plateau and a decay over the last 20 % as 1 − √; GreedyLR
+    as the laboratory sets it. "own" is what goes with an optimizer of `OWN`.
     """
     kind, *options = name.split()
     if kind == "linear":
         return linear_warmup(optimizer, steps, float(options[0]))
+    if kind == "hand":
+        share, warmup, decay = float(options[0]), options[1], options[2]
+        return LambdaLR(optimizer, lambda update: hand_set(update, round(share * steps), steps, 100.0, warmup, decay))
     if kind == "own":
         cosine = type(optimizer).__name__ == "Prodigy"
         return linear_warmup(optimizer, steps, 0.0) if cosine else LambdaLR(optimizer, lambda _: 1.0)
@@ -103,7 +108,7 @@ def make_schedule(name: str, optimizer: Optimizer, steps: int, target_loss: floa
         return get_wsd_schedule(optimizer, max(1, steps // 10), decay, num_training_steps=steps, decay_type="1-sqrt")
     if kind == "greedy":
         return make_greedy(optimizer, ScheduleConfig(kind="greedy"), steps)
-    given = {key: float(value) if value != "None" else None for key, value in (option.split("=") for option in options)}
+    given = {key: _value(text) for key, text in (option.split("=") for option in options)}
     if kind == "paper":
         return AdaptiveWarmup.paper(optimizer, steps, target_loss=target_loss, **given)
     if "fstar" in given:
@@ -177,6 +182,12 @@ def run(
     }
 
 
+def _value(text: str) -> Any:
+    if text == "None":
+        return None
+    return text if text.isalpha() else float(text)
+
+
 def _seen(scheduler: Any, loss: Tensor) -> list[Any]:
     """What the scheduler's step is told."""
     if isinstance(scheduler, LambdaLR):
@@ -186,7 +197,7 @@ def _seen(scheduler: Any, loss: Tensor) -> list[Any]:
 
 def _hand_set_steps(schedule: str, steps: int) -> int | None:
     kind, *options = schedule.split()
-    return round(float(options[0]) * steps) if kind == "linear" else None
+    return round(float(options[0]) * steps) if kind in ("linear", "hand") else None
 
 
 def _mean(values: list[float]) -> float | None:

@@ -15,6 +15,7 @@ DEFAULT = "default"
 TOLERANCE = 0.005
 # A diverged run counts as a loss this many times the best one, lest one cell decide every mean.
 _DIVERGED = 2.0
+_LEARNT = 0.97
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Verdict:
         loss: its mean held-out loss on the test seeds.
         difference: default − best, in parts of ``loss``; paired over the test seeds.
         stderr: of the difference.
+        differences: the same, seed by seed.
         seeds: how many were compared.
         hand: mean loss of each hand-set share on the selection seeds.
         regret: each hand-set share's, and the default's, on the selection seeds: loss / the best share's − 1.
@@ -33,6 +35,8 @@ class Verdict:
         diverged: of the default's runs, how many.
         unfinished: of the default's runs, how many ended in warm-up.
         warmup: mean share of the run that the default's warm-up took.
+        learnt: whether the best hand-set warm-up ends below 0.97 of the first loss: where nothing is learnt, all are
+            equal and a comparison says nothing.
     """
 
     cell: Cell
@@ -40,6 +44,7 @@ class Verdict:
     loss: float
     difference: float
     stderr: float
+    differences: tuple[float, ...]
     seeds: int
     hand: dict[float, float]
     regret: dict[float | str, float]
@@ -47,11 +52,12 @@ class Verdict:
     diverged: int
     unfinished: int
     warmup: float
+    learnt: bool
 
     @property
     def counted(self) -> bool:
         """Whether the comparison is sharp enough to count."""
-        return self.stderr <= TOLERANCE
+        return self.learnt and self.stderr <= TOLERANCE
 
     @property
     def passed(self) -> bool:
@@ -113,6 +119,7 @@ def judge(folder: Path, cell: Cell, default: str = DEFAULT) -> Verdict:
         loss=scale,
         difference=statistics.fmean(capped),
         stderr=statistics.stdev(capped) / math.sqrt(len(capped)),
+        differences=tuple(capped),
         seeds=len(tested),
         hand=hand,
         regret=by_share,
@@ -120,4 +127,5 @@ def judge(folder: Path, cell: Cell, default: str = DEFAULT) -> Verdict:
         diverged=sum(row["diverged"] for row in of_default),
         unfinished=sum(row["ended_by"] is None for row in of_default),
         warmup=statistics.fmean(row["warmup_steps"] for row in of_default) / cell.steps,
+        learnt=scale < _LEARNT * known[default, tested[0]]["first_loss"],
     )

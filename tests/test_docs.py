@@ -159,6 +159,18 @@ def test_the_demos_table_is_that_of_the_stored_results(page: str) -> None:
         assert f"| {' | '.join(cells(summary))} |" in text
 
 
+def test_the_evidence_is_that_of_the_stored_results() -> None:
+    code = "import json, sys, proof; json.dump(proof.texts(), sys.stdout)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "benchmarks" / "schedules"), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    page, headline = json.loads(done.stdout)
+    assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == page
+    assert headline in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_notebook_runs_and_is_stored_as_run() -> None:
     notebook = nbformat.read(ROOT / "docs" / "from_tuned_to_none.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]

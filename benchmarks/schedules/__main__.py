@@ -1,5 +1,6 @@
 """Does a warm-up that sets itself match the best of those set by hand? One command a stage; finished runs are kept.
 
+python benchmarks/schedules all         # every stage below but the last, in order: about ten CPU-hours
 python benchmarks/schedules tune        # peak rates, from hand-set warm-ups
 python benchmarks/schedules hand        # the hand-set grid
 python benchmarks/schedules default     # the default, on the seeds of the comparison and of the choice
@@ -17,6 +18,7 @@ python benchmarks/schedules proof       # docs/evidence.md, and the headline of 
 python benchmarks/schedules cell NAME   # every run of one cell, made again into a folder of its own
 """
 
+import math
 import sys
 
 from cells import (
@@ -92,8 +94,9 @@ def paper(chosen: list[Cell] | None = None, folder=CELLS) -> None:
     """Algorithm 1, told an f* a little below the best loss that any hand-set run reached: better than one can know."""
     jobs: list[Job] = []
     for c in chosen or sorted(cells(), key=seconds):
-        fstar = 0.95 * min(best_share(folder, c)[1].values())
-        jobs += [(c, "paper", seed, fstar) for seed in SELECTION_SEEDS]
+        best = min(best_share(folder, c)[1].values())
+        if math.isfinite(best):  # where nothing is learnt there is nothing to tell it
+            jobs += [(c, "paper", seed, 0.95 * best) for seed in SELECTION_SEEDS]
     make(jobs, folder)
 
 
@@ -156,9 +159,16 @@ def _best(c: Cell, seed: int, folder) -> Job:
 
 
 STAGES = (tune, hand, default, best, compare, more, paper, targets, parts, forms, fixed, peers, orders, cell)
+ALL = (tune, hand, compare, more, paper, targets, parts, forms, fixed, peers, orders, write, write_proof)
+
+
+def everything() -> None:
+    for stage in ALL:
+        stage()
+
 
 if __name__ == "__main__":
-    stages = {stage.__name__: stage for stage in STAGES} | {"page": write, "proof": write_proof}
+    stages = {stage.__name__: stage for stage in STAGES} | {"page": write, "proof": write_proof, "all": everything}
     if len(sys.argv) < 2 or sys.argv[1] not in stages:
         sys.exit(__doc__)
     stages[sys.argv[1]](*sys.argv[2:])

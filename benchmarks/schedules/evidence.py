@@ -13,8 +13,8 @@ from store import rows
 from verdict import DEFAULT, TOLERANCE, Verdict, compared, judge, loss_of
 
 __all__ = [
-    "CELLS", "batch_spread", "by_kind", "headline", "more_shares", "peers", "percent", "regrets", "share_name",
-    "significant", "sweep_cost", "verdicts",
+    "CELLS", "batch_spread", "by_kind", "headline", "hours", "judged", "more_shares", "peers", "percent", "regrets",
+    "share_name", "significant", "sweep_cost",
 ]  # fmt: skip
 
 CELLS = RESULTS / "cells"
@@ -31,9 +31,14 @@ def share_name(share: float) -> str:
     return f"{100 * share:g} %" if share else "none"
 
 
-def verdicts() -> list[Verdict]:
-    """Of the cells whose runs are all there and in which anything is learnt."""
-    return [v for v in (judge(CELLS, c) for c in cells() if compared(CELLS, c)) if v.learnt]
+def judged() -> list[Verdict]:
+    """Of the cells whose runs are all there. Those that are not `learnt` go into no number."""
+    return [judge(CELLS, c) for c in cells() if compared(CELLS, c)]
+
+
+def hours(found: list[Verdict]) -> float:
+    """What the cells' runs took in all."""
+    return sum(row["seconds"] for v in found for row in rows(CELLS, v.cell).values()) / 3600
 
 
 def headline(found: list[Verdict]) -> dict[str, float]:
@@ -46,7 +51,10 @@ def headline(found: list[Verdict]) -> dict[str, float]:
         "mean": statistics.fmean(v.difference for v in found),
         "mean_counted": statistics.fmean(v.difference for v in counted),
         "median": statistics.median(v.difference for v in found),
+        "passed_all": sum(v.difference <= max(2 * v.stderr, TOLERANCE) for v in found),
+        "part": 100 * sum(v.passed for v in counted) / len(counted),
         "unfinished": sum(v.unfinished for v in found),
+        "lost": sum(bool(v.diverged) and math.isfinite(v.hand[0.2]) for v in found),
     }
 
 

@@ -1,85 +1,44 @@
 """The page of all cells, and the picture of it: everything in them is computed from `results/`."""
 
 import math
-import statistics
 from pathlib import Path
 
+import evidence
 from cells import HAND_SET, SELECTION_SEEDS, cells
 from evidence import percent, share_name
 from run import OPTIMIZERS, run
-from store import rows
 from studies import sections
 from tasks import TASKS
-from verdict import TOLERANCE, Verdict, best_share, compared, judge
+from verdict import TOLERANCE, Verdict, best_share
 
-__all__ = ["summary", "write"]
+__all__ = ["write"]
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 _INTRODUCTION = Path(__file__).with_name("schedules.template.md")
 
 
-def summary(verdicts: list[Verdict]) -> dict[str, object]:
-    """What the whole bed says."""
-    counted = [v for v in verdicts if v.counted]
-    return {
-        "cells": len(verdicts),
-        "counted": len(counted),
-        "passed": sum(v.passed for v in counted),
-        "passed_all": sum(v.difference <= max(2 * v.stderr, TOLERANCE) for v in verdicts),
-        "mean_difference": statistics.fmean(v.difference for v in verdicts),
-        "mean_difference_counted": statistics.fmean(v.difference for v in counted),
-        "median_difference": statistics.median(v.difference for v in verdicts),
-        "regret": {key: statistics.fmean(v.regret[key] for v in verdicts) for key in (*HAND_SET, "default")},
-        "over_one_percent": [v for v in verdicts if v.difference > 0.01],
-        "unfinished": sum(v.unfinished for v in verdicts),
-        "lost": [v for v in verdicts if v.diverged and math.isfinite(v.hand[0.2])],
-        "hours": sum(row["seconds"] for v in verdicts for row in rows(_folder(), v.cell).values()) / 3600,
-    }
-
-
-def _folder() -> Path:
-    return Path(__file__).parent / "results" / "cells"
-
-
 def write() -> None:
-    verdicts = [judge(_folder(), cell) for cell in cells() if compared(_folder(), cell)]
-    taught = [v for v in verdicts if v.learnt]
-    facts = summary(taught) | {"planned": len(cells()), "finished": len(verdicts)}
-    facts["untaught"] = len(verdicts) - len(taught)
-    left = [f"`{cell.name}`" for cell in cells() if not compared(_folder(), cell)]
-    facts["unfinished_cells"] = ", ".join(left)
+    """Write the page and its two pictures."""
+    verdicts = evidence.judged()
     _draw(verdicts, DOCS / "figures" / "schedules.png")
     _draw_runs(DOCS / "figures" / "warming-up.png")
-    (DOCS / "schedules.md").write_text(_page(verdicts, facts))
+    (DOCS / "schedules.md").write_text(_page(verdicts))
 
 
-def _page(verdicts: list[Verdict], facts: dict) -> str:
-    lines = (
-        _INTRODUCTION.read_text()
-        .format(
-            cells=facts["cells"],
-            planned=facts["planned"],
-            finished=facts["finished"],
-            untaught=facts["untaught"],
-            selection=SELECTION_SEEDS,
-            counted=facts["counted"],
-            passed=facts["passed"],
-            part=100 * facts["passed"] / facts["counted"],
-            passed_all=facts["passed_all"],
-            tolerance=100 * TOLERANCE,
-            mean=percent(facts["mean_difference"]),
-            mean_counted=percent(facts["mean_difference_counted"]),
-            median=percent(facts["median_difference"]),
-            unfinished=facts["unfinished"],
-            lost=len(facts["lost"]),
-            hours=facts["hours"],
-            shares=" | ".join([*(share_name(s) for s in HAND_SET), "default"]),
-            rule="---|" * (len(HAND_SET) + 1),
-            regrets=" | ".join(f"{100 * x:.2f} %" for x in facts["regret"].values()),
-        )
-        .splitlines()
+def _page(verdicts: list[Verdict]) -> str:
+    taught = [v for v in verdicts if v.learnt]
+    facts = evidence.headline(taught)
+    introduction = _INTRODUCTION.read_text().format(
+        **{**facts, **{key: percent(facts[key]) for key in ("mean", "mean_counted", "median")}},
+        planned=len(cells()),
+        finished=len(verdicts),
+        untaught=len(verdicts) - len(taught),
+        selection=SELECTION_SEEDS,
+        tolerance=100 * TOLERANCE,
+        hours=evidence.hours(verdicts),
     )
+    lines = introduction.splitlines()
     shares = " | ".join(share_name(s) for s in HAND_SET)
     lines += [
         f"| cell | {shares} | default − best, % | | warm-up | Algorithm 1, % |",
@@ -93,12 +52,9 @@ def _page(verdicts: list[Verdict], facts: dict) -> str:
         difference = f"{percent(v.difference)} ± {100 * v.stderr:.2f} ({v.seeds})"
         row = [f"`{v.cell.name}`", *hand.values(), difference, mark, f"{100 * v.warmup:.0f} %", paper]
         lines.append("| " + " | ".join(row) + " |")
-    if facts["unfinished_cells"]:
-        lines += [
-            "",
-            "Not finished (each run of them takes half a minute and more): " + facts["unfinished_cells"] + ".",
-        ]
-    lines += ["", *_worse(facts["over_one_percent"])]
+    if left := [f"`{cell.name}`" for cell in cells() if cell not in {v.cell for v in verdicts}]:
+        lines += ["", f"Not finished (each run of them takes half a minute and more): {', '.join(left)}."]
+    lines += ["", *_worse([v for v in taught if v.difference > 0.01])]
     lines += sections()
     lines += ["", "## Tasks", ""]
     lines += [f"- `{name}`: {task.about}" for name, task in TASKS.items()]
@@ -166,7 +122,7 @@ def _draw_runs(path: Path) -> None:
     chosen = [next(cell for cell in cells() if cell.name == name) for name in names]
     fig, axes = plt.subplots(2, len(chosen), figsize=(10, 5), layout="constrained", sharex="col")
     for (above, below), cell in zip(axes.T, chosen, strict=True):
-        fstar = 0.95 * min(best_share(_folder(), cell)[1].values())
+        fstar = 0.95 * min(best_share(evidence.CELLS, cell)[1].values())
         for name, label in (("default", "default"), ("linear 0.1", "hand-set, 10 %"), ("paper", "Algorithm 1")):
             curve: list[tuple[float, float]] = []
             row = run(cell, name, 0, fstar, curve=curve)

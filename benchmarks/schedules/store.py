@@ -31,7 +31,11 @@ def make(jobs: Iterable[Job], folder: Path, count: int = 2) -> None:
     with workers(count) as pool:
         waiting = {pool.submit(run, *job): job for job in todo}
         for done, future in enumerate(as_completed(waiting), 1):
-            cell, row = waiting[future][0], future.result()
+            try:
+                cell, row = waiting[future][0], future.result()
+            except Exception:
+                pool.shutdown(cancel_futures=True)  # or all the others would be made, and lost
+                raise
             known = rows(folder, cell) | {(row["schedule"], row["seed"]): row}
             about = {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps, "lr": cell.lr}
             write_json(folder / f"{cell.name}.json", {**about, "runs": [known[key] for key in sorted(known)]})

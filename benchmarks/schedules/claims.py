@@ -57,21 +57,21 @@ def claims(found: list[Verdict]) -> list[str]:
             "Muon, 124M, batch 32",
             _forms(),
             "runs of 200 steps by Muon and Lion",
-            "see the numbers",
+            "with cosine and linear decays; level under wsd and wso",
         ),
         (
             "Lion diverges under a warm-up that is too short; the adaptive one avoids it",
             "Lion, batch 32",
             _lion(found),
             "all Lion cells",
-            "milder here",
+            "nothing diverges here",
         ),
         (
             "At the larger batch the length of warm-up matters less",
             "batch 32 against 256",
             _batch(found),
             "LLaMA and Swin of 200 steps",
-            "see the numbers",
+            "no, at this scale",
         ),
         (
             "The same at both sizes",
@@ -85,7 +85,7 @@ def claims(found: list[Verdict]) -> list[str]:
             "Swin-B, ImageNet, Muon",
             _task(found, ("swin", "swin-x8", "vit")),
             "Swin and ViT on 8×8 digits",
-            "yes, for our rule; wide errors",
+            "within wide errors",
         ),
         (
             "div = 100",

@@ -14,7 +14,7 @@ from verdict import DEFAULT, TOLERANCE, Verdict, compared, judge, loss_of
 
 __all__ = [
     "CELLS", "batch_spread", "by_kind", "headline", "hours", "judged", "more_shares", "peers", "percent", "regrets",
-    "share_name", "significant", "sweep_cost",
+    "share_name", "significant",
 ]  # fmt: skip
 
 CELLS = RESULTS / "cells"
@@ -108,8 +108,8 @@ def significant(found: list[Verdict]) -> dict[str, float]:
         "worse": sum(v.difference > 0 for v in certain),
         "much_worse": sum(v.difference > TOLERANCE for v in certain),
         "below": below,
-        "sign": binomtest(below, sum(x != 0 for x in means)).pvalue,
-        "wilcoxon": wilcoxon(means).pvalue,
+        "sign": float(binomtest(below, sum(x != 0 for x in means)).pvalue),
+        "wilcoxon": float(wilcoxon(means).pvalue),
     }
 
 
@@ -137,17 +137,6 @@ def more_shares(found: list[Verdict]) -> tuple[int, dict[str, float]]:
     table |= {share: statistics.fmean(values) for share, values in extra.items() if values}
     named = {share_name(share): table[share] for share in sorted(table)}
     return len(some), named | ({"default": statistics.fmean(v.regret["default"] for v in some)} if some else {})
-
-
-def sweep_cost(found: list[Verdict]) -> tuple[float, float]:
-    """Time of the sweep that chose the best of six on two seeds over that of one default run: mean; and of one seed."""
-    ratios = []
-    for v in found:
-        known = rows(CELLS, v.cell)
-        sweep = sum(known[name, seed]["seconds"] for name in HAND_SET.values() for seed in SELECTION_SEEDS)
-        one = statistics.fmean(known[DEFAULT, seed]["seconds"] for seed in SELECTION_SEEDS)
-        ratios.append(sweep / one)
-    return statistics.median(ratios), statistics.median(ratios) / len(SELECTION_SEEDS)
 
 
 def peers(found: list[Verdict]) -> list[str]:

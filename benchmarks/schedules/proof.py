@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 
 import evidence
-from cells import HAND_SET
+from cells import HAND_SET, SELECTION_SEEDS
 from claims import claims
 from evidence import percent
 from run import OPTIMIZERS
@@ -62,7 +62,6 @@ def _headline(found: list[Verdict]) -> str:
 
 def _page(found: list[Verdict], untaught: list[Verdict]) -> str:
     facts, regret = evidence.headline(found), evidence.regrets(found)
-    sweep, sweep_one = evidence.sweep_cost(found)
     more_cells, more = evidence.more_shares(found)
     fresh = [v for v in found if v.cell.task.split("-")[0] in ("llama", "swin")]
     return _PAGE.read_text().format(
@@ -72,8 +71,8 @@ def _page(found: list[Verdict], untaught: list[Verdict]) -> str:
         names=", ".join(f"`{v.cell.name}`" for v in untaught),
         hours=evidence.hours([*found, *untaught]),
         by_kind="\n".join(evidence.by_kind(found)),
-        sweep=sweep,
-        sweep_one=sweep_one,
+        sweep=len(HAND_SET) * len(SELECTION_SEEDS),
+        lengths=len(HAND_SET),
         regrets=_row(regret),
         more_cells=more_cells,
         more=_row(more),
@@ -121,7 +120,7 @@ def _draw(found: list[Verdict], path: Path) -> None:
     for name, colour in colours.items():
         right.plot([], [], "o", color=colour, label=name)
     right.plot([], [], "x", color="grey", label="standard error > 0.5 %")
-    right.legend(loc="upper left", fontsize=8)
+    right.legend(loc="lower right", fontsize=8)
     right.set_title("below zero the default is better (± 2 standard errors)", fontsize=9)
     fig.savefig(path, dpi=130)
     plt.close(fig)

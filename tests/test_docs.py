@@ -160,14 +160,16 @@ def test_the_demos_table_is_that_of_the_stored_results(page: str) -> None:
 
 
 def test_the_evidence_is_that_of_the_stored_results() -> None:
-    code = "import json, sys, proof; json.dump(proof.texts(), sys.stdout)"
+    code = "import json, sys, evidence, page, proof"
+    code += "; json.dump([*proof.texts(), page.text(evidence.judged())], sys.stdout)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
         env=os.environ | {"PYTHONPATH": str(ROOT / "benchmarks" / "schedules"), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    page, headline = json.loads(done.stdout)
-    assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == page
+    evidence, headline, cell_by_cell = json.loads(done.stdout)
+    assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == evidence
+    assert (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8") == cell_by_cell
     assert headline in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

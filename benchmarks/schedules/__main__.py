@@ -85,7 +85,7 @@ def compare() -> None:
 
 
 def more() -> None:
-    unsure = [cell for cell in cells() if not judge(CELLS, cell).counted]
+    unsure = [cell for cell in cells() if (v := judge(CELLS, cell)).learnt and not v.counted]
     for seed in MORE_SEEDS:
         make([job for c in unsure for job in (_best(c, seed, CELLS), (c, DEFAULT, seed, None))], CELLS)
 

@@ -3,7 +3,7 @@
 import statistics
 
 from cells import HAND_SET, RESULTS, SELECTION_SEEDS
-from evidence import CELLS, percent, share_name
+from evidence import CELLS, batch_pairs, percent, share_name
 from run import Cell
 from store import rows
 from studies import FORMS, STUDY_SEEDS, TARGETS, adaptive_of, cheap, form_cells, form_difference
@@ -173,18 +173,12 @@ def _lion(found: list[Verdict]) -> str:
 
 
 def _batch(found: list[Verdict]) -> str:
-    by_cell = {(v.cell.task, v.cell.optimizer): max(v.regret[share] for share in HAND_SET) for v in found
-               if v.cell.steps == 200}  # fmt: skip
-    pairs = [
-        (spread, by_cell[f"{task}-x8", optimizer])
-        for (task, optimizer), spread in by_cell.items()
-        if (f"{task}-x8", optimizer) in by_cell
-    ]
-    small, large = (100 * statistics.median(column) for column in zip(*pairs, strict=True))
-    less = sum(b < a for a, b in pairs)
+    spreads = [(small, big) for _, _, small, big in batch_pairs(found)]
+    small, large = (100 * statistics.median(column) for column in zip(*spreads, strict=True))
+    less = sum(b < a for a, b in spreads)
     return (
         f"From the best length to the worst: {small:.1f} % with the small batch, {large:.1f} % with the large (medians "
-        f"of {len(pairs)} pairs; less in {less} of them)"
+        f"of {len(spreads)} pairs; less in {less} of them)"
     )
 
 

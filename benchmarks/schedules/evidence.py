@@ -13,13 +13,13 @@ from store import rows
 from verdict import DEFAULT, TOLERANCE, Verdict, compared, judge, loss_of
 
 __all__ = [
-    "CELLS", "batch_spread", "by_kind", "headline", "hours", "judged", "more_shares", "peers", "percent", "regrets",
-    "share_name", "significant",
+    "CELLS", "batch_pairs", "batch_spread", "by_kind", "headline", "hours", "judged", "more_shares", "peers", "percent",
+    "regrets", "share_name", "significant",
 ]  # fmt: skip
 
 CELLS = RESULTS / "cells"
 _FALSE_DISCOVERIES = 0.05
-_DIVERGED = 2.0  # a diverged run's loss over the default's, lest one decide a mean
+_DIVERGED = 2.0  # a diverged run's loss over the other's, lest one decide a mean
 _EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
 
 
@@ -182,19 +182,31 @@ def _against(folder: Path, c: Cell, name: str, ours: Cell) -> tuple[float, float
     theirs, default = rows(folder, c), rows(CELLS, ours)
     ratios = []
     for seed in TEST_SEEDS:
-        base = loss_of(default[DEFAULT, seed])
-        ratios.append(min(loss_of(theirs[name, seed]) / base, _DIVERGED) - 1 if math.isfinite(base) else 0.0)
+        loss, base = loss_of(theirs[name, seed]), loss_of(default[DEFAULT, seed])
+        # Where the default alone diverged, its loss counts as so many times the other's; where both did, as level.
+        ratio = min(loss / base, _DIVERGED) if math.isfinite(base) else 1 / _DIVERGED if math.isfinite(loss) else 1.0
+        ratios.append(ratio - 1)
     return statistics.fmean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
 
 
+def batch_pairs(found: list[Verdict]) -> list[tuple[str, str, float, float]]:
+    """Task, optimizer, and how much the worst length loses: with a small batch, with one eight times as large."""
+    worst = {
+        (v.cell.task, v.cell.optimizer): max(v.regret[share] for share in HAND_SET)
+        for v in found
+        if v.cell.steps == 200
+    }
+    return [
+        (small, optimizer, worst[small, optimizer], worst[big, optimizer])
+        for big, small in _EIGHTFOLD.items()
+        for task, optimizer in worst
+        if task == small and (big, optimizer) in worst
+    ]
+
+
 def batch_spread(found: list[Verdict]) -> list[str]:
-    """Lines of a table: how much the length matters with a small batch and with one eight times as large."""
-    by_cell = {(v.cell.task, v.cell.optimizer): v for v in found if v.cell.steps == 200}
+    """Lines of a table of `batch_pairs`."""
     lines = ["| | optimizer | small batch | eight times as large |", "|---|---|---|---|"]
-    for big, small in _EIGHTFOLD.items():
-        for optimizer in ("muon", "lion", "signsgd", "normsgd", "adamw"):
-            pair = [by_cell.get((task, optimizer)) for task in (small, big)]
-            if all(pair):
-                spread = [f"{100 * max(v.regret[share] for share in HAND_SET):.1f} %" for v in pair if v]
-                lines.append(f"| {small} | {optimizer} | {spread[0]} | {spread[1]} |")
+    for task, optimizer, small, big in batch_pairs(found):
+        lines.append(f"| {task} | {optimizer} | {100 * small:.1f} % | {100 * big:.1f} % |")
     return lines

@@ -11,7 +11,7 @@ from studies import sections
 from tasks import TASKS
 from verdict import TOLERANCE, Verdict, best_share
 
-__all__ = ["write"]
+__all__ = ["text", "write"]
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -23,10 +23,11 @@ def write() -> None:
     verdicts = evidence.judged()
     _draw(verdicts, DOCS / "figures" / "schedules.png")
     _draw_runs(DOCS / "figures" / "warming-up.png")
-    (DOCS / "schedules.md").write_text(_page(verdicts))
+    (DOCS / "schedules.md").write_text(text(verdicts))
 
 
-def _page(verdicts: list[Verdict]) -> str:
+def text(verdicts: list[Verdict]) -> str:
+    """The page."""
     taught = [v for v in verdicts if v.learnt]
     facts = evidence.headline(taught)
     introduction = _INTRODUCTION.read_text().format(

@@ -7,7 +7,6 @@ launch serves all its tensors.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -46,9 +45,10 @@ def move_(
         owned: the directions are nobody else's, neither gradients nor momenta, and may be overwritten.
     """
     way = _way(geometry)
-    if way is _move_sign and owned:
-        way = _move_owned_sign
-    way(geometry, xs, directions, lr, keep)
+    if way is _move_sign:
+        _move_sign(geometry, xs, directions, lr, keep, owned=owned)
+    else:
+        way(geometry, xs, directions, lr, keep)
 
 
 def _way(geometry: Geometry) -> Callable[..., None]:
@@ -72,7 +72,7 @@ def move_reference(
 
 
 def _move_sign(
-    geometry: Sign,
+    geometry: Geometry,
     xs: Sequence[Tensor],
     directions: Directions,
     lr: Rate,
@@ -89,9 +89,6 @@ def _move_sign(
             signs = list(torch._foreach_sign(signs))
         add_([xs[i] for i in part], signs, lr * -radius, keep)
         del signs  # before the next part's are made
-
-
-_move_owned_sign = partial(_move_sign, owned=True)
 
 
 def _move_frobenius(

@@ -6,8 +6,8 @@ Three methods, all on stacks of matrices of shape (…, m, n):
 - ``"newton-schulz"``: Jordan's odd quintic, five times, on G/‖G‖_F. Singular values of that above 0.002 land in
   [0.65, 1.25]; smaller ones stay smaller.
 - ``"polar-express"``: a different, optimal quintic in each iteration, on G divided by (Σσ⁸)^⅛, a sharper bound of the
-  largest singular value. With 4 of them, singular values above 0.003 land in [0.79, 1.21]; with 5, those above 0.001 in
-  [0.87, 1.13].
+  largest singular value. With 4 of them, singular values above 0.003 land in [0.78, 1.22]; with 5, those above 0.001 in
+  [0.86, 1.14].
 
 The two iterative ones need only products of matrices and run in bfloat16 where the hardware multiplies that
 (`working_dtype`). `coefficients` has the quintics and their bands, `iterate` the order of the products.

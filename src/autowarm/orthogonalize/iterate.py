@@ -78,16 +78,16 @@ def iterate(held: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[
             else:
                 W = torch.baddbmm(R, R, R, beta=b, alpha=c)
             if left:
-                R = _next_gram(R, W, a)
-            else:
-                del R
-            if Q is not None:
-                Q = torch.baddbmm(Q, Q, W, beta=a)
-            elif left:
-                Q = W
-                Q.diagonal(dim1=-2, dim2=-1).add_(a)
+                W.diagonal(dim1=-2, dim2=-1).add_(a)  # now Z, of which Q and the next Gram matrix are products
+                R = torch.bmm(torch.bmm(R, W), W)
+                Q = W if Q is None else torch.bmm(Q, W)
                 if scale is not None:
                     Q.mul_(scale)
+                continue
+            del R
+            if Q is not None:
+                # Written out, aQ is not rounded to the diagonal of W, which the result would show.
+                Q = torch.baddbmm(Q, Q, W, beta=a)
             else:
                 if scale is not None:
                     X.mul_(scale)
@@ -119,12 +119,6 @@ def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor
     linear = R.mul(b) if keep else R.mul_(b)
     W = torch.addcmul(linear, W, factor, value=c, out=W)
     return R, W, factor.sqrt()
-
-
-def _next_gram(R: Tensor, W: Tensor, a: float) -> Tensor:
-    """R(aI + W)²."""
-    half = torch.baddbmm(R, R, W, beta=a)
-    return torch.baddbmm(half, half, W, beta=a)
 
 
 def iterate_reference(X: Tensor, schedule: Sequence[Quintic], *, tighten: bool) -> Tensor:

@@ -1,6 +1,9 @@
 """Which tensors' matrices are orthogonalised in one stack: at small widths, that is Muon's speed."""
 
+import math
+import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -8,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..geometry import Spectral
-from ..orthogonalize import NARROW
+from ..orthogonalize import NARROW, working_dtype
 
 __all__ = ["Batch", "batches_of"]
 
@@ -16,6 +19,14 @@ __all__ = ["Batch", "batches_of"]
 # are padded with rows of zeros, which leave the polar factor as it is, as long as that makes the stack no larger than
 # this many times what lies in it.
 _PADDING = 1.25
+
+# On a processor a stack's iterations should not leave the cache, which a megabyte and its products fill. A few matrices
+# stay together all the same, lest products be too small to keep all threads at work.
+_STACK_BYTES = {"cpu": 1 << 20}
+_FEW = 4
+
+
+Shapes = tuple[tuple[torch.Size, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,7 @@ class Batch:
 
     device: torch.device
     size: tuple[int, int]
-    by_shape: tuple[tuple[torch.Size, tuple[int, ...]], ...]
+    by_shape: Shapes
     matrices: tuple[tuple[int, int], ...]
 
     @cached_property
@@ -92,11 +103,30 @@ def batches_of(geometry: Spectral, tensors: tuple[tuple[torch.device, torch.Size
             filled[stack] += elements
         together[stack].append(shape)
     return tuple(
-        Batch(
-            device,
-            size,
-            tuple((shape, tuple(alike[device, shape])) for shape in shapes),
-            tuple(geometry.matrix_shape(shape) for shape in shapes),
-        )
+        Batch(device, size, part, tuple(geometry.matrix_shape(shape) for shape, _ in part))
         for (device, size), shapes in together.items()
+        for part in _cut({shape: alike[device, shape] for shape in shapes}, _most(geometry, device, size), geometry)
     )
+
+
+def _most(geometry: Spectral, device: torch.device, size: tuple[int, int]) -> int:
+    """How many matrices may make one stack."""
+    if device.type not in _STACK_BYTES:
+        return sys.maxsize
+    element = torch.finfo(geometry.dtype or working_dtype(device)).bits // 8
+    return max(_FEW, _STACK_BYTES[device.type] // max(1, math.prod(size) * element))
+
+
+def _cut(by_shape: dict[torch.Size, list[int]], most: int, geometry: Spectral) -> Iterator[Shapes]:
+    """Cut the tensors into parts of equal numbers of matrices, each where it starts."""
+    count = {shape: max(1, shape.numel() // max(1, math.prod(geometry.matrix_shape(shape)))) for shape in by_shape}
+    total = sum(count[shape] * len(places) for shape, places in by_shape.items())
+    fair = math.ceil(total / math.ceil(total / most))
+    parts: dict[int, dict[torch.Size, list[int]]] = defaultdict(lambda: defaultdict(list))
+    before = 0
+    for shape, places in by_shape.items():
+        for i in places:
+            parts[before // fair][shape].append(i)
+            before += count[shape]
+    for part in parts.values():
+        yield tuple((shape, tuple(places)) for shape, places in part.items())

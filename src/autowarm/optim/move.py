@@ -21,7 +21,7 @@ __all__ = ["Directions", "Rate", "add_", "move_", "move_reference"]
 Directions = Callable[[Sequence[int]], list[Tensor]]
 Rate = float | Tensor
 
-_PART_BYTES = {"cpu": 2 << 20}
+_PART_BYTES = {"cpu": 1 << 20}
 _PART_BYTES_ELSEWHERE = 256 << 20
 
 

@@ -25,9 +25,9 @@ JORDAN: Quintic = (3.4445, -4.7750, 2.0315)
 # leaves a band of about 1 ± 0.2 or better. Asking for less of a floor would widen the band for all the others.
 POLAR_EXPRESS_FLOOR = {1: 0.2, 2: 0.05, 3: 0.014, 4: 3e-3, 5: 1e-3, 6: 2e-4, 7: 5e-5, 8: 1e-5}
 
-# Room for rounding: a quintic expects singular values to exceed their bound by this much, because beyond its interval it
-# takes off. Where in bfloat16 two iterations run on the Gram matrix (`iterate.plan`), they leave more: spectra that fall
-# as 1/√i were 3 % above their bound after the second, and with room for 1 % five times it after the fourth.
+# Room for rounding: a quintic expects singular values to exceed their bound by this much, because beyond its interval
+# it takes off. Where in bfloat16 two iterations run on the Gram matrix (`iterate.plan`), they leave more: spectra that
+# fall as 1/√i were 3 % above their bound after the second, and with room for 1 % five times it after the fourth.
 _ROOM, _ROOM_AFTER_TWO = 1.01, 1.04
 
 

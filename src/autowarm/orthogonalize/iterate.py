@@ -111,9 +111,8 @@ def _times(X: Tensor, F: Tensor, a: float) -> Tensor:
 def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     """R scaled to a largest eigenvalue of at most 1, bR + cR², and the factor for X that does the same."""
     W = torch.bmm(R, R)
-    bound = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True).sqrt_()
     # One rounded factor multiplies both R and (twice) R²: each element is rounded, but the polynomial keeps its shape.
-    factor = bound.clamp_(min=1e-12).reciprocal_()
+    factor = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True).clamp_(min=1e-24).rsqrt_()
     R.mul_(factor)
     W.mul_(factor)
     linear = R.mul(b) if keep else R.mul_(b)

@@ -29,6 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import autowarm
 
+_PATIENCE = 20.0  # seconds for a first step, with whatever is compiled in it
+
 Contenders = dict[str, Callable[[list[Tensor]], Optimizer]]
 
 
@@ -225,9 +227,12 @@ def run(name: str, rounds: int, kind: str, device: torch.device) -> dict[str, An
         restore = _restorer(params)
         try:
             optimizer = make(params)
+            start = time.perf_counter()
             for _ in range(3):
                 optimizer.step()
                 restore()
+                if (took := time.perf_counter() - start) > _PATIENCE:
+                    raise TimeoutError(f"a step takes {took:.0f} s, too long to wait for")
         except Exception as error:
             result["contenders"][label] = {"missing": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
             continue

@@ -53,6 +53,14 @@ def test_lmo_is_on_the_unit_sphere_and_attains_the_dual_norm(geometry: Geometry,
 
 
 @cases
+def test_no_magnitude_of_a_gradient_takes_a_step_off_the_ball(geometry: Geometry, shape: tuple[int, ...]) -> None:
+    for exponent in range(-46, 19):
+        g = (draw(shape) * 10.0**exponent).float()
+        for q in (geometry.lmo(g), *geometry.lmo_each([g])):
+            assert geometry.norm(q).item() < 1.001, exponent
+
+
+@cases
 def test_no_step_of_unit_norm_does_better(geometry: Geometry, shape: tuple[int, ...]) -> None:
     g = draw(shape)
     for seed in range(1, 30):

@@ -138,6 +138,22 @@ def test_padding_with_zeros_changes_nothing(method, shape):
     assert not out[:, shape[1] :].any()
 
 
+@pytest.mark.parametrize("method", ITERATIVE)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [(16, 16), (80, 200)])
+def test_no_magnitude_takes_off_and_ordinary_ones_do_not_matter(method, dtype, shape):
+    G = draw(*shape)
+    usual = orthogonalize(G, method=method, dtype=torch.float64).norm()
+    # Half precision has fewer magnitudes, but of those that it has none takes off, either.
+    known = range(-18, 15) if dtype != torch.float16 else range(-1, 1)
+    for exponent in range(-46, 38):
+        out = orthogonalize((G * 10.0**exponent).float(), method=method, dtype=dtype)
+        if dtype != torch.float16 or exponent < 3:
+            assert out.norm() < 1.25 * min(shape) ** 0.5, exponent
+        if exponent in known:
+            assert out.norm() > 0.9 * usual, exponent
+
+
 def test_rank_deficient_matrices_keep_their_null_space():
     G = draw(16, 3) @ draw(3, 40, seed=1)
     out = orthogonalize(G, dtype=torch.float64)

@@ -30,7 +30,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from .orthogonalize import METHODS, as_matrices, orthogonalize, orthogonalize_each
+from .orthogonalize import METHODS, as_matrices, least_norm, orthogonalize, orthogonalize_each
 from .singular import nuclear_norm, spectral_norm
 
 __all__ = [
@@ -318,8 +318,7 @@ class Columns(Rows):
 
 
 def _unit(g: Tensor, norm: Tensor) -> Tensor:
-    # Where the norm is zero so is g: dividing by one keeps it zero, without a branch on the device.
-    return g / torch.where(norm > 0, norm, torch.ones_like(norm))
+    return g / norm.clamp(min=least_norm(norm.dtype))
 
 
 _BY_NAME: Mapping[str, type[Geometry]] = {

@@ -51,6 +51,33 @@ def test_muon_is_torchs_muon(radius: str, nesterov: bool) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ps: Muon(ps, lr=0.1, momentum=0.8, radius=1.0),
+        lambda ps: Muon(ps, lr=0.1, momentum=0.8, radius=1.0, method="newton-schulz"),
+        lambda ps: NormSGD(ps, lr=0.1, momentum=0.8),
+        lambda ps: LMO(ps, lr=0.1, momentum=0.8, geometry="rows"),
+    ],
+    ids=["muon", "newton-schulz", "normsgd", "rows"],
+)
+def test_a_layer_that_gets_no_gradients_any_more_comes_to_rest(make: Callable) -> None:
+    """An idle expert's: its momentum decays through every magnitude, where squares of it underflow, too."""
+    torch.manual_seed(0)
+    shapes = [(12, 30), (80, 80), (70, 200)]
+    params = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    opt = make(params)
+    for step in range(500):  # 0.8^500 is 1e-48
+        before = [p.detach().clone() for p in params]
+        for p in params:
+            p.grad = torch.randn_like(p) if step < 3 else torch.zeros_like(p)
+        opt.step()
+        for p, was in zip(params, before, strict=True):
+            assert (p - was).norm() <= 0.1 * 1.3 * min(p.shape) ** 0.5 + 1e-3, step
+    for p, was in zip(params, before, strict=True):
+        assert torch.equal(p, was)
+
+
 def test_lion_is_lion_pytorchs() -> None:
     lion_pytorch = pytest.importorskip("lion_pytorch")
     options = {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.99)}

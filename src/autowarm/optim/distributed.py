@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..geometry import Frobenius, Geometry, Sign, Spectral
-from ..orthogonalize import orthogonalize_each, working_dtype
+from ..orthogonalize import least_norm, orthogonalize_each, working_dtype
 from .move import Directions, Rate, add_, move_
 
 __all__ = ["local", "move_shared_", "needs_sharing"]
@@ -121,7 +121,7 @@ def _normalised(gs: Sequence[Tensor], axes: Sequence[Any]) -> list[Tensor]:
     squares = torch.stack(torch._foreach_norm(list(gs))).square_()
     for ranks in axes:
         dist.all_reduce(squares, group=ranks)
-    norms = squares.sqrt_().clamp_min_(torch.finfo(squares.dtype).tiny)
+    norms = squares.sqrt_().clamp_min_(least_norm(squares.dtype))
     return [g / norm for g, norm in zip(gs, norms, strict=True)]
 
 

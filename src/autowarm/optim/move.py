@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..geometry import Frobenius, Geometry, Sign, Spectral
-from ..orthogonalize import orthogonalize_, working_dtype
+from ..orthogonalize import least_norm, orthogonalize_, working_dtype
 from .batches import batches_of
 
 __all__ = ["Directions", "Rate", "add_", "move_", "move_reference"]
@@ -97,8 +97,7 @@ def _move_frobenius(
     for part in _parts(xs, range(len(xs))):
         some, gs = [xs[i] for i in part], directions(part)
         norms = list(torch._foreach_norm(gs))
-        # Where the norm is zero so is the direction: dividing by anything positive keeps it zero.
-        torch._foreach_clamp_min_(norms, torch.finfo(norms[0].dtype).tiny)
+        torch._foreach_clamp_min_(norms, least_norm(norms[0].dtype))
         scales = [-geometry.radius_of(x.shape) for x in some]
         if isinstance(lr, Tensor):
             torch._foreach_div_(norms, lr)

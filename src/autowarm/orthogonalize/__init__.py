@@ -21,12 +21,13 @@ from torch import Tensor
 
 from .coefficients import JORDAN, Quintic, polar_express
 from .iterate import frobenius_scaled_, iterate, iterate_reference, plan
-from .precision import working_dtype
+from .precision import least_norm, working_dtype
 
 __all__ = [
     "METHODS",
     "NARROW",
     "as_matrices",
+    "least_norm",
     "orthogonalize",
     "orthogonalize_",
     "orthogonalize_each",
@@ -77,7 +78,9 @@ def orthogonalize(
         dtype: what an iterative method computes in; by default `working_dtype` of G's device.
 
     Returns:
-        A tensor of G's shape and dtype. A zero matrix stays zero; directions in which G is zero stay zero.
+        A tensor of G's shape and dtype. A zero matrix stays zero; directions in which G is zero stay zero. Of a G whose
+        norm is below 1e-19 (in double precision 1e-154) the iterative methods return less than the factor, down to
+        zero, and of one whose norm overflows, from 1e19, zero.
 
     Raises:
         ValueError: fewer than two dimensions, an unknown method, or ``steps < 1``.
@@ -151,7 +154,7 @@ def orthogonalize_reference(G: Tensor, *, method: str = "polar-express", steps: 
         return U @ torch.diag((_rounding(G, S) < S).to(G.dtype)) @ Vh
     if G.shape[0] > G.shape[1]:
         return orthogonalize_reference(G.T, method=method, steps=steps).T
-    X = G / torch.linalg.matrix_norm(G).clamp(min=torch.finfo(G.dtype).tiny)
+    X = G / torch.linalg.matrix_norm(G).clamp(min=least_norm(G.dtype))
     return iterate_reference(X, _schedule(method, steps), tighten=method == "polar-express")
 
 

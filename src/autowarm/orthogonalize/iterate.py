@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .coefficients import Quintic
+from .precision import least_norm
 
 __all__ = ["frobenius_scaled_", "iterate", "iterate_reference", "plan"]
 
@@ -46,7 +47,7 @@ def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
 def frobenius_scaled_(X: Tensor) -> Tensor:
     """Divide each matrix of the stack by its Frobenius norm, in place; a zero one stays zero."""
     norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-    return X.div_(norm.clamp_(min=torch.finfo(X.dtype).tiny))
+    return X.div_(norm.clamp_(min=least_norm(X.dtype)))
 
 
 def iterate(held: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> Tensor:
@@ -112,7 +113,8 @@ def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor
     """R scaled to a largest eigenvalue of at most 1, bR + cR², and the factor for X that does the same."""
     W = torch.bmm(R, R)
     # One rounded factor multiplies both R and (twice) R²: each element is rounded, but the polynomial keeps its shape.
-    factor = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True).clamp_(min=1e-24).rsqrt_()
+    norm = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True)
+    factor = norm.clamp_(min=least_norm(W.dtype)).rsqrt_()
     R.mul_(factor)
     W.mul_(factor)
     linear = R.mul(b) if keep else R.mul_(b)
@@ -124,7 +126,7 @@ def iterate_reference(X: Tensor, schedule: Sequence[Quintic], *, tighten: bool) 
     """What `iterate` computes, one matrix (m, n) with m ≤ n and one iteration at a time, as the formula reads."""
     if tighten:
         R = X @ X.T
-        X = X / torch.linalg.matrix_norm(R @ R).clamp(min=1e-24) ** 0.25
+        X = X / torch.linalg.matrix_norm(R @ R).clamp(min=least_norm(R.dtype)) ** 0.25
     for a, b, c in schedule:
         R = X @ X.T
         X = a * X + (b * R + c * (R @ R)) @ X

@@ -1,10 +1,10 @@
-"""Which number format matrix products are fastest in on a device."""
+"""Number formats: which one matrix products are fastest in on a device, and how small a norm one can tell from zero."""
 
 from functools import cache
 
 import torch
 
-__all__ = ["working_dtype"]
+__all__ = ["least_norm", "working_dtype"]
 
 # What PyTorch calls the instructions that multiply bfloat16, on x86 (Zen 4+, Cooper Lake+, Sapphire Rapids+) and Arm.
 _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")
@@ -37,3 +37,19 @@ def _cpu_multiplies_bf16() -> bool:
     # Before PyTorch 2.10 there is no public way to ask.
     asked = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
     return any(ask() for ask in asked if ask is not None)
+
+
+def least_norm(dtype: torch.dtype) -> float:
+    """What to divide by where a norm is less: below it the squares underflow that the norm is the root of.
+
+    It matters where gradients stay zero, as a dead layer's or an idle expert's: its momentum passes through every
+    magnitude. Divided by this, it fades; divided by its own norm, it would take off once that came out as zero.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.orthogonalize.precision import least_norm
+        >>> f"{least_norm(torch.bfloat16):.1e}", f"{least_norm(torch.float64):.1e}"
+        ('1.1e-19', '1.5e-154')
+    """
+    summed_in = torch.float64 if dtype == torch.float64 else torch.float32
+    return max(torch.finfo(dtype).tiny, torch.finfo(summed_in).tiny ** 0.5)

@@ -12,7 +12,9 @@ orthogonal its step is. Results go to a JSON file and a plot.
 
 import argparse
 import importlib
+import itertools
 import json
+import math
 import platform
 import random
 import statistics
@@ -28,7 +30,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import autowarm
+from autowarm.orthogonalize import working_dtype
 
+_AT_LEAST = 3.0  # seconds to measure for: short steps get more rounds, up to twenty times as many
 _PATIENCE = 20.0  # seconds for a first step, with whatever is compiled in it
 
 Contenders = dict[str, Callable[[list[Tensor]], Optimizer]]
@@ -249,7 +253,10 @@ def run(name: str, rounds: int, kind: str, device: torch.device) -> dict[str, An
 
     now, order = clock(kind, device), random.Random(0)
     times: dict[str, list[float]] = {label: [] for label in steps}
-    for turn in range(rounds):
+    began = time.perf_counter()
+    for turn in itertools.count():
+        if turn >= rounds and (turn >= 20 * rounds or time.perf_counter() - began > _AT_LEAST):
+            break
         # After two rounds, contenders that take five times the base line's time have shown what they take.
         limit = 5 * statistics.median(times[next(iter(steps))]) if turn >= 2 else float("inf")
         labels = [label for label in steps if turn < 2 or statistics.median(times[label]) < limit]
@@ -269,7 +276,7 @@ def run(name: str, rounds: int, kind: str, device: torch.device) -> dict[str, An
     kinds: dict[tuple[int, int], int] = {}
     for shape in shapes:
         kinds[shape] = kinds.get(shape, 0) + shape[0] * shape[1]
-    element = torch.finfo(autowarm.orthogonalize.working_dtype(device)).bits // 8
+    element = torch.finfo(working_dtype(device)).bits // 8
     result["largest_stack_bytes"] = max(kinds.values()) * element
     return result
 
@@ -300,17 +307,25 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     except ImportError:
         print("no plot: matplotlib is not installed")
         return
-    figure = Figure(figsize=(9, 1 + 1.6 * len(results)), layout="constrained")
-    for axes, result in zip(figure.subplots(len(results), 1, squeeze=False)[:, 0], results, strict=True):
+    figure = Figure(figsize=(12, 1.6 * math.ceil(len(results) / 2)), layout="constrained")
+    every = figure.subplots(math.ceil(len(results) / 2), 2, squeeze=False).flat
+    for axes, result in itertools.zip_longest(every, results):
+        if result is None:
+            axes.set_visible(False)
+            continue
         found = {label: c for label, c in result["contenders"].items() if "ms" in c}
         colors = ["tab:blue" if label.startswith("autowarm") else "tab:gray" for label in found]
+        # Whoever takes many times as long would leave the others no room; its number says it all.
+        limit = 2 * next(iter(found.values()))["ms"]
         axes.barh(list(found), [c["ms"] for c in found.values()], color=colors)
         for row, c in enumerate(found.values()):
-            axes.annotate(f" {c['ms']:.2f} ms, {c['times_faster']:.2f}×", (c["ms"], row), va="center", fontsize=7)
+            words = f" {c['ms']:.3g} ms, {c['times_faster']:.2f}×"
+            inside = {"xy": (0.7 * limit, row), "color": "white"} if c["ms"] > limit else {"xy": (c["ms"], row)}
+            axes.annotate(words, va="center", fontsize=7, **inside)
+        axes.set_xlim(0, limit)
         axes.invert_yaxis()
         axes.set_title(result["workload"], fontsize=9)
         axes.tick_params(labelsize=7)
-        axes.margins(x=0.2)
     figure.savefig(path, dpi=120)
 
 
@@ -332,22 +347,35 @@ def main() -> None:
         parser.error("--clock cpu counts the time of waiting threads too: use it with --threads 1")
     device = torch.device(options.device)
     names = options.workloads or [name for name in WORKLOADS if name != "124m" or device.type == "cuda"]
-    results = []
-    for name in names:
-        results.append(run(name, options.rounds, options.clock, device))
-        print(table(results[-1]), end="\n\n", flush=True)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     environment = {
         "torch": torch.__version__,
         "autowarm": autowarm.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "threads": torch.get_num_threads(),
-        "working_dtype": str(autowarm.orthogonalize.working_dtype(device)),
+        "working_dtype": str(working_dtype(device)),
         "clock": options.clock,
         "rounds": options.rounds,
     }
-    options.out.write_text(json.dumps({"environment": environment, "results": results}, indent=1))
-    plot(results, options.out.with_suffix(".png"))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    results = _stored(options.out, environment)
+    for name in names:
+        results[name] = run(name, options.rounds, options.clock, device)
+        print(table(results[name]), end="\n\n", flush=True)
+        ordered = [results[name] for name in WORKLOADS if name in results]
+        options.out.write_text(json.dumps({"environment": environment, "results": ordered}, indent=1) + "\n")
+    plot(ordered, options.out.with_suffix(".png"))
+
+
+def _processor() -> str:
+    return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _stored(path: Path, environment: dict[str, Any]) -> dict[str, Any]:
+    """What was measured under the same conditions before, by workload: it stays until it is measured again."""
+    if not path.exists():
+        return {}
+    stored = json.loads(path.read_text())
+    return {result["workload"]: result for result in stored["results"]} if stored["environment"] == environment else {}
 
 
 if __name__ == "__main__":

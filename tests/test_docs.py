@@ -159,6 +159,17 @@ def test_the_demos_table_is_that_of_the_stored_results(page: str) -> None:
         assert f"| {' | '.join(cells(summary))} |" in text
 
 
+def test_the_optimizers_tables_are_those_of_the_stored_run() -> None:
+    code = "import json, sys, optimizers_page as page; print(page.tables(json.loads(page.STORED.read_text())))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "benchmarks")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    page = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    assert f"<!-- measured -->\n{done.stdout}<!-- end of measured -->" in page
+
+
 def test_the_evidence_is_that_of_the_stored_results() -> None:
     code = "import json, sys, evidence, page, proof"
     code += "; json.dump([*proof.texts(), page.text(evidence.judged())], sys.stdout)"

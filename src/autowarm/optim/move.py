@@ -98,14 +98,15 @@ def _move_frobenius(
         some, gs = [xs[i] for i in part], directions(part)
         norms = list(torch._foreach_norm(gs))
         torch._foreach_clamp_min_(norms, least_norm(norms[0].dtype))
-        scales = [-geometry.radius_of(x.shape) for x in some]
         if isinstance(lr, Tensor):
             torch._foreach_div_(norms, lr)
-        else:
-            scales = [lr * scale for scale in scales]
         if keep is not None:
             torch._foreach_mul_(some, keep)
-        torch._foreach_addcdiv_(some, gs, norms, scales)
+        rate = 1.0 if isinstance(lr, Tensor) else lr
+        if isinstance(geometry.radius, str):
+            torch._foreach_addcdiv_(some, gs, norms, [rate * -geometry.radius_of(x.shape) for x in some])
+        else:
+            torch._foreach_addcdiv_(some, gs, norms, rate * -geometry.radius)
 
 
 def _move_spectral(

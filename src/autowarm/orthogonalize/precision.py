@@ -39,6 +39,7 @@ def _cpu_multiplies_bf16() -> bool:
     return any(ask() for ask in asked if ask is not None)
 
 
+@cache
 def least_norm(dtype: torch.dtype) -> float:
     """What to divide by where a norm is less: below it the squares underflow that the norm is the root of.
 

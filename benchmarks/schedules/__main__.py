@@ -18,6 +18,7 @@ python benchmarks/schedules proof       # docs/evidence.md, and the headline of 
 python benchmarks/schedules cell NAME   # every run of one cell, made again into a folder of its own
 """
 
+import difflib
 import math
 import sys
 
@@ -37,7 +38,7 @@ from page import write
 from peers import PEER_TUNING, SCHEDULES, peer_cells, scheduled
 from proof import write_proof
 from run import Cell, run
-from store import Job, make, workers
+from store import Job, make, rows, workers
 from studies import (
     FORMS,
     ORDERS,
@@ -145,13 +146,20 @@ def orders() -> None:
 
 
 def cell(name: str) -> None:
-    (chosen,) = [c for c in cells() if c.name == name]
+    by_name = {c.name: c for c in cells()}
+    if name not in by_name:
+        near = difflib.get_close_matches(name, by_name, 3) or sorted(by_name)[:3]
+        sys.exit(f"there is no cell {name!r}; docs/schedules.md lists them, such as {', '.join(near)}")
+    chosen = by_name[name]
     folder = RESULTS / "again"
     for stage in (hand, default, best, paper):
         stage([chosen], folder)
     for where, there in (("kept", CELLS), ("made again", folder)):
         v = judge(there, chosen)
         print(f"{where}: best hand-set share {v.best:g}, difference {100 * v.difference:+.2f} ± {100 * v.stderr:.2f} %")
+    kept, again = rows(CELLS, chosen), rows(folder, chosen)
+    equal = sum(key in kept and kept[key]["val_loss"] == row["val_loss"] for key, row in again.items())
+    print(f"{equal} of {len(again)} runs are equal to the bit; the kept ones may have more seeds")
 
 
 def _best(c: Cell, seed: int, folder) -> Job:

@@ -84,8 +84,8 @@ def _ms(contender: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    _, after = rest.split(END)
     stored = json.loads(STORED.read_text(encoding="utf-8"))
     PAGE.write_text(before + BEGIN + tables(stored) + "\n" + END + after, encoding="utf-8")
 

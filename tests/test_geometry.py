@@ -60,6 +60,20 @@ def test_no_magnitude_of_a_gradient_takes_a_step_off_the_ball(geometry: Geometry
             assert geometry.norm(q).item() < 1.001, exponent
 
 
+@pytest.mark.parametrize("geometry", [Frobenius(), resolve("rows"), resolve("columns")], ids=str)
+@pytest.mark.parametrize("flushed", [False, True], ids=["denormal numbers", "flushed to zero"])
+def test_many_squares_that_underflow_do_not_either(geometry: Geometry, flushed: bool) -> None:
+    g = draw((400, 400)).float()
+    torch.set_flush_denormal(flushed)
+    try:
+        for exponent in range(-24, -14):
+            for share in (1.0, 2.0, 5.0):
+                q = geometry.lmo(g * share * 10.0**exponent)
+                assert geometry.norm(q).item() < 1.01, (exponent, share)
+    finally:
+        torch.set_flush_denormal(False)
+
+
 @cases
 def test_no_step_of_unit_norm_does_better(geometry: Geometry, shape: tuple[int, ...]) -> None:
     g = draw(shape)

@@ -276,6 +276,13 @@ def test_a_tensor_of_many_matrices_is_not_cut(monkeypatch, anew):
     assert [batch.members for batch in experts] == [(0,), (1, 2)]
 
 
+def test_a_stack_of_no_experts_steps_beside_others():
+    xs, gs = draw([(0, 70, 80), (2, 70, 80)], 0), draw([(0, 70, 80), (2, 70, 80)], 1)
+    geometry = Spectral(stacked=True, method="polar-express", dtype=torch.float64)
+    moved = stepped(move_, geometry, xs, gs, 0.1, 0.9)
+    torch.testing.assert_close(moved, stepped(move_reference, geometry, xs, gs, 0.1, 0.9))
+
+
 def test_slots_are_views_and_padding_is_zero():
     shapes = [(12, 3)] * 4 + [(8, 3)]
     (batch,) = found(Spectral(blocks=2), shapes)

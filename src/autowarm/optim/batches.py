@@ -66,7 +66,8 @@ class Batch:
 
     def slots(self, stack: Tensor) -> dict[int, Tensor]:
         """By a tensor's place, its matrices in a stack: (count, m, n), or (m, n) where every tensor is one matrix."""
-        cuts = iter(stack.unbind() if len(stack) == len(self.members) else stack.split(self._counts))
+        single = all(count == 1 for count in self._counts)
+        cuts = iter(stack.unbind() if single else stack.split(self._counts))
         found = {}
         for (_, members), (m, n) in zip(self.by_shape, self.matrices, strict=True):
             for i, cut in zip(members, cuts, strict=False):

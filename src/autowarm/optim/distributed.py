@@ -118,11 +118,13 @@ def _by_layout(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> dict[Lay
 
 def _normalised(gs: Sequence[Tensor], axes: Sequence[Any]) -> list[Tensor]:
     """g/‖g‖ for the norm over all shards, which lie along these axes of the mesh."""
-    squares = torch.stack(torch._foreach_norm(list(gs))).square_()
+    norms = torch._foreach_norm(list(gs))
+    # In half precision squares would leave its range.
+    squares = torch.stack([norm.to(torch.promote_types(norm.dtype, torch.float32)) for norm in norms]).square_()
     for ranks in axes:
         dist.all_reduce(squares, group=ranks)
-    norms = squares.sqrt_().clamp_min_(least_norm(squares.dtype))
-    return [g / norm for g, norm in zip(gs, norms, strict=True)]
+    whole = squares.sqrt_().clamp_min_(least_norm(squares.dtype))
+    return [g / norm for g, norm in zip(gs, whole, strict=True)]
 
 
 def _asked(

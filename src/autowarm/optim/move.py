@@ -97,7 +97,7 @@ def _move_frobenius(
     for part in _parts(xs, range(len(xs))):
         some, gs = [xs[i] for i in part], directions(part)
         norms = list(torch._foreach_norm(gs))
-        torch._foreach_clamp_min_(norms, least_norm(norms[0].dtype))
+        torch._foreach_clamp_min_(norms, max(map(least_norm, {norm.dtype for norm in norms})))
         if isinstance(lr, Tensor):
             torch._foreach_div_(norms, lr)
         if keep is not None:

@@ -39,18 +39,18 @@ def _cpu_multiplies_bf16() -> bool:
     return any(ask() for ask in asked if ask is not None)
 
 
-@cache
 def least_norm(dtype: torch.dtype) -> float:
-    """What to divide by where a norm is less: below it the squares underflow that the norm is the root of.
+    """What to divide by where a norm is less: below it so many squares may underflow that the norm comes out too small.
 
     It matters where gradients stay zero, as a dead layer's or an idle expert's: its momentum passes through every
-    magnitude. Divided by this, it fades; divided by its own norm, it would take off once that came out as zero.
+    magnitude. Divided by this, it fades; divided by its own norm, it would take off once that came out as zero. It is
+    √tiny times the root of the number of entries, of which 2²⁴ are allowed for.
 
     Example:
         >>> import torch
-        >>> from autowarm.orthogonalize.precision import least_norm
+        >>> from autowarm.orthogonalize import least_norm
         >>> f"{least_norm(torch.bfloat16):.1e}", f"{least_norm(torch.float64):.1e}"
-        ('1.1e-19', '1.5e-154')
+        ('4.4e-16', '6.1e-151')
     """
     summed_in = torch.float64 if dtype == torch.float64 else torch.float32
-    return max(torch.finfo(dtype).tiny, torch.finfo(summed_in).tiny ** 0.5)
+    return max(torch.finfo(dtype).tiny, torch.finfo(summed_in).tiny ** 0.5 * 2**12)

@@ -19,14 +19,14 @@ RUN = {"steps": 16, "batch_size": 4, "eval_batches": 2, "checkpoint_every": 3, "
 PHASES = {
     "data preparation": "autowarm.lab.data.text:_build",
     "calibration": "autowarm.schedule.rule:calibrate",
-    "a step": "autowarm.lab.train:_Run._update",
-    "saving a checkpoint": "autowarm.lab.checkpoint:Checkpoints.save",
-    "noting metrics": "autowarm.lab.metrics:MetricsLog.flush",
-    "evaluation": "autowarm.lab.train:_Run.evaluate",
-    "saving weights": "autowarm.lab.train:save_weights",
-    "the manifest": "autowarm.lab.sweep:write_manifest",
-    "results": "autowarm.lab.sweep:write_results",
-    "the report": "autowarm.lab.report:make",
+    "a step": "autowarm.lab.training.loop:_Run._update",
+    "saving a checkpoint": "autowarm.lab.training.checkpoint:Checkpoints.save",
+    "noting metrics": "autowarm.lab.training.metrics:MetricsLog.flush",
+    "evaluation": "autowarm.lab.training.loop:_Run.evaluate",
+    "saving weights": "autowarm.lab.training.loop:save_weights",
+    "the manifest": "autowarm.lab.execution.sweep:write_manifest",
+    "results": "autowarm.lab.execution.sweep:write_results",
+    "the report": "autowarm.lab.analysis.report:make",
 }
 
 
@@ -134,7 +134,7 @@ class Bed:
         from autowarm.lab import sweep
         from autowarm.lab.cli import main
         from autowarm.lab.data import prepare
-        from autowarm.lab.pool import perform
+        from autowarm.lab.execution.pool import perform
 
         def here(jobs: Any, *_: Any) -> dict[str, str]:
             for job in jobs:

@@ -13,7 +13,7 @@ import torch
 
 from autowarm import Lion, Muon, NormSGD
 from autowarm.lab.config import ModelConfig
-from autowarm.lab.models import llama, token_loss
+from autowarm.lab.tasks.models import llama, token_loss
 from autowarm.smoothness import Probe
 
 OPTIMIZERS = {"lion": (Lion, 1e-3), "muon": (Muon, 3e-3), "normsgd": (NormSGD, 3e-2)}

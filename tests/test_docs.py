@@ -16,8 +16,8 @@ import pytest
 from nbclient import NotebookClient
 
 from autowarm.lab import cli
-from autowarm.lab.report import cells
-from autowarm.lab.results import summarise
+from autowarm.lab.analysis.report import cells
+from autowarm.lab.analysis.results import summarise
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -117,7 +117,7 @@ def test_a_command_on_a_page_is_understood(
         status = getattr(stopped, "code", 0)
     assert status in (0, None), capsys.readouterr().err
     if words[1] == "figure" and words[2] != "all" and not words[2].startswith("-"):
-        from autowarm.lab.experiments import known
+        from autowarm.lab.paper.experiments import known
 
         known(words[2])
 

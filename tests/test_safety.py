@@ -15,12 +15,12 @@ import torch
 import autowarm
 from autowarm import AdaptiveWarmup
 from autowarm.lab import report
-from autowarm.lab.arguments import UsageError, parse
+from autowarm.lab.config.arguments import UsageError, parse
 from autowarm.lab.cli import main
 from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig, RunConfig, read_yaml
-from autowarm.lab.grid import SweepConfig
-from autowarm.lab.results import document, summarise
-from autowarm.lab.train import train
+from autowarm.lab.config.grid import SweepConfig
+from autowarm.lab.analysis.results import document, summarise
+from autowarm.lab.training.loop import train
 
 SOURCE = Path(autowarm.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))

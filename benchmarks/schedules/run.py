@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.lab.config import ScheduleConfig
-from autowarm.lab.optimizers import hand_set
-from autowarm.lab.peers import evaluating, make_greedy
+from autowarm.lab.training.optimizers import hand_set
+from autowarm.lab.training.peers import evaluating, make_greedy
 
 __all__ = ["OPTIMIZERS", "Cell", "run"]
 

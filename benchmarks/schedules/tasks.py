@@ -100,7 +100,7 @@ class Transformer(nn.Module):
 
 @cache
 def _corpus(vocab: int) -> Any:
-    from autowarm.lab.config import DataConfig
+    from autowarm.lab.config.runs import DataConfig
     from autowarm.lab.data import prepare
 
     return prepare(DataConfig(), vocab)
@@ -115,8 +115,8 @@ class Llama(nn.Module):
     """Tokens in, logits out."""
 
     def __init__(self, vocab: int, width: int, depth: int, length: int) -> None:
-        from autowarm.lab.config import ModelConfig
-        from autowarm.lab.models import llama
+        from autowarm.lab.config.runs import ModelConfig
+        from autowarm.lab.tasks.models import llama
 
         super().__init__()
         shape = ModelConfig(
@@ -208,8 +208,8 @@ def _vit() -> nn.Module:
 
 
 def _swin() -> nn.Module:
-    from autowarm.lab.config import ModelConfig
-    from autowarm.lab.models import classifier
+    from autowarm.lab.config.runs import ModelConfig
+    from autowarm.lab.tasks.models import classifier
 
     shape = ModelConfig(name="swin", layers=2, width=16, heads=2)
     return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, _seed(), 10, (1, 8, 8)))

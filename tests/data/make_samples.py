@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from autowarm import AdaptiveWarmup, Lion, Muon
-from autowarm.lab.checkpoint import SCHEMA, Checkpoints
-from autowarm.lab.parallel import Ranks
+from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
+from autowarm.lab.training.parallel import Ranks
 from autowarm.schedule.adaptive import _STATE_VERSION
 
 STEPS, AT = 40, 12

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm.lab import calibrate as module
-from autowarm.lab.calibrate import CalibrateConfig, calibration, present
+from autowarm.lab.calibration.calibrate import CalibrateConfig, calibration, present
 from autowarm.lab.cli import main
 from autowarm.lab.config import LabError, ModelConfig
-from autowarm.lab.models import llama
-from autowarm.lab.shapes import on_meta
+from autowarm.lab.tasks.models import llama
+from autowarm.lab.calibration.shapes import on_meta
 
 FUSED = "50304x768, 12*2304x768, 12*768x768, 24*2048x768, 12*768x2048"
 SPLIT = "50304x768, 48*768x768, 24*2048x768, 12*768x2048"

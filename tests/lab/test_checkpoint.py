@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from autowarm import Muon
-from autowarm.lab.checkpoint import Checkpoints
-from autowarm.lab.parallel import Ranks
+from autowarm.lab.training.checkpoint import Checkpoints
+from autowarm.lab.training.parallel import Ranks
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

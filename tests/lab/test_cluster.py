@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autowarm.lab.cluster import run_jobs
+from autowarm.lab.execution.cluster import run_jobs
 from autowarm.lab.config import LabError
-from autowarm.lab.display import Display
-from autowarm.lab.pool import Job
+from autowarm.lab.execution.display import Display
+from autowarm.lab.execution.pool import Job
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'autowarm[ray]'")
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from autowarm.lab.checkpoint import SCHEMA, Checkpoints
+from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from autowarm.lab.cli import main
 from autowarm.lab.config import LabError
 from autowarm.lab.data.shards import read_manifest
-from autowarm.lab.results import SCHEMA as RESULTS_SCHEMA
-from autowarm.lab.results import read_results, summarise
+from autowarm.lab.analysis.results import SCHEMA as RESULTS_SCHEMA
+from autowarm.lab.analysis.results import read_results, summarise
 from autowarm.schedule.adaptive import _STATE_VERSION
 
 from .test_checkpoint import ALONE

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.arguments import UsageError, parse
-from autowarm.lab.calibrate import CalibrateConfig
+from autowarm.lab.config.arguments import UsageError, parse
+from autowarm.lab.calibration.calibrate import CalibrateConfig
 from autowarm.lab.cli import main
 from autowarm.lab.config import (
     PRESETS,

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from autowarm.lab.checkpoint import Checkpoints
+from autowarm.lab.training.checkpoint import Checkpoints
 from autowarm.lab.cli import main
 from autowarm.lab.config import CompareConfig, DataConfig, LabError, RunConfig
 from autowarm.lab.data.shards import check, read_shards
 from autowarm.lab.data.tokenise import ShardsConfig, documents, make_shards
-from autowarm.lab.display import Display
+from autowarm.lab.execution.display import Display
 from autowarm.lab.files import within
-from autowarm.lab.sweep import compare
-from autowarm.lab.train import read_metrics, train
+from autowarm.lab.execution.sweep import compare
+from autowarm.lab.training.loop import read_metrics, train
 
 from .test_checkpoint import ALONE, trained
 from .test_train import crash_at, numbers
@@ -208,7 +208,7 @@ def test_a_comparison_does_not_count_a_damaged_result(run: RunConfig, tmp_path: 
         rates={"muon": [0.01]}, schedules=["linear"], warmups=[1], seeds=[0], out=str(tmp_path), workers=1,
     )  # fmt: skip
     (planned,) = config.runs()
-    from autowarm.lab.sweep import _id
+    from autowarm.lab.execution.sweep import _id
 
     folder = tmp_path / "runs" / f"{planned.label}-{_id(planned)}"
     train(planned, folder)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.checkpoint import Checkpoints
+from autowarm.lab.training.checkpoint import Checkpoints
 from autowarm.lab.cli import main
 from autowarm.lab.config import LabError
 from autowarm.lab.data import prepare
 from autowarm.lab.files import write_atomically, write_json
-from autowarm.lab.results import write_results
+from autowarm.lab.analysis.results import write_results
 
 from .test_checkpoint import ALONE, trained
 from .test_report import results

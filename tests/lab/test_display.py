@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from autowarm.lab import display as module
-from autowarm.lab.display import Display, duration
+from autowarm.lab.execution.display import Display, duration
 
 DONE = {"diverged": False, "val_loss": 2.0, "warmup_steps": 4, "seconds": 3.0}
 

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 
 from autowarm.lab.cli import main
 from autowarm.lab.config import ModelConfig, SmoothnessConfig, read_yaml
-from autowarm.lab.costs import hours, operations
-from autowarm.lab.experiments import GALLERY, Sources, listing, sweep_config
-from autowarm.lab.grid import Point, flat, run_of
-from autowarm.lab.models import flops_per_token
-from autowarm.lab.results import document, write_results
-from autowarm.lab.sweep import Planned, write_manifest
+from autowarm.lab.paper.costs import hours, operations
+from autowarm.lab.paper.experiments import GALLERY, Sources, listing, sweep_config
+from autowarm.lab.config.grid import Point, flat, run_of
+from autowarm.lab.tasks.models import flops_per_token
+from autowarm.lab.analysis.results import document, write_results
+from autowarm.lab.execution.sweep import Planned, write_manifest
 
 SWEPT = [name for name, entry in GALLERY.items() if entry.sweeps]
 

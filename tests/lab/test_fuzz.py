@@ -12,10 +12,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autowarm.lab.calibrate import CalibrateConfig
+from autowarm.lab.calibration.calibrate import CalibrateConfig
 from autowarm.lab.cli import main
 from autowarm.lab.config import CompareConfig, RunConfig, SmoothnessConfig, known_keys
-from autowarm.lab.grid import SweepConfig
+from autowarm.lab.config.grid import SweepConfig
 
 CONFIGS: dict[str, type] = {
     "train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "calibrate": CalibrateConfig,

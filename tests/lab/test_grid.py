@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from autowarm.lab.config import PRESETS, LabError, RunConfig, check_keys, merged, read_yaml
-from autowarm.lab.grid import SweepConfig, combinations, run_of
+from autowarm.lab.config.grid import SweepConfig, combinations, run_of
 
 SWEEPS = sorted(path.relative_to(PRESETS).with_suffix("").as_posix() for path in PRESETS.glob("*/*.yaml")
                 if path.stem != "base")  # fmt: skip

@@ -8,8 +8,8 @@ import torch
 
 from autowarm.lab.config import DataConfig, LabError, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.data.images import digits, open_images, sample, training_batches, validation_batches
-from autowarm.lab.models import classifier
-from autowarm.lab.train import Interrupted, read_metrics, train
+from autowarm.lab.tasks.models import classifier
+from autowarm.lab.training.loop import Interrupted, read_metrics, train
 
 SWIN = ModelConfig(name="swin", layers=2, width=16, heads=2)
 ALL = slice(None)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from autowarm.lab.config import LLAMA_124M, LLAMA_210M, ModelConfig
-from autowarm.lab.models import flops_per_token, llama, parameters, token_loss
+from autowarm.lab.tasks.models import flops_per_token, llama, parameters, token_loss
 
 CONFIG = ModelConfig(layers=2, width=32, heads=2, ff=64, vocab_size=300, seq_len=16)
 

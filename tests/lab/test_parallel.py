@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from autowarm.lab.config import EngineConfig, LabError, RunConfig
-from autowarm.lab.parallel import Ranks
-from autowarm.lab.train import read_metrics
+from autowarm.lab.training.parallel import Ranks
+from autowarm.lab.training.loop import read_metrics
 
 WAYS = ("ddp", "fsdp")
 EXACT = ("muon", "normsgd")

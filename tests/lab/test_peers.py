@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.peers import PEERS, evaluating, make_greedy, make_peer
-from autowarm.lab.train import Interrupted, train
+from autowarm.lab.training.peers import PEERS, evaluating, make_greedy, make_peer
+from autowarm.lab.training.loop import Interrupted, train
 
 CASES = {
     "adamw": (OptimizerConfig("adamw", 3e-3), ScheduleConfig("linear", 3)),

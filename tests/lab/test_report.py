@@ -9,8 +9,8 @@ import pytest
 from autowarm.lab import report
 from autowarm.lab.cli import main
 from autowarm.lab.config import CompareConfig
-from autowarm.lab.figures import smoothed
-from autowarm.lab.results import document, summarise, write_results
+from autowarm.lab.analysis.figures import smoothed
+from autowarm.lab.analysis.results import document, summarise, write_results
 
 from .test_results import ROWS
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autowarm.lab import report
-from autowarm.lab.results import document, write_results
+from autowarm.lab.analysis.results import document, write_results
 
 from .test_results import ROWS
 

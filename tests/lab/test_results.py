@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autowarm.lab.config import CompareConfig, LabError
-from autowarm.lab.results import document, read_results, summarise, to_json, verdict, write_results
+from autowarm.lab.analysis.results import document, read_results, summarise, to_json, verdict, write_results
 
 CELL = {"task": "t", "model": "m", "optimizer": "muon", "batch_size": 4, "steps": 100, "lr": 0.01}
 

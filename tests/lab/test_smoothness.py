@@ -5,9 +5,9 @@ import pytest
 
 from autowarm.lab import cli, smoothness
 from autowarm.lab.config import LabError, SmoothnessConfig, read_yaml
-from autowarm.lab.gallery import GALLERY, Sources
-from autowarm.lab.smoothness import measured, report, studies
-from autowarm.lab.train import train
+from autowarm.lab.paper.gallery import GALLERY, Sources
+from autowarm.lab.paper.smoothness import measured, report, studies
+from autowarm.lab.training.loop import train
 from autowarm.smoothness import Probe
 
 RATES = {"lion": 1e-3, "muon": 1e-2}

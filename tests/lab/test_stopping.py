@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.stopping import Interrupted, Stop
+from autowarm.lab.training.stopping import Interrupted, Stop
 
 MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 8}
 SMALL = [word for key, value in MODEL.items() for word in (f"--model.{key}", str(value))]

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from autowarm.lab.config import LabError, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.files import locked
-from autowarm.lab.models import attend_plainly, llama, token_loss
-from autowarm.lab.train import (
+from autowarm.lab.tasks.models import attend_plainly, llama, token_loss
+from autowarm.lab.training.loop import (
     Interrupted,
     Progress,
     hand_set,
@@ -153,7 +153,7 @@ def test_pieces_bound_the_memory_of_training_and_of_evaluation(
         seen.append(len(tokens))
         return token_loss(model, tokens)
 
-    monkeypatch.setattr("autowarm.lab.tasks.token_loss", watched)
+    monkeypatch.setattr("autowarm.lab.tasks.builtin.token_loss", watched)
     whole = train(run, tmp_path / "whole")
     assert set(seen) == {run.batch_size}
     seen.clear()

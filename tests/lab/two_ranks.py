@@ -21,8 +21,8 @@ from autowarm.lab.config import (
     RunConfig,
     ScheduleConfig,
 )
-from autowarm.lab.parallel import joined
-from autowarm.lab.train import Interrupted, train
+from autowarm.lab.training.parallel import joined
+from autowarm.lab.training.loop import Interrupted, train
 
 WAYS: Any = ("ddp", "fsdp")
 EXACT: Any = {"muon": {"dtype": "float64"}, "normsgd": {}}
@@ -104,7 +104,7 @@ def together(folder: Path, base: RunConfig) -> None:
     with pytest.raises(LabError, match=r"ranks disagree: rank 0 and rank 1 differ in config\.seed: 0 → 1"):
         train(apart, folder / "apart")
     with (
-        mock.patch("autowarm.lab.config.code_fingerprint", return_value=f"code{RANK}"),
+        mock.patch("autowarm.lab.config.runs.code_fingerprint", return_value=f"code{RANK}"),
         pytest.raises(LabError, match="rank 0 and rank 1 differ in code: code0 → code1"),
     ):
         train(base, folder / "apart")

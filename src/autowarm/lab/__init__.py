@@ -1,22 +1,27 @@
-"""The experiments behind the `autowarm` command: configs, data, one training loop, sweeps and their report.
+"""The laboratory: everything behind the `autowarm` command, in rooms that build on each other from top to bottom.
 
-Parts, in the order in which they build on each other::
+- `config`: what is to be run.      - `files`: durable writes and locks.
+- `data`: text and images, as functions of (seed, step).
+- `tasks`: networks and losses, your own task included.
+- `training`: one run.      - `analysis`: statistics, figures, reports.
+- `execution`: many runs, each once, on this machine or many.
+- `paper`: the paper's figures and tables.      - `study`: the product's own.      - `calibration`: before any training.
+- `cli`: the commands.
 
-    files      durable writes, checksums, locks
-    config     what decides a run, and its id
-    data       text → tokens → batches, and images, each a pure function of (seed, step)
-    models     the networks                       optimizers  optimizers and schedules from their configs
-    peers      other authors' optimizers and schedules, to compare with
-    tasks      what a network learns from what data
-    parallel   ranks, DDP, FSDP2                  checkpoint  what a run goes on from
-    metrics    what it notes                      stopping    signals
-    train      the one training loop
-    grid       a sweep's short description → its runs
-    pool       many jobs on one machine       cluster  on many, by Ray       display  what they look like meanwhile
-    sweep      runs, each made once → results.json
-    results    rows → statistics (pure)       figures, report  statistics → pictures and a page
-    gallery    figures by name                experiments  the paper's, and the sweeps behind them
-    cli        the commands
-
-Importing this package imports none of them, so `autowarm --help` stays quick.
+`compare` does from Python what ``autowarm compare --task`` does. Importing this package imports none of the rooms.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .execution.compare import compare as compare
+
+__all__ = ["compare"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "compare":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .execution.compare import compare
+
+    return compare

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from .config import LabError
 
-try:
-    import fcntl
-except ImportError:  # Windows: nothing is locked there, everything else works
-    fcntl = None  # type: ignore[assignment]
+__all__ = ["Busy", "locked", "read_object", "sha256", "within", "write_atomically", "write_json"]
 
 
 class Busy(LabError):
@@ -69,19 +68,6 @@ def read_object(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
     return found
 
 
-def read_result(folder: Path, run: str) -> dict[str, Any]:
-    """The `result.json` of a finished run, by its id.
-
-    Raises:
-        LabError: it is damaged, or another run's.
-    """
-    path, remedy = folder / "result.json", "delete it, and the same command makes the run again"
-    result = read_object(path, remedy, "id", "cell", "schedule", "seed", "val_loss", "diverged")
-    if result["id"] != run:
-        raise LabError(f"{path} is of the run {result['id']!r}, and this is {run!r}: {remedy}")
-    return result
-
-
 def within(folder: Path, name: Any) -> Path:
     """The file of a folder that a manifest names, which may name none outside.
 
@@ -100,13 +86,18 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds `folder` for this process alone; the lock goes with the process, however that ends."""
+    """Hold ``folder`` for this process alone; the lock goes with the process, however that ends.
+
+    Raises:
+        Busy: another process holds it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                message = f"another process is working in {folder}: wait for it, or choose another folder"
-                raise Busy(message) from None
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise Busy(f"another process is working in {folder}: wait for it, or choose another folder") from None
+    try:
         yield
+    finally:
+        lock.release()

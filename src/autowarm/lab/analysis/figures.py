@@ -1,0 +1,183 @@
+"""Figures of a comparison. Each function takes summaries or metrics and returns a matplotlib `Figure`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..files import write_atomically
+from ..training.metrics import read_metrics
+from .summary import Point, Row, Summary
+
+# Okabe and Ito's palette: told apart with any colour vision, and by line style in grey.
+COLOURS = {"adaptive": "#D55E00", "linear": "#0072B2", "paper": "#555555"}
+STYLES = {"adaptive": "--", "linear": "-", "paper": ":"}
+PANEL = (4.2, 3.2)  # inches
+_COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The metrics of one run, and what to call it."""
+
+    kind: str
+    label: str
+    rows: Sequence[Mapping[str, Any]]
+
+
+def sweep_figure(summaries: Sequence[Summary]) -> Figure:
+    """Validation loss over hand-set warm-up length, one panel a cell; adaptive dashed, Algorithm 1 dotted."""
+    figure, panels = _grid(len(summaries), rows=1)
+    for (axes,), summary in zip(panels, summaries, strict=True):
+        _draw_sweep(axes, summary)
+    return figure
+
+
+def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]]) -> Figure:
+    """Training loss and rate over steps, one column a cell: adaptive, best hand-set, Algorithm 1."""
+    figure, panels = _grid(len(summaries), rows=2)
+    for (top, bottom), summary, some in zip(panels, summaries, curves, strict=True):
+        for curve in some:
+            style: Any = {"color": COLOURS[curve.kind], "linestyle": STYLES[curve.kind], "label": curve.label}
+            steps = [row["step"] for row in curve.rows]
+            values = [math.nan if row["loss"] is None else row["loss"] for row in curve.rows]
+            top.plot(steps, smoothed(values), **style)
+            bottom.plot(steps, [row["lr"] for row in curve.rows], **style)
+        top.set_title(literal(summary.title))
+        top.set_ylabel("training loss (smoothed)")
+        bottom.set_ylabel("learning rate")
+        bottom.set_xlabel("step")
+        bottom.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
+        if some:
+            top.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]:
+    """The curves of a cell's first seed, read from the runs' folders in `store`."""
+    chosen = []
+    wanted: list[tuple[str, str, Point | None]] = [
+        ("linear", "best hand-set", summary.best), ("paper", "Algorithm 1", summary.paper),
+        ("adaptive", "adaptive", summary.adaptive),
+    ]  # fmt: skip
+    for kind, label, point in wanted:
+        if point is None:
+            continue
+        for row in rows:
+            same = row["cell"] == summary.cell and row["schedule"] == kind and row["seed"] == min(point.losses)
+            if same and (kind != "linear" or row["warmup_steps"] == point.warmup_steps):
+                found = next(store.glob(f"*-{row['id']}"), None)
+                if found and (metrics := read_metrics(found)):
+                    stuck = kind != "linear" and row["switched_at"] is None
+                    note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} steps)"
+                    chosen.append(Curve(kind, label + note, metrics))
+    return chosen
+
+
+def literal(text: str) -> str:
+    """Text that matplotlib shows as it stands, whatever the name of a cell: no mathematics."""
+    return text.replace("\\", "\\\\").replace("$", r"\$") if "$" in text else text
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """A centred mean over about 3 % of the run, narrower at the ends, so that it neither lags nor invents."""
+    half = max(1, len(values) // 60)
+    result = []
+    for i in range(len(values)):
+        reach = min(half, i, len(values) - 1 - i)
+        window = values[i - reach : i + reach + 1]
+        result.append(sum(window) / len(window))
+    return result
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """The figure as PNG and SVG, named `path` with these endings."""
+    import io
+
+    paths = []
+    for ending in ("png", "svg"):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=ending, dpi=160, bbox_inches="tight")
+        paths.append(path.with_suffix(f".{ending}"))
+        write_atomically(paths[-1], buffer.getvalue())
+    return paths
+
+
+def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float = 3.6) -> tuple[Figure, list[Axes]]:
+    """A figure of equal panels, row by row, each so many inches wide and high."""
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25, linewidth=0.6)
+    return figure, panels
+
+
+def _grid(count: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
+    """`count` panels of `rows` axes each, at most three side by side."""
+    columns = min(count, _COLUMNS)
+    lines = math.ceil(count / columns)
+    height = PANEL[1] if rows == 1 else PANEL[1] * 0.8 * rows
+    figure = Figure(figsize=(PANEL[0] * columns, height * lines), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
+    grid = figure.subplots(lines * rows, columns, squeeze=False)
+    panels = []
+    for index in range(lines * columns):
+        line, column = divmod(index, columns)
+        axes = [grid[line * rows + row, column] for row in range(rows)]
+        for one in axes:
+            one.spines[["top", "right"]].set_visible(False)
+            one.grid(axis="y", alpha=0.25, linewidth=0.6)
+            if index >= count:
+                one.set_visible(False)
+        panels.append(axes)
+    return figure, panels[:count]
+
+
+def _draw_sweep(axes: Axes, summary: Summary) -> None:
+    manual = [point for point in summary.manual if math.isfinite(point.val_loss)]
+    lengths = [point.warmup_steps for point in manual]
+    losses = [point.val_loss for point in manual]
+    errors = [point.stderr or 0.0 for point in manual]
+    if manual:
+        axes.errorbar(lengths, losses, errors, color=COLOURS["linear"], marker="o", markersize=4, capsize=3,
+                      label="hand-set", zorder=3)  # fmt: skip
+    shown = [*(loss + error for loss, error in zip(losses, errors, strict=True)),
+             *(loss - error for loss, error in zip(losses, errors, strict=True))]  # fmt: skip
+    adaptive, paper = summary.adaptive, summary.paper
+    if adaptive is not None and math.isfinite(adaptive.val_loss):
+        error = adaptive.stderr or 0.0
+        axes.axhspan(adaptive.val_loss - error, adaptive.val_loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
+        axes.axhline(adaptive.val_loss, color=COLOURS["adaptive"], linestyle="--",
+                     label=f"adaptive ({adaptive.warmup_steps:.0f} steps)")  # fmt: skip
+        shown += [adaptive.val_loss - error, adaptive.val_loss + error]
+    # The axis is for what competes. A run that stalled far above would squeeze all the rest into one line.
+    low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
+    room = max(high - low, 0.01)
+    if paper is not None and math.isfinite(paper.val_loss):
+        if low - room <= paper.val_loss <= high + room:
+            axes.axhline(paper.val_loss, color=COLOURS["paper"], linestyle=":", label="Algorithm 1")
+            low, high = min(low, paper.val_loss), max(high, paper.val_loss)
+        else:
+            arrow = "↑" if paper.val_loss > high else "↓"
+            axes.plot([], [], color=COLOURS["paper"], linestyle=":",
+                      label=f"Algorithm 1: {paper.val_loss:.2f} {arrow} off the scale")  # fmt: skip
+    elif paper is not None:
+        axes.plot([], [], color=COLOURS["paper"], linestyle=":", label="Algorithm 1: diverged")
+    room = max(high - low, 0.01)
+    axes.set_ylim(low - 0.08 * room, high + 0.5 * room)  # the head room is the legend's
+    longest = max((point.warmup_steps for point in summary.manual), default=1)
+    axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for the diverged, too, which have no point of their own
+    for point in summary.manual:
+        if point.diverged:
+            axes.annotate("diverged", (point.warmup_steps, 0.02), xycoords=("data", "axes fraction"), rotation=90,
+                          ha="center", va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
+    axes.set_title(literal(summary.title))
+    axes.set_xlabel("warm-up length (steps)")
+    axes.set_ylabel("final validation loss")
+    axes.ticklabel_format(axis="y", useOffset=False)
+    axes.legend(frameon=False, fontsize="small", loc="upper right")

@@ -1,0 +1,122 @@
+"""`results.json`: rows, summaries, and where they come from, written and read back."""
+
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from autowarm import __version__
+
+from ..config import LabError
+from ..files import read_object, write_json
+from .summary import Point, Row, Summary, summarise
+
+__all__ = ["Results", "environment", "read_results", "write_results"]
+
+SCHEMA = 1
+_ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss", "diverged"}
+
+
+@dataclass(frozen=True)
+class Results:
+    """What came out of a plan.
+
+    Attributes:
+        folder: of `results.json`.
+        document: its content.
+        summaries: one for each cell.
+    """
+
+    folder: Path
+    document: Mapping[str, Any]
+    summaries: Sequence[Summary]
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The finished runs."""
+        rows: Sequence[Row] = self.document["runs"]
+        return rows
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """The messages of runs that failed, by name. They are not among the rows."""
+        return self.document.get("failed", {})
+
+
+def write_results(
+    folder: Path,
+    config: Mapping[str, Any],
+    corpus: Mapping[str, Any],
+    rows: Sequence[Row],
+    failed: Mapping[str, str] | None = None,
+) -> Results:
+    """Write `results.json`; one that lacks runs says which, under "failed"."""
+    summaries = summarise(rows)
+    document = {
+        "schema": SCHEMA,
+        "environment": environment(),
+        "corpus": dict(corpus),
+        "config": dict(config),
+        **({"failed": dict(failed)} if failed else {}),
+        "runs": [dict(row) for row in rows],
+        "summary": [_to_json(summary) for summary in summaries],
+    }
+    write_json(folder / "results.json", document)
+    return Results(folder, document, summaries)
+
+
+def read_results(folder: Path) -> Results:
+    """Read the `results.json` of a results folder.
+
+    Raises:
+        LabError: there is none, it is damaged, or it is of another schema.
+    """
+    path = folder / "results.json"
+    if not path.is_file():
+        raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare`")
+    document = read_object(path, "the command that made it makes it again", "schema")
+    if document["schema"] != SCHEMA:
+        raise LabError(f"{path} has schema {document['schema']!r}, this version reads {SCHEMA}")
+    for key, kind in (("environment", dict), ("corpus", dict), ("config", dict), ("runs", list), ("summary", list)):
+        if not isinstance(document.get(key), kind):
+            raise LabError(f"{path} is damaged (its {key} is {type(document.get(key)).__name__}): make it again")
+    for row in document["runs"]:
+        if not isinstance(row, dict) or not row.keys() >= _ROW or not re.fullmatch(r"[\w-]+", str(row["id"])):
+            raise LabError(f"{path} is damaged (it lists a run as {str(row)[:80]}): make it again")
+    return Results(folder, document, summarise(document["runs"]))
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, without anything that names the user."""
+    return {
+        "python": platform.python_version(),
+        "autowarm": __version__,
+        **{package: version(package) for package in ("torch", "transformers", "tokenizers", "numpy")},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
+
+
+def _to_json(summary: Summary) -> dict[str, Any]:
+    """A summary as it stands in `results.json`: what diverged or is unknown is null."""
+
+    def entry(point: Point | None) -> dict[str, Any] | None:
+        if point is None:
+            return None
+        mean = None if point.diverged else point.val_loss
+        return {"warmup_steps": point.warmup_steps, "val_loss": mean, "stderr": point.stderr}
+
+    difference = summary.difference
+    known = difference is not None and not difference.diverged
+    return {
+        "cell": dict(summary.cell),
+        "optimizer": summary.cell["optimizer"],
+        "best_manual": entry(summary.best),
+        "adaptive": entry(summary.adaptive),
+        "difference": difference.mean if difference is not None and known else None,
+        "stderr": difference.stderr if difference is not None and known else None,
+    }

@@ -1,0 +1,212 @@
+"""From the rows of finished runs to one summary a cell, and to words. Pure functions, no files.
+
+Runs of one *cell* (task, model, optimizer, batch size, steps, peak rate) differ in schedule and seed alone. Those of
+one seed share initial weights and batches, so differences are taken seed by seed. A diverged run has an infinite loss.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .statistics import Estimate, differences
+
+__all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "summarise", "verdict"]
+
+MARGIN = 0.02  # nats: the difference from the best hand-set warm-up that still counts as none
+_NAMES = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD", "adamw": "AdamW",
+          "schedule-free": "Schedule-Free", "prodigy": "Prodigy", "d-adaptation": "D-Adaptation"}  # fmt: skip
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Runs of one schedule in one cell, over seeds.
+
+    Attributes:
+        warmup_steps: mean number of updates in warm-up.
+        losses: final validation loss by seed; infinite where the run diverged.
+        ended_by_time: in how many of the runs `max_warmup`, not the loss, ended the warm-up.
+    """
+
+    warmup_steps: float
+    losses: Mapping[int, float]
+    ended_by_time: int = 0
+
+    @property
+    def val_loss(self) -> float:
+        """Mean over seeds; infinite if a run diverged."""
+        return math.fsum(self.losses.values()) / len(self.losses)
+
+    @property
+    def stderr(self) -> float | None:
+        """Standard error of the mean; None for one seed or a diverged run."""
+        return None if self.diverged else Estimate(tuple(self.losses.values())).stderr
+
+    @property
+    def diverged(self) -> int:
+        """How many of the runs diverged."""
+        return sum(math.isinf(loss) for loss in self.losses.values())
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One cell: the hand-set grid, its best point, the schedules that set themselves, and all others by their kind."""
+
+    cell: Mapping[str, Any]
+    manual: tuple[Point, ...]
+    adaptive: Point | None
+    paper: Point | None
+    others: Mapping[str, Point] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The optimizer as its authors spell it."""
+        return _NAMES.get(self.cell["optimizer"], self.cell["optimizer"])
+
+    @property
+    def title(self) -> str:
+        """The cell in a few words."""
+        words = f"{self.name}, peak rate {self.cell['lr']:g}"
+        return f"{self.label}: {words}" if "name" in self.cell else words
+
+    @property
+    def label(self) -> str:
+        """The cell in fewer words: a sweep's own name for it, or optimizer and rate."""
+        if "name" not in self.cell:
+            return f"{self.name} {self.cell['lr']:g}"
+        settings = [f"{key.split('.')[-1]} {value}" for key, value in self.cell.items() if "." in key]
+        words = ", ".join([str(self.cell["name"]), *settings])
+        return "".join(letter for letter in words if letter.isprintable())  # a name may hold escape sequences
+
+    @property
+    def best(self) -> Point | None:
+        """The hand-set warm-up of lowest mean validation loss; the shortest of equals."""
+        return min(self.manual, key=lambda point: point.val_loss, default=None)
+
+    @property
+    def lowest(self) -> Point | None:
+        """The point of lowest mean validation loss, whatever its schedule."""
+        points = [*self.manual, self.adaptive, self.paper, *self.others.values()]
+        return min((point for point in points if point), key=lambda point: point.val_loss, default=None)
+
+    @property
+    def difference(self) -> Estimate | None:
+        """Adaptive minus best hand-set, paired over seeds; negative is better.
+
+        The best is chosen on the seeds that it is compared on, which favours it.
+        """
+        return _paired(self.adaptive, self.best)
+
+    @property
+    def spread(self) -> Estimate | None:
+        """Worst hand-set minus best hand-set: what choosing the length well is worth."""
+        return _paired(max(self.manual, key=lambda point: point.val_loss, default=None), self.best)
+
+
+def summarise(rows: Iterable[Row]) -> list[Summary]:
+    """One summary for each cell, in the order of the rows."""
+    cells: dict[str, list[Row]] = {}
+    for row in rows:
+        cells.setdefault(json.dumps(row["cell"], sort_keys=True), []).append(row)
+    return [_summary(group) for group in cells.values()]
+
+
+def _summary(rows: Sequence[Row]) -> Summary:
+    def point(some: Sequence[Row]) -> Point | None:
+        if not some:
+            return None
+        warmup = sum(row["warmup_steps"] for row in some) / len(some)
+        by_time = sum(row.get("ended_by") in ("max_warmup", "floor") for row in some)
+        return Point(warmup, {row["seed"]: loss(row) for row in some}, by_time)
+
+    def of(kind: str, warmup: int | None = None) -> Point | None:
+        return point([r for r in rows if r["schedule"] == kind and warmup in (None, r["warmup_steps"])])
+
+    lengths = sorted({row["warmup_steps"] for row in rows if row["schedule"] == "linear"})
+    manual = tuple(found for length in lengths if (found := of("linear", length)) is not None)
+    kinds = dict.fromkeys(row["schedule"] for row in rows if row["schedule"] not in ("linear", "adaptive", "paper"))
+    others = {kind: found for kind in kinds if (found := of(kind)) is not None}
+    return Summary(rows[0]["cell"], manual, of("adaptive"), of("paper"), others)
+
+
+def loss(row: Row) -> float:
+    """The row's final validation loss; infinite where the run diverged."""
+    return math.inf if row["diverged"] or row["val_loss"] is None else float(row["val_loss"])
+
+
+def _paired(a: Point | None, b: Point | None) -> Estimate | None:
+    """The difference a − b; None without a common seed, or where b diverged."""
+    if a is None or b is None or b.diverged or not set(a.losses) & set(b.losses):
+        return None
+    return differences(a.losses, b.losses)
+
+
+def headline(summaries: Sequence[Summary]) -> str:
+    """The outcome in one sentence."""
+    found = [summary.difference for summary in summaries]
+    estimates = [estimate for estimate in found if estimate is not None]
+    if not estimates:
+        return "Warm-ups side by side"
+    count = len(estimates)
+    if all(estimate.count == 1 for estimate in estimates):
+        return "One seed gives no verdict: run more seeds to compare adaptive with hand-set warm-ups"
+    outcomes = ["worse" if estimate.diverged else estimate.outcome(MARGIN) for estimate in estimates]
+    level, worse = sum(o in ("better", "no worse") for o in outcomes), outcomes.count("worse")
+    unclear = count - level - worse
+    settings = f"{count} setting{'s' if count > 1 else ''}"
+    words = [f"no worse in {level}", f"worse in {worse}", f"undecided in {unclear}"]
+    shown = ", ".join(word for word, some in zip(words, (level, worse, unclear), strict=True) if some)
+    text = f"Adaptive against the best hand-set warm-up, by a margin of {MARGIN} nats, {settings}: {shown}"
+    adaptive = [summary.adaptive for summary in summaries if summary.adaptive is not None]
+    if all(point.ended_by_time == len(point.losses) for point in adaptive):
+        text += "; max_warmup ended every adaptive warm-up, so that here it is a ramp of fixed length"
+    return text
+
+
+def verdict(summary: Summary) -> str:
+    """One cell's outcome in a sentence or two."""
+    best, adaptive = summary.best, summary.adaptive
+    if best is None:
+        alone = {"adaptive": adaptive, "Algorithm 1": summary.paper, **summary.others}
+        losses = [f"{kind}: loss {point.val_loss:.3f}" for kind, point in alone.items() if point is not None]
+        return "; ".join(["No hand-set warm-up was run", *losses]) + "."
+    if best.diverged:
+        return "Every hand-set warm-up diverged with some seed."
+    words = f"best hand-set warm-up {best.warmup_steps:.0f} steps, loss {best.val_loss:.3f}"
+    if summary.difference is not None:
+        words = f"adaptive {_outcome(summary.difference)}; {words}"
+    words = words[0].upper() + words[1:] + "."
+    if adaptive is not None and adaptive.ended_by_time:
+        words += f" In {adaptive.ended_by_time} of {len(adaptive.losses)} adaptive runs max_warmup, not the loss, "
+        words += "ended the warm-up."
+    spread = summary.spread
+    if spread is not None and len(summary.manual) > 1 and not spread.diverged:
+        interval = spread.interval()
+        if interval is not None and interval[0] <= 0:
+            words += f" All hand-set lengths lie within {spread.mean:.3f} nats, no more than the noise: this setting "
+            words += "shows nothing."
+        elif spread.mean <= MARGIN:
+            words += f" All hand-set lengths lie within {spread.mean:.3f} nats: there is little to choose here."
+    return words
+
+
+def _outcome(difference: Estimate) -> str:
+    if difference.diverged:
+        return f"diverged with {difference.diverged} of {difference.count} seeds"
+    interval = difference.interval()
+    if interval is None:
+        return f"against the best hand-set one is {difference.mean:+.3f} nats; one seed gives no verdict"
+    low, high = interval
+    amount = f"{difference.mean:+.3f} nats, 95 % interval {low:+.3f} to {high:+.3f}"
+    match difference.outcome(MARGIN):
+        case "better":
+            return f"is better than the best hand-set one ({amount})"
+        case "no worse":
+            return f"is no worse than the best hand-set one ({amount})"
+        case "worse":
+            return f"is worse than the best hand-set one by more than {MARGIN} ({amount})"
+        case _:
+            return f"against the best hand-set one is undecided at a margin of {MARGIN} ({amount})"

@@ -1,0 +1,61 @@
+"""The schedule before any training, from shapes and a guess at two losses.
+
+- `calibrate`: the numbers and the pictures.      - `shapes`: a model's matrices, without memory for its weights.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..config import require
+
+__all__ = ["CalibrateConfig"]
+
+GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
+Stepper = Literal["muon", "lion", "signsgd", "normsgd", "adamw"]
+
+
+@dataclass(frozen=True)
+class CalibrateConfig:
+    """What the calibration follows from: a model's shapes, the optimizer's norm, two losses and the peak rate.
+
+    Args:
+        model: a transformers model: a name whose configuration is in the local cache, a folder or config.json, or a
+            type such as gpt2 (its default size); timm:NAME; or the model of a preset or YAML file of this lab.
+        shapes: in place of a model, its matrices: "50304x768, 12*2304x768" is one and twelve.
+        optimizer: which one.
+        geometry: the norm by name, where the optimizer is none of those.
+        options: further keyword arguments of the optimizer's `from_model`, for example {blocks: {qkv: 3}}.
+        kappa: κ itself, in place of a model.
+        lr: the peak rate.
+        div: the first update's rate is lr/div; 10 is the default of `AdaptiveWarmup`, 100 the paper's.
+        first_loss: f(x0); null guesses ln(number of outputs), the loss of even odds.
+        target_loss: f*; null guesses 0.3·f(x0).
+        sigma_f2: σ_F².
+        target: the customary schedule to be near to, warm-up and decay: linear or cosine, then cosine, linear, wsd or
+            wso.
+        peak_gap: Δ' itself, to see a profile of your own beside the objective.
+        out: folder of the pictures and of calibration.json.
+    """
+
+    model: str = ""
+    shapes: str = ""
+    optimizer: Stepper = "muon"
+    geometry: GeometryName | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    kappa: float | None = None
+    lr: float = 1e-3
+    div: float = 10.0
+    first_loss: float | None = None
+    target_loss: float | None = None
+    sigma_f2: float = 1e3
+    target: str = "linear-cosine"
+    peak_gap: float | None = None
+    out: str = "runs/calibrate"
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("model", "shapes", "kappa") if getattr(self, name)]
+        require(len(given) == 1, f"give one of model, shapes and kappa, got {' and '.join(given) or 'none'}")
+        if self.shapes:
+            from .shapes import read_shapes
+
+            read_shapes(self.shapes)  # a slip is told of before anything slow is imported

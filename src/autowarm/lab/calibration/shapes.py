@@ -1,0 +1,100 @@
+"""Shapes of matrices: written out, or those of a model by its name, built without memory for its weights."""
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ..config import LabError, ModelConfig, nearest
+from ..config.build import build, presets, read_yaml
+
+if TYPE_CHECKING:  # read_shapes is called while a command line is parsed, which imports no torch
+    from torch import nn
+
+
+def read_shapes(text: str) -> list[tuple[int, ...]]:
+    """The shapes in "50304x768, 12*2304x768".
+
+    Raises:
+        LabError: an item is not of this form.
+
+    Example:
+        >>> read_shapes("10x4, 2*4x4")
+        [(10, 4), (4, 4), (4, 4)]
+    """
+    shapes: list[tuple[int, ...]] = []
+    for item in text.split(","):
+        found = re.fullmatch(r"(?:(\d+)\*)?(\d+(?:x\d+)+)", item.strip())
+        if found is None or not all(size := [int(side) for side in found[2].split("x")]):
+            raise LabError(f'a shape is written 768x3072, or 12*768x768 for twelve, got "{item.strip()}"')
+        shapes += [tuple(size)] * int(found[1] or 1)
+    return shapes
+
+
+def on_meta(name: str) -> "nn.Module":
+    """The model of this name, without memory for its weights.
+
+    Raises:
+        LabError: no such model is on this machine; the message says where it was looked for.
+    """
+    import torch
+
+    with torch.device("meta"):
+        if name.startswith("timm:"):
+            return _timm(name.removeprefix("timm:"))
+        if name.endswith((".yaml", ".yml")) or name in presets():
+            from ..tasks.models import llama
+
+            values, path = read_yaml(name)
+            values = values.get("run", values).get("model")
+            if values is None:
+                raise LabError(f"{path} describes no model")
+            config = build(ModelConfig, values, str(path))
+            if config.name != "llama":
+                raise LabError(f"{path} describes a {config.name}; for models of images give timm:NAME")
+            return llama(config, seed=0)
+        return _transformers(name)
+
+
+def _timm(name: str) -> "nn.Module":
+    try:
+        import timm
+    except ImportError:
+        raise LabError("timm: models need timm; install it with: pip install 'autowarm[vision]'") from None
+    if not timm.is_model(name):
+        raise LabError(f"timm has no model {name!r}; {nearest(name, timm.list_models())}")
+    return timm.create_model(name)
+
+
+def _transformers(name: str) -> "nn.Module":
+    import transformers
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+    types = transformers.CONFIG_MAPPING.keys()
+    try:
+        described = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        if os.path.exists(name):
+            raise LabError(f"{name}: {' '.join(str(error).split())}") from None
+        if name not in types:
+            raise LabError(
+                f"no model {name!r}: it is no file, no preset, not in transformers' cache, and no type of model "
+                f"({nearest(name, types) if nearest(name, types).startswith('did') else 'such as gpt2'}). "
+                "Give --shapes, or set HF_HUB_OFFLINE=0 to let the configuration be fetched"
+            ) from None
+        described = AutoConfig.for_model(name)
+    for architecture in described.architectures or ():
+        if model_class := getattr(transformers, architecture, None):
+            return model_class(described)
+    if type(described) in AutoModelForCausalLM._model_mapping:
+        return AutoModelForCausalLM.from_config(described)
+    return AutoModel.from_config(described)
+
+
+def outputs(model: "nn.Module") -> int | None:
+    """How many classes or tokens a model tells apart, where it says which layer is its last."""
+    for ask in ("get_output_embeddings", "get_classifier"):
+        method = getattr(model, ask, None)
+        head = method() if callable(method) else None
+        if head is not None and getattr(head, "weight", None) is not None:
+            return int(head.weight.shape[0])
+    return None

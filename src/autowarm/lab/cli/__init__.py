@@ -1,0 +1,95 @@
+"""The `autowarm` command. Parsing imports neither torch nor transformers, so help is quick.
+
+- `runs`: compare, sweep, train, study.      - `paper`: figure, smoothness, calibrate.      - `files`: report, data.
+"""
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+
+from ..config import LabError, UsageError, nearest
+from ..training.stopping import Interrupted
+from . import files, paper, runs
+
+__all__ = ["main"]
+
+USAGE = """\
+usage: autowarm COMMAND [options]
+
+Learning-rate warm-up that sets itself, for norm-constrained optimizers.
+
+commands:
+  compare         adaptive against hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)
+  train           one run, into a folder of its own
+  calibrate MODEL the schedule before any training: κ, Δ', the loss at the switch, and pictures
+  sweep           the runs of a grid, each once, on this machine or a Ray cluster: results.json and a report
+  study NAME      a study of the product, run by run, and its pages: study warm-up
+  smoothness      curvature over the gap along a run of each optimizer: points, fits, verdicts, figures
+  figure NAME     one figure or table of the paper, or all; figure --list names them with what they cost
+  report FOLDER   make the table, the figures and the report of a comparison or a sweep again
+  data KIND       token shards: data fineweb, data folder PATH, data check FOLDER
+
+`autowarm COMMAND --help` lists a command's main options, `--help-all` every one.
+"""
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "compare": runs.compare, "train": runs.train, "calibrate": paper.calibrate, "sweep": runs.sweep,
+    "study": runs.study, "smoothness": paper.smoothness, "figure": paper.figure, "report": files.report,
+    "data": files.data,
+}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status.
+
+    It is 0 when all is done, 1 after a failure, 2 for wrong input, and 130 (Ctrl-C) or 143 (SIGTERM) when the same
+    command, given again, goes on from where it stopped.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from autowarm import __version__
+
+        print(__version__)
+        return 0
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    if argv[0] != "data":
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        if argv[0] not in _COMMANDS:
+            raise UsageError(f"unknown command {argv[0]!r}; {nearest(argv[0], _COMMANDS)}")
+        return _COMMANDS[argv[0]](argv[1:])
+    except UsageError as error:
+        print(f"autowarm: {error}", file=sys.stderr)
+        return 2
+    except LabError as error:
+        print(f"autowarm: {error}", file=sys.stderr)
+        return 1
+    except (BrokenPipeError, ModuleNotFoundError):
+        raise  # the entry point knows what to say
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"autowarm: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, Interrupted) as error:
+        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        return 128 + getattr(error, "signal", signal.SIGINT)
+    except Exception as error:
+        print(f"autowarm: {type(error).__name__}: {_first_line(error)} (traceback in {_dumped()})", file=sys.stderr)
+        return 1
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _dumped() -> str:
+    """The file with the traceback of an error that nobody foresaw."""
+    with tempfile.NamedTemporaryFile("w", prefix="autowarm-", suffix=".log", delete=False) as file:
+        traceback.print_exc(file=file)
+    return file.name

@@ -1,0 +1,131 @@
+"""`autowarm figure`, `smoothness` and `calibrate`: the paper's pictures, and the schedule before any training."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..config import FigureConfig, LabError, SmoothnessConfig, UsageError
+from ..config.build import build, merged, nested, parse, read_yaml
+from ..training.stopping import Stop
+from .files import complain
+
+__all__ = ["calibrate", "figure", "smoothness"]
+
+_SMOOTHNESS = ("rates", "steps", "options", "windows", "every", "target_loss", "out", "run.steps", "run.batch_size",
+               "run.model.layers", "run.model.width")  # fmt: skip
+
+
+def calibrate(argv: list[str]) -> int:
+    """The schedule before any training."""
+    from ..calibration import CalibrateConfig
+
+    about = "The schedule before any training: κ, Δ', K0, K1, K2, the loss at the switch, and how they came about."
+    config = parse(argv, CalibrateConfig, "calibrate", about, positional="model")
+
+    from ..calibration.calibrate import present
+
+    for path in present(config):
+        print(path)
+    return 0
+
+
+def smoothness(argv: list[str]) -> int:
+    """Curvature over the gap along a run of each optimizer."""
+    about = (
+        "Curvature over the gap along a run of each optimizer. Points that are in the folder are not measured again."
+    )
+    config = parse(argv, SmoothnessConfig, "smoothness", about, preset="smoothness-tiny", shown=_SMOOTHNESS)
+
+    from ..files import write_atomically
+    from ..paper.gallery import Sources
+    from ..paper.smoothness import measured, report
+
+    folder = Path(config.out)
+    runs = [measured(config, name, folder / f"smoothness-{name}.json", on_step=_counter(name)) for name in config.rates]
+    text = report(runs)
+    write_atomically(folder / "smoothness.md", text)
+    print(text, end="")
+    for name in config.rates:
+        _draw(f"smoothness-{name}", Sources(folder, config), folder)
+    return 0
+
+
+def figure(argv: list[str]) -> int:
+    """Figures and tables of the paper."""
+    about = (
+        "One figure or table of the paper by its name, as PNG and SVG or Markdown; `all` makes every one. The runs it "
+        "is made from are made first where they are missing, each once, whichever figures share them."
+    )
+    if argv == ["--list"]:
+        return _list_figures()
+    config = parse(argv, FigureConfig, "figure", about, positional="name", also={"--list": "names and costs"})
+    try:
+        values = merged(read_yaml(f"smoothness-{config.scale}")[0], nested(config.measure))
+        curvature = build(SmoothnessConfig, values, "measure")
+    except LabError as error:
+        raise UsageError(str(error)) from None
+
+    from ..execution.display import Display
+    from ..paper.experiments import GALLERY, known, produce
+    from ..paper.gallery import Sources
+
+    names = [config.name]
+    if names == ["all"]:
+        names = [name for name, entry in GALLERY.items() if all(one in curvature.rates for one in entry.measures)]
+    try:
+        for name in names:
+            known(name)
+    except LabError as error:
+        raise UsageError(str(error)) from None
+    sources = Sources(Path(config.out or f"runs/{config.scale}"), curvature, scale=config.scale)
+    display = Display()
+    with Stop(), display:
+        failed = produce(names, sources, display, config)
+        display.note("drawing figures")
+    for name in names:
+        _draw(name, sources, Path(config.figures))
+    complain(failed)
+    return 0
+
+
+def _list_figures() -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..paper.experiments import listing
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for heading in ("name", "of the paper", "tiny, CPU", "paper, GPU", "shows"):
+        table.add_column(heading, no_wrap=heading == "name", justify="right" if "PU" in heading else "left")
+    for row in listing():
+        table.add_row(*row)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 180
+    console.print(table)
+    console.print("CPU: hours of one core, from measured runs. GPU: hours of one H200 at 40 % of its peak, by "
+                  "arithmetic. Figures that share runs are each counted in full.")  # fmt: skip
+    return 0
+
+
+def _draw(name: str, sources: Any, out: Path) -> None:
+    from ..analysis.figures import save
+    from ..files import write_atomically
+    from ..paper.experiments import known
+
+    made = known(name).make(sources)
+    if isinstance(made, str):
+        write_atomically(out / f"{name}.md", made)
+        print(out / f"{name}.md")
+        return
+    for path in save(made, out / name):
+        print(path)
+
+
+def _counter(name: str) -> Callable[[Any], None]:
+    def on_step(progress: Any) -> None:
+        if progress.step % 50 == 0:
+            print(f"{name}: step {progress.step}  loss {progress.loss:.4f}", file=sys.stderr, flush=True)
+
+    return on_step

@@ -1,0 +1,135 @@
+"""`autowarm compare`, `sweep`, `train` and `study`: commands that make runs."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..config import CompareConfig, LabError, RunConfig, SweepConfig, UsageError
+from ..config.build import parse, take
+from ..training.stopping import Interrupted, Stop
+from .files import complain, present
+
+__all__ = ["compare", "study", "sweep", "train"]
+
+_MAKING = ("out", "seeds", "workers")
+_COMPARE = (*_MAKING, "rates", "schedules", "warmups", "paper_target_loss", "run.steps", "run.batch_size", "run.clip",
+            "run.optimizer.weight_decay", "run.model.layers", "run.model.width", "run.data.corpus")  # fmt: skip
+_SWEEP = (*_MAKING, "base", "cells", "grid", "override", "only", "store", "engine", "address")
+_TRAIN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
+          "optimizer.weight_decay", "schedule.kind", "schedule.warmup_steps", "schedule.target_loss", "schedule.decay",
+          "model.name", "model.layers", "model.width", "data.corpus", "engine.precision", "engine.parallel",
+          "engine.wandb")  # fmt: skip
+
+
+def compare(argv: list[str]) -> int:
+    """Adaptive against a grid of hand-set warm-ups, on the lab's task or the user's own."""
+    about = "Adaptive against a grid of hand-set warm-ups. Interrupted, the same command goes on where it stopped."
+    place, argv = take(argv, "--task")
+    also = {"--task": "a task of your own, FILE.py:NAME; autowarm.lab.tasks.own says what it needs"}
+    if place is None:
+        return _make(parse(argv, CompareConfig, "compare", about, preset="demo", shown=_COMPARE, also=also))
+
+    from ..execution.compare import configured, defaults, packed
+    from ..tasks.own import load
+
+    task = load(place)
+    config = parse(argv, CompareConfig, "compare", about, preset="own", defaults=defaults(task), shown=_COMPARE,
+                   also=also)  # fmt: skip
+    own = packed(task, Path(config.out))
+    return _make(configured(config, own), own)
+
+
+def sweep(argv: list[str]) -> int:
+    """The runs of a grid."""
+    about = "The runs of a grid, each made once. Interrupted, the same command goes on where it stopped."
+    return _make(parse(argv, SweepConfig, "sweep", about, shown=_SWEEP))
+
+
+def _make(config: CompareConfig | SweepConfig, own: Any = None) -> int:
+    """Make a plan's runs and show what came out."""
+    try:
+        points = config.points()
+    except (ValueError, LabError) as error:  # told before anything slow is imported
+        raise UsageError(str(error)) from None
+
+    from ..execution.display import Display
+    from ..execution.engine import make
+
+    display = Display()
+    with Stop(), display:
+        results = make(config, points, display, own)
+        display.note("drawing figures")
+        show = present(results)
+    show()
+    complain(results.failed)
+    return 0
+
+
+def study(argv: list[str]) -> int:
+    """A study of the product."""
+    from ..study.command import run
+
+    return run(argv)
+
+
+def train(argv: list[str]) -> int:
+    """One run."""
+    out, argv = take(argv, "--out")
+    about = "One run. Its folder holds config, metrics, TensorBoard events and weights."
+    also = {"--out": "folder of the run; default runs/LABEL"}
+    config = parse(argv, RunConfig, "train", about, shown=_TRAIN, also=also)
+    folder = Path(out or f"runs/{config.label}")
+
+    with Stop() as stop:
+        try:
+            from ..training.loop import train as make
+
+            result = make(config, folder, _step_line(config) if _first_rank() else None, stop=stop)
+        except Interrupted as error:
+            if _first_rank():
+                print(f"\n{error}; the same command goes on from here", file=sys.stderr)
+            return 128 + error.signal
+    if not _first_rank():
+        return 0
+    outcome = "diverged" if result["diverged"] else f"validation loss {result['val_loss']:.4f}"
+    outcome += "".join(f", {name} {value:.4f}" for name, value in result["metric"].items())
+    ended = f" (ended by {result['ended_by']})" if result["ended_by"] else ""
+    print(f"{outcome}, warm-up {result['warmup_steps']} steps{ended}, in {folder}")
+    for text in result["warnings"]:
+        print(f"warning: {text}", file=sys.stderr)
+    return 0
+
+
+def _first_rank() -> bool:
+    """Whether this process speaks for the run; under `torchrun` one of many does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _step_line(config: RunConfig) -> Callable[[Any], None]:
+    """Print loss, rate, time, speed and time left, and once when the warm-up has ended."""
+    from ..execution.display import duration
+    from ..tasks.models import flops_per_token
+    from ..training.parallel import peak_flops
+
+    is_text, every = config.task is None and not config.model.sees_images, max(1, min(20, config.steps // 10))
+    per_step = config.batch_size * (config.model.seq_len if is_text else 1)
+    peak = peak_flops() if is_text else None
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    last: tuple[int, float] | None = None
+
+    def on_step(progress: Any) -> None:
+        nonlocal last
+        if progress.switched_at == progress.step:
+            print(f"warm-up ended after {progress.step} updates, by {progress.ended_by}", flush=True)
+        if last is None or progress.step % every == 0 or progress.step == config.steps:
+            before, last = last or (progress.step - 1, 0.0), (progress.step, progress.seconds)
+            seconds = max(1e-9, (progress.seconds - before[1]) / (progress.step - before[0]))
+            line = f"step {progress.step}/{config.steps}  loss {progress.loss:.4f}  rate {progress.lr:.3e}  "
+            line += f"{seconds * 1e3:.0f} ms/step  {per_step / seconds:,.0f} {'tokens' if is_text else 'examples'}/s"
+            if peak is not None:
+                line += f"  MFU {100 * flops_per_token(config.model) * per_step / seconds / (peak * world):.1f} %"
+            print(f"{line}  ETA {duration(seconds * (config.steps - progress.step))}", flush=True)
+
+    return on_step

@@ -1,0 +1,310 @@
+"""From YAML and the words of a command to a config: preset, file, dotted overrides, in this order.
+
+jsonargparse converts and checks every value; this module adds presets by name, files that extend others, the nearest
+key to a misspelt one, and limits on YAML from strangers.
+"""
+
+import argparse
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from .errors import LabError, UsageError, nearest, require
+
+__all__ = ["build", "check_keys", "known_keys", "merged", "nested", "parse", "presets", "read_yaml", "take"]
+
+_Config = TypeVar("_Config")
+_PRESETS = Path(__file__).parent / "presets"
+# A config file is read by people. What is larger or deeper than this was made to exhaust the reader.
+_MOST_NODES, _MOST_DEPTH = 100_000, 60
+
+
+def parse(
+    argv: Sequence[str],
+    config_class: type[_Config],
+    command: str,
+    about: str,
+    *,
+    preset: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    positional: str | None = None,
+    shown: Sequence[str] = (),
+    also: Mapping[str, str] | None = None,
+) -> _Config:
+    """The config that a command's words ask for.
+
+    Args:
+        argv: the words after the command.
+        config_class: a frozen dataclass, nested or not.
+        command: its name, which is also the folder of its presets.
+        about: what `--help` says first.
+        preset: used when `--config` is not given.
+        defaults: keys that count over those of preset and file.
+        positional: the key that the first word sets if it is no option.
+        shown: the keys that `--help` lists; `--help-all` lists every key.
+        also: further options of the command, which are no keys, and what to say of them in the help.
+
+    Raises:
+        UsageError: a key or a value is wrong. The message is one line and names the nearest key.
+        SystemExit: help was asked for.
+    """
+    if positional and argv and not argv[0].startswith("-"):
+        argv = [f"--{positional}={argv[0]}", *argv[1:]]
+    name, words = take(argv, "--config")
+    parser = _parser(config_class)
+    parser.prog, parser.description = f"autowarm {command}", about
+    if {"-h", "--help", "--help-all"} & set(words):
+        _print_help(parser, command, positional, () if "--help-all" in words else shown, also or {})
+        raise SystemExit(0)
+    source = ""
+    try:
+        if chosen := name or preset:
+            values, path = read_yaml(chosen)
+            source = f"{path}: "
+            values = merged(values, nested(defaults or {}))
+            parser.set_defaults(_leaves(_checked(parser, values, config_class, str(path)), config_class))
+        source = ""
+        for word in words:
+            key = word.split("=")[0].removeprefix("--")
+            if word.startswith("--") and not _is_known(key, config_class):
+                raise LabError(f"unknown option --{key}; {nearest(key, known_keys(config_class))}")
+        return _instantiate(parser, parser.parse_args(words), config_class)
+    except (argparse.ArgumentError, LabError, ValueError, TypeError, RecursionError) as error:
+        text = _one_line(error)
+        raise UsageError(text if text.startswith(source) else source + text) from None
+
+
+def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -> _Config:
+    """The config with these keys, nested or dotted; all others have their defaults.
+
+    Raises:
+        LabError: a key is unknown or a value does not suit it. The message starts with ``source``.
+    """
+    parser = _parser(config_class)
+    try:
+        checked = _checked(parser, nested(values), config_class, source)
+        return _instantiate(parser, parser.parse_object(checked), config_class)
+    except (argparse.ArgumentError, ValueError, TypeError) as error:
+        raise LabError(f"{source}: {_one_line(error)}") from None
+
+
+def read_yaml(name: str, extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
+    """A config file by its path, or a preset by its name, merged over the file it `extends`.
+
+    Raises:
+        LabError: there is no such file, or it is not valid YAML.
+    """
+    require(isinstance(name, str), f"extends names one file or preset, got {name!r}")
+    path = Path(name)
+    if not path.is_file():
+        known = presets()
+        if name not in known:
+            raise LabError(f"--config {name}: no such file and no such preset; {nearest(name, known)}")
+        path = known[name]
+    require(path not in extending, f"{path} extends itself")
+    try:
+        values = load_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        raise LabError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values or {}, dict):
+        raise LabError(f"{path}: expected keys and values, got {type(values).__name__}")
+    values = values or {}
+    values.pop("lists", None)  # where a file keeps what its own anchors name
+    if parent := values.pop("extends", None):
+        values = merged(read_yaml(parent, (*extending, path))[0], values)
+    return values, path
+
+
+def load_yaml(text: str) -> Any:
+    """Plain values from YAML; dates stay text.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, refers to itself, or is too large or too deep once its aliases are expanded.
+    """
+    sizes: dict[int, int] = {}
+
+    def measure(node: Any, above: tuple[int, ...]) -> int:
+        if id(node) in above or len(above) > _MOST_DEPTH:
+            raise yaml.YAMLError("it refers to itself or is too deeply nested")
+        if id(node) not in sizes:
+            children = node.value if isinstance(node, yaml.CollectionNode) else ()
+            parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+            sizes[id(node)] = 1 + sum(measure(part, (*above, id(node))) for part in parts)
+        if sizes[id(node)] > _MOST_NODES:
+            raise yaml.YAMLError(f"it holds more than {_MOST_NODES} values")
+        return sizes[id(node)]
+
+    try:
+        if (root := yaml.compose(text, _Loader)) is not None:
+            measure(root, ())
+        return yaml.load(text, _Loader)
+    except (RecursionError, OverflowError) as error:
+        raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's plain types without dates, which no key takes, and with 1e-3 as a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested mappings in one; where they meet, ``over`` counts."""
+    both = {key: merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
+            else value for key, value in over.items()}  # fmt: skip
+    return {**under, **both}
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested ones; of two values for one key the later counts.
+
+    Example:
+        >>> nested({"model": {"layers": 1}, "model.width": 8, "steps": 3})
+        {'model': {'layers': 1, 'width': 8}, 'steps': 3}
+    """
+    if not isinstance(values, Mapping):
+        raise LabError(f"expected keys and values, got {values!r}")
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        for part in reversed(str(key).split(".")[1:]):
+            value = {part: value}
+        found = merged(found, {str(key).split(".")[0]: value})
+    return found
+
+
+@cache
+def presets(command: str = "*") -> dict[str, Path]:
+    """The presets of a command, or of all, by name."""
+    folders = sorted(_PRESETS.glob(command))
+    paths = [(folder, path) for folder in folders for path in sorted(folder.rglob("*.yaml"))]
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for folder, path in paths}
+
+
+def known_keys(config_class: type) -> frozenset[str]:
+    """The dotted path of every key a config class understands."""
+    keys = set()
+    for item in dataclasses.fields(config_class):
+        keys.add(item.name)
+        if isinstance(item.type, type) and dataclasses.is_dataclass(item.type):
+            keys |= {f"{item.name}.{key}" for key in known_keys(item.type)}
+    return frozenset(keys)
+
+
+def check_keys(given: Mapping[str, Any], config_class: type, source: str) -> None:
+    """Refuse a key that the config class does not know, with the nearest that it does."""
+
+    def visit(values: Mapping[str, Any], inner: type, prefix: str) -> None:
+        fields = {item.name: item.type for item in dataclasses.fields(inner)}
+        for key, value in values.items():
+            if key not in fields:
+                choices = {prefix + name for name in fields} | known_keys(config_class)
+                raise LabError(f"{source}: unknown key {prefix + str(key)!r}; {nearest(prefix + str(key), choices)}")
+            kind = fields[key]
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                if not isinstance(value, Mapping):
+                    raise LabError(f"{source}: {prefix + key!r} must hold keys and values, got {value!r}")
+                visit(value, kind, f"{prefix}{key}.")
+
+    visit(given, config_class, "")
+
+
+def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
+    """The value of an option that is no key of a config (the last, if given twice), and the words without it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(option, dest="value")
+    try:
+        found, rest = parser.parse_known_args(list(argv))
+    except (argparse.ArgumentError, SystemExit):
+        raise UsageError(f"{option} needs a value") from None
+    return found.value, rest
+
+
+@cache
+def _jsonargparse() -> Any:
+    import jsonargparse
+
+    # A value is a value: without this, {class_path: a.b} in one imports a, and may call b.
+    jsonargparse.set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_denylist=["*"])
+    jsonargparse.set_loader("autowarm", load_yaml, exceptions=(yaml.YAMLError,))
+    return jsonargparse
+
+
+def _parser(config_class: type[Any]) -> Any:
+    jsonargparse = _jsonargparse()
+    parser = jsonargparse.ArgumentParser(exit_on_error=False, parser_mode="autowarm", add_help=False)
+    parser.add_class_arguments(config_class)
+    return parser
+
+
+def _checked(parser: Any, values: dict[str, Any], config_class: type, source: str) -> dict[str, Any]:
+    check_keys(values, config_class, source)
+    parser.parse_object(values)  # defaults are taken unchecked, so the values are checked on their own
+    return values
+
+
+def _instantiate(parser: Any, parsed: Any, config_class: type[_Config]) -> _Config:
+    return config_class(**vars(parser.instantiate(parsed)))
+
+
+def _leaves(values: Mapping[str, Any], config_class: type, prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted paths; a value that is a mapping itself, such as the rates, stays whole."""
+    leaves: dict[str, Any] = {}
+    for key, value in values.items():
+        kind = config_class.__annotations__[key]
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            leaves |= _leaves(value, kind, f"{prefix}{key}.")
+        else:
+            leaves[prefix + key] = value
+    return leaves
+
+
+def _is_known(key: str, config_class: type) -> bool:
+    """Whether an option names a key, or an entry of a key that is a mapping, such as --rates.muon."""
+    known, parent = known_keys(config_class), key.rpartition(".")[0]
+    is_leaf = parent in known and not any(other.startswith(f"{parent}.") for other in known)
+    return key.rstrip("+") in known or is_leaf
+
+
+def _print_help(
+    parser: Any, command: str, positional: str | None, shown: Sequence[str], also: Mapping[str, str]
+) -> None:
+    names = ", ".join(presets(command))
+    for option, about in also.items():
+        parser.add_argument(option, help=about)
+    parser.add_argument("--config", metavar="NAME|PATH", help=f"a YAML file{names and f', or a preset: {names}'}")
+    parser.add_argument("--help-all", help="list every option" if shown else "this list")
+    for action in parser._actions:
+        if shown and action.dest not in (*shown, "config", "help_all", *(word.strip("-") for word in also)):
+            action.help = argparse.SUPPRESS
+    if shown:  # titles of groups without a visible option
+        parser._action_groups = [
+            group for group in parser._action_groups
+            if any(action.help != argparse.SUPPRESS for action in group._group_actions)
+        ]  # fmt: skip
+    parser.usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
+    parser.print_help()
+
+
+def _one_line(error: Exception) -> str:
+    """A message without line breaks and without Python's spelling of types."""
+    text = " ".join(str(error).split())
+    if isinstance(error, RecursionError):
+        text = "a value is too deeply nested"
+    text = re.sub(r"<class '(\w+)'>", r"\1", text).replace("typing.", "").replace("Parser key", "key")
+    if found := re.search(r'key "([\w.]+)": Expected a Literal(\[.*?\])\. Got value: (\S+)', text):
+        key, choices, given = found.groups()
+        return f"{key}: unknown {given!r}; {nearest(given, json.loads(choices.replace(chr(39), chr(34))))}"
+    return text

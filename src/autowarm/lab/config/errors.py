@@ -1,0 +1,41 @@
+"""What the user can put right, said in one line."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["LabError", "UsageError", "differences", "nearest", "require"]
+
+
+class LabError(Exception):
+    """Something the user can put right; the command line shows the message alone, without a traceback."""
+
+
+class UsageError(LabError):
+    """The command line or a config file is wrong."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises ValueError unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Words that point from an unknown name to the likeliest known one."""
+    choices = sorted(choices)
+    if close := difflib.get_close_matches(name, choices, n=1, cutoff=0.5):
+        return f"did you mean {close[0]!r}?"
+    return f"known are {', '.join(choices)}"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """`key: old → new` for every key in which two nested mappings differ."""
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key}: {a} → {b}")
+    return found

@@ -1,0 +1,318 @@
+"""Many runs from a short description. Every plan gives `points`, the runs with their names; `autowarm.lab.execution`
+makes them.
+
+A comparison is optimizers × rates × schedules × seeds. A sweep is more general. It has a `base`, the keys that all its
+runs share; `cells`, each with keys of its own under `set`; and in each cell a `grid`, a list of blocks. In a block
+every list is an axis, and the block stands for all combinations::
+
+    base: {optimizer.name: muon, steps: 1000}
+    cells:
+      small: {set: {batch_size: 8}}
+      large: {set: {batch_size: 32, optimizer.lr: 0.02}}
+    grid:                                   # of every cell that has none of its own
+      - {schedule.kind: adaptive}
+      - {schedule.kind: linear, schedule.warmup_steps: [50, 0.1, 0.2]}   # below 1: a share of the steps
+    seeds: [0, 1]
+
+Keys are those of `RunConfig`, dotted or nested.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, assert_never
+
+from .build import build, nested
+from .errors import LabError, nearest, require
+from .runs import OPTIMIZERS, RunConfig, ScheduleConfig, ScheduleName
+
+__all__ = ["CompareConfig", "EngineName", "FigureConfig", "Point", "SmoothnessConfig", "SweepConfig", "combinations"]
+
+EngineName = Literal["processes", "ray"]
+_OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # what may differ between the runs that a summary compares
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a plan.
+
+    Attributes:
+        name: the run in words, its own within the plan.
+        run: the run itself.
+        cell: its cell's name in a sweep, or "".
+        varied: its place on the grid's axes, but for the kind of schedule and the length of the warm-up.
+    """
+
+    name: str
+    run: RunConfig
+    cell: str = ""
+    varied: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Adaptive against a grid of hand-set warm-ups.
+
+    Args:
+        run: what all runs share; its optimizer's name and rate, its schedule's kind and its seed are filled in.
+        rates: the peak rates of each optimizer. Each (optimizer, rate) is compared for itself.
+        options: further keyword arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
+        schedules: which kinds to run.
+        warmups: the hand-set lengths: below 1 a share of the steps, otherwise steps.
+        paper_target_loss: f* for the paper's Algorithm 1.
+        seeds: every run is made once with each.
+        out: folder of the results.
+        store: folder of the runs; null is `runs` in `out`.
+        engine: "processes" on this machine, one per GPU or core; "ray" on a cluster.
+        workers: processes side by side, each with one thread; null is one per GPU, or per core.
+        address: of the Ray cluster, HOST:PORT or auto; null starts Ray here.
+    """
+
+    run: RunConfig = field(default_factory=RunConfig)
+    rates: dict[str, list[float]] = field(default_factory=lambda: {"muon": [3e-3], "lion": [1e-3], "normsgd": [3e-2]})
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    schedules: list[ScheduleName] = field(default_factory=lambda: ["adaptive", "paper", "linear"])
+    warmups: list[float] = field(default_factory=lambda: [1, 0.05, 0.1, 0.2, 0.4])
+    paper_target_loss: float = 3.0
+    seeds: list[int] = field(default_factory=lambda: [0, 1])
+    out: str = "runs/compare"
+    store: str | None = None
+    engine: EngineName = "processes"
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rates", "schedules", "seeds"):
+            require(len(getattr(self, name)) > 0, f"{name} must not be empty")
+        require("linear" not in self.schedules or len(self.warmups) > 0, "warmups must not be empty")
+        require(all(w >= 0 for w in self.warmups), f"warmups must not be negative, got {self.warmups}")
+        _check_engine(self)
+
+    @property
+    def about(self) -> str:
+        """A comparison's headline is its outcome."""
+        return ""
+
+    def points(self) -> list[Point]:
+        """Every run, seed by seed, so that an interrupted comparison has whole seeds first.
+
+        Raises:
+            ValueError: an optimizer is unknown, or a run's keys do not suit each other.
+        """
+        if not self.run.is_own_task:
+            for key, names in (("rates", self.rates), ("options", self.options)):
+                for name in names:
+                    require(name in OPTIMIZERS, f"{key}: unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
+        runs = []
+        for seed in self.seeds:
+            for name, rates in self.rates.items():
+                options = self.run.optimizer.options | self.options.get(name, {})
+                for lr in rates:
+                    optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=lr, options=options)
+                    runs += [
+                        dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed)
+                        for schedule in self._schedules()
+                    ]
+        return list({run.label: Point(run.label, run) for run in runs}.values())  # shares may round to the same step
+
+    def _schedules(self) -> Iterator[ScheduleConfig]:
+        base = dataclasses.replace(self.run.schedule, warmup_steps=None)
+        for kind in self.schedules:
+            match kind:
+                case "adaptive" | "constant" | "greedy" | "wsd":
+                    yield dataclasses.replace(base, kind=kind)
+                case "paper":
+                    yield dataclasses.replace(base, kind="paper", target_loss=self.paper_target_loss)
+                case "linear":
+                    for warmup in self.warmups:
+                        yield dataclasses.replace(base, kind="linear", warmup_steps=_updates(warmup, self.run.steps))
+                case _:
+                    assert_never(kind)
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """Cells of runs, and where they are made.
+
+    Args:
+        about: what it is, in a line.
+        base: keys that all runs share.
+        cells: name → {set: keys of the cell, grid: its own blocks}; null leaves out a cell of the file it extends.
+        grid: the blocks of every cell that has none of its own.
+        seeds: every run is made once with each.
+        override: keys that count over those of base, cells and grid, for a quick look.
+        only: make these cells alone.
+        out: folder of the results.
+        store: folder of the runs; null is `runs` in `out`. Sweeps that share a store share runs they have in common.
+        engine: "processes" on this machine, one per GPU or core; "ray" on a cluster.
+        workers: processes side by side; null is one per GPU, or per core.
+        address: of the Ray cluster, HOST:PORT or auto; null starts Ray here.
+    """
+
+    about: str = ""
+    base: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    grid: list[dict[str, Any]] = field(default_factory=lambda: [{"schedule.kind": "adaptive"}])
+    seeds: list[int] = field(default_factory=lambda: [0])
+    override: dict[str, Any] = field(default_factory=dict)
+    only: list[str] = field(default_factory=list)
+    out: str = "runs/sweep"
+    store: str | None = None
+    engine: EngineName = "processes"
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        require(len(self.cells) > 0, "cells must not be empty: give a sweep by --config, such as tiny/baselines")
+        require(len(self.seeds) > 0, "seeds must not be empty")
+        _check_engine(self)
+        for name in self.only:
+            require(name in self.cells, f"only: no cell {name!r}; {nearest(name, self.cells)}")
+        for name, cell in self.cells.items():
+            extra = sorted(set(cell or {}) - {"set", "grid"})
+            require(not extra, f"cells.{name}: unknown key {extra[:1]}; a cell has the keys set and grid")
+
+    def points(self) -> list[Point]:
+        """Every run, seed by seed, so that an interrupted sweep has whole seeds first.
+
+        Raises:
+            LabError: a key is unknown or a value does not suit it; the message names the cell.
+        """
+        chosen = []
+        for name, cell in self.cells.items():
+            if cell is None or (self.only and name not in self.only):
+                continue
+            for settings, varied in combinations(cell.get("grid") or self.grid):
+                values = [_flat(part or {}) for part in (self.base, cell.get("set"), settings, self.override)]
+                keys = {key: value for part in values for key, value in part.items()}
+                chosen.append((name, varied, _run(keys, f"cells.{name}")))
+        points = []
+        for seed in self.seeds:
+            for name, varied, run in chosen:
+                seeded = dataclasses.replace(run, seed=seed)
+                words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in varied.items())]
+                points.append(Point(" ".join([*words, f"seed{seed}"]), seeded, name, varied))
+        return list({point.name: point for point in points}.values())  # two shares may round to the same step
+
+
+def combinations(grid: Sequence[Mapping[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every combination of every block, the last axis fastest; and of each, what sets it apart from its cell."""
+    for block in map(_flat, grid):
+        axes = {key for key, value in block.items() if isinstance(value, list)} - _OF_A_CURVE
+        for values in itertools.product(*(value if isinstance(value, list) else [value] for value in block.values())):
+            settings = dict(zip(block, values, strict=True))
+            yield settings, {key: value for key, value in settings.items() if key in axes}
+
+
+def _flat(values: Mapping[str, Any], config_class: type = RunConfig, prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones; a value that is a mapping itself, such as an optimizer's options, stays whole."""
+    if not isinstance(values, Mapping):
+        raise LabError(f"a sweep's base, set, override and blocks hold keys and values, got {values!r}")
+    kinds = {item.name: item.type for item in dataclasses.fields(config_class)}
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        kind = kinds.get(key)
+        if isinstance(value, Mapping) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            found |= _flat(value, kind, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _run(keys: Mapping[str, Any], source: str) -> RunConfig:
+    """The run with these dotted keys; a warm-up below 1 is a share of its steps."""
+    warmup, steps = keys.get("schedule.warmup_steps"), keys.get("steps", RunConfig.steps)
+    if isinstance(warmup, float) and warmup < 1 and isinstance(steps, int):
+        keys = {**keys, "schedule.warmup_steps": max(1, _updates(warmup, steps))}
+    return build(RunConfig, nested(keys), source)
+
+
+def _updates(warmup: float, steps: int) -> int:
+    """A length below 1 is a share of the run."""
+    return round(warmup * steps) if warmup < 1 else round(warmup)
+
+
+def _check_engine(config: "CompareConfig | FigureConfig | SweepConfig") -> None:
+    require(config.workers is None or config.workers > 0, f"workers must be at least 1, got {config.workers}")
+    require(config.address is None or config.engine == "ray", "address belongs to engine ray")
+
+
+@dataclass(frozen=True)
+class SmoothnessConfig:
+    """Curvature over the gap along one run of each optimizer (paper, Table "assumption_hyperparams").
+
+    Args:
+        run: what all runs share; its schedule must be linear. Optimizer and steps are filled in.
+        rates: the peak rate of each optimizer; these optimizers are run.
+        steps: updates of each optimizer's run; where one is missing, `run.steps`.
+        options: further keyword arguments of each optimizer's `from_model`.
+        windows: steps [first, last) of each optimizer's windowed fit; where one is missing, the steps after warm-up.
+        every: every n-th step is measured.
+        target_loss: f*.
+        out: folder of the points, the fits and the figures.
+    """
+
+    run: RunConfig = field(default_factory=RunConfig)
+    rates: dict[str, float] = field(default_factory=lambda: {"lion": 1e-3, "muon": 3e-3, "normsgd": 3e-2})
+    steps: dict[str, int] = field(default_factory=dict)
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    windows: dict[str, list[int]] = field(default_factory=dict)
+    every: int = 1
+    target_loss: float = 0.0
+    out: str = "runs/smoothness"
+
+    def __post_init__(self) -> None:
+        require(len(self.rates) > 0, "rates must not be empty")
+        require(self.every > 0, f"every must be at least 1, got {self.every}")
+        require(self.run.schedule.kind == "linear", f"the schedule must be linear, got {self.run.schedule.kind}")
+        for key in ("rates", "steps", "options", "windows"):
+            for name in getattr(self, key):
+                require(name in OPTIMIZERS, f"{key}: unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
+        for name, window in self.windows.items():
+            require(len(window) == 2 and window[0] < window[1],
+                    f"windows.{name} must be two steps, [first, last), got {window}")  # fmt: skip
+
+    def run_of(self, name: str) -> RunConfig:
+        """The run of one optimizer."""
+        if name not in self.rates:
+            raise LabError(f"rates has no {name}; {nearest(name, self.rates)}")
+        options = {**self.run.optimizer.options, **self.options.get(name, {})}
+        optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=self.rates[name], options=options)
+        return dataclasses.replace(self.run, optimizer=optimizer, steps=self.steps.get(name, self.run.steps))
+
+    def window_of(self, name: str) -> tuple[int, int]:
+        """Steps [first, last) of the windowed fit."""
+        first, last = self.windows.get(name, [self.run.schedule.warmup_steps or 0, self.run_of(name).steps])
+        return first, last
+
+
+@dataclass(frozen=True)
+class FigureConfig:
+    """Figures and tables of the paper, by name.
+
+    Args:
+        name: the figure, or all; `autowarm figure --list` names them with what they cost.
+        scale: "tiny" takes minutes on a CPU; "paper" needs GPUs and FineWeb.
+        figures: folder of the pictures and tables.
+        out: folder of runs and measurements; null is runs/SCALE.
+        override: keys that count over those of the sweeps, such as {steps: 20}, for a quick look.
+        measure: keys that count over those of the preset smoothness-SCALE, for the figures of curvature.
+        seeds: in place of the sweeps' own.
+        engine, workers, address: as for `autowarm sweep`.
+    """
+
+    name: str = ""
+    scale: Literal["tiny", "paper"] = "tiny"
+    figures: str = "figures"
+    out: str | None = None
+    override: dict[str, Any] = field(default_factory=dict)
+    measure: dict[str, Any] = field(default_factory=dict)
+    seeds: list[int] | None = None
+    engine: EngineName = "processes"
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        require(self.name != "", "figure needs a name, or all; autowarm figure --list names them")
+        _check_engine(self)

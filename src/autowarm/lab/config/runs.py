@@ -1,0 +1,263 @@
+"""What decides a run, as frozen, typed dataclasses. Nothing in here imports torch."""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .errors import nearest, require
+
+OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "schedule-free", "prodigy", "d-adaptation")
+
+# The small tasks of `autowarm.lab.tasks.small`, each with its own model, data and batch.
+SMALL_TASKS = (
+    "lm-small", "lm-middle", "lm-large", "post-norm", "vit", "mlp", "factor", "llama", "llama-x8", "swin", "swin-x8",
+)  # fmt: skip
+ScheduleName = Literal["adaptive", "paper", "linear", "constant", "greedy", "wsd"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A LLaMA (RMSNorm, SwiGLU, rotary positions, tied embeddings, split q, k, v), or a classifier of images.
+
+    Args:
+        name: "llama"; "swin", a Swin of two stages for small pictures; or any classifier by timm's name for it, such as
+            "swin_base_patch4_window7_224", which has a shape of its own.
+        layers: number of blocks; of a "swin", in each stage.
+        width: size of the residual stream; of a "swin", in its first stage.
+        heads: attention heads; divides `width`.
+        ff: inner width of the SwiGLU block.
+        vocab_size: tokens the tokenizer may learn.
+        seq_len: tokens in a sequence.
+        init_scale: initial weights have the standard deviation init_scale/√width. The usual 0.02 is this rule's
+            value at width 768 and far too small for a narrow model: Lion then wants no warm-up at all.
+    """
+
+    name: str = "llama"
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    ff: int = 176
+    vocab_size: int = 1024
+    seq_len: int = 64
+    init_scale: float = 0.55
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether it classifies images and does not predict tokens."""
+        return self.name != "llama"
+
+    @property
+    def label(self) -> str:
+        """The network in a word."""
+        return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}"
+
+
+# The paper's networks: 123,587,328 and 208,540,416 parameters.
+LLAMA_124M = ModelConfig(layers=12, width=768, heads=12, ff=2048, vocab_size=50304, seq_len=512)
+LLAMA_210M = dataclasses.replace(LLAMA_124M, layers=24)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the text comes from, or the images.
+
+    Args:
+        corpus: "python" is the running interpreter's own documentation and standard-library source, so nothing is
+            downloaded; otherwise a folder: of token shards, as `autowarm data` makes them or as kjj0/fineweb10B-gpt2
+            holds them, or of .py, .md, .rst, .txt and .parquet files, for which a tokenizer is learnt.
+        max_bytes: take only so much text, file by file in an order that mixes topics; shards are used whole.
+        images: of a classifier. "digits" are scikit-learn's, 8×8, nothing is downloaded; "folder" is `root` with a
+            folder, or a tar file, of training images and one of validation images; otherwise what timm calls it, such
+            as "hfds/ILSVRC/imagenet-1k".
+        root: the folder of `images`.
+        workers: processes that read and transform images.
+    """
+
+    corpus: str = "python"
+    max_bytes: int = 6_000_000
+    images: str = "digits"
+    root: str = ""
+    workers: int = 0
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """An optimizer and its peak rate.
+
+    Args:
+        name: which one; the last four are the peers of `autowarm.lab.training.peers`.
+        lr: the peak learning rate; of Prodigy and D-Adaptation a factor on the rate they find, usually 1.
+        weight_decay: decoupled, on the linear layers' weights only.
+        options: further keyword arguments of the optimizer's `from_model`, or of the peer itself, for example
+            {momentum: 0.9}.
+    """
+
+    name: str = "muon"
+    lr: float = 3e-3
+    weight_decay: float = 0.1
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How the rate moves.
+
+    Args:
+        kind: "adaptive" is the library's default, "paper" its Algorithm 1 to the letter, "linear" the hand-set
+            baseline: the rate rises from lr/div to lr over `warmup_steps`, then decays. "constant" leaves the rate
+            alone, for optimizers that schedule themselves; "greedy" is transformers' GreedyLR between lr/div and lr;
+            "wsd" is transformers' warmup-stable-decay, 10 % and 20 % of the run.
+        warmup_steps: of "linear" alone, 0 for none; the others find it themselves.
+        warmup: the shape of the warm-up: of the hand-set one, of the adaptive floor and of the calibration's target.
+        decay: the shape of the decay, see `autowarm.AdaptiveWarmup`.
+        target_loss: f*, of "paper" (which needs it) and "adaptive" (which works it out where it is null).
+        div: the first update's rate is lr/div. Null is warmup_steps + 1 for "linear", so that the ramp starts from 0
+            in equal steps; the library's default for "adaptive"; and 100 for the others.
+        sigma_f2: σ_F² of the calibration; "adaptive" and "paper".
+        peak_gap: Δ' itself, in place of the calibrated one; "adaptive" and "paper".
+        options: further keyword arguments of `autowarm.AdaptiveWarmup`, for example {max_warmup: 0.2}.
+    """
+
+    kind: ScheduleName = "adaptive"
+    warmup_steps: int | None = None
+    warmup: Literal["linear", "cosine"] = "linear"
+    decay: Literal["cosine", "linear", "wsd", "wso"] = "cosine"
+    target_loss: float | None = None
+    div: float | None = None
+    sigma_f2: float = 1e3
+    peak_gap: float | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The schedule in a word."""
+        if self.kind != "linear":
+            return self.kind
+        return f"linear{self.warmup_steps}" + ("" if self.div is None else f"-div{self.div:g}")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How a run is computed. Its result is the same but for rounding, whatever stands here.
+
+    Args:
+        precision: "float32"; "bfloat16", by autocast, with weights and optimizer in float32; "float64"; "auto" is
+            bfloat16 where the hardware multiplies it and the model is wide enough (256 on a CPU) to gain by it.
+        accumulate: each rank's share of a batch is taken in so many pieces, for less memory.
+        compile: hand the model to `torch.compile`.
+        parallel: what `torchrun` spreads a run by: "ddp" copies the model, "fsdp" cuts it (FSDP2).
+        device: "auto" is a GPU where there is one.
+        keep_checkpoints: the newest so many stay.
+        eval_every: steps between evaluations along the way; 0 is at the end alone.
+        wandb: a project of Weights & Biases to log to as well; it needs the package `wandb`.
+        keep_weights: leave the final weights and TensorBoard's events in the run's folder.
+    """
+
+    precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    accumulate: int = 1
+    compile: bool = False
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    keep_checkpoints: int = 2
+    eval_every: int = 0
+    wandb: str | None = None
+    keep_weights: bool = True
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All that decides one run's numbers.
+
+    Args:
+        task: null trains `model` on `data`. A name is that of a small task with its own model, data and batch:
+            lm-small, lm-middle, lm-large, post-norm, vit, mlp, factor, llama, llama-x8, swin, swin-x8.
+        model: the network.
+        data: the text.
+        optimizer: the optimizer.
+        schedule: the learning-rate schedule.
+        steps: optimizer updates in the whole run.
+        batch_size: sequences, or images, in a batch; under `torchrun`, of all ranks together.
+        seed: of the initial weights and of the batches.
+        clip: the gradient's norm is clipped to this before each update; 0 is no clipping.
+        eval_batches: fixed validation batches, the same for every run.
+        checkpoint_every: steps between checkpoints.
+        engine: how it is computed.
+    """
+
+    task: str | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    steps: int = 400
+    batch_size: int = 16
+    seed: int = 0
+    clip: float = 0.5
+    eval_batches: int = 64
+    checkpoint_every: int = 100
+    engine: EngineConfig = field(default_factory=EngineConfig)
+
+    def __post_init__(self) -> None:
+        model, schedule, engine = self.model, self.schedule, self.engine
+        if not self.is_own_task:
+            name = self.optimizer.name
+            require(self.task is None or self.task in SMALL_TASKS,
+                    f"unknown task {self.task!r}; {nearest(str(self.task), SMALL_TASKS)}")  # fmt: skip
+            require(name in OPTIMIZERS, f"optimizer.name: unknown {name!r}; {nearest(name, OPTIMIZERS)}")
+        require(
+            model.heads > 0 and model.width % (2 * model.heads) == 0,
+            f"width must be a multiple of 2·heads (rotary pairs), got width {model.width}, heads {model.heads}",
+        )
+        require(
+            256 < model.vocab_size <= 65536,
+            f"vocab_size must be from 257 (bytes and an end mark) to 65536, got {model.vocab_size}",
+        )
+        for name in ("layers", "ff", "seq_len"):
+            require(getattr(model, name) > 0, f"{name} must be at least 1, got {getattr(model, name)}")
+        for name in ("steps", "batch_size", "eval_batches", "checkpoint_every"):
+            require(getattr(self, name) > 0, f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("accumulate", "keep_checkpoints"):
+            require(getattr(engine, name) > 0, f"engine.{name} must be at least 1, got {getattr(engine, name)}")
+        require(
+            self.batch_size % engine.accumulate == 0,
+            f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {engine.accumulate}",
+        )
+        require(engine.eval_every >= 0, f"engine.eval_every must not be negative, got {engine.eval_every}")
+        require(0 <= self.seed < 2**63, f"seed must be from 0 to 2⁶³ − 1, got {self.seed}")
+        require(0 <= self.clip < math.inf, f"clip must be finite and not negative, got {self.clip}")
+        decay = self.optimizer.weight_decay
+        require(0 <= decay < math.inf, f"weight_decay must not be negative, got {decay}")
+        require(0 < model.init_scale < math.inf, f"init_scale must be positive and finite, got {model.init_scale}")
+        require(self.data.max_bytes > 0, f"data.max_bytes must be at least 1, got {self.data.max_bytes}")
+        require(self.data.workers >= 0, f"data.workers must not be negative, got {self.data.workers}")
+        require(0 < self.optimizer.lr < math.inf, f"lr must be positive and finite, got {self.optimizer.lr}")
+        div, target, gap = schedule.div, schedule.target_loss, schedule.peak_gap
+        require(div is None or 1 < div < math.inf, f"schedule: div must be above 1 and finite, got {div}")
+        require(target is None or math.isfinite(target), f"schedule: target_loss must be finite, got {target}")
+        for name, value in (("sigma_f2", schedule.sigma_f2), ("peak_gap", gap)):
+            finite = value is None or 0 < value < math.inf
+            require(finite, f"schedule: {name} must be positive and finite, got {value}")
+        if schedule.kind == "linear":
+            require(
+                schedule.warmup_steps is not None and 0 <= schedule.warmup_steps < self.steps,
+                f"a linear schedule needs warmup_steps from 0 to steps − 1 = {self.steps - 1}, "
+                f"got {schedule.warmup_steps}",
+            )
+        else:
+            require(
+                schedule.warmup_steps is None,
+                f"schedule.warmup_steps belongs to kind linear; kind {schedule.kind} has none to set",
+            )
+        if schedule.kind == "paper":
+            require(schedule.target_loss is not None, "the paper's Algorithm 1 needs schedule.target_loss, its f*")
+
+    @property
+    def is_own_task(self) -> bool:
+        """Whether the task is a user's own code, which `autowarm.lab.tasks.own` names by a hash and no file can."""
+        return self.task is not None and "@" in self.task
+
+    @property
+    def label(self) -> str:
+        """The run in a few words, for folders and displays."""
+        return f"{self.optimizer.name}-lr{self.optimizer.lr:g}-{self.schedule.label}-seed{self.seed}"

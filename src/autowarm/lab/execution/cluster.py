@@ -1,0 +1,137 @@
+"""Jobs on a Ray cluster (extra `ray`): one task each, which Ray starts again elsewhere when its machine dies.
+
+Every machine must see the same files at the same paths, and have autowarm installed. A run that is started again goes
+on from its newest whole checkpoint, as anywhere.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from ..config import LabError
+from ..training.stopping import Stop
+from .display import Display
+from .pool import WORKER_ENVIRONMENT, Event, Job, OnRow, message_of, perform
+
+_LIVES = 4  # a job that has taken so many workers with it is not tried again
+
+
+class Board:
+    """Where tasks leave their news and learn that they are to stop. An actor on the caller's own machine."""
+
+    def __init__(self) -> None:
+        self.news: list[Event] = []
+        self.stopped = False
+
+    def tell(self, event: Event) -> bool:
+        """Takes news; whether to stop."""
+        self.news.append(event)
+        return self.stopped
+
+    def read(self) -> list[Event]:
+        """The news since the last call."""
+        news, self.news = self.news, []
+        return news
+
+    def stop(self) -> None:
+        """Asks every task to stop at its next step."""
+        self.stopped = True
+
+
+def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
+    import ray
+    import torch
+
+    os.environ.update(WORKER_ENVIRONMENT)
+    os.chdir(folder)  # relative paths mean what they mean to the caller
+    torch.set_num_threads(1)
+    stopped = False
+
+    def tell(event: Event) -> None:
+        nonlocal stopped
+        stopped = ray.get(board.tell.remote(event))
+
+    return perform(job, tell, lambda: stopped)
+
+
+def _knock(address: str | None) -> None:
+    """Whether anybody is there: Ray itself may try for many minutes."""
+    if address is None or address == "auto" or "://" in address:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise LabError(f"no Ray cluster at {address}: {error}") from None
+
+
+def run_jobs(
+    jobs: Sequence[Job], address: str | None, display: Display, done: int, on_row: OnRow | None = None
+) -> dict[str, str]:
+    """Do every job; return the messages of those that failed. As `pool.run_jobs`.
+
+    Args:
+        jobs: what to do.
+        address: of a running cluster, HOST:PORT or "auto"; None starts Ray on this machine for as long as it takes.
+        display, done, on_row: as there.
+
+    Raises:
+        LabError: Ray is not installed or not reached.
+        Interrupted: after the tasks have stopped at a step boundary with a checkpoint.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves the machine
+    try:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    except ImportError:
+        raise LabError("engine ray needs the package ray: pip install 'autowarm[ray]'") from None
+    display.note("joining the cluster")
+    _knock(address)
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address is None else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, ValueError) as error:
+        raise LabError(f"no Ray cluster at {address}: {' '.join(str(error).split())}") from None
+    failed: dict[str, str] = {}
+    try:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        slots = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 0))  # more may join later
+        display.begin([(job.name, job.steps) for job in jobs], done=done, workers=min(max(1, slots), len(jobs)))
+        work = ray.remote(_work).options(num_cpus=1, num_gpus=gpus, max_retries=_LIVES - 1)
+        pending = {work.remote(job, board, os.getcwd()): job.name for job in jobs}
+        with Stop() as asked, asked.gently():
+            while pending:
+                ready, _ = ray.wait(list(pending), timeout=0.3)
+                for event in ray.get(board.read.remote()):
+                    display.update(event.name, event.step, event.loss, event.lr, event.seconds)
+                for ref in ready:
+                    name = pending.pop(ref)
+                    try:
+                        row = ray.get(ref)
+                    except ray.exceptions.RayTaskError as error:
+                        failed[name] = message_of(error.cause)
+                        display.fail(name, failed[name])
+                    except ray.exceptions.RayError as error:  # its machines died, one after the other
+                        failed[name] = f"lost with its worker {_LIVES} times: {' '.join(str(error).split())[:300]}"
+                        display.fail(name, failed[name])
+                    else:
+                        display.finish(name, row)
+                        if on_row is not None:
+                            on_row(name, row)
+                if asked.asked:
+                    ray.get(board.stop.remote())
+                    for ref in pending:
+                        ray.cancel(ref, force=False)  # those that have not begun; a running one stops by the board
+                    ray.wait(list(pending), num_returns=len(pending), timeout=30)
+                    asked.obey()
+    finally:
+        ray.shutdown()
+    return failed

@@ -1,0 +1,196 @@
+"""The engine: a plan's runs, each made once, on this machine or on a cluster, and gathered into `results.json`.
+
+    config.points()  →  plan: ids and folders  →  execute: runs  →  gather: rows, summaries, results.json
+
+A results folder::
+
+    manifest.json   every run of the plan: its name, cell, settings, id, folder and resolved config
+    results.json    what came out, see `autowarm.lab.analysis.results`
+    report.html     the same as a page, with the figures beside it
+    runs/           the runs' own folders, or wherever `store` says
+
+A run's folder is named by its id, a hash of all that decides its numbers, so a finished run is never made again: the
+same command goes on where it stopped, and another grid makes only the new runs.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ..analysis.results import Results, write_results
+from ..config import CompareConfig, DataConfig, EngineName, LabError, ModelConfig, Point, RunConfig, SweepConfig
+from ..files import locked, write_json
+from ..tasks import make_task
+from ..tasks.language import Language
+from ..tasks.own import PackedTask
+from ..training.identity import identity, run_id
+from ..training.loop import train
+from ..training.metrics import read_result
+from .display import Display
+from .pool import Job, OnRow, OnStep, run_jobs
+
+__all__ = ["PlanConfig", "Planned", "execute", "gather", "make", "plan", "write_manifest"]
+
+SCHEMA = 1
+
+
+PlanConfig: TypeAlias = CompareConfig | SweepConfig
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run with its id and its folder.
+
+    Attributes:
+        point: the run, its name and its place in the plan.
+        id: the hash of all that decides its numbers.
+        folder: where it is made, named by the id.
+        own: the user's task it trains, if any.
+    """
+
+    point: Point
+    id: str
+    folder: Path
+    own: PackedTask | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's own name within the plan."""
+        return self.point.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether its result is there.
+
+        Raises:
+            LabError: it is damaged, or another run's.
+        """
+        return (self.folder / "result.json").exists() and bool(read_result(self.folder, self.id))
+
+    def row(self) -> dict[str, Any]:
+        """Its result, in the plan's cell."""
+        row = read_result(self.folder, self.id)
+        if self.point.cell:
+            row["cell"] = {"name": self.point.cell, **row["cell"], **self.point.varied}
+        return row
+
+    def job(self) -> Job:
+        """What makes it."""
+        call = partial(_train, self.point.run, self.folder, self.own)
+        return Job(self.name, self.point.run.steps, call, self.folder)
+
+
+def _train(run: RunConfig, folder: Path, own: PackedTask | None, on_step: OnStep) -> dict[str, Any]:
+    return train(run, folder, on_step, own=own)
+
+
+def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) -> list[Planned]:
+    """The runs with their ids and folders; prepares the text or images they need, once for all."""
+    planned = []
+    for point in points:
+        data = own.sha256 if own is not None else _source(point.run)["sha256"]
+        key = run_id(identity(point.run, data))
+        planned.append(Planned(point, key, store / f"{point.run.label}-{key}", own))
+    return planned
+
+
+def make(config: PlanConfig, points: Sequence[Point], display: Display, own: PackedTask | None = None) -> Results:
+    """Make every run of a plan that is not yet finished; write its manifest and `results.json`.
+
+    Args:
+        config: where and how to make them.
+        points: the plan's runs, ``config.points()``.
+        display: is told of everything that happens.
+        own: the user's task that they train, if any.
+
+    Raises:
+        LabError: a worker died, or every run failed; what is finished is kept.
+        Interrupted: after the workers have stopped at a step boundary with a checkpoint.
+    """
+    out = Path(config.out)
+    with locked(out):
+        display.note("preparing the data")
+        planned = plan(points, Path(config.store or out / "runs"), own)
+        write_manifest(out, config.about, planned)
+        failed = execute(planned, display, config.engine, config.workers, config.address)
+        return gather(out, dataclasses.asdict(config), planned, failed)
+
+
+def execute(
+    planned: Sequence[Planned],
+    display: Display,
+    engine: EngineName = "processes",
+    workers: int | None = None,
+    address: str | None = None,
+    others: Sequence[Job] = (),
+    on_row: OnRow | None = None,
+) -> dict[str, str]:
+    """Make the runs that are not finished, each folder once, and any other jobs.
+
+    Args:
+        planned: the runs.
+        display: is told of everything that happens.
+        engine: "processes" on this machine or "ray" on a cluster.
+        workers: processes side by side.
+        address: of the Ray cluster.
+        others: further jobs.
+        on_row: called with a job's name and result as soon as it is done.
+
+    Returns:
+        The messages of the jobs that failed, by name. A run that several places name fails in all of them.
+    """
+    todo = {run.folder: run for run in planned if not run.finished}
+    jobs = [*others, *(run.job() for run in todo.values())]
+    done = len({run.folder for run in planned}) - len(todo)
+    if not jobs:
+        display.begin([], done=done, workers=0)
+        return {}
+    if engine == "ray":
+        from . import cluster
+
+        failed = cluster.run_jobs(jobs, address, display, done, on_row)
+    else:
+        failed = run_jobs(jobs, workers, display, done, on_row)
+    by_folder = {run.folder: failed[run.name] for run in todo.values() if run.name in failed}
+    return failed | {run.name: by_folder[run.folder] for run in planned if run.folder in by_folder}
+
+
+def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], failed: Mapping[str, str]) -> Results:
+    """Write `results.json` from the finished runs.
+
+    Raises:
+        LabError: every run failed.
+    """
+    rows = [run.row() for run in planned if run.name not in failed]
+    if not rows:
+        raise LabError(f"every run failed, the first with {next(iter(failed.values()))}")
+    first = planned[0]
+    corpus = {"name": first.own.name, "sha256": first.own.sha256} if first.own else _source(first.point.run)
+    return write_results(out, config, corpus, rows, failed)
+
+
+def write_manifest(out: Path, about: str, planned: Iterable[Planned]) -> Path:
+    """Write `manifest.json`: what the plan is, run by run, before any is made."""
+    runs = [
+        {"name": run.name, "cell": run.point.cell, "settings": dict(run.point.varied), "id": run.id,
+         "folder": str(run.folder), "config": dataclasses.asdict(run.point.run)}
+        for run in planned
+    ]  # fmt: skip
+    path = out / "manifest.json"
+    write_json(path, {"schema": SCHEMA, "about": about, "runs": runs})
+    return path
+
+
+def _source(run: RunConfig) -> dict[str, Any]:
+    """What the run's data is: name and checksum, and tokens if it is text. The data is prepared if need be."""
+    return _source_of(run.task, run.data, run.model.name, run.model.vocab_size)
+
+
+@cache
+def _source_of(task_name: str | None, data: DataConfig, model: str, vocab_size: int) -> dict[str, Any]:
+    task = make_task(RunConfig(task=task_name, data=data, model=ModelConfig(name=model, vocab_size=vocab_size)))
+    found = {"name": task.name, "sha256": task.sha256}
+    return {**found, "tokens": task.corpus.tokens} if isinstance(task, Language) else found

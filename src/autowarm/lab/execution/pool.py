@@ -1,0 +1,236 @@
+"""Many jobs on one machine: one process per GPU, or per core with one thread each.
+
+More threads than cores is a trap: two processes of two OpenMP threads each on two cores were seen to run 50 times
+slower than one alone, since each thread waits, spinning, for a partner that the other process keeps off its core.
+
+A job is any call that can be pickled, is told where it stands through a callback, and can be made again after an
+interruption: `autowarm.lab.execution.sweep` says what the jobs of a sweep are.
+"""
+
+import math
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..config import LabError
+from ..files import Busy
+from ..training.stopping import Interrupted, Stop
+from .display import Display
+
+if TYPE_CHECKING:
+    from ..training.metrics import Progress
+
+# Set before torch is imported anywhere in a worker; the rest keeps third parties from talking and from the network.
+WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
+                      "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error",
+                      "TF_CPP_MIN_LOG_LEVEL": "3"}  # fmt: skip
+_EVENTS_PER_SECOND = 4
+_BUSY_WAIT = 0.5  # seconds between looks at a folder that another process holds
+
+OnStep: TypeAlias = "Callable[[Progress], bool | None]"
+OnRow: TypeAlias = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to do.
+
+    Attributes:
+        name: its own among all jobs.
+        steps: how long it is.
+        call: does it, given the callback, and returns the row that the display shows. The callback's True asks it to
+            stop.
+        folder: where the traceback of a failure goes.
+    """
+
+    name: str
+    steps: int
+    call: Callable[[OnStep], dict[str, Any]]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a worker tells the parent: where a job stands."""
+
+    name: str
+    step: int
+    loss: float
+    lr: float
+    seconds: float
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpus() -> list[str]:
+    """The GPUs this process may use, as `CUDA_VISIBLE_DEVICES` names them; asks the driver and claims no memory."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name for name in given.split(",") if name.strip()]
+    import torch
+
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def run_jobs(
+    jobs: Sequence[Job], workers: int | None, display: Display, done: int, on_row: OnRow | None = None
+) -> dict[str, str]:
+    """Do every job; return the messages of those that failed.
+
+    Args:
+        jobs: what to do, in this order.
+        workers: processes side by side; None is one per GPU, or per core where there is none. More workers than GPUs
+            share them in turn.
+        display: is told of everything that happens.
+        done: how many were finished before.
+        on_row: called with a job's name and result as soon as it is done.
+
+    Raises:
+        LabError: a worker died; what is finished is kept.
+        Interrupted: after the workers have stopped at a step boundary with a checkpoint.
+    """
+    devices = gpus()
+    workers = min(workers or len(devices) or cores(), len(jobs))
+    display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers)
+    context = multiprocessing.get_context("spawn")  # a fork would inherit half a thread pool
+    events: Any = context.Queue()
+    turns: Any = context.Queue()
+    for index in range(workers):
+        turns.put(devices[index % len(devices)] if devices else "")
+    stop = context.Event()
+    failed: dict[str, str] = {}
+    with _environment(WORKER_ENVIRONMENT), Stop() as asked, asked.gently():
+        pool = ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_start_worker, initargs=(events, stop, turns)
+        )
+        pending: dict[Future[dict[str, Any]], str] = {pool.submit(_work, job): job.name for job in jobs}
+        try:
+            while pending:
+                asked.obey()
+                for event in _drain(events):
+                    display.update(event.name, event.step, event.loss, event.lr, event.seconds)
+                for future in [future for future in pending if future.done()]:
+                    name = pending.pop(future)
+                    try:
+                        row = future.result()
+                    except BrokenProcessPool:
+                        asked.obey()  # a signal to the whole group ends the workers, too
+                        raise LabError(
+                            f"a worker process died while {workers} were at work (out of memory, or killed from "
+                            "outside). Finished runs are kept: the same command goes on from here, --workers 1 with "
+                            "less memory"
+                        ) from None
+                    except Exception as error:
+                        failed[name] = message_of(error)
+                        display.fail(name, failed[name])
+                    else:
+                        display.finish(name, row)
+                        if on_row is not None:
+                            on_row(name, row)
+        finally:
+            stop.set()  # workers stop at the next step and leave a checkpoint
+            pool.shutdown(wait=True, cancel_futures=True)
+    return failed
+
+
+def message_of(error: Exception) -> str:
+    """An error in a line; what the user can put right goes without the name of a class."""
+    return f"{'' if isinstance(error, LabError) else type(error).__name__ + ': '}{error}"
+
+
+def _drain(events: Any) -> Iterator[Event]:
+    """What has come in, after a wait of a moment for the first."""
+    wait = 0.2
+    while True:
+        try:
+            yield events.get(timeout=wait) if wait else events.get_nowait()
+            wait = 0.0
+        except queue.Empty:
+            return
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the children; workers are spawned as they are needed, so for as long as it runs."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+# What follows runs in the workers.
+
+_events: Any = None
+_stop: Any = None
+
+
+def _start_worker(events: Any, stop: Any, turns: Any) -> None:
+    global _events, _stop
+    _events, _stop = events, stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # read when CUDA starts, which importing torch does not
+
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _die_with_parent() -> None:
+    """A killed parent cannot tell its workers; without this they would go on for a folder that is no longer theirs."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(job: Job) -> dict[str, Any]:
+    return perform(job, _events.put, _stop.is_set)
+
+
+def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], bool]) -> dict[str, Any]:
+    """Does one job here, with news a few times a second, and leaves a traceback in its folder if it fails."""
+    last = 0.0
+
+    def on_step(progress: "Progress") -> bool:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > 1 / _EVENTS_PER_SECOND:
+            last = now
+            tell(Event(job.name, progress.step, progress.loss, progress.lr, progress.seconds))
+        return stopped()
+
+    while True:
+        try:
+            return job.call(on_step)
+        except Busy:  # another command is making this very run: wait, and take its result
+            tell(Event(job.name, 0, math.nan, math.nan, 0.0))  # on a cluster, news are how a worker hears of a stop
+            if stopped():
+                raise Interrupted("stopped while another process was at work on the run") from None
+            time.sleep(_BUSY_WAIT)
+        except Interrupted:
+            raise  # nothing is wrong with the job
+        except Exception:
+            with suppress(OSError):  # a full disk may be what is wrong
+                job.folder.mkdir(parents=True, exist_ok=True)
+                (job.folder / "error.txt").write_text(traceback.format_exc())
+            raise

@@ -1,0 +1,352 @@
+"""The paper's experiments: from the name of a figure or a table to its runs, and from their results to the picture.
+
+A figure that is made from training runs names the sweep of `presets/SCALE/` behind it, one that is made from curvature
+names the optimizers to measure. `produce` makes all that is missing for any number of figures at once; nothing is made
+twice, whichever figures share it.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ..analysis import report
+from ..analysis.figures import COLOURS, axes_of, literal, sweep_figure
+from ..analysis.results import Results, read_results
+from ..analysis.summary import Point, Summary, summarise
+from ..config import FigureConfig, LabError, SmoothnessConfig, SweepConfig, nearest
+from ..config.build import build, read_yaml
+from ..execution.display import Display
+from ..execution.engine import execute, gather, plan, write_manifest
+from ..execution.pool import Job, OnStep
+from ..files import locked
+from ..tasks.models import parameters
+from ..training.metrics import Progress
+from .costs import hours
+from .gallery import GALLERY, Picture, Sources, picture
+from .smoothness import measured, studies, table
+
+SCALES = ("tiny", "paper")
+_ORDER = ("muon", "lion", "normsgd")
+
+
+def sweep_config(name: str, scale: str, data: Path, override: dict[str, Any], seeds: list[int] | None) -> SweepConfig:
+    """The preset of a sweep at a scale, its results in `data`/name and its runs in the store that all sweeps share."""
+    values, _ = read_yaml(f"{scale}/{name}")
+    values |= {"out": str(data / name), "store": str(data / "runs")}
+    config = build(SweepConfig, values, f"{scale}/{name}")
+    return dataclasses.replace(config, override={**config.override, **override}, seeds=seeds or config.seeds)
+
+
+def produce(names: Sequence[str], sources: Sources, display: Display, config: FigureConfig) -> dict[str, str]:
+    """Make every run and measurement that these figures need and that is not there; return what failed.
+
+    Args:
+        names: of the gallery.
+        sources: where results go.
+        display: is told of everything that happens.
+        config: overrides and seeds of the sweeps, and where runs are made.
+    """
+    entries = [GALLERY[name] for name in names]
+    sweeps = dict.fromkeys(sweep for entry in entries for sweep in entry.sweeps)
+    jobs = {job.name: job for entry in entries for job in _measurements(entry, sources)}
+    if not sweeps and not jobs:
+        return {}
+    with locked(sources.data):
+        configs, planned = {}, {}
+        for name in sweeps:
+            display.note(f"planning {name}")
+            configs[name] = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
+            points = [dataclasses.replace(point, name=f"{name} {point.name}") for point in configs[name].points()]
+            planned[name] = plan(points, Path(str(configs[name].store)))
+            write_manifest(sources.data / name, configs[name].about, planned[name])
+        every = [run for runs in planned.values() for run in runs]
+        failed = execute(every, display, config.engine, config.workers, config.address, list(jobs.values()))
+        for name, runs in planned.items():
+            report.make(gather(sources.data / name, dataclasses.asdict(configs[name]), runs, failed))
+    return failed
+
+
+def _measurements(entry: Picture, sources: Sources) -> list[Job]:
+    found = []
+    for optimizer in entry.measures:
+        path = sources.data / f"{'edge-of-stability' if entry.sharp else f'smoothness-{optimizer}'}.json"
+        if not path.exists():
+            run = sources.smoothness.run_of(optimizer)
+            every = max(1, run.steps // 15) if entry.sharp else None
+            call = partial(_measure, sources.smoothness, optimizer, path, every)
+            found.append(Job(path.stem, run.steps, call, sources.data / "failed" / path.stem))
+    return found
+
+
+def _measure(
+    config: SmoothnessConfig, name: str, path: Path, sharpness_every: int | None, on_step: OnStep
+) -> dict[str, Any]:
+    seconds = 0.0
+
+    def timed(progress: Progress) -> bool | None:
+        nonlocal seconds
+        seconds = progress.seconds
+        return on_step(progress)
+
+    found = measured(config, name, path, sharpness_every=sharpness_every, on_step=timed)
+    warmup = found.config["schedule"]["warmup_steps"]
+    return {"diverged": found.val_loss is None, "val_loss": found.val_loss, "warmup_steps": warmup, "seconds": seconds}
+
+
+def listing() -> list[tuple[str, str, str, str, str]]:
+    """Of each entry: name, what of the paper it is, tiny CPU hours, GPU hours at the paper's scale, what it shows."""
+    rows = []
+    for name, entry in GALLERY.items():
+        tiny, paper = (f"{cost:.2g} h" if (cost := _hours(entry, scale)) else "–" for scale in SCALES)
+        rows.append((name, entry.paper, tiny, paper, entry.about))
+    return rows
+
+
+def _hours(entry: Picture, scale: str) -> float:
+    total = 0.0
+    for sweep in entry.sweeps:
+        config = sweep_config(sweep, scale, Path("."), {}, None)
+        total += sum(hours(point.run, scale) for point in config.points())
+    if entry.measures:
+        values, _ = read_yaml(f"smoothness-{scale}")
+        study = build(SmoothnessConfig, values, f"smoothness-{scale}")
+        measured_ones = [name for name in entry.measures if name in study.rates]
+        total += sum(hours(study.run_of(name), scale, probed=study.every) for name in measured_ones)
+    return total
+
+
+def _results(sources: Sources, sweep: str) -> Results:
+    try:
+        return read_results(sources.data / sweep)
+    except LabError as error:
+        raise LabError(f"{error} (autowarm figure makes it where it is missing)") from None
+
+
+def _summaries(sources: Sources, sweep: str) -> Sequence[Summary]:
+    return _results(sources, sweep).summaries
+
+
+def _grid_order(summary: Summary) -> tuple[Any, ...]:
+    cell = summary.cell
+    return cell["batch_size"], cell["steps"], _ORDER.index(cell["optimizer"])
+
+
+for _size in ("124M", "210M"):
+
+    def _warmup_sweep(sources: Sources, size: str = _size) -> Figure:
+        return sweep_figure(sorted(_summaries(sources, f"warmup-sweep-{size}"), key=_grid_order))
+
+    picture(
+        f"warmup-sweep-{_size}",
+        f"validation loss over warm-up length, LLaMA {_size}: three optimizers, two batch sizes, two horizons",
+        paper=f"Figure warmup-sweep-{_size}",
+        sweeps=(f"warmup-sweep-{_size}",),
+    )(_warmup_sweep)
+
+
+def _error(point: Point) -> float:
+    """The bar to draw; none for a single seed."""
+    return point.stderr or 0.0
+
+
+def _losses(summaries: Sequence[Summary], key: str, kind: str) -> list[tuple[float, Point]]:
+    found = [(float(s.cell[key]), point) for s in summaries if key in s.cell and (point := getattr(s, kind))]
+    return sorted(found, key=lambda item: item[0])
+
+
+def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
+    summaries = _summaries(sources, sweep)
+    figure, (axes,) = axes_of()
+    reference = next((s.best for s in summaries if s.best is not None), None)
+    values: list[float] = []
+    for kind, name in (("paper", "Algorithm 1"), ("adaptive", "adaptive (default)")):
+        points = _losses(summaries, key, kind)
+        values = values or [value for value, _ in points]
+        finite = [(values.index(value), point) for value, point in points if not point.diverged]
+        errors = [_error(point) for _, point in finite]
+        axes.errorbar([x for x, _ in finite], [point.val_loss for _, point in finite], errors, marker="o", capsize=3,
+                      markersize=4, color=COLOURS[kind], label=name)  # fmt: skip
+    if reference is not None:
+        axes.axhline(reference.val_loss, color=COLOURS["linear"], linestyle="--",
+                     label=f"best hand-set ({reference.warmup_steps:.0f} steps)")  # fmt: skip
+    axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+    axes.set(xlabel=label, ylabel="final validation loss")
+    axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+@picture("ablation-target-loss", "validation loss over f*, Muon at the small batch", paper="Figure ablations (a)",
+         sweeps=("ablation-target-loss",))  # fmt: skip
+def ablation_target_loss(sources: Sources) -> Figure:
+    """Algorithm 1 and the default by f*, beside the best hand-set warm-up."""
+    return _ablation(sources, "ablation-target-loss", "schedule.target_loss", "target loss f*")
+
+
+@picture("ablation-variance", "validation loss over σ_F², Muon at the small batch", paper="Figure ablations (b)",
+         sweeps=("ablation-variance",))  # fmt: skip
+def ablation_variance(sources: Sources) -> Figure:
+    """Algorithm 1 and the default by σ_F², beside the best hand-set warm-up."""
+    return _ablation(sources, "ablation-variance", "schedule.sigma_f2", "σ_F²")
+
+
+@picture("ablation-schedule", "six forms of warm-up and decay: best hand-set, adaptive, Algorithm 1",
+         paper="Figure ablations (c)", sweeps=("ablation-schedule",))  # fmt: skip
+def ablation_schedule(sources: Sources) -> Figure:
+    """Three points for each form; the axis does not start at 0, so points and not bars."""
+    summaries = _summaries(sources, "ablation-schedule")
+    figure, (axes,) = axes_of(width=6.4)
+    for shift, (kind, name) in enumerate((("best", "best hand-set"), ("adaptive", "adaptive (default)"),
+                                          ("paper", "Algorithm 1"))):  # fmt: skip
+        points = [(x, point) for x, s in enumerate(summaries) if (point := getattr(s, kind)) and not point.diverged]
+        errors = [_error(point) for _, point in points]
+        axes.errorbar([x + 0.18 * (shift - 1) for x, _ in points], [point.val_loss for _, point in points], errors,
+                      fmt="o", capsize=3, color=COLOURS["linear" if kind == "best" else kind], label=name)  # fmt: skip
+    axes.set_xticks(range(len(summaries)), [literal(s.cell["name"]) for s in summaries])
+    axes.set(xlabel="warm-up–decay", ylabel="final validation loss")
+    axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+@picture("swin", "validation accuracy over warm-up length: a Swin under Muon", paper="Figure swin", sweeps=("swin",))
+def swin(sources: Sources) -> Figure:
+    """One panel for each peak rate: the hand-set lengths, and the default and Algorithm 1 across."""
+    rates = _accuracies(sources)
+    figure, panels = axes_of(columns=len(rates), width=4.2)
+    for axes, summary in zip(panels, rates, strict=True):
+        shown = [point for point in summary.manual if not point.diverged]
+        axes.errorbar([point.warmup_steps for point in shown], [100 * point.val_loss for point in shown],
+                      [100 * _error(point) for point in shown], color=COLOURS["linear"], marker="o", markersize=4,
+                      capsize=3, label="hand-set")  # fmt: skip
+        for kind, name in (("adaptive", "adaptive (default)"), ("paper", "Algorithm 1")):
+            point = getattr(summary, kind)
+            if point is not None and not point.diverged:
+                axes.axhline(100 * point.val_loss, color=COLOURS[kind], linestyle="--" if kind == "adaptive" else ":",
+                             label=f"{name}, {point.warmup_steps:.0f} steps")  # fmt: skip
+        axes.set(xlabel="warm-up length (steps)", title=f"Muon, peak rate {summary.cell['lr']:g}")
+        axes.legend(frameon=False, fontsize="small")
+    panels[0].set_ylabel("validation accuracy (%)")
+    return figure
+
+
+@picture("table-swin", "Table swin: the settings of the Swin runs and what came out", paper="Table swin_hyperparams",
+         sweeps=("swin",))  # fmt: skip
+def table_swin(sources: Sources) -> str:
+    """Markdown, one row a peak rate; losses, and accuracies in per cent."""
+    manifest = json.loads((sources.data / "swin" / "manifest.json").read_text())["runs"]
+    lines = [_row("model", "data", "rate", "batch", "steps", "weight decay", "f*", "σ_F²", "best hand-set", "steps",
+                  "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps", "accuracy: best hand-set", "adaptive",
+                  "Algorithm 1"), "|" + "---|" * 18]  # fmt: skip
+    for loss, accuracy in zip(_summaries(sources, "swin"), _accuracies(sources), strict=True):
+        cell = loss.cell
+        config = next(run["config"] for run in manifest if run["cell"] == cell["name"]
+                      and run["config"]["schedule"]["kind"] == "paper")  # fmt: skip
+        highest = max(accuracy.manual, key=lambda point: -math.inf if point.diverged else point.val_loss)
+        percent = ["–" if point is None or point.diverged else f"{100 * point.val_loss:.1f}"
+                   for point in (highest, accuracy.adaptive, accuracy.paper)]  # fmt: skip
+        lines.append(_row(cell["model"], cell["task"], f"{cell['lr']:g}", cell["batch_size"], cell["steps"],
+                          config["optimizer"]["weight_decay"], config["schedule"]["target_loss"],
+                          config["schedule"]["sigma_f2"], *report.cells(loss)[1:], *percent))  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _accuracies(sources: Sources) -> list[Summary]:
+    """The cells of the Swin sweep with the accuracy in the loss's place."""
+    rows = _results(sources, "swin").rows
+    return summarise({**row, "val_loss": row["metric"].get("accuracy")} for row in rows)
+
+
+@picture("baselines", "adaptive Muon beside AdamW, GreedyLR, Schedule-Free, Prodigy and D-Adaptation",
+         paper="the peers of Section 2", sweeps=("baselines",))  # fmt: skip
+def baselines(sources: Sources) -> Figure:
+    """One row a method, each at the best of the rates it was tried with."""
+    best: dict[str, tuple[Summary, Point]] = {}
+    for summary in _summaries(sources, "baselines"):
+        name, point = summary.cell["name"], summary.lowest
+        if point is not None and (name not in best or point.val_loss < best[name][1].val_loss):
+            best[name] = summary, point
+    shown = [(name, s, point) for name, (s, point) in best.items() if not point.diverged]
+    shown.sort(key=lambda item: -item[2].val_loss)
+    figure, (axes,) = axes_of(width=6.4, height=0.4 * len(best) + 1)
+    for y, (name, _, point) in enumerate(shown):
+        colour = COLOURS["adaptive" if name == "muon-adaptive" else "linear"]
+        axes.errorbar([point.val_loss], [y], xerr=[_error(point)], fmt="o", capsize=3, color=colour)
+        axes.annotate(f"{point.val_loss:.3f}", (point.val_loss, y), xytext=(0, 5), textcoords="offset points",
+                      ha="center", fontsize="x-small")  # fmt: skip
+    axes.set_yticks(range(len(shown)), [f"{name} ({s.cell['lr']:g})" for name, s, _ in shown])
+    axes.set(xlabel="final validation loss", ylim=(-0.6, len(shown) - 0.2))
+    axes.grid(axis="x", alpha=0.25, linewidth=0.6)
+    return figure
+
+
+@picture("table-main", "Table main: the settings of every cell and what came out", paper="Table main_hyperparams",
+         sweeps=("warmup-sweep-124M", "warmup-sweep-210M"))  # fmt: skip
+def table_main(sources: Sources) -> str:
+    """Markdown, one row a cell."""
+    lines = [_row("model", "optimizer", "batch", "steps", "rate", "options", "f*", "div", "best hand-set", "steps",
+                  "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps")]  # fmt: skip
+    lines.append("|" + "---|" * 15)
+    for size in ("124M", "210M"):
+        sweep = f"warmup-sweep-{size}"
+        manifest = json.loads((sources.data / sweep / "manifest.json").read_text())["runs"]
+        for summary in sorted(_summaries(sources, sweep), key=_grid_order):
+            runs = [run["config"] for run in manifest if run["cell"] == summary.cell["name"]]
+            paper = next(run["schedule"] for run in runs if run["schedule"]["kind"] == "paper")
+            options = ", ".join(f"{key} {value}" for key, value in runs[0]["optimizer"]["options"].items())
+            lines.append(_row(size if sources.scale == "paper" else summary.cell["model"], summary.name,
+                              summary.cell["batch_size"], summary.cell["steps"], f"{summary.cell['lr']:g}",
+                              options or "–", f"{paper['target_loss']:g}", f"{paper['div'] or 100:g}",
+                              *report.cells(summary)[1:]))  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+@picture("table-assumption", "Table assumption: the settings of the curvature runs, and the fits",
+         paper="Table assumption_hyperparams", measures=("lion", "muon", "normsgd"))  # fmt: skip
+def table_assumption(sources: Sources) -> str:
+    """Markdown: one column an optimizer, then the fits."""
+    config, names = sources.smoothness, list(sources.smoothness.rates)
+    runs = {name: config.run_of(name) for name in names}
+    any_run = next(iter(runs.values()))
+    lines = [_row("", *names), "|" + "---|" * (len(names) + 1)]
+    lines.append(_row("rate", *(f"{run.optimizer.lr:g}" for run in runs.values())))
+    lines.append(_row("steps", *(run.steps for run in runs.values())))
+    lines.append(_row("momentum", *(run.optimizer.options.get("momentum", "default") for run in runs.values())))
+    common = {"batch size": any_run.batch_size, "sequence length": any_run.model.seq_len, "warm-up steps":
+              any_run.schedule.warmup_steps, "decay": any_run.schedule.decay, "clipping": any_run.clip,
+              "weight decay": any_run.optimizer.weight_decay, "div": any_run.schedule.div or 100, "f*":
+              config.target_loss, "ρ": 2}  # fmt: skip
+    lines += [_row(key, *[value] * len(names)) for key, value in common.items()]
+    found = [measured(config, name, sources.data / f"smoothness-{name}.json") for name in names
+             if (sources.data / f"smoothness-{name}.json").exists()]  # fmt: skip
+    return "\n".join(lines) + "\n\n" + "\n\n".join(table(one.name, studies(one)) for one in found) + "\n"
+
+
+@picture("table-model", "Table model: the shapes of the networks and their parameters", paper="Table model_arch")
+def table_model(sources: Sources) -> str:
+    """Markdown, one row a network."""
+    lines = [_row("model", "layers", "width", "heads", "ff", "vocabulary", "sequence", "parameters"), "|" + "---|" * 8]
+    for size in ("124M", "210M"):
+        model = sweep_config(f"warmup-sweep-{size}", sources.scale, sources.data, {}, None).points()[0].run.model
+        lines.append(_row(size, model.layers, model.width, model.heads, model.ff, model.vocab_size, model.seq_len,
+                          f"{parameters(model):,}"))  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _row(*values: Any) -> str:
+    return "| " + " | ".join(map(str, values)) + " |"
+
+
+def known(name: str) -> Picture:
+    """The entry of this name.
+
+    Raises:
+        LabError: there is none; the message names the nearest.
+    """
+    if name not in GALLERY:
+        raise LabError(f"unknown figure {name!r}; {nearest(name, GALLERY)}")
+    return GALLERY[name]

@@ -1,0 +1,247 @@
+"""Figures by name, for `autowarm figure NAME`. One decorated function is one figure.
+
+A figure that needs measurements finds them in `Sources.data`, and makes them there if they are missing.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.schedule import Profile, calibrate
+from autowarm.smoothness import plot_study
+from autowarm.theory import (
+    Smoothness,
+    catalogue,
+    check_decay_only,
+    check_theorem_1,
+    decay_only_bound,
+    decay_only_rate,
+    descend,
+    theorem_1_bound,
+    theorem_1_rate,
+)
+
+from ..analysis.figures import axes_of
+from ..config import SmoothnessConfig
+from ..training.metrics import Progress
+from ..training.schedules import hand_set
+from .smoothness import measured, studies
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What figures are made from.
+
+    Attributes:
+        data: folder of measurements.
+        smoothness: the runs that measure them.
+        on_step: called after each step of a run.
+        scale: "tiny" or "paper": whose sweeps.
+    """
+
+    data: Path
+    smoothness: SmoothnessConfig
+    on_step: Callable[[Progress], bool | None] | None = None
+    scale: str = "tiny"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure or a table of the gallery.
+
+    Attributes:
+        make: makes it: a figure, or a table as Markdown.
+        about: what it shows.
+        paper: what of the paper it is.
+        sweeps: the sweeps it is made from, by the names of their presets.
+        measures: the optimizers whose curvature it is made from.
+        sharp: whether the Hessian is measured along with it.
+    """
+
+    make: Callable[[Sources], Figure | str]
+    about: str
+    paper: str = ""
+    sweeps: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+    sharp: bool = False
+
+
+GALLERY: dict[str, Picture] = {}
+
+
+def picture(name: str, about: str, **needs: Any) -> Callable[[Callable[[Sources], Any]], Callable[[Sources], Any]]:
+    """Enters a function into the gallery; `needs` are the other attributes of `Picture`."""
+
+    def enter(make: Callable[[Sources], Any]) -> Callable[[Sources], Any]:
+        GALLERY[name] = Picture(make, about, **needs)
+        return make
+
+    return enter
+
+
+@picture("eta-behaviour", "Theorem 1's rate along Δ = 1/t (D = 1, ρ = 2, K0 = 1e-4, K1 = 0, Kρ = 1e3)",
+         paper="Figure eta_behavior")  # fmt: skip
+def eta_behaviour(sources: Sources) -> Figure:
+    """The rate of Theorem 1 over t, with its peak at Δ' = √(K0/Kρ)."""
+    K = Smoothness(rho=2.0, K0=1e-4, K1=0.0, K_rho=1e3)
+    t = np.arange(1, 20_001)
+    peak = K.peak_gap
+    figure, (axes,) = axes_of()
+    axes.plot(t, theorem_1_rate(1.0 / t, K, D=1.0), color=BLUE)
+    axes.axvline(1 / peak, color=GREY, linestyle="--", linewidth=1)
+    axes.annotate(f"Δ' = √(K0/Kρ) = {peak:.2e}\nt = {1 / peak:.0f}", (1 / peak, 0.25), xytext=(8, 0),
+                  textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
+    axes.set(xlabel="t", ylabel="η", xlim=(0, t[-1]), ylim=(0, None), title="η = Δ / (D·K(Δ)) at Δ = 1/t")
+    return figure
+
+
+def _constant(rate: float, gap: float) -> float:
+    return rate
+
+
+@picture(
+    "theorem-bounds",
+    "gap and rate of Theorem 1, of its decay-only rival and of a constant rate, with their bounds",
+    paper="Theorem 1",
+)
+def theorem_bounds(sources: Sources) -> Figure:
+    """Runs on the barrier problem, whose curvature grows as Δ², in three norms; every claim is checked as they go."""
+    steps, gap0 = 20_000, 50.0
+    t = np.arange(1, steps + 1)
+    norms = {"l2": "ℓ2 (normSGD)", "linf": "ℓ∞ (signSGD)", "spectral": "spectral (Muon)"}
+    figure, panels = axes_of(columns=3, rows=2, width=3.8, height=3.2)
+    for column, (norm, title) in enumerate(norms.items()):
+        f = catalogue()[f"{norm}-barrier"]
+        x0 = f.point(gap0, torch.Generator().manual_seed(0))
+        D, start = f.radius(x0), f.gap(x0)
+        adaptive = descend(f, x0, partial(theorem_1_rate, K=f.K, D=D), steps)
+        decay = descend(f, x0, partial(decay_only_rate, K=f.K, D=D, gap0=start), steps)
+        check_theorem_1(adaptive)
+        check_decay_only(decay)
+        constant = descend(f, x0, partial(_constant, float(adaptive.rates[0])), steps)
+        top, bottom = panels[column], panels[3 + column]
+        shown = [(adaptive, BLUE, "Theorem 1"), (decay, ORANGE, "decay only"), (constant, GREY, "constant")]
+        for run, colour, label in shown:
+            top.plot(t, run.gaps[1:], color=colour, label=label)
+            bottom.plot(t, run.rates, color=colour, label=label)
+        top.plot(t, theorem_1_bound(adaptive.curvatures[:-1], D), color=BLUE, linestyle="--", linewidth=1)
+        top.plot(t, decay_only_bound(f.K, D, start, steps), color=ORANGE, linestyle="--", linewidth=1)
+        top.set(xscale="log", yscale="log", title=title)
+        bottom.set(xscale="log", yscale="log", xlabel="step")
+    panels[0].set_ylabel("gap Δ (bounds dashed)")
+    panels[3].set_ylabel("rate η")
+    panels[0].legend(frameon=False, fontsize="small", loc="lower left")
+    return figure
+
+
+@picture("schedule-lion", "profile and schedule of Algorithm 1 for Lion on the paper's numbers, along a made-up loss",
+         paper="Figure scheduler-lion")  # fmt: skip
+def schedule_lion(sources: Sources) -> Figure:
+    """LLaMA-124M, f(x0) = 10.98, f* = 3.4, lr 1e-3: the calibrated Δ' and the one of the authors' quadrature, 0.37."""
+    first, target, steps, lr, div, kappa = 10.98, 3.4, 64_000, 1e-3, 100.0, 123_568_128.0
+    ours = calibrate(first - target, lr=lr, div=div, kappa=kappa)
+    # A power law that falls to 3.77, the authors' switch, at step 12 000, as their run does.
+    t = np.arange(steps)
+    losses = 3.3 + (first - 3.3) * (1 + t / 297) ** -0.75
+    figure, (left, right) = axes_of(columns=2, width=4.8)
+    for profile, colour, style, whose in [(ours, BLUE, "-", "calibrated"), (Profile(lr, div, ours.gap0, 0.37), ORANGE,
+                                           "--", "the authors'")]:  # fmt: skip
+        label = f"{whose}, Δ' = {profile.peak_gap:.2f}"
+        gaps = np.linspace(ours.gap0, 0, 1000, endpoint=False)
+        left.plot(gaps, profile(gaps), color=colour, linestyle=style, label=label)
+        optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+        scheduler = AdaptiveWarmup.paper(optimizer, steps, target_loss=target, kappa=kappa, peak_gap=profile.peak_gap)
+        rates = []
+        for loss in losses:
+            scheduler.step(float(loss))
+            rates.append(optimizer.param_groups[0]["lr"])
+        right.plot(t, rates, color=colour, linestyle=style, label=f"switch at step {scheduler.warmup_steps:,}")
+    left.set(xlabel="gap Δ, falling →", ylabel="rate", title="profile η(Δ)", xlim=(ours.gap0, 0), ylim=(0, None))
+    right.set(xlabel="step", ylabel="rate", title="schedule along a power law", ylim=(0, None))
+    for axes in (left, right):
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
+        axes.legend(frameon=False, fontsize="small", loc="upper left" if axes is left else "upper right")
+    return figure
+
+
+@picture("stall", "why Algorithm 1 stalls on short runs: a toy gap that falls in proportion to the rate")
+def stall(sources: Sources) -> Figure:
+    """Each update lowers the gap by 1 % of itself at the peak rate, and by proportionally less below it."""
+    figure, panels = axes_of(columns=2, rows=2, width=4.6, height=2.5)
+    for column, steps in enumerate((1000, 64_000)):
+        optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        paper = AdaptiveWarmup.paper(optimizer, steps, target_loss=0.0, kappa=46848.0)
+        gaps, rates = np.full((2, steps), 7.68), np.full((2, steps), 0.01)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the run ends in warm-up is what is shown
+            for step in range(steps):
+                if step:
+                    gaps[:, step] = gaps[:, step - 1] * (1 - 0.01 * rates[:, step - 1])
+                paper.step(float(gaps[0, step]))
+                rates[:, step] = optimizer.param_groups[0]["lr"], hand_set(step, steps // 5, steps, 100.0)
+        waited = f"{paper.warmup_steps:,} updates" if paper.phase == "decay" else "all along"
+        top, bottom = panels[column], panels[2 + column]
+        labels = [f"Algorithm 1, in warm-up {waited}", "linear warm-up over a fifth, cosine"]
+        for i, (label, colour, style) in enumerate(zip(labels, (ORANGE, BLUE), ("-", "--"), strict=True)):
+            top.plot(gaps[i], color=colour, linestyle=style, label=label)
+            bottom.plot(rates[i], color=colour, linestyle=style)
+        top.set(title=f"{steps:,} updates", ylim=(0, 10))
+        bottom.set(xlabel="update", ylim=(0, 1.05))
+        top.legend(frameon=False, fontsize="small", loc="upper right")
+    panels[0].set_ylabel("gap Δ")
+    panels[2].set_ylabel("rate / lr")
+    return figure
+
+
+def _smoothness(name: str) -> Callable[[Sources], Figure]:
+    def make(sources: Sources) -> Figure:
+        found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json", on_step=sources.on_step)
+        _, trimmed, _, warmup = studies(found).items()
+        figure, panels = axes_of(columns=2, width=5.2, height=3.9)
+        for axes, (label, fits) in zip(panels, (trimmed, warmup), strict=True):
+            plot_study(fits, ax=axes)
+            axes.set_title(f"{found.name}, {label}")
+        return figure
+
+    return make
+
+
+_PAPERS: dict[str, str] = {
+    "lion": "Figure smoothness-lion",
+    "signsgd": "the same, by its table",
+    "muon": "Figure lips-muon-norm (a)",
+    "normsgd": "Figure lips-muon-norm (b)",
+}
+for _name, _paper in _PAPERS.items():
+    picture(f"smoothness-{_name}", f"K over the gap along a run of {_name}, with the fits", paper=_paper,
+            measures=(_name,))(_smoothness(_name))  # fmt: skip
+
+
+@picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon",
+         paper="Appendix, edge of stability", measures=("muon",), sharp=True)  # fmt: skip
+def edge_of_stability(sources: Sources) -> Figure:
+    """Three curvatures over steps: of the worst direction, of the step's direction, and K in Muon's norms."""
+    run = sources.smoothness.run_of("muon")
+    path = sources.data / "edge-of-stability.json"
+    found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 15), on_step=sources.on_step)
+    figure, (left, right) = axes_of(columns=2, width=4.8)
+    sharp = np.array(found.sharpness)
+    steps = np.array([p.step for p in found.points])
+    left.plot(sharp[:, 0], sharp[:, 1], color=ORANGE, marker="o", markersize=3, label="λ_max of the Hessian")
+    along = np.array([p.curvature_l2 for p in found.points])
+    left.plot(steps, along, ".", color=BLUE, markersize=2, label="⟨δ, Hδ⟩/‖δ‖² along the step δ")
+    left.set(yscale="log", xlabel="step", ylabel="curvature in ℓ2", title="worst direction and the step's")
+    right.plot(steps, [p.smoothness for p in found.points], ".", color=GREEN, markersize=2)
+    right.set(yscale="log", xlabel="step", ylabel="K = ‖Δ∇f‖⋆ / ‖Δx‖", title="K in the norms of Muon")
+    left.legend(frameon=False, fontsize="small")
+    return figure

@@ -1,0 +1,185 @@
+"""Curvature over the gap, measured along runs of the lab: points, fits, tables.
+
+The points of a run are one small JSON file; fits and figures are made from it, so they can be made again and otherwise
+without training again. A run that is interrupted starts again.
+"""
+
+import dataclasses
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from autowarm.smoothness import Point, Probe, Study, sharpness, study
+
+from ..config import LabError, RunConfig, SmoothnessConfig, differences
+from ..data import batch, prepare
+from ..files import read_object, write_json
+from ..tasks.models import token_loss
+from ..training.loop import Watch, train
+from ..training.metrics import Progress
+
+SCHEMA = 1
+_COLUMNS = [f.name for f in dataclasses.fields(Point)]
+_DIGITS = 7  # of the points' numbers in a file: float32 has no more
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The points of one run.
+
+    Attributes:
+        name: of the optimizer.
+        config: the run's.
+        target_loss: f*.
+        window: steps [first, last) of the windowed fit.
+        val_loss: the run's final validation loss; None where it diverged.
+        points: in the order of steps.
+        sharpness: (step, λ_max of the Hessian on one fixed batch), if it was measured.
+    """
+
+    name: str
+    config: dict[str, Any]
+    target_loss: float
+    window: tuple[int, int]
+    val_loss: float | None
+    points: list[Point]
+    sharpness: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+
+
+def measured(
+    config: SmoothnessConfig,
+    name: str,
+    path: Path,
+    *,
+    sharpness_every: int | None = None,
+    on_step: Callable[[Progress], bool | None] | None = None,
+) -> Measured:
+    """The points in the file at ``path``; the run is made, and the file written, where there is none.
+
+    Raises:
+        LabError: the file holds the points of another run; the message lists the differences.
+    """
+    run = config.run_of(name)
+    asked = json.loads(json.dumps({"run": dataclasses.asdict(run), "every": config.every, "sharp": sharpness_every}))
+    if path.exists():
+        stored = read_object(path, "delete it to measure again", "schema", "asked", "val_loss", "columns", "sharpness")
+        if stored["schema"] != SCHEMA:
+            raise LabError(f"{path} has schema {stored['schema']!r}, this version reads {SCHEMA}")
+        if changed := differences(stored["asked"], asked):
+            raise LabError(f"{path} holds another run ({'; '.join(changed)}): choose another folder or delete it")
+        return _read(stored, config, name)
+    probes: list[Probe] = []
+    sharp: list[tuple[int, float]] = []
+
+    def watch(model: nn.Module, optimizer: Optimizer) -> Watch:
+        probes.append(Probe(model, optimizer, every=config.every))
+        return probes[0] if sharpness_every is None else _watch_hessian(probes[0], run, sharpness_every, sharp)
+
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(run, Path(folder), on_step, watch)
+    stored = {
+        "schema": SCHEMA,
+        "asked": asked,
+        "val_loss": result["val_loss"],
+        "columns": {column: [_number(getattr(p, column)) for p in probes[0].points] for column in _COLUMNS},
+        "sharpness": [[step, _number(value)] for step, value in sharp],
+    }
+    write_json(path, stored)
+    return _read(stored, config, name)
+
+
+def _read(stored: dict[str, Any], config: SmoothnessConfig, name: str) -> Measured:
+    rows = zip(*(stored["columns"][column] for column in _COLUMNS), strict=True)
+    return Measured(
+        name=name,
+        config=stored["asked"]["run"],
+        target_loss=config.target_loss,
+        window=config.window_of(name),
+        val_loss=stored["val_loss"],
+        points=[Point(step, *(math.nan if value is None else value for value in rest)) for step, *rest in rows],
+        sharpness=[(step, value) for step, value in stored["sharpness"] if value is not None],
+    )
+
+
+def _number(value: float) -> float | None:
+    """Rounded, and null where it is not finite."""
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[int, float]]) -> Watch:
+    """The probe, and every so often λ_max on a batch that stays the same, before the update."""
+    corpus = prepare(run.data, run.model.vocab_size)
+    # A step that training never reaches: a batch of its distribution and no batch of its own.
+    tokens = torch.from_numpy(batch(corpus.train, run.seed, run.steps, run.batch_size, run.model.seq_len))
+    steps = 0
+
+    @contextmanager
+    def watched(closure: Callable[[], Tensor]) -> Iterator[Tensor]:
+        nonlocal steps
+        if steps % every == 0:
+            params = [p for p in probe.model.parameters() if p.requires_grad]
+            top = sharpness(lambda: token_loss(probe.model, tokens), params, iterations=25, tolerance=1e-2)
+            found.append((steps, top))
+        steps += 1
+        with probe(closure) as loss:
+            yield loss
+
+    return watched
+
+
+def studies(found: Measured) -> dict[str, Study]:
+    """Fits to the whole run, to the trimmed run, to the window, and to the warm-up alone.
+
+    The warm-up is the part with large gaps and small rates, in which earlier work saw a line.
+    """
+    first, last = found.window
+    warmup = found.config["schedule"]["warmup_steps"]
+    choices: dict[str, dict[str, Any]] = {
+        "full run": {"trim": None},
+        "1st–99th percentile": {},
+        f"steps {first}–{last}, trimmed": {"window": (first, last)},
+        f"warm-up, steps 0–{warmup}, trimmed": {"window": (0, warmup)},
+    }
+    return {name: study(found.points, found.target_loss, **options) for name, options in choices.items()}
+
+
+def table(name: str, fits: dict[str, Study]) -> str:
+    """A Markdown table of fits, and the verdicts under it."""
+    head = ["points taken", "n", "R² line → quadratic", "R² quadratic, K ≥ 0", "K0", "K1", "K2", "K2, 95 %",
+            "AIC line − quadratic", "free ρ"]  # fmt: skip
+    lines = [f"**{name}**", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for label, one in fits.items():
+        bend = one.intervals[2]
+        cells = [
+            label,
+            str(one.quadratic.count),
+            f"{one.linear.r2:.3f} → {one.quadratic.r2:.3f}",
+            f"{max(one.nonnegative.r2, 0.0):.3f}",
+            *(f"{c:.3g}" for c in one.quadratic.coefficients),
+            f"[{bend.low:.3g}, {bend.high:.3g}]",
+            f"{one.aic_gain:.0f}",
+            _rho(one),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *(f"- *{label}*: {one.verdict}" for label, one in fits.items())])
+
+
+def _rho(one: Study) -> str:
+    """The free exponent; a dash where no power of the gap helps."""
+    return "–" if one.power is None or one.power.coefficients[1] == 0 else f"{one.power.rho:.1f}"
+
+
+def report(everything: Sequence[Measured]) -> str:
+    """The tables of several optimizers."""
+    return "\n\n".join(table(found.name, studies(found)) for found in everything) + "\n"

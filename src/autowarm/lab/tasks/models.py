@@ -1,0 +1,134 @@
+"""The networks of the experiments, from transformers and timm, with random weights that depend on the seed alone."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..config import LabError, ModelConfig, nearest
+
+
+def llama(config: ModelConfig, seed: int) -> nn.Module:
+    """A `LlamaForCausalLM` in float32; the same seed gives the same weights, and the global generator is left alone."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # slow to import, so only where a model is made
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=config.vocab_size,
+                hidden_size=config.width,
+                intermediate_size=config.ff,
+                num_hidden_layers=config.layers,
+                num_attention_heads=config.heads,
+                max_position_embeddings=config.seq_len,
+                initializer_range=config.init_scale / math.sqrt(config.width),
+                tie_word_embeddings=True,
+                use_cache=False,
+                bos_token_id=None,
+                eos_token_id=None,
+            )
+        )
+
+
+# torch's flash attention is slow backward in bfloat16 on CPUs; up to here plain products are quicker, and their scores
+# take little memory.
+_SHORT = 256
+
+
+def attend_plainly(model: nn.Module, length: int) -> None:
+    """Sets a LLaMA that is to run in bfloat16 on a CPU to the quicker attention for sequences of this length."""
+    choose: Any = getattr(model, "set_attn_implementation", None)
+    if choose is not None and length <= _SHORT:
+        choose("eager")
+
+
+def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    """A classifier of images by timm, in float32; the same seed gives the same weights.
+
+    Args:
+        config: "swin" is a Swin of two stages with a token for each pixel and windows of 4×4; any other name is timm's.
+        seed: of the weights.
+        classes: how many labels there are.
+        shape: of an image: channels, height, width.
+    """
+    try:
+        import timm
+    except ImportError:
+        raise LabError(f"model.name {config.name!r} needs timm: pip install 'autowarm[vision]'") from None
+
+    options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
+    name = config.name
+    if name == "swin":
+        name = "swin_tiny_patch4_window7_224"
+        options |= {"img_size": shape[1:], "patch_size": 1, "window_size": 4, "embed_dim": config.width,
+                    "depths": (config.layers,) * 2, "num_heads": (config.heads, 2 * config.heads)}  # fmt: skip
+    elif not timm.is_model(name):
+        raise LabError(f"unknown model.name {name!r}; {nearest(name, ['llama', 'swin', *timm.list_models()])}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return timm.create_model(name, **options)
+
+
+def parameters(config: ModelConfig) -> int:
+    """How many parameters a LLaMA of this shape has, the tied embedding counted once.
+
+    Example:
+        >>> from autowarm.lab.config.runs import LLAMA_124M
+        >>> parameters(LLAMA_124M)
+        123587328
+    """
+    d = config.width
+    return config.vocab_size * d + config.layers * (4 * d * d + 3 * d * config.ff + 2 * d) + d
+
+
+def flops_per_token(config: ModelConfig) -> float:
+    """Floating-point operations of forward and backward pass: 6 a parameter and 12·layers·width·seq_len of attention.
+
+    It is the count that model FLOPs utilisation is usually given by (PaLM, App. B): attention as if it were not causal.
+    """
+    return 6.0 * parameters(config) + 12.0 * config.layers * config.width * config.seq_len
+
+
+def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
+    """Mean cross-entropy, in nats per token, of predicting each next token; computed in float32 or better."""
+    logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return F.cross_entropy(logits.to(wide).flatten(0, 1), batch[:, 1:].flatten())
+
+
+def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
+    """Writes `model.safetensors` and a `config.json`.
+
+    A LLaMA's are those from which `AutoModelForCausalLM.from_pretrained` makes it again; a classifier's config holds
+    timm's architecture and the arguments that `timm.create_model` needs besides.
+
+    Args:
+        state: the weights where the model itself holds shards of them.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file, save_model
+
+    try:
+        if hasattr(model, "save_pretrained"):
+            from transformers.utils import logging
+
+            logging.disable_progress_bar()  # one bar a run, for a file written in a millisecond
+            model.save_pretrained(folder, state_dict=None if state is None else dict(state))
+            return
+        path = folder / "model.safetensors"
+        if state is None:
+            save_model(model, str(path), metadata={"format": "pt"})
+        else:
+            save_file({name: value.contiguous() for name, value in state.items()}, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # of a full disk, too
+        raise OSError(f"{folder / 'model.safetensors'} cannot be written: {error}") from None
+    if not hasattr(model, "pretrained_cfg"):
+        return  # a user's own: the code that makes it is theirs
+    about = {"architecture": model.pretrained_cfg.get("architecture"), "num_classes": model.num_classes}
+    (folder / "config.json").write_text(json.dumps(about, indent=1) + "\n")

@@ -1,0 +1,300 @@
+"""Small tasks for the study of warm-ups: each run takes seconds on one core.
+
+They are unlike one another: language models of three sizes, a deep post-norm transformer (which is known to need
+warm-up), a vision transformer and an MLP on the scanned digits that come with scikit-learn, and a deep linear network
+whose best loss is known. The paper's two architectures, LLaMA and Swin, each have a small batch and one eight times as
+large. Batches are functions of (seed, step).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..config import DataConfig, ModelConfig, RunConfig
+from ..data import batch as sample
+from ..data import prepare, validation_batches
+from . import Batch, chunks
+from .models import classifier, llama
+
+__all__ = ["TASKS", "SmallTask", "make_small"]
+
+_SMOOTHING = 0.1  # of labels: keeps the loss away from 0, as vision transformers are trained
+_WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
+
+
+@dataclass(frozen=True)
+class SmallTask:
+    """A task in four functions.
+
+    Attributes:
+        about: the task in a few words.
+        build: makes the model, from the global generator.
+        draw: (seed, step) → inputs and targets.
+        loss: (model, inputs, targets) → mean loss.
+        held_out: batches of validation; `population` replaces their loss where it is known without sampling.
+        population: model → loss.
+    """
+
+    about: str
+    build: Callable[[], nn.Module]
+    draw: Callable[[int, int], tuple[Tensor, Tensor]]
+    loss: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    held_out: Callable[[], Iterator[tuple[Tensor, Tensor]]]
+    population: Callable[[Any], Tensor] | None = None
+
+
+class _Run:
+    """A small task in one run."""
+
+    per_example = 1
+
+    def __init__(self, name: str, config: RunConfig) -> None:
+        self.name, self.sha256 = name, ""  # its data is made by code, which the run's id covers
+        self._task, self._config = TASKS[name], config
+
+    def model(self) -> nn.Module:
+        return self._task.build()
+
+    def batches(self, first: int, rows: slice) -> Iterator[Batch]:
+        for step in range(first, self._config.steps):
+            yield self._task.draw(self._config.seed, step)
+
+    def validation(self, rows: slice) -> Iterator[Batch]:
+        return self._task.held_out()
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self._task.loss(model, *batch)
+
+    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        known = self._task.population
+        return {"loss": self.loss(model, batch) if known is None else known(model)}
+
+    def pieces(self, batch: Batch, device: torch.device, count: int) -> list[Batch]:
+        return chunks(batch, device, count)
+
+
+def make_small(config: RunConfig) -> _Run:
+    """The small task of this name."""
+    return _Run(str(config.task), config)
+
+
+def _random(*key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+
+
+class Block(nn.Module):
+    """Attention and a two-layer MLP, each with a residual and a LayerNorm before it or after the sum."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool, norm: Literal["pre", "post"]) -> None:
+        super().__init__()
+        self.heads, self.causal, self.norm = heads, causal, norm
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.norm == "pre":
+            x = x + self.attend(self.norm1(x))
+            return x + self.transform(self.norm2(x))
+        x = self.norm1(x + self.attend(x))
+        return self.norm2(x + self.transform(x))
+
+    def attend(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2))
+
+    def transform(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class Transformer(nn.Module):
+    """Tokens or patches in, logits out: at every position if causal, of their mean if not."""
+
+    def __init__(
+        self, inputs: int, outputs: int, length: int, *, width: int, depth: int, causal: bool, norm: str = "pre"
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(inputs, width) if causal else nn.Linear(inputs, width)
+        self.position = nn.Parameter(0.02 * torch.randn(length, width))
+        self.blocks = nn.Sequential(
+            *(Block(width, max(1, width // 16), causal=causal, norm=norm) for _ in range(depth))  # type: ignore[arg-type]
+        )
+        self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+        self.head = nn.Linear(width, outputs, bias=False)
+        self.causal = causal
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_normal_(module.weight)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.blocks(self.embed(x) + self.position))
+        return self.head(x if self.causal else x.mean(dim=1))
+
+
+@cache
+def _corpus(vocab: int) -> Any:
+    return prepare(DataConfig(), vocab)
+
+
+def _seed() -> int:
+    """One for a model that is built from a seed of its own."""
+    return int(torch.randint(2**31, ()))
+
+
+class _Llama(nn.Module):
+    """Tokens in, logits out."""
+
+    def __init__(self, vocab: int, width: int, depth: int, length: int) -> None:
+        super().__init__()
+        shape = ModelConfig(
+            vocab_size=vocab, width=width, layers=depth, heads=max(1, width // 16), ff=8 * width // 3, seq_len=length
+        )
+        self.model = llama(shape, _seed())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(input_ids=x, use_cache=False).logits
+
+
+def _language(vocab: int, width: int, depth: int, sequences: int, length: int, kind: str = "pre-norm") -> SmallTask:
+    """Predict the next token of Python's own documentation and source, by a "llama", "pre-norm" or "post-norm"."""
+
+    def loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+
+    def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
+        tokens = torch.from_numpy(windows)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def draw(seed: int, step: int) -> tuple[Tensor, Tensor]:
+        return shifted(sample(_corpus(vocab).train, seed, step, sequences, length))
+
+    def held_out() -> Iterator[tuple[Tensor, Tensor]]:
+        return map(shifted, validation_batches(_corpus(vocab).val, 8, 64, length))
+
+    def build() -> nn.Module:
+        if kind == "llama":
+            return _Llama(vocab, width, depth, length)
+        norm = kind.removesuffix("-norm")
+        return Transformer(vocab, vocab, length, width=width, depth=depth, causal=True, norm=norm)
+
+    name = "LLaMA" if kind == "llama" else f"{kind} transformer"
+    about = f"{name}, {depth} layers of {width}, {sequences}×{length} tokens of {vocab}"
+    return SmallTask(about, build, draw, loss, held_out)
+
+
+@lru_cache
+def _scans() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Images and labels to train on, and to validate on."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    images = (data.images / 16.0 - 0.3).astype(np.float32)
+    order = _random(0).permutation(len(images))
+    train, val = order[:1197], order[1197:]
+    return images[train], data.target[train], images[val], data.target[val]
+
+
+def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> SmallTask:
+    """Classify 8×8 digits, each drawn with a random shift of up to one pixel."""
+
+    def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(model(images), labels, label_smoothing=_SMOOTHING)
+
+    def draw(seed: int, step: int) -> tuple[Tensor, Tensor]:
+        images, labels, _, _ = _scans()
+        random = _random(seed, step)
+        chosen = random.integers(0, len(images), size)
+        padded = np.pad(images[chosen], ((0, 0), (1, 1), (1, 1)), constant_values=-0.3)
+        rows, columns = random.integers(0, 3, (2, size, 1)) + np.arange(8)
+        moved = padded[np.arange(size)[:, None, None], rows[:, :, None], columns[:, None, :]]
+        return torch.from_numpy(moved), torch.from_numpy(labels[chosen])
+
+    def held_out() -> Iterator[tuple[Tensor, Tensor]]:
+        _, _, images, labels = _scans()
+        yield torch.from_numpy(images), torch.from_numpy(labels)
+
+    return SmallTask(about, build, draw, loss, held_out)
+
+
+class Patches(nn.Module):
+    """(batch, 8, 8) → (batch, 16, 4)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unfold(1, 2, 2).unfold(2, 2, 2).flatten(3).flatten(1, 2)
+
+
+def _vit() -> nn.Module:
+    return nn.Sequential(Patches(), Transformer(4, 10, 16, width=48, depth=3, causal=False))
+
+
+def _swin() -> nn.Module:
+    shape = ModelConfig(name="swin", layers=2, width=16, heads=2)
+    return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, _seed(), 10, (1, 8, 8)))
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
+
+
+@cache
+def _linear_map() -> Tensor:
+    random = _random(1)
+    left, right = (np.linalg.qr(random.standard_normal((_WIDTH, _WIDTH)))[0] for _ in range(2))
+    spectrum = 2.0 / np.arange(1, _WIDTH + 1)
+    return torch.from_numpy((left * spectrum @ right).astype(np.float32))
+
+
+def _factorisation(size: int = 16) -> SmallTask:
+    """Fit a product of matrices to a noisy linear map of known spectrum: f* is the noise's variance."""
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return (model(x) - y).square().mean()
+
+    def draw(seed: int, step: int) -> tuple[Tensor, Tensor]:
+        random = _random(seed, step)
+        x, noise = (torch.from_numpy(random.standard_normal((size, _WIDTH), dtype=np.float32)) for _ in range(2))
+        return x, x @ _linear_map().T + _NOISE * noise
+
+    def population(model: Any) -> Tensor:
+        """‖W_L…W_1 − A‖²/width + noise²."""
+        product = torch.eye(_WIDTH)
+        for layer in model:
+            product = layer.weight @ product
+        return (product - _linear_map()).square().sum() / _WIDTH + _NOISE**2
+
+    def build() -> nn.Module:
+        layers = [nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_DEPTH)]
+        for layer in layers:
+            nn.init.normal_(layer.weight, std=1 / math.sqrt(_WIDTH))
+        return nn.Sequential(*layers)
+
+    about = f"deep linear network, {_DEPTH} layers of {_WIDTH}, f* = {_NOISE**2:.2f}"
+    return SmallTask(about, build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
+
+
+TASKS: dict[str, SmallTask] = {
+    "lm-small": _language(512, 48, 2, sequences=16, length=32),
+    "lm-middle": _language(1024, 96, 4, sequences=8, length=32),
+    "lm-large": _language(2048, 256, 5, sequences=8, length=32),
+    "post-norm": _language(512, 48, 6, sequences=16, length=32, kind="post-norm"),
+    "vit": _digits(_vit, "vision transformer on digits, 3 layers of 48"),
+    "mlp": _digits(_mlp, "MLP on digits, 64–128–128–10"),
+    "factor": _factorisation(),
+    "llama": _language(512, 32, 2, sequences=16, length=32, kind="llama"),
+    "llama-x8": _language(512, 32, 2, sequences=128, length=32, kind="llama"),
+    "swin": _digits(_swin, "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
+    "swin-x8": _digits(_swin, "the same Swin, 256 images", 256),
+}

@@ -1,0 +1,306 @@
+"""Checkpoints that are whole or not there, by `torch.distributed.checkpoint`.
+
+A checkpoint is a folder `checkpoint-STEP`: the tensors in DCP's format, cut as the ranks hold them, everything else in
+`rest.pt`, and a `manifest.json` with the run's id, the step and the checksum of each file. It is written beside its
+place under a hidden name and renamed when all of it is on disk. It loads on another number of ranks, too.
+
+DCP's own index is a pickle. It is read by an unpickler that makes DCP's records and nothing else.
+"""
+
+import io
+import itertools
+import logging
+import os
+import pickle
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.optim import Optimizer
+
+from ..config import LabError
+from ..files import read_object, sha256, within, write_atomically, write_json
+from .parallel import Ranks
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 1
+_MANIFEST, _REST, _INDEX = "manifest.json", "rest.pt", ".metadata"
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: the run's, seen by all ranks.
+        ranks: who saves and loads together.
+        run: the run's id; checkpoints of another are not loaded.
+        keep: how many of the newest stay.
+        asynchronous: tensors are copied at once and written by a thread while training goes on.
+    """
+
+    def __init__(self, folder: Path, ranks: Ranks, run: str = "", *, keep: int = 2, asynchronous: bool = False) -> None:
+        self.folder, self.ranks, self.run, self.keep = folder, ranks, run, keep
+        # A group of its own: a thread's messages must not come between those of the loop.
+        self._group: Any = dist.new_group(backend="gloo") if ranks.world > 1 else None
+        self._pool = ThreadPoolExecutor(1) if asynchronous else None
+        self._writing: Future[None] | None = None
+        self._saved = -1
+        if ranks.rank == 0:
+            for left in folder.glob(".checkpoint-*"):
+                shutil.rmtree(left)  # cut off by a crash
+
+    def save(self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any]) -> None:
+        """Saves, unless this step is saved; the oldest of more than `keep` go.
+
+        Args:
+            step: after which it is.
+            model: with the weights.
+            optimizer: with its states.
+            rest: plain numbers, text and tensors that are the same on all ranks.
+
+        Raises:
+            LabError: it cannot be written; those before it are whole.
+        """
+        if step == self._saved:
+            return
+        self.wait()
+        self._saved = step
+        state = optimizer.state_dict()
+        tensors = _weights(model)
+        plain: dict[str, Any] = {}
+        for index, values in state["state"].items():
+            for name, value in values.items():
+                (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
+        devices = {key: value.device.type for key, value in tensors.items()}
+        buffer = io.BytesIO()
+        torch.save({**rest, "groups": state["param_groups"], "plain": plain, "devices": devices}, buffer)
+        target = self.folder / f"checkpoint-{step:08d}"
+        scratch = self.folder / f".{target.name}"
+        options: dict[str, Any] = {"storage_writer": dcp.FileSystemWriter(scratch), "process_group": self._group,
+                                   "no_dist": self.ranks.world == 1}  # fmt: skip
+        with _quiet(), self._writing_to(scratch):
+            if self._pool is None:
+                dcp.save(tensors, **options)
+                self._finish(scratch, target, step, buffer.getvalue())
+            else:
+                written: Any = dcp.async_save(tensors, **options)
+                self._writing = self._pool.submit(self._finish_later, written, scratch, target, step, buffer.getvalue())
+
+    @contextmanager
+    def _writing_to(self, scratch: Path) -> Iterator[None]:
+        """Around writing: what went wrong is told in a line, and leaves nothing behind on a disk that may be full."""
+        try:
+            yield
+        except (OSError, CheckpointException) as error:
+            if self.ranks.rank == 0:
+                shutil.rmtree(scratch, ignore_errors=True)
+            causes = [cause for cause, _ in error.failures.values()] if hasattr(error, "failures") else [error]
+            room = shutil.disk_usage(self.folder).free
+            raise LabError(
+                f"{scratch.name[1:]} cannot be written: {causes[0]} ({room} bytes are free there now); those before "
+                "it are whole"
+            ) from error
+
+    def _finish_later(self, written: Any, scratch: Path, *rest: Any) -> None:
+        with self._writing_to(scratch):
+            written.result()
+            self._finish(scratch, *rest)
+
+    def _finish(self, scratch: Path, target: Path, step: int, rest: bytes) -> None:
+        """Runs when every rank has written: rank 0 has DCP's word for that."""
+        if self.ranks.rank:
+            return
+        write_atomically(scratch / _REST, rest)
+        files = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
+        write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
+        if target.exists():  # from a run that went on from an older one
+            shutil.rmtree(target)
+        os.replace(scratch, target)
+        for old in self._all()[: -self.keep]:
+            shutil.rmtree(old)
+
+    def wait(self) -> None:
+        """Returns when what is being written is on disk; raises what went wrong with it."""
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    def load(self, model: nn.Module, optimizer: Optimizer, last: int | None = None) -> dict[str, Any] | None:
+        """Puts the newest whole checkpoint into model and optimizer.
+
+        One that is damaged or another run's is set aside, and the log says so.
+
+        Args:
+            model: takes the weights.
+            optimizer: takes its states.
+            last: the last step of which a checkpoint is of use.
+
+        Returns:
+            The rest of what was saved; None where there is no checkpoint.
+
+        Raises:
+            LabError: a checkpoint is of another schema.
+        """
+        name = self.ranks.first(lambda: self._newest(last))
+        if name is None:
+            return None
+        path = self.folder / name
+        rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
+        tensors = _weights(model)
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        reader = _Reader(path)
+        for key, about in reader.read_metadata().state_dict_metadata.items():
+            if key.startswith("optimizer."):
+                param = params[int(key.split(".")[1])]
+                tensors[key] = _place_for(about, param, rest["devices"][key])
+        with _quiet(), torch.no_grad():
+            dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
+        states: dict[int, dict[str, Any]] = {}
+        for key, value in [*tensors.items(), *rest["plain"].items()]:
+            if key.startswith("optimizer."):
+                _, index, field = key.split(".", 2)
+                states.setdefault(int(index), {})[field] = value
+        optimizer.load_state_dict({"state": states, "param_groups": rest["groups"]})
+        return rest
+
+    def _newest(self, last: int | None) -> str | None:
+        for path in reversed(self._all()):
+            if (objection := self._objection(path, last)) is None:
+                return path.name
+            logger.warning("%s %s: it is set aside and the one before it is used", path, objection)
+            places = (path.with_name(f"damaged-{path.name}" + "-again" * times) for times in itertools.count())
+            path.rename(next(place for place in places if not place.exists()))
+        return None
+
+    def _objection(self, path: Path, last: int | None) -> str | None:
+        """What is wrong with a checkpoint; None where nothing is."""
+        try:
+            manifest = read_object(path / _MANIFEST, "", "schema", "run", "step", "files")
+        except LabError:
+            return "does not match its checksums"
+        if manifest["schema"] != SCHEMA:
+            raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: delete it, or use "
+                           "the version that wrote it")  # fmt: skip
+        if not _whole(path, manifest["files"]):
+            return "does not match its checksums"
+        if (manifest["run"], f"checkpoint-{manifest['step']:08d}") != (self.run, path.name):
+            return f"is of step {manifest['step']} of the run {manifest['run']!r}, this is the run {self.run!r}"
+        if last is not None and manifest["step"] > last:
+            return f"goes on behind step {manifest['step']}, and metrics.jsonl is whole up to step {last} alone"
+        return None
+
+    def _all(self) -> list[Path]:
+        return sorted(self.folder.glob("checkpoint-*"))
+
+    def clear(self) -> None:
+        """Deletes them all: the run is over, and optimizer states are large."""
+        self.wait()
+        if self.ranks.rank == 0:
+            for path in self._all():
+                shutil.rmtree(path)
+
+    def close(self) -> None:
+        """Waits for what is being written and lets go of the thread."""
+        self.wait()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor] | None:
+    """The weights by name, each once, gathered on rank 0; None where the model itself holds them whole."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.fsdp import FSDPModule
+
+    if not isinstance(model, FSDPModule):
+        return None
+    names = [key.removeprefix("model.") for key in _weights(model)]
+    gathered: Any = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    return {name: gathered[name] for name in names} if ranks.rank == 0 else {}
+
+
+def _weights(model: nn.Module) -> dict[str, Any]:
+    """Parameters and buffers, tied ones once, sharing the model's memory."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(value), (name, value))
+    return {f"model.{name}": value.detach() for name, value in found.values()}
+
+
+def _place_for(about: Any, param: Tensor, device: str) -> Tensor:
+    """A tensor to load an optimizer's state into: cut like its parameter where it has its shape."""
+    if about.size == param.shape and device == param.device.type:
+        return torch.zeros_like(param, dtype=about.properties.dtype, requires_grad=False)
+    return torch.zeros(about.size, dtype=about.properties.dtype, device=param.device if device != "cpu" else "cpu")
+
+
+def _whole(path: Path, files: Any) -> bool:
+    """Whether a folder holds these files and no others."""
+    try:
+        there = {file.name: sha256(file) for file in path.iterdir() if file.name != _MANIFEST}
+    except OSError:
+        return False
+    return there == files and {_REST, _INDEX} <= there.keys()
+
+
+class _Records(pickle.Unpickler):
+    """Makes the records of DCP's index, and refuses all else that a pickle can name."""
+
+    _KNOWN: ClassVar[dict[str, set[str]]] = {
+        "torch.distributed.checkpoint.metadata": {
+            "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
+            "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+        },
+        "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+        "torch.serialization": {"_get_layout"},
+        "pathlib": {"PosixPath", "WindowsPath"},
+        "pathlib._local": {"PosixPath", "WindowsPath"},
+        "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
+    }  # fmt: skip
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in self._KNOWN.get(module, ()):
+            raise LabError(f"a checkpoint's index names {module}.{name}, which is no record of one: it is not loaded")
+        return super().find_class(module, name)
+
+
+class _Reader(dcp.FileSystemReader):
+    """DCP's reader, which trusts the index no further than its own folder."""
+
+    def read_metadata(self, *_: Any, **__: Any) -> Any:
+        with open(Path(self.path) / _INDEX, "rb") as file:
+            index = _Records(file).load()
+        for place in index.storage_data.values():
+            within(Path(self.path), place.relative_path)
+        index.storage_meta = index.storage_meta or StorageMeta()
+        index.storage_meta.load_id = self.load_id
+        return index
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without DCP's remarks on running alone."""
+    loggers = [logging.getLogger(f"torch.distributed.checkpoint{name}") for name in ("", "._dedup_save_plans")]
+    levels = [each.level for each in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.setLevel(level)
+
+
+__all__ = ["Checkpoints", "whole_weights"]

@@ -1,0 +1,48 @@
+"""A run's id: a hash of all that its numbers follow from."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import autowarm
+from autowarm import lab as lab_package
+
+from .. import data, tasks
+from ..config import RunConfig
+
+__all__ = ["code_fingerprint", "identity", "run_id"]
+
+
+@cache
+def code_fingerprint() -> str:
+    """Hash of the code that decides a run's numbers, so that an edit of the library never passes off old results.
+
+    It covers the library and the rooms of the lab that a run is computed in: this one, its tasks and its data.
+    """
+    lab, package = Path(lab_package.__path__[0]), Path(autowarm.__path__[0])
+    folders = [Path(room.__path__[0]) for room in (data, tasks)] + [Path(__file__).parent]
+    sources = [path for path in package.rglob("*.py") if lab not in path.parents]
+    sources += [path for folder in folders for path in folder.rglob("*.py")]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(sources))).hexdigest()[:12]
+
+
+def identity(run: RunConfig, corpus_sha256: str) -> dict[str, Any]:
+    """Everything a run's numbers follow from. Two runs of one identity are the same run."""
+    return {
+        "config": dataclasses.asdict(run),
+        "corpus": corpus_sha256,
+        "code": code_fingerprint(),
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
+
+
+def run_id(who: Mapping[str, Any]) -> str:
+    """A short hash of an identity."""
+    canonical = json.dumps(who, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]

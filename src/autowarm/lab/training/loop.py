@@ -1,0 +1,344 @@
+"""The one training loop, on one process or on the ranks that `torchrun` starts.
+
+A run is a folder::
+
+    config.yaml        the resolved config
+    metrics.jsonl      one line a step: loss before the update, the update's rate, seconds so far
+    events.out.*       the same for TensorBoard
+    checkpoint-STEP/   the newest few, while the run lasts
+    model.safetensors  the final weights, with the config.json that transformers loads them by
+    result.json        at the end
+
+Called again on such a folder, `train` goes on from the newest whole checkpoint and ends with the same bits as a run
+that was never interrupted.
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from autowarm.orthogonalize import working_dtype
+
+from ..config import LabError, RunConfig, differences
+from ..files import locked, write_atomically, write_json
+from ..tasks import Batch, Task, make_task
+from ..tasks.models import attend_plainly, save_weights
+from ..tasks.own import AdaptedTask, PackedTask
+from .checkpoint import Checkpoints, whole_weights
+from .identity import identity, run_id
+from .metrics import MetricsLog, Progress, finite, read_metrics, read_result
+from .optimizers import make_optimizer
+from .parallel import Ranks, joined, spread, unreduced
+from .peers import evaluating
+from .schedules import advance, make_scheduler, warmup_length
+from .stopping import Interrupted, Stop
+
+__all__ = ["Watch", "cell", "train"]
+
+logger = logging.getLogger(__name__)
+
+# What surrounds an update: it is given the forward and backward pass, runs it, and hands over the loss.
+Watch: TypeAlias = Callable[[Callable[[], Tensor]], AbstractContextManager[Tensor]]
+
+_EXPLODED = 10.0  # times the first loss: nothing is left to learn from, so the rest of the run is spared
+_WIDE = 256  # from this width on a CPU gains by bfloat16
+
+
+def train(
+    config: RunConfig,
+    folder: Path,
+    on_step: Callable[[Progress], bool | None] | None = None,
+    watch: Callable[[nn.Module, Optimizer], Watch] | None = None,
+    stop: Stop | None = None,
+    own: PackedTask | None = None,
+) -> dict[str, Any]:
+    """Train one run to its end, or on to its end where the folder holds an unfinished one.
+
+    Args:
+        config: the run.
+        folder: its folder, made if need be; all ranks see the same.
+        on_step: called after each step; returning True stops the run there, to be continued by a later call.
+        watch: makes an observer of the updates, such as `autowarm.smoothness.Probe`. It must not disturb them; what it
+            sees is no part of a checkpoint.
+        stop: notices signals for the run.
+        own: the task of a run whose config names a user's own.
+
+    Returns:
+        The run's result, as in its `result.json`.
+
+    Raises:
+        LabError: the folder holds a run that differs from this one, or ranks were given different ones; the message
+            lists the differences.
+        Interrupted: `on_step` or a signal asked to stop.
+    """
+    with joined(config.engine) as ranks, ExitStack() as held:
+        ranks.agree(identity(config, ""))
+        if config.task is not None and ranks.world > 1:
+            raise LabError(f"the task {config.task!r} runs on one process and there are {ranks.world} ranks")
+
+        def make() -> Task:
+            return make_task(config) if own is None else own.unpacked(config)
+
+        def claim() -> Task:
+            held.enter_context(locked(folder))
+            return make()
+
+        # The first prepares the data, the others find it prepared.
+        task = ranks.first(claim, shared=False) or make()
+        who = json.loads(json.dumps(identity(config, task.sha256)))
+        ranks.agree(who)  # on data, too: machines may hold different files under one name
+        ran_as = {**who, "precision": precision_of(config, ranks.device)}
+        if (result := ranks.first(lambda: _resume_or_claim(folder, ran_as))) is not None:
+            return result
+        with warnings.catch_warnings(record=True) as caught:
+            # What a scheduler warns of is kept with the result: a screen full of runs is no place for it.
+            warnings.simplefilter("always")
+            return _Run(config, folder, task, ranks, run_id(who)).finish(
+                on_step or (lambda progress: None), watch or (lambda *_: _unwatched), stop or Stop(), caught
+            )
+
+
+def precision_of(config: RunConfig, device: torch.device) -> str:
+    """What `engine.precision` comes to on a device."""
+    if config.engine.precision != "auto":
+        return config.engine.precision
+    small = config.model.name in ("llama", "swin") and config.model.width < _WIDE
+    gains = working_dtype(device) is torch.bfloat16 and not (small and device.type == "cpu")
+    return "bfloat16" if gains else "float32"
+
+
+class _Run:
+    """One run, from its folder's last checkpoint on."""
+
+    def __init__(self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, name: str) -> None:
+        self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
+        self.rows = ranks.rows(config)
+        self.precision = precision_of(config, ranks.device)
+        torch.manual_seed(config.seed)
+        model = task.model().to(ranks.device, torch.float64 if self.precision == "float64" else torch.float32)
+        if self.precision == "bfloat16" and ranks.device.type == "cpu":
+            attend_plainly(model, config.model.seq_len)
+        self.net = spread(model, config.engine, ranks)
+        self.model = model
+        shared = ranks.group if config.engine.parallel == "ddp" else None
+        self.optimizer = _optimizer(task, model, config, shared)
+        self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps)
+        self.progress = Progress()
+        self.checkpoints = Checkpoints(
+            folder, ranks, name, keep=config.engine.keep_checkpoints, asynchronous=ranks.device.type == "cuda"
+        )
+        # The result's training loss is of the whole curve, so that a checkpoint is no newer than its curve is whole.
+        if (saved := self.checkpoints.load(model, self.optimizer, last=len(read_metrics(folder)))) is not None:
+            self.scheduler.load_state_dict(saved["scheduler"])
+            self.progress = Progress(**saved["progress"])
+            logger.info("%s goes on from step %d", folder.name, self.progress.step)
+
+    def finish(
+        self,
+        on_step: Callable[[Progress], bool | None],
+        watch: Callable[[nn.Module, Optimizer], Watch],
+        stop: Stop,
+        caught: list[warnings.WarningMessage],
+    ) -> dict[str, Any]:
+        """Train to the end, evaluate, and write the result, which it returns."""
+        config, progress, engine = self.config, self.progress, self.config.engine
+        log = MetricsLog(
+            self.folder, progress.step, engine.wandb, dataclasses.asdict(config),
+            events=engine.keep_weights, quiet=self.ranks.rank > 0,
+        )  # fmt: skip
+        with log:
+            with stop.gently():
+                self._train(on_step, watch(self.net, self.optimizer), stop, log, caught)
+            scores = {"loss": math.nan} if progress.diverged else self._judge()
+        self._note(caught)
+        # Worse than before training is no result either, however finite.
+        progress.diverged |= not scores["loss"] <= progress.first_loss
+        result = {
+            "id": self.name,
+            "cell": cell(config, self.task.name),
+            "optimizer": config.optimizer.name,
+            "schedule": config.schedule.kind,
+            "warmup_steps": warmup_length(config.schedule, self.scheduler, progress.step),
+            "seed": config.seed,
+            "first_loss": finite(progress.first_loss),
+            "train_loss": finite(log.recent_loss(max(1, config.steps // 20))),
+            "val_loss": finite(scores.pop("loss")),
+            "metric": {key: finite(value) for key, value in scores.items()},
+            "switched_at": progress.switched_at,
+            "ended_by": progress.ended_by,
+            "diverged": progress.diverged,
+            "seconds": round(progress.seconds, 3),
+            "tokens_per_second": round(progress.step * config.batch_size * self.task.per_example / progress.seconds, 1),
+            "warnings": progress.warnings,
+        }
+        with evaluating(self.optimizer):
+            weights = whole_weights(self.model, self.ranks)
+        with stop.gently():
+            if self.ranks.rank == 0:
+                if engine.keep_weights:
+                    save_weights(self.model, self.folder, weights)
+                write_json(self.folder / "result.json", result)
+            self.checkpoints.clear()
+        self.checkpoints.close()
+        return result
+
+    def _train(
+        self,
+        on_step: Callable[[Progress], bool | None],
+        watched: Watch,
+        stop: Stop,
+        log: MetricsLog,
+        caught: list[warnings.WarningMessage],
+    ) -> None:
+        config, progress = self.config, self.progress
+        every = config.engine.eval_every
+        clock = time.perf_counter() - progress.seconds
+        batches = self.task.batches(progress.step, self.rows)
+        while progress.step < config.steps and not progress.diverged:
+            # No generator's state has to be saved: what a step draws follows from the step.
+            self.ranks.seed(_step_seed(config.seed, progress.step, self.ranks.rank))
+            loss, norm, progress.lr = self._update(next(batches), watched)
+
+            progress.step += 1
+            # The one wait for the device in a step.
+            here = torch.stack((loss, norm.to(loss.dtype))).tolist()
+            progress.loss, norm_seen = self.ranks.mean(*here)
+            progress.seconds = time.perf_counter() - clock
+            if progress.step == 1:
+                progress.first_loss = progress.loss
+            if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
+                progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
+            # "not ≤" so that NaN counts, too
+            progress.diverged = not progress.loss <= _EXPLODED * progress.first_loss or not math.isfinite(norm_seen)
+            last = progress.step == config.steps
+            look = every and progress.step % every == 0 and not last
+            log.write(progress, self._judge() if look else None)
+            asked = signal.SIGINT if on_step(progress) else 0
+            wanted = self.ranks.largest(stop.asked or asked)  # ranks hear of a signal at different steps
+            if wanted or last or progress.step % config.checkpoint_every == 0:
+                log.flush()
+                self._note(caught)
+                rest = {"scheduler": self.scheduler.state_dict(), "progress": dataclasses.asdict(progress)}
+                self.checkpoints.save(progress.step, self.model, self.optimizer, rest)
+            if wanted:
+                self.checkpoints.close()
+                raise Interrupted(f"{self.folder.name} stopped after step {progress.step}", wanted)
+
+    def _update(self, batch: Batch, watched: Watch) -> tuple[Tensor, Tensor, float]:
+        """One update: the loss before it, the gradient's norm where it is clipped, and the rate."""
+        config = self.config
+        pieces = self.task.pieces(batch, self.ranks.device, config.engine.accumulate)
+
+        def forward_backward() -> Tensor:
+            total = None
+            for index, piece in enumerate(pieces):
+                with unreduced(self.net, last=index + 1 == len(pieces)):
+                    with self._cast():
+                        loss = self.task.loss(self.net, piece) / len(pieces)
+                    loss.backward()
+                total = loss.detach() if total is None else total + loss.detach()
+            assert total is not None
+            return total
+
+        with watched(forward_backward) as loss:
+            norm = torch.zeros((), device=self.ranks.device)
+            if config.clip:
+                norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+                norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            self.optimizer.step()
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        advance(self.scheduler, loss.detach())
+        self.optimizer.zero_grad()
+        return loss.detach(), norm, rate
+
+    def _judge(self) -> dict[str, float]:
+        with evaluating(self.optimizer):
+            return self.evaluate()
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Means over the fixed validation batches, which the ranks share."""
+        was = self.net.training
+        self.net.eval()
+        found: dict[str, list[float]] = {}
+        count = self.config.engine.accumulate
+        for batch in self.task.validation(self.rows):
+            for piece in self.task.pieces(batch, self.ranks.device, count):  # of one size: their mean is the batch's
+                with self._cast():
+                    scores = self.task.scores(self.net, piece)
+                for key, value in scores.items():
+                    found.setdefault(key, []).append(value.item())
+        self.net.train(was)
+        means = self.ranks.mean(*(math.fsum(values) / len(values) for values in found.values()))
+        return dict(zip(found, means, strict=True))
+
+    def _cast(self) -> AbstractContextManager[Any]:
+        if self.precision == "bfloat16":
+            return torch.autocast(self.ranks.device.type, torch.bfloat16)
+        return nullcontext()
+
+    def _note(self, caught: list[warnings.WarningMessage]) -> None:
+        ours = {str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)}
+        self.progress.warnings = sorted(ours | set(self.progress.warnings))
+
+
+def _step_seed(seed: int, step: int, rank: int) -> int:
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
+
+
+@contextmanager
+def _unwatched(forward_backward: Callable[[], Tensor]) -> Iterator[Tensor]:
+    yield forward_backward()
+
+
+def cell(config: RunConfig, corpus: str) -> dict[str, Any]:
+    """What two runs must share to be compared: all but schedule and seed."""
+    return {
+        "task": corpus,
+        "model": config.model.label if config.task is None else "",
+        "optimizer": config.optimizer.name,
+        "batch_size": config.batch_size if config.task is None else None,
+        "steps": config.steps,
+        "lr": config.optimizer.lr,
+    }
+
+
+def _optimizer(task: Task, model: nn.Module, config: RunConfig, process_group: Any) -> Optimizer:
+    """The task's own optimizer of the configured name, or the lab's."""
+    name = config.optimizer.name
+    if isinstance(task, AdaptedTask) and name in task.optimizers:
+        return task.make_optimizer(name, model, config.optimizer.lr)
+    return make_optimizer(model, config.optimizer, process_group)
+
+
+def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None:
+    """The finished result of this very run, or None after making the folder this run's own."""
+    path = folder / "config.yaml"
+    if path.exists():
+        try:
+            held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            held = None
+        if not isinstance(held, dict):
+            raise LabError(f"{path} is damaged, and what run it was is not known: choose another folder or delete it")
+        if changed := differences(held, who):
+            raise LabError(f"{folder} holds another run ({'; '.join(changed)}): choose another folder or delete it")
+        if (folder / "result.json").exists():
+            return read_result(folder, run_id({key: value for key, value in who.items() if key != "precision"}))
+    else:
+        write_atomically(path, yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
+    return None

@@ -1,0 +1,147 @@
+"""What a run notes: `metrics.jsonl`, TensorBoard and Weights & Biases step by step, `result.json` at the end."""
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config import LabError
+from ..files import read_object, write_atomically
+
+
+@dataclass
+class Progress:
+    """What happened up to `step`, and all of it that a checkpoint must carry besides weights and states."""
+
+    step: int = 0
+    loss: float = math.nan
+    lr: float = math.nan
+    seconds: float = 0.0
+    first_loss: float = math.nan
+    switched_at: int | None = None
+    ended_by: str | None = None
+    diverged: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+def finite(value: float) -> float | None:
+    """The value, or null for JSON where there is none."""
+    return value if math.isfinite(value) else None
+
+
+class MetricsLog:
+    """Metrics to their places, flushed in batches; starts behind the checkpoint's last step.
+
+    Args:
+        folder: the run's.
+        step: of the checkpoint.
+        wandb: a project of Weights & Biases, or None.
+        config: for Weights & Biases.
+        events: write TensorBoard's.
+        quiet: write nothing: ranks but the first only keep the losses.
+    """
+
+    _EVERY = 50
+
+    def __init__(
+        self,
+        folder: Path,
+        step: int,
+        wandb: str | None = None,
+        config: Any = None,
+        *,
+        events: bool,
+        quiet: bool = False,
+    ) -> None:
+        self.path = folder / "metrics.jsonl"
+        self.quiet = quiet
+        kept = [row for row in read_metrics(folder) if row["step"] <= step]
+        self.losses = [row["loss"] if row["loss"] is not None else math.nan for row in kept]
+        self.pending: list[dict[str, Any]] = []
+        self.board: Any = None
+        self.remote: Any = None
+        if quiet:
+            return
+        # Steps after the checkpoint are done again: their lines go, so that none is counted twice.
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+        if events:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(folder), purge_step=step + 1)
+        if wandb is not None:
+            self.remote = _wandb(folder, wandb, config)
+
+    def write(self, progress: Progress, scores: Mapping[str, float] | None = None) -> None:
+        """Notes one step, and what an evaluation after it found."""
+        self.losses.append(progress.loss)
+        row = {"step": progress.step, "loss": finite(progress.loss), "lr": progress.lr,
+               "seconds": round(progress.seconds, 4)}  # fmt: skip
+        row |= {f"val_{name}": finite(value) for name, value in (scores or {}).items()}
+        self.pending.append(row)
+        if len(self.pending) >= self._EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Puts the notes in their places. It is done for many steps at once, which small models would notice."""
+        rows, self.pending = self.pending, []
+        if self.quiet or not rows:
+            return
+        with open(self.path, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        for row in rows:
+            for name in row.keys() - {"step", "seconds"} if self.board is not None else ():
+                self.board.add_scalar(name, math.nan if row[name] is None else row[name], row["step"])
+            if self.remote is not None:
+                self.remote.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+
+    def recent_loss(self, count: int) -> float:
+        """Mean of the last `count` training losses."""
+        recent = self.losses[-count:]
+        return math.fsum(recent) / len(recent) if all(map(math.isfinite, recent)) else math.nan
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+        if self.board is not None:
+            self.board.close()
+        if self.remote is not None:
+            self.remote.finish()
+
+
+def _wandb(folder: Path, project: str, config: Any) -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise LabError("engine.wandb needs the package wandb: pip install wandb, or leave it null") from None
+    # One name for one folder, so that a run that goes on is the same run there.
+    return wandb.init(project=project, name=folder.name, id=folder.name, dir=str(folder), config=config, resume="allow")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The steps noted so far, from the first on; a line that is cut off or damaged ends the list."""
+    rows: list[dict[str, Any]] = []
+    with suppress(OSError, ValueError):
+        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if not isinstance(row, dict) or row.get("step") != len(rows) + 1 or "loss" not in row:
+                break
+            rows.append(row)
+    return rows
+
+
+def read_result(folder: Path, run: str) -> dict[str, Any]:
+    """The `result.json` of a finished run, by its id.
+
+    Raises:
+        LabError: it is damaged, or another run's.
+    """
+    path, remedy = folder / "result.json", "delete it, and the same command makes the run again"
+    result = read_object(path, remedy, "id", "cell", "schedule", "seed", "val_loss", "diverged")
+    if result["id"] != run:
+        raise LabError(f"{path} is of the run {result['id']!r}, and this is {run!r}: {remedy}")
+    return result

@@ -1,0 +1,116 @@
+"""Learning-rate schedules from their configs: ours, the hand-set one, and those of other packages."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, assert_never
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+import autowarm
+from autowarm.schedule.shapes import DECAYS, WARMUPS
+
+from ..config import LabError, ScheduleConfig
+
+__all__ = ["advance", "hand_set", "make_scheduler", "warmup_length"]
+
+# Raises from lr/div to lr take log(div)/log(1/factor) ≈ 90 steps of GreedyLR, each after a row of better losses; with
+# this share of the run as the row, the way up takes about a tenth of the run, if the loss falls all the while.
+_GREEDY_ROWS = 800
+_WSD_WARMUP, _WSD_DECAY = 0.1, 0.2  # shares of the run
+
+
+def hand_set(
+    step: int,
+    warmup_steps: int,
+    total_steps: int,
+    div: float | None = None,
+    warmup: str = "linear",
+    decay: str = "cosine",
+) -> float:
+    """The hand-set baseline as a share of the peak rate, for the update with index ``step`` from 0.
+
+    Args:
+        div: the first update has the share 1/div; None starts from 0 in equal steps, 1/(warmup_steps + 1).
+
+    Example:
+        >>> [round(hand_set(step, 3, 10), 2) for step in range(5)]
+        [0.25, 0.5, 0.75, 1.0, 0.95]
+    """
+    if step < warmup_steps:
+        start = 1 / (warmup_steps + 1 if div is None else div)
+        return start + (1 - start) * float(WARMUPS[warmup](1 - step / warmup_steps))
+    return float(DECAYS[decay](min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))))
+
+
+def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
+    """The configured schedule over ``steps`` updates.
+
+    Raises:
+        LabError: the schedule objects to its settings.
+    """
+    match config.kind:
+        case "linear":
+            shape = config.warmup_steps or 0, steps, config.div, config.warmup, config.decay
+            return LambdaLR(optimizer, lambda step: hand_set(step, *shape))
+        case "constant":
+            return LambdaLR(optimizer, lambda step: 1.0)
+        case "greedy":
+            return _greedy(optimizer, config, steps)
+        case "wsd":
+            from transformers import get_wsd_schedule
+
+            warmup, decay = max(1, int(_WSD_WARMUP * steps)), round(_WSD_DECAY * steps)
+            return get_wsd_schedule(optimizer, warmup, decay, num_training_steps=steps, decay_type="1-sqrt")
+        case "adaptive" | "paper":
+            adaptive = autowarm.AdaptiveWarmup
+            make: Callable[..., LRScheduler] = adaptive.paper if config.kind == "paper" else adaptive
+            with _as_lab_error():
+                return make(
+                    optimizer, total_steps=steps, target_loss=config.target_loss, sigma_f2=config.sigma_f2,
+                    peak_gap=config.peak_gap, warmup=config.warmup, decay=config.decay, **config.options,
+                    **({} if config.div is None else {"div": config.div}),
+                )  # fmt: skip
+        case _:
+            assert_never(config.kind)
+
+
+def advance(scheduler: Any, loss: Tensor) -> None:
+    """One scheduler step; a loss is given to the schedules that look at it."""
+    if isinstance(scheduler, autowarm.AdaptiveWarmup):
+        with _as_lab_error():
+            scheduler.step(loss)
+    elif isinstance(scheduler, LRScheduler):
+        scheduler.step()
+    else:
+        scheduler.step(loss.item())  # GreedyLR is no LRScheduler and goes by the loss
+
+
+def warmup_length(config: ScheduleConfig, scheduler: Any, updates: int) -> int:
+    """How many of so many updates were made in warm-up; all of them where an adaptive run never left it."""
+    if config.kind == "linear":
+        return config.warmup_steps or 0
+    if not isinstance(scheduler, autowarm.AdaptiveWarmup):
+        return 0
+    return int(scheduler.warmup_steps) if scheduler.phase == "decay" else updates
+
+
+def _greedy(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
+    """GreedyLR from lr/div up to lr; it is stepped with the loss."""
+    from transformers.optimization import GreedyLR
+
+    peaks = [float(group["lr"]) for group in optimizer.param_groups]
+    lows = [lr / (config.div or 100.0) for lr in peaks]
+    for group, low in zip(optimizer.param_groups, lows, strict=True):
+        group["lr"] = low
+    return GreedyLR(optimizer, patience=steps // _GREEDY_ROWS, min_lr=lows, max_lr=peaks, smooth=True)
+
+
+@contextmanager
+def _as_lab_error() -> Iterator[None]:
+    """Re-raise a scheduler's ValueError as LabError."""
+    try:
+        yield
+    except ValueError as error:
+        raise LabError(f"schedule: {error}") from None

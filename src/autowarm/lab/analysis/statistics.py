@@ -1,0 +1,323 @@
+"""What runs over a few seeds can show, and what they cannot. Pure functions of losses; numpy and scipy only.
+
+Runs of one *setting* (task, optimizer, steps, peak rate) differ in schedule and seed alone. Runs that share a seed
+share initial weights and batches, so schedules are compared seed by seed, and what the runs have in common cancels.
+
+Three rules hold throughout:
+
+- **A diverged run has an infinite loss and counts as `CAP` times the loss it is compared with**, as does any loss above
+  that; otherwise a single run would decide every mean. `Estimate.diverged` says in how many seeds it happened.
+- **One seed gives no verdict.** Intervals, p values and tests are then None, an outcome is "no verdict". With a few
+  seeds, quantiles are those of Student's t: 12.7 standard errors for two seeds, 2.8 for five.
+- **Seeds that choose do not judge.** The best of several options looks better than it is on the seeds that chose it.
+  `Seeds` keeps the two apart, and `leave_one_out` does so where there are few.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from .estimates import Estimate, NonInferiority, Outcome, discoveries, sign_test, signed_rank_test
+
+__all__ = [
+    "CAP",
+    "Estimate",
+    "Losses",
+    "NonInferiority",
+    "Outcome",
+    "Seeds",
+    "against_best",
+    "by_family",
+    "by_task",
+    "choose",
+    "differences",
+    "discoveries",
+    "excess",
+    "leave_one_out",
+    "mean_loss",
+    "rate_sensitivity",
+    "ratios",
+    "regrets",
+    "sign_test",
+    "signed_rank_test",
+]
+
+Losses = Mapping[int, float]
+"""Held-out loss by seed: lower is better, `math.inf` is a run that diverged."""
+
+CAP = 2.0
+"""A diverged run counts as a loss this many times the one it is compared with."""
+
+Option = TypeVar("Option")
+Setting = TypeVar("Setting")
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds that choose an option, and those that judge the choice: never the same.
+
+    Raises:
+        ValueError: one of the two is empty, or they have a seed in common.
+    """
+
+    choice: tuple[int, ...]
+    test: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.choice or not self.test:
+            raise ValueError(f"seeds to choose by and seeds to judge by are both needed, got {self}")
+        if both := sorted(set(self.choice) & set(self.test)):
+            raise ValueError(f"seeds that chose must not judge: {both} are among both")
+
+
+def mean_loss(losses: Losses, seeds: Iterable[int]) -> float:
+    """Mean over the seeds; infinite if one of the runs diverged.
+
+    Raises:
+        ValueError: a seed is missing.
+    """
+    wanted = list(seeds)
+    if missing := [seed for seed in wanted if seed not in losses]:
+        raise ValueError(f"no loss for the seeds {missing}, only for {sorted(losses)}")
+    return math.fsum(losses[seed] for seed in wanted) / len(wanted)
+
+
+def choose(options: Mapping[Option, Losses], seeds: Iterable[int]) -> Option:
+    """The option of lowest mean loss on the seeds; of equals, the first.
+
+    Example:
+        >>> from autowarm.lab.analysis.statistics import choose
+        >>> choose({"none": {0: 3.1, 1: 3.3}, "10 %": {0: 3.0, 1: 3.2}}, seeds=(0, 1))
+        '10 %'
+    """
+    wanted = list(seeds)
+    return min(options, key=lambda option: mean_loss(options[option], wanted))
+
+
+def differences(
+    ours: Losses, reference: Losses, *, unit: float | Literal["reference"] = 1.0, ceiling: float | None = None
+) -> Estimate:
+    """Paired differences (min(aₛ, c) − min(bₛ, c))/u over the seeds s that both have.
+
+    Args:
+        ours: a, by seed.
+        reference: b, by seed.
+        unit: u. 1 keeps the unit of the losses; "reference" is the reference's mean over its finite runs, so that the
+            result is relative; any other number is taken as it stands, such as the progress that the reference made.
+        ceiling: c, what a diverged run counts as; `CAP` times the reference's mean over its finite runs if not given.
+
+    Raises:
+        ValueError: no seed in common, or every run of the reference diverged and no unit or ceiling is given.
+
+    Example:
+        >>> import math
+        >>> from autowarm.lab.analysis.statistics import differences
+        >>> adaptive, tuned = {10: 3.18, 11: 3.25, 12: 3.20}, {10: 3.20, 11: 3.26, 12: 3.22, 13: 3.21}
+        >>> found = differences(adaptive, tuned)
+        >>> print(f"{found.mean:.4f} ± {found.stderr:.4f} nats over {found.count} seeds")
+        -0.0167 ± 0.0033 nats over 3 seeds
+        >>> differences({0: math.inf, 1: 3.0}, {0: 3.0, 1: 3.0}, unit="reference")
+        Estimate(values=(1.0, 0.0), diverged=1)
+    """
+    a, b = _aligned(ours, reference)
+    finite = b[np.isfinite(b)]
+    mean = float(finite.mean()) if finite.size else math.nan
+    u = mean if unit == "reference" else unit
+    c = CAP * mean if ceiling is None else ceiling
+    if math.isnan(u) or math.isnan(c):
+        raise ValueError("every run of the reference diverged: give `unit` and `ceiling` as numbers")
+    return _estimate((np.minimum(a, c) - np.minimum(b, c)) / u, a, b)
+
+
+def ratios(ours: Losses, reference: Losses) -> Estimate:
+    """Paired relative differences aₛ/bₛ − 1 over the seeds s that both have, for positive losses.
+
+    The ratio is kept within [1/`CAP`, `CAP`], and is 1 if both runs diverged. `differences` with
+    ``unit="reference"`` divides by one mean instead of by each seed's own loss: it treats the two schedules alike.
+
+    Raises:
+        ValueError: no seed in common, or a loss of the reference is not positive.
+
+    Example:
+        >>> from autowarm.lab.analysis.statistics import ratios
+        >>> [round(x, 3) for x in ratios({0: 3.3, 1: 2.97}, {0: 3.0, 1: 3.0}).values]
+        [0.1, -0.01]
+    """
+    a, b = _aligned(ours, reference)
+    if (b <= 0).any():
+        raise ValueError(f"a ratio needs positive losses, got {min(b):g}: compare by `differences`")
+    both = np.isinf(a) & np.isinf(b)
+    with np.errstate(invalid="ignore"):
+        ratio = np.where(both, 1.0, a / b)
+    return _estimate(np.clip(ratio, 1 / CAP, CAP) - 1, a, b)
+
+
+def against_best(
+    ours: Losses,
+    options: Mapping[Option, Losses],
+    seeds: Seeds,
+    *,
+    unit: float | Literal["reference"] = 1.0,
+    ceiling: float | None = None,
+) -> tuple[Option, Estimate]:
+    """The option that is best on the seeds of the choice, and our `differences` from it on the seeds of the test.
+
+    Test seeds that one of the two schedules has not been run on are left out.
+
+    Example:
+        >>> from autowarm.lab.analysis.statistics import Seeds, against_best
+        >>> options = {"none": {0: 3.2}, "10 %": {0: 3.1, 10: 3.3, 11: 3.4}}
+        >>> best, difference = against_best({10: 3.2, 11: 3.2}, options, Seeds(choice=(0,), test=(10, 11)))
+        >>> best, round(difference.mean, 3)
+        ('10 %', -0.15)
+    """
+    best = choose(options, seeds.choice)
+    judged = {seed: ours[seed] for seed in seeds.test if seed in ours}
+    return best, differences(judged, options[best], unit=unit, ceiling=ceiling)
+
+
+def leave_one_out(ours: Losses, options: Mapping[Option, Losses]) -> Estimate:
+    """Our `ratios` to the best option, each seed's run against the option that is best on the other seeds.
+
+    For few seeds and many options: all seeds judge, and none judges a choice that it took part in.
+
+    Example:
+        >>> from autowarm.lab.analysis.statistics import leave_one_out
+        >>> noise = {"a": {0: 1.0, 1: 2.0}, "b": {0: 2.0, 1: 1.0}}  # each option is lucky once
+        >>> leave_one_out({0: 1.5, 1: 1.5}, noise).mean
+        -0.25
+    """
+    if len(ours) < 2:
+        raise ValueError(f"leaving a seed out needs at least two seeds, got {sorted(ours)}")
+    reference = {seed: options[choose(options, ours.keys() - {seed})][seed] for seed in ours}
+    return ratios(ours, reference)
+
+
+def excess(losses: Iterable[float], reference: float, ceiling: float | None = None) -> float:
+    """Mean loss relative to a reference, mean(min(xᵢ, c))/reference − 1.
+
+    Args:
+        losses: x, at least one.
+        reference: finite and positive.
+        ceiling: c, what a diverged run counts as; `CAP` times the reference if not given.
+
+    Raises:
+        ValueError: no losses, or the reference is not a positive number.
+
+    Example:
+        >>> import math
+        >>> from autowarm.lab.analysis.statistics import excess
+        >>> round(excess([3.0, 3.3], 3.0), 3), excess([math.inf], 3.0)
+        (0.05, 1.0)
+    """
+    if not (math.isfinite(reference) and reference > 0):
+        raise ValueError(f"a relative loss needs a finite positive reference, got {reference}")
+    c = CAP * reference if ceiling is None else ceiling
+    values = [min(x, c) for x in losses]
+    if not values:
+        raise ValueError("an excess needs at least one loss, got none")
+    return math.fsum(values) / len(values) / reference - 1
+
+
+def regrets(
+    options: Mapping[Option, Losses], seeds: Iterable[int], also: Mapping[Option, Losses] | None = None
+) -> dict[Option, float]:
+    """What each fixed choice costs in one setting: its `excess` over the best of the options.
+
+    On the seeds that choose the best its own regret is 0, a little better than anyone can do, since nobody knows it
+    beforehand. Average over settings with `by_task`.
+
+    Args:
+        options: among these is the best.
+        seeds: over which means are taken.
+        also: more schedules to judge, which the best is not chosen from.
+
+    Raises:
+        ValueError: every option diverged with some seed, so that there is no best.
+
+    Example:
+        >>> from autowarm.lab.analysis.statistics import regrets
+        >>> found = regrets({"none": {0: 3.3}, "10 %": {0: 3.0}}, seeds=(0,), also={"adaptive": {0: 2.97}})
+        >>> {name: round(x, 3) for name, x in found.items()}
+        {'none': 0.1, '10 %': 0.0, 'adaptive': -0.01}
+    """
+    wanted = list(seeds)
+    best = mean_loss(options[choose(options, wanted)], wanted)
+    judged = {**options, **(also or {})}
+    return {option: excess([losses[seed] for seed in wanted], best) for option, losses in judged.items()}
+
+
+def rate_sensitivity(losses: Mapping[float, float], low: float, high: float, ceiling: float | None = None) -> float:
+    """Learning-rate sensitivity: mean `excess` over the rates in [low, high], relative to the best of all rates.
+
+        (1/n) Σ_η (min(ℓ(η), c) − ℓ*)/ℓ*,   ℓ* = min_η ℓ(η)
+
+    Small where a schedule forgives a badly chosen rate. Wortsman et al. ("Small-scale proxies for large-scale
+    Transformer training instabilities", 2023) take the loss at initialisation as the ceiling and do not divide by ℓ*.
+
+    Args:
+        losses: ℓ, by peak rate; a grid that is even in log η weighs all scales alike.
+        low: the lowest rate that counts.
+        high: the highest.
+        ceiling: c, what a diverged run counts as; `CAP` times ℓ* if not given.
+
+    Raises:
+        ValueError: no rate lies in the range, or every run diverged.
+
+    Example:
+        >>> import math
+        >>> from autowarm.lab.analysis.statistics import rate_sensitivity
+        >>> round(rate_sensitivity({0.001: 3.3, 0.01: 3.0, 0.1: math.inf}, low=0.001, high=0.1), 3)
+        0.367
+    """
+    inside = [loss for rate, loss in losses.items() if low <= rate <= high]
+    if not inside:
+        raise ValueError(f"no rate lies between {low:g} and {high:g}, only {sorted(losses)}")
+    return excess(inside, min(losses.values()), ceiling)
+
+
+def by_task(values: Mapping[Setting, float], task: Callable[[Setting], str]) -> Estimate:
+    """The mean over tasks of the mean over a task's settings, so that each task counts once.
+
+    A task that was run with many optimizers and rates would otherwise decide the mean. The estimate's error is over
+    tasks: how the mean would differ for other tasks like these.
+
+    Example:
+        >>> from autowarm.lab.analysis.statistics import by_task
+        >>> found = by_task({("mlp", 1): 0.01, ("mlp", 2): 0.03, ("vit", 1): 0.04}, task=lambda setting: setting[0])
+        >>> found.values, round(found.mean, 3)
+        ((0.02, 0.04), 0.03)
+    """
+    groups = _grouped(values, task)
+    return Estimate(tuple(math.fsum(some.values()) / len(some) for some in groups.values()))
+
+
+def by_family(
+    values: Mapping[Setting, float], family: Callable[[Setting], str], task: Callable[[Setting], str]
+) -> dict[str, Estimate]:
+    """`by_task` within each family of tasks, such as language and vision, in the order of their first appearance."""
+    return {name: by_task(some, task) for name, some in _grouped(values, family).items()}
+
+
+def _aligned(ours: Losses, reference: Losses) -> tuple[np.ndarray, np.ndarray]:
+    seeds = sorted(ours.keys() & reference.keys())
+    if not seeds:
+        raise ValueError(f"no seed in common: ours are {sorted(ours)}, the reference's {sorted(reference)}")
+    a, b = (np.array([losses[seed] for seed in seeds], dtype=float) for losses in (ours, reference))
+    if np.isnan(a).any() or np.isnan(b).any():
+        raise ValueError("a loss is NaN: a run that diverged has the loss `math.inf`")
+    return a, b
+
+
+def _estimate(values: np.ndarray, a: np.ndarray, b: np.ndarray) -> Estimate:
+    return Estimate(tuple(map(float, values)), int((np.isinf(a) | np.isinf(b)).sum()))
+
+
+def _grouped(values: Mapping[Setting, float], key: Callable[[Setting], str]) -> dict[str, dict[Setting, float]]:
+    groups: dict[str, dict[Setting, float]] = {}
+    for setting, value in values.items():
+        groups.setdefault(key(setting), {})[setting] = value
+    return groups

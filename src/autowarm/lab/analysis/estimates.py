@@ -43,6 +43,10 @@ class Estimate:
         if not all(map(math.isfinite, self.values)):
             raise ValueError(f"values must be finite, got {self.values}")
 
+    def __neg__(self) -> "Estimate":
+        """The same difference, taken the other way round."""
+        return Estimate(tuple(-x for x in self.values), self.diverged)
+
     @property
     def count(self) -> int:
         """n, the number of values."""

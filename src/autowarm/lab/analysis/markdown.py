@@ -1,0 +1,32 @@
+"""Numbers and tables of the Markdown pages."""
+
+from collections.abc import Iterable, Sequence
+
+from .statistics import Estimate
+
+__all__ = ["percent", "plus_minus", "table"]
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table.
+
+    Example:
+        >>> from autowarm.lab.analysis.markdown import table
+        >>> print(table(["task", "loss"], [["mlp", 0.7]]))
+        | task | loss |
+        |---|---|
+        | mlp | 0.7 |
+    """
+    first, *others = (f"| {' | '.join(map(str, line))} |" for line in (headings, *rows))
+    return "\n".join([first, "|---" * len(headings) + "|", *others])
+
+
+def percent(x: float) -> str:
+    """A relative difference in percent, with its sign."""
+    return f"{100 * x:+.2f}"
+
+
+def plus_minus(estimate: Estimate) -> str:
+    """A relative difference and its standard error, in percent."""
+    error = "" if estimate.stderr is None else f" ± {100 * estimate.stderr:.2f}"
+    return percent(estimate.mean) + error

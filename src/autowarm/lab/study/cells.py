@@ -1,0 +1,194 @@
+"""The settings of the study of warm-ups, chosen before the first adaptive run, and the rates that they are run at.
+
+Rates come from the rows of the part "tuning": for each task, optimizer and horizon the best of a grid under a hand-set
+linear warm-up, none of it adaptive. A cell is run at that rate, at three times and at a third of it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ..analysis.statistics import Seeds
+from ..config import LabError
+from .rows import Cell, Rows
+
+__all__ = [
+    "DEFAULT", "EXTRA_SEEDS", "FIXED", "HAND_SET", "INSTEAD_OF_ADAMW", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS",
+    "TASKS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "Task", "cells", "form_cells", "peer_cells", "quick_cells",
+    "scheduled_cells", "share_of", "title", "tuned_rates",
+]  # fmt: skip
+
+
+class Task(NamedTuple):
+    """What is trained on what: the family that its results belong to, and a few words."""
+
+    family: str
+    about: str
+
+
+TASKS = {
+    "lm-small": Task("language", "pre-norm transformer, 2 layers of 48, 16×32 tokens of 512"),
+    "lm-middle": Task("language", "pre-norm transformer, 4 layers of 96, 8×32 tokens of 1024"),
+    "lm-large": Task("language", "pre-norm transformer, 5 layers of 256, 8×32 tokens of 2048"),
+    "post-norm": Task("language", "post-norm transformer, 6 layers of 48, 16×32 tokens of 512"),
+    "vit": Task("vision", "vision transformer on digits, 3 layers of 48"),
+    "mlp": Task("MLP", "MLP on digits, 64–128–128–10"),
+    "factor": Task("deep linear", "deep linear network, 4 layers of 64, f* = 0.02"),
+    "llama": Task("language", "LLaMA, 2 layers of 32, 16×32 tokens of 512"),
+    "llama-x8": Task("language", "LLaMA, 2 layers of 32, 128×32 tokens of 512"),
+    "swin": Task("vision", "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
+    "swin-x8": Task("vision", "the same Swin, 256 images"),
+}
+OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
+
+# Schedules, in the study's words. "linear 0.1" is a hand-set linear warm-up over 10 % of the run, then a cosine.
+DEFAULT, PAPER = "default", "paper"
+HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4")
+# Not among those that the best is chosen from: added later, to see what they cost as one choice for all cells.
+FIXED = ("linear 0.01", "linear 0.5")
+
+
+def share_of(schedule: str) -> float:
+    """The share of the run that a hand-set linear warm-up takes."""
+    return float(schedule.removeprefix("linear "))
+
+
+def title(schedule: str) -> str:
+    """What a page calls a schedule; a hand-set warm-up by its length, in percent of the run.
+
+    Example:
+        >>> from autowarm.lab.study.cells import title
+        >>> title("linear 0"), title("linear 0.05"), title("paper"), title("default")
+        ('none', '5 %', 'Algorithm 1', 'default')
+    """
+    if not schedule.startswith("linear "):
+        return "Algorithm 1" if schedule == PAPER else schedule
+    share = share_of(schedule)
+    return f"{100 * share:g} %" if share else "none"
+
+
+SEEDS = Seeds(choice=(0, 1), test=(10, 11, 12, 13, 14))
+EXTRA_SEEDS = (15, 16, 17, 18, 19)  # to test, where the first five leave a standard error above the tolerance
+
+# Task and steps, then at which multiples of the tuned rate each optimizer is run. Horizons of 1000 and 4000 steps are
+# left out where a run takes more than half a minute.
+_ONCE = (1.0,)
+_PLAN: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
+    ("lm-small", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("lm-small", 1000): {
+        "muon": (1 / 3, 1, 3), "lion": (1 / 3, 1, 3), "signsgd": (1,), "normsgd": (1, 3), "adamw": (1, 3)
+    },
+    ("lm-small", 4000): {"muon": (1,), "lion": (1,)},
+    ("lm-middle", 200): {"muon": (1, 3), "lion": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1,)},
+    ("lm-large", 200): {"muon": (1,), "lion": (1,)},
+    ("post-norm", 200): {"muon": (1,), "adamw": (1, 3)},
+    ("post-norm", 1000): {"muon": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1, 3)},
+    ("vit", 200): {"muon": (1, 3)},
+    ("vit", 1000): {"muon": (1, 3), "lion": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1, 3)},
+    ("mlp", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("mlp", 1000): {"muon": (3,), "adamw": (1 / 3, 3)},
+    ("mlp", 4000): {"muon": (1,), "normsgd": (1,), "adamw": (1,)},
+    ("factor", 200): {"lion": (1,), "normsgd": (3,)},
+    ("factor", 1000): {"muon": (1, 3), "lion": (1,), "signsgd": (1,), "normsgd": (1, 3), "adamw": (1, 3)},
+    ("factor", 4000): {"muon": (1 / 3,), "adamw": (1 / 3,)},
+    ("llama", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("llama", 1000): {"muon": (1,), "lion": (1,), "adamw": (1,)},
+    ("llama-x8", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("swin", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("swin", 1000): {"muon": (1,), "adamw": (1,)},
+    ("swin-x8", 200): {"muon": (1,), "adamw": (1,)},
+}  # fmt: skip
+
+# The rates tried, under a warm-up of 10 %.
+_GRID = {
+    "muon": (0.001, 0.003, 0.01, 0.03, 0.1),
+    "lion": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03),
+    "signsgd": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03),
+    "normsgd": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+    "adamw": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1),
+}
+# Tuned at fewer steps where a run is dear: the best rate moves little and the grid is coarse.
+_TUNED_AT = {("lm-small", 4000): 1000}
+TUNING = sorted(
+    {
+        Cell(task, optimizer, _TUNED_AT.get((task, steps), steps), lr)
+        for (task, steps), plan in _PLAN.items()
+        for optimizer in plan
+        for lr in _GRID[optimizer]
+    }
+)
+TUNING_SEED, TUNING_SCHEDULE = 100, "linear 0.1"
+
+# Where Schedule-Free AdamW and Prodigy take the place of AdamW at its tuned rate: where a run is short.
+INSTEAD_OF_ADAMW = (
+    ("lm-small", 200), ("lm-small", 1000), ("lm-middle", 200), ("mlp", 200), ("mlp", 4000), ("factor", 1000),
+    ("llama", 200), ("llama", 1000), ("llama-x8", 200), ("swin", 200),
+)  # fmt: skip
+PEER_TUNING = [Cell(task, "schedule-free", steps, lr) for task, steps in INSTEAD_OF_ADAMW for lr in _GRID["adamw"]]
+
+
+def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tuple[str, str, int], float]:
+    """The best rate by (task, optimizer, steps), of two equally good ones the lower.
+
+    Raises:
+        LabError: a run of the grid has not been made.
+    """
+    best: dict[tuple[str, str, int], tuple[float, float]] = {}
+    for cell in grid:
+        losses = rows.losses("tuning", cell, schedule)
+        if TUNING_SEED not in losses:
+            raise LabError(f"the rate of {cell.name} has not been tuned: run the study's stages in their order")
+        key = cell.task, cell.optimizer, cell.steps
+        best[key] = min(best.get(key, (math.inf, math.inf)), (losses[TUNING_SEED], cell.lr))
+    return {key: lr for key, (_, lr) in best.items()}
+
+
+def cells(rows: Rows) -> list[Cell]:
+    """All cells, at the rates that were tuned."""
+    rates = tuned_rates(rows, TUNING, TUNING_SCHEDULE)
+    return [
+        Cell(task, optimizer, steps, _rounded(factor * rates[task, optimizer, _TUNED_AT.get((task, steps), steps)]))
+        for (task, steps), plan in _PLAN.items()
+        for optimizer, factors in plan.items()
+        for factor in factors
+    ]
+
+
+def quick_cells(rows: Rows) -> list[Cell]:
+    """The cells whose runs take a few seconds: the rule itself is studied in them."""
+    return [
+        cell for cell in cells(rows)
+        if (cell.task in ("lm-small", "vit", "llama") and cell.steps == 200)
+        or (cell.task in ("mlp", "factor") and (cell.optimizer, cell.steps) != ("muon", 4000))
+    ]  # fmt: skip
+
+
+def form_cells(rows: Rows) -> list[Cell]:
+    """The cells in which the forms of a schedule are compared."""
+    return [
+        cell for cell in cells(rows)
+        if cell.task in ("lm-small", "llama") and cell.steps == 200 and cell.optimizer in ("muon", "lion")
+    ]  # fmt: skip
+
+
+def scheduled_cells(rows: Rows) -> list[Cell]:
+    """The cells in which WSD and GreedyLR are run: those whose runs are short."""
+    return [
+        cell for cell in cells(rows)
+        if (cell.steps == 200 and cell.task in ("lm-small", "llama", "llama-x8", "vit", "swin", "mlp", "factor"))
+        or (cell.steps == 1000 and cell.task in ("mlp", "factor", "llama"))
+    ]  # fmt: skip
+
+
+def peer_cells(rows: Rows) -> list[tuple[Cell, Cell]]:
+    """Schedule-Free AdamW at its best rate and Prodigy, which has none, each beside AdamW at its tuned rate."""
+    ours, theirs = tuned_rates(rows, TUNING, TUNING_SCHEDULE), tuned_rates(rows, PEER_TUNING, "own")
+    return [
+        (Cell(task, optimizer, steps, lr), Cell(task, "adamw", steps, ours[task, "adamw", steps]))
+        for task, steps in INSTEAD_OF_ADAMW
+        for optimizer, lr in (("schedule-free", theirs[task, "schedule-free", steps]), ("prodigy", 1.0))
+    ]
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.3g}")

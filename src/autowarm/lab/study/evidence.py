@@ -1,0 +1,233 @@
+"""What docs/evidence.md shows: by kind, with corrected tests, beside fixed lengths, peers and the paper's claims."""
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from ..analysis.markdown import percent, table
+from ..analysis.statistics import Estimate, discoveries, ratios, regrets, sign_test, signed_rank_test
+from .cells import (
+    DEFAULT,
+    FIXED,
+    HAND_SET,
+    OPTIMIZERS,
+    PAPER,
+    SEEDS,
+    TASKS,
+    form_cells,
+    peer_cells,
+    quick_cells,
+    scheduled_cells,
+    share_of,
+    title,
+)  # fmt: skip
+from .plan import FORMS, PEER_SCHEDULES, TARGETS
+from .rows import Cell, Rows
+from .schedules import changes, form_cost
+from .verdicts import TOLERANCE, Verdict, hand_set, headline
+
+__all__ = ["claims", "evidence", "fixed_regrets", "summary"]
+
+_EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
+
+
+def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
+    """What the page's template asks for, by name."""
+    learnt = [v for v in judged if v.learnt]
+    fresh = [v for v in learnt if v.cell.task.split("-")[0] in ("llama", "swin")]
+    more = _more_regrets(rows, learnt)
+    return {
+        **headline(rows, judged),
+        **_tests(learnt),
+        **claims(rows, learnt),
+        "names": ", ".join(f"`{v.cell.name}`" for v in judged if not v.learnt),
+        "by_kind": _by_kind(learnt),
+        "sweep": len(HAND_SET) * len(SEEDS.choice),
+        "lengths": len(HAND_SET),
+        "regrets": _one_row(fixed_regrets(learnt)),
+        "more_cells": len(more),
+        "more": _one_row(_means(more)),
+        "peers": _peers(rows, learnt),
+        "batches": table(
+            ["", "optimizer", "small batch", "eight times as large"],
+            [[*names, f"{100 * small:.1f} %", f"{100 * big:.1f} %"] for *names, small, big in _batch_pairs(learnt)],
+        ),
+        "fresh": _mean(fresh),
+        "fresh_cells": len(fresh),
+    }
+
+
+def summary(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
+    """What the README's template asks for, by name."""
+    regret = fixed_regrets([v for v in judged if v.learnt])
+    best = min(HAND_SET, key=lambda schedule: regret[schedule])
+    return {
+        **headline(rows, judged), "share": title(best), "least": 100 * regret[best], "ours": 100 * regret[DEFAULT]
+    }  # fmt: skip
+
+
+def fixed_regrets(learnt: Sequence[Verdict]) -> dict[str, float]:
+    """Mean regret of one length used everywhere, of the default and of Algorithm 1, on the seeds of the choice."""
+    return _means([v.regret for v in learnt])
+
+
+def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
+    """Numbers beside the paper's claims."""
+    quick, forms = quick_cells(rows), form_cells(rows)
+    algorithm_1 = [run for v in learnt for run in rows.runs("cells", v.cell, PAPER).values()]
+    lion = [v for v in learnt if v.cell.optimizer == "lion"]
+    cold = [rows.runs("cells", v.cell, name)[seed] for v in lion for name in HAND_SET[:2] for seed in SEEDS.choice]
+    lions = _means([v.regret for v in lion])
+    pairs = [(small, big) for *_, small, big in _batch_pairs(learnt)]
+    vision = [v for v in learnt if TASKS[v.cell.task].family == "vision"]
+
+    def changed(part: str, value: str) -> str:
+        return f"{percent(statistics.fmean(changes(rows, part, value, quick)))} %"
+
+    def small_large(task: str) -> str:
+        some = [v for v in learnt if v.cell.task == task and v.cell.steps == 200]
+        return f"{task} {_mean([v for v in some if v.cell.optimizer in ('muon', 'lion')])} %"
+
+    def form(form: tuple[str, str]) -> str:
+        return f"{'–'.join(form)} {percent(statistics.fmean(form_cost(rows, cell, form).mean for cell in forms))} %"
+
+    return {
+        "algorithm_1_regret": 100 * statistics.fmean(v.regret[PAPER] for v in learnt),
+        "algorithm_1_runs": len(algorithm_1),
+        "algorithm_1_stuck": sum(run["ended_by"] is None for run in algorithm_1),
+        "algorithm_1_level": sum(v.regret[PAPER] <= TOLERANCE for v in learnt),
+        "quick": len(quick),
+        "other_targets": ", ".join(f"{share:g}: {changed('targets', f'fstar={share:g}')}" for share in TARGETS),
+        "variance_low": changed("parts", "sigma_f2=1e2"),
+        "variance_high": changed("parts", "sigma_f2=1e4"),
+        "div_100": changed("parts", "div=100"),
+        "form_cells": len(forms),
+        "each_form": ", ".join(map(form, FORMS)),
+        "lion_cells": len(lion),
+        "lion_runs": len(cold),
+        "lion_diverged": sum(run["diverged"] for run in cold),
+        "lion_none": percent(lions[HAND_SET[0]]),
+        "lion_2": percent(lions[HAND_SET[1]]),
+        "lion_default": percent(lions[DEFAULT]),
+        "batch_pairs": len(pairs),
+        "batch_small": 100 * statistics.median(small for small, _ in pairs),
+        "batch_large": 100 * statistics.median(big for _, big in pairs),
+        "batch_less": sum(big < small for small, big in pairs),
+        "sizes": ", ".join(map(small_large, ("lm-small", "lm-middle", "lm-large"))),
+        "vision_cells": len(vision),
+        "vision": _mean(vision),
+        "vision_stderr": 100 * statistics.median(v.stderr for v in vision),
+    }
+
+
+def _tests(learnt: Sequence[Verdict]) -> dict[str, object]:
+    """Paired t tests of the cells, corrected for their number, and tests over the cells."""
+    stands = discoveries([v.difference.p_value for v in learnt])
+    certain = [v.mean for v, found in zip(learnt, stands, strict=True) if found]
+    means = [v.mean for v in learnt]
+    return {
+        "better": sum(x < 0 for x in certain),
+        "worse": sum(x > 0 for x in certain),
+        "much_worse": sum(x > TOLERANCE for x in certain),
+        "below": sum(x < 0 for x in means),
+        "sign": sign_test(means),
+        "wilcoxon": signed_rank_test(means),
+    }
+
+
+def _by_kind(learnt: Sequence[Verdict]) -> str:
+    """The same numbers for each optimizer, task, horizon and size of batch."""
+    large = {(_EIGHTFOLD.get(v.cell.task), v.cell.optimizer) for v in learnt}
+
+    def batch(cell: Cell) -> str | None:
+        if cell.steps != 200 or cell.task in _EIGHTFOLD:
+            return "eightfold" if cell.steps == 200 else None
+        return "small" if (cell.task, cell.optimizer) in large else None
+
+    kinds: dict[str, Callable[[Cell], object]] = {
+        "optimizer": lambda cell: cell.optimizer,
+        "task": lambda cell: cell.task,
+        "steps": lambda cell: cell.steps,
+        "batch, LLaMA and Swin of 200 steps": batch,
+    }
+    lines: list[Sequence[object]] = []
+    for name, kind in kinds.items():
+        lines.append([f"*{name}*", *[""] * 5])
+        for value in dict.fromkeys(kind(v.cell) for v in learnt):
+            if value is not None:
+                some = [v for v in learnt if kind(v.cell) == value]
+                counted = [v for v in some if v.counted]
+                regret = _means([v.regret for v in some])
+                share = min(HAND_SET, key=lambda schedule: regret[schedule])
+                best = f"{title(share)}: {percent(regret[share])} %"
+                passed = sum(v.passed for v in counted)
+                lines.append([value, len(some), _mean(some), len(counted), passed, best])
+    headings = [
+        "", "settings", "mean difference, %", "counted", "pass", "regret of the best length for all of the kind"
+    ]  # fmt: skip
+    return table(headings, lines)
+
+
+def _more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:
+    """Regrets with two more fixed lengths among them, in the cells that have them."""
+    found = []
+    for v in learnt:
+        more = {schedule: rows.losses("cells", v.cell, schedule) for schedule in FIXED}
+        if all(more.values()):
+            known = regrets(hand_set(rows, v.cell), SEEDS.choice, more) | {DEFAULT: v.regret[DEFAULT]}
+            found.append(
+                {schedule: known[schedule] for schedule in (*sorted((*HAND_SET, *FIXED), key=share_of), DEFAULT)}
+            )
+    return found
+
+
+def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
+    """What people use instead, against the default on the same seeds."""
+    known = {v.cell for v in learnt}
+
+    def against(part: str, theirs: Cell, schedule: str, ours: Cell) -> Estimate:
+        losses = rows.losses(part, theirs, schedule)
+        return ratios({seed: losses[seed] for seed in SEEDS.test}, rows.losses("cells", ours, DEFAULT))
+
+    scheduled = [cell for cell in scheduled_cells(rows) if cell in known]
+    instead = [pair for pair in peer_cells(rows) if pair[1] in known]
+    compared = {
+        "the best of six hand-set lengths": [against("cells", v.cell, v.best, v.cell) for v in learnt],
+    }
+    for about, name in zip(("WSD, 10 % warm-up", "GreedyLR"), PEER_SCHEDULES, strict=True):
+        compared[about] = [against("cells", cell, name, cell) for cell in scheduled]
+    for about, name in (("Schedule-Free AdamW, tuned rate", "schedule-free"), ("Prodigy", "prodigy")):
+        compared[about] = [against("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
+
+    def row(about: str, found: Sequence[Estimate]) -> list[object]:
+        means = [each.mean for each in found]
+        better, worse = sum(bool((-each).exceeds()) for each in found), sum(bool(each.exceeds()) for each in found)
+        return [about, len(found), percent(statistics.fmean(means)), percent(statistics.median(means)), better, worse]
+
+    headings = ["instead of the default", "settings", "mean, %", "median, %", "better by 2 s.e.", "worse by 2 s.e."]
+    return table(headings, [row(about, found) for about, found in compared.items()])
+
+
+def _batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, float]]:
+    """Task, optimizer, and how much the worst length loses: with a small batch, with one eight times as large."""
+    worst = {
+        (v.cell.task, v.cell.optimizer): max(v.regret[schedule] for schedule in HAND_SET)
+        for v in learnt
+        if v.cell.steps == 200
+    }
+    for big, small in _EIGHTFOLD.items():
+        for optimizer in OPTIMIZERS:
+            if (big, optimizer) in worst and (small, optimizer) in worst:
+                yield small, optimizer, worst[small, optimizer], worst[big, optimizer]
+
+
+def _mean(some: Iterable[Verdict]) -> str:
+    return percent(statistics.fmean(v.mean for v in some))
+
+
+def _means(regrets: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean regret of each schedule over cells."""
+    return {schedule: statistics.fmean(found[schedule] for found in regrets) for schedule in regrets[0]}
+
+
+def _one_row(values: Mapping[str, float]) -> str:
+    return table([title(schedule) for schedule in values], [[f"{100 * x:.2f} %" for x in values.values()]])

@@ -1,0 +1,69 @@
+"""The study's pages: each a template beside this file, filled with numbers that are computed from the rows."""
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..config import LabError
+from ..files import write_atomically
+from .evidence import evidence, summary
+from .figures import differences_figure, evidence_figure
+from .plan import missing
+from .rows import Rows
+from .schedules import schedules
+from .verdicts import verdicts
+
+__all__ = ["texts", "write_pages"]
+
+_HERE = Path(__file__).parent
+_MARKS = "<!-- by autowarm study warm-up -->\n", "\n<!-- end -->"
+
+
+def texts(rows: Rows) -> tuple[str, str, str]:
+    """docs/evidence.md, docs/schedules.md and the headline of the README.
+
+    Raises:
+        LabError: planned runs are missing.
+    """
+    if left := missing(rows):
+        first = f"{left[0].cell.name} under {left[0].schedule!r}, seed {left[0].seed}"
+        raise LabError(f"the pages need every planned run; {len(left)} and more are missing, first {first}: make them")
+    judged = verdicts(rows)
+    headline = " ".join(_filled("headline", summary(rows, judged)).split())
+    return (
+        _filled("evidence", evidence(rows, judged)),
+        _filled("schedules", schedules(rows, judged)),
+        textwrap.fill(headline, 120),
+    )
+
+
+def write_pages(rows: Rows, root: Path) -> None:
+    """Write the pages and their figures into docs/, and the headline between its marks into README.md.
+
+    Args:
+        rows: of the whole study.
+        root: the repository's.
+
+    Raises:
+        LabError: planned runs are missing, or the README has no such marks.
+    """
+    evidence_page, schedules_page, headline = texts(rows)
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    start, end = _MARKS
+    before, found, rest = readme.partition(start)
+    _, also_found, after = rest.partition(end)
+    if not (found and also_found):
+        raise LabError(
+            f"{root / 'README.md'} has no {start.strip()} with {end.strip()} after it: where is its headline?"
+        )
+    judged = verdicts(rows)
+    docs = root / "docs"
+    differences_figure(judged).savefig(docs / "figures" / "schedules.png", dpi=130)
+    evidence_figure(judged).savefig(docs / "figures" / "evidence.png", dpi=130)
+    write_atomically(docs / "evidence.md", evidence_page)
+    write_atomically(docs / "schedules.md", schedules_page)
+    write_atomically(root / "README.md", f"{before}{start}{headline}{end}{after}")
+
+
+def _filled(name: str, values: Mapping[str, object]) -> str:
+    return (_HERE / f"{name}.template.md").read_text(encoding="utf-8").format(**values)

@@ -1,0 +1,186 @@
+"""Which runs the study makes, in stages: each a function of the rows of the stages before it."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from ..analysis.statistics import choose, mean_loss
+from .cells import (
+    DEFAULT,
+    EXTRA_SEEDS,
+    FIXED,
+    HAND_SET,
+    PAPER,
+    PEER_TUNING,
+    SEEDS,
+    TUNING,
+    TUNING_SCHEDULE,
+    TUNING_SEED,
+    cells,
+    form_cells,
+    peer_cells,
+    quick_cells,
+    scheduled_cells,
+)
+from .rows import Cell, PlannedRow, Rows
+from .verdicts import hand_set, judge
+
+__all__ = [
+    "CELL_STAGES", "FORMS", "FORM_SHARES", "ORDERS", "PARTS", "PEER_SCHEDULES", "STAGES", "STUDY_SEEDS", "TARGETS",
+    "Stage", "adaptive_form", "algorithm_1_target", "hand_set_forms", "missing",
+]  # fmt: skip
+
+Stage = Callable[[Rows], list[PlannedRow]]
+
+STUDY_SEEDS = (30, 31, 32)
+TARGETS = (0.0, 0.15, 0.45, 0.6)  # f* in parts of f(x0); the default takes 0.3
+# The default with one part changed. An f* so low that the gap never falls takes the loss away, and leaves the ramp.
+PARTS = (
+    "max_warmup=None", "fstar=-1e6", "smoothing=0", "div=100", "div=3", "max_warmup=0.2", "max_warmup=0.8",
+    "sigma_f2=1e2", "sigma_f2=1e4",
+)  # fmt: skip
+# The six forms of the paper's ablation (c), warm-up and decay; the shares of a hand-set warm-up to hold each against.
+FORMS = (
+    ("linear", "cosine"), ("linear", "linear"), ("cosine", "cosine"), ("cosine", "linear"), ("linear", "wsd"),
+    ("linear", "wso"),
+)  # fmt: skip
+FORM_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4)
+PEER_SCHEDULES = ("wsd", "greedy")
+_FIXED_CELLS = 49  # more would have been 0.4 CPU-hours
+ORDERS = tuple(range(100, 110))
+
+
+def hand_set_forms(warmup: str, decay: str) -> list[str]:
+    """The hand-set schedules of a form."""
+    return [f"hand {share:g} {warmup} {decay}" for share in FORM_SHARES]
+
+
+def adaptive_form(warmup: str, decay: str) -> str:
+    """The default in a form; with a shorter ramp where the decay wants a stable phase, as advised."""
+    shorter = " max_warmup=0.2" if decay in ("wsd", "wso") else ""
+    return f"{DEFAULT} warmup={warmup} decay={decay}{shorter}"
+
+
+def _planned(part: str, some: Iterable[Cell], schedules: Iterable[str], seeds: Sequence[int]) -> list[PlannedRow]:
+    """Seed by seed, so that an interrupted stage leaves whole comparisons."""
+    chosen, names = list(some), list(schedules)
+    return [PlannedRow(part, cell, name, seed) for seed in seeds for name in names for cell in chosen]
+
+
+def _seconds(rows: Rows, cell: Cell) -> float:
+    runs = rows.runs("cells", cell, HAND_SET[0])
+    return min(runs[seed]["seconds"] for seed in SEEDS.choice)
+
+
+def _quickest_first(rows: Rows) -> list[Cell]:
+    return sorted(cells(rows), key=lambda cell: _seconds(rows, cell))
+
+
+def tuning(rows: Rows) -> list[PlannedRow]:
+    """Peak rates, under a hand-set warm-up."""
+    return _planned("tuning", TUNING, [TUNING_SCHEDULE], [TUNING_SEED])
+
+
+def hand(rows: Rows, some: Iterable[Cell] | None = None) -> list[PlannedRow]:
+    """The hand-set grid, on the seeds of the choice."""
+    return _planned("cells", some or cells(rows), HAND_SET, SEEDS.choice)
+
+
+def compare(rows: Rows, some: Iterable[Cell] | None = None) -> list[PlannedRow]:
+    """The default and the best hand-set warm-up on the seeds of the test, and the default on those of the choice."""
+    found = []
+    for cell in some or _quickest_first(rows):
+        found += _planned("cells", [cell], [DEFAULT, _best(rows, cell)], SEEDS.test)
+        found += _planned("cells", [cell], [DEFAULT], SEEDS.choice)
+    return found
+
+
+def more(rows: Rows) -> list[PlannedRow]:
+    """Five more seeds for both, where the comparison does not count after the first five."""
+    unsure = [cell for cell in cells(rows) if not judge(rows, cell, SEEDS).counted]
+    return [run for cell in unsure for run in _planned("cells", [cell], [DEFAULT, _best(rows, cell)], EXTRA_SEEDS)]
+
+
+def paper(rows: Rows, some: Iterable[Cell] | None = None) -> list[PlannedRow]:
+    """Algorithm 1, told an f* a little below the best loss that any hand-set run reached: better than one can know."""
+    return [
+        PlannedRow("cells", cell, PAPER, seed, target_loss=target)
+        for cell in some or _quickest_first(rows)
+        if math.isfinite(target := algorithm_1_target(rows, cell))  # where nothing is learnt there is nothing to tell
+        for seed in SEEDS.choice
+    ]
+
+
+def algorithm_1_target(rows: Rows, cell: Cell) -> float:
+    """f* for Algorithm 1; infinite where every hand-set length diverged."""
+    return 0.95 * min(mean_loss(losses, SEEDS.choice) for losses in hand_set(rows, cell).values())
+
+
+def targets(rows: Rows) -> list[PlannedRow]:
+    """The default under other values of f*."""
+    schedules = [DEFAULT, *(f"{DEFAULT} fstar={share:g}" for share in TARGETS)]
+    return _planned("targets", quick_cells(rows), schedules, STUDY_SEEDS)
+
+
+def parts(rows: Rows) -> list[PlannedRow]:
+    """The default without one of its parts, or with another number in it."""
+    return _planned("parts", quick_cells(rows), [DEFAULT, *(f"{DEFAULT} {part}" for part in PARTS)], STUDY_SEEDS)
+
+
+def forms(rows: Rows) -> list[PlannedRow]:
+    """The paper's six forms of schedule, against hand-set lengths of each."""
+    schedules = [name for form in FORMS for name in (*hand_set_forms(*form), adaptive_form(*form))]
+    return _planned("forms", form_cells(rows), schedules, STUDY_SEEDS)
+
+
+def fixed(rows: Rows) -> list[PlannedRow]:
+    """Two more fixed shares, for their regret, in the cells with the shortest runs."""
+    return _planned("cells", _quickest_first(rows)[:_FIXED_CELLS], FIXED, SEEDS.choice)
+
+
+def peer_tuning(rows: Rows) -> list[PlannedRow]:
+    """The rate of Schedule-Free AdamW."""
+    return _planned("tuning", PEER_TUNING, ["own"], [TUNING_SEED])
+
+
+def peers(rows: Rows) -> list[PlannedRow]:
+    """What people use instead: Schedule-Free AdamW and Prodigy in the place of AdamW, WSD and GreedyLR in ours."""
+    instead = _planned("peers", [cell for cell, _ in peer_cells(rows)], ["own"], SEEDS.test)
+    return instead + _planned("cells", scheduled_cells(rows), PEER_SCHEDULES, SEEDS.test)
+
+
+def orders(rows: Rows) -> list[PlannedRow]:
+    """The same weights, ten orders of the data: where does warm-up end?"""
+    chosen = [cell for cell in cells(rows) if cell.steps == 1000 and cell.task in ("mlp", "factor")]
+    return [PlannedRow("orders", cell, DEFAULT, 0, order=order) for cell in chosen for order in ORDERS]
+
+
+def missing(rows: Rows) -> list[PlannedRow]:
+    """The runs that are planned and not made, of the first stage that has any: later ones may depend on them."""
+    for stage in STAGES.values():
+        if left := [run for run in stage(rows) if run not in rows]:
+            return left
+    return []
+
+
+def _best(rows: Rows, cell: Cell) -> str:
+    return choose(hand_set(rows, cell), SEEDS.choice)
+
+
+STAGES: dict[str, Stage] = {
+    "tuning": tuning,
+    "hand": hand,
+    "compare": compare,
+    "more": more,
+    "paper": paper,
+    "targets": targets,
+    "parts": parts,
+    "forms": forms,
+    "fixed": fixed,
+    "peer-tuning": peer_tuning,
+    "peers": peers,
+    "orders": orders,
+}
+"""In the order in which they build on each other; about nine CPU-hours in all."""
+
+CELL_STAGES = (hand, compare, paper)
+"""What makes a single cell again, given rows without its runs: call each with the rows and ``[cell]``."""

@@ -1,0 +1,128 @@
+"""What the runs of a cell come to: the best hand-set warm-up, our difference from it, and what each choice costs."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..analysis.markdown import percent
+from ..analysis.statistics import CAP, Estimate, Losses, Seeds, choose, differences, mean_loss, regrets
+from .cells import DEFAULT, EXTRA_SEEDS, HAND_SET, PAPER, SEEDS, cells
+from .rows import Cell, Rows
+
+__all__ = ["ALL_SEEDS", "TOLERANCE", "Verdict", "hand_set", "headline", "judge", "verdicts"]
+
+TOLERANCE = 0.005  # relative: a difference that counts as none, and the standard error of a comparison that counts
+ALL_SEEDS = Seeds(SEEDS.choice, (*SEEDS.test, *EXTRA_SEEDS))
+_LEARNT = 0.97
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One cell's result. Losses are relative to the best hand-set warm-up's.
+
+    Attributes:
+        cell: the setting.
+        hand: mean loss of each hand-set warm-up on the seeds of the choice.
+        best: the one that was best on them.
+        difference: default − best on the seeds of the test, in parts of the best one's loss.
+        regret: of each hand-set warm-up, "default" and "paper" on the seeds of the choice; empty if every one of the
+            hand-set warm-ups diverged.
+        diverged: of the default's runs, how many.
+        unfinished: of the default's runs, how many ended in warm-up.
+        warmup: mean share of the run that the default's warm-up took.
+        learnt: whether the best hand-set warm-up ends below 0.97 of the first loss: where nothing is learnt, all are
+            equal and a comparison says nothing.
+    """
+
+    cell: Cell
+    hand: Mapping[str, float]
+    best: str
+    difference: Estimate
+    regret: Mapping[str, float]
+    diverged: int
+    unfinished: int
+    warmup: float
+    learnt: bool
+
+    @property
+    def mean(self) -> float:
+        """The mean difference."""
+        return self.difference.mean
+
+    @property
+    def stderr(self) -> float:
+        """Its standard error."""
+        assert self.difference.stderr is not None, "a cell is judged by at least two seeds"
+        return self.difference.stderr
+
+    @property
+    def counted(self) -> bool:
+        """Whether the comparison is sharp enough to count."""
+        return self.learnt and self.stderr <= TOLERANCE
+
+    @property
+    def passed(self) -> bool:
+        """Whether the default is no worse by more than the tolerance or two standard errors."""
+        return not self.difference.exceeds(TOLERANCE)
+
+
+def hand_set(rows: Rows, cell: Cell) -> dict[str, Losses]:
+    """The losses of each hand-set warm-up, by seed."""
+    return {schedule: rows.losses("cells", cell, schedule) for schedule in HAND_SET}
+
+
+def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS) -> Verdict:
+    """Hold the default against the hand-set warm-up that is best on the seeds of the choice, on the seeds of the test.
+
+    Test seeds that one of the two has not been run on are left out.
+    """
+    options, ours = hand_set(rows, cell), rows.losses("cells", cell, DEFAULT)
+    best = choose(options, seeds.choice)
+    tested = [seed for seed in seeds.test if seed in ours and seed in options[best]]
+    runs = rows.runs("cells", cell, DEFAULT)
+    finite = [loss for seed in tested if math.isfinite(loss := options[best][seed])]
+    first_loss = runs[tested[0]]["first_loss"]
+    unit = math.fsum(finite) / len(finite) if finite else first_loss
+    hand = {schedule: mean_loss(losses, seeds.choice) for schedule, losses in options.items()}
+    also = {DEFAULT: ours}
+    if paper := rows.losses("cells", cell, PAPER):
+        also[PAPER] = paper
+    ours_of = [runs[seed] for seed in (*seeds.choice, *tested)]
+    return Verdict(
+        cell=cell,
+        hand=hand,
+        best=best,
+        difference=differences({seed: ours[seed] for seed in tested}, options[best], unit=unit, ceiling=CAP * unit),
+        regret=regrets(options, seeds.choice, also) if math.isfinite(hand[best]) else {},
+        diverged=sum(row["diverged"] for row in ours_of),
+        unfinished=sum(row["ended_by"] is None for row in ours_of),
+        warmup=sum(row["warmup_steps"] for row in ours_of) / len(ours_of) / cell.steps,
+        learnt=unit < _LEARNT * first_loss,
+    )
+
+
+def verdicts(rows: Rows) -> list[Verdict]:
+    """Of all cells. Those that are not `learnt` go into no number."""
+    return [judge(rows, cell) for cell in cells(rows)]
+
+
+def headline(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
+    """The numbers that both pages and the README state, by the names that their templates have for them."""
+    learnt = [v for v in judged if v.learnt]
+    counted = [v for v in learnt if v.counted]
+    passed = sum(v.passed for v in counted)
+    return {
+        "cells": len(learnt),
+        "counted": len(counted),
+        "passed": passed,
+        "part": 100 * passed / len(counted),
+        "passed_all": sum(v.passed for v in learnt),
+        "mean": percent(statistics.fmean(v.mean for v in learnt)),
+        "mean_counted": percent(statistics.fmean(v.mean for v in counted)),
+        "median": percent(statistics.median(v.mean for v in learnt)),
+        "unfinished": sum(v.unfinished for v in learnt),
+        "lost": sum(bool(v.diverged) and math.isfinite(v.hand["linear 0.2"]) for v in learnt),
+        "tolerance": 100 * TOLERANCE,
+        "hours": sum(row["seconds"] for row in rows if row["part"] == "cells") / 3600,
+    }

@@ -1,0 +1,151 @@
+"""The published pages are those of the stored rows, and a made-up study whose answers are known gets its own."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autowarm.lab.config import LabError
+from autowarm.lab.study.cells import DEFAULT, HAND_SET, SEEDS, cells
+from autowarm.lab.study.evidence import claims, evidence, fixed_regrets, summary
+from autowarm.lab.study.figures import curves_figure, curves_wanted, differences_figure, evidence_figure
+from autowarm.lab.study.pages import texts, write_pages
+from autowarm.lab.study.rows import PlannedRow, Rows
+from autowarm.lab.study.schedules import schedules
+from autowarm.lab.study.verdicts import judge, verdicts
+
+from .conftest import AHEAD, made_up
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def stored() -> Rows:
+    return Rows.load(ROOT / "docs" / "data" / "studies" / "warm-up.jsonl")
+
+
+def test_the_published_pages_are_those_of_the_stored_rows(stored: Rows) -> None:
+    evidence_page, schedules_page, headline = texts(stored)
+    assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == evidence_page
+    assert (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8") == schedules_page
+    assert f"\n{headline}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_pages_and_figures_are_written_together(stored: Rows, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "figures").mkdir(parents=True)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    headline = texts(stored)[2]
+    (tmp_path / "README.md").write_text(readme.replace(headline, "what it said before"), encoding="utf-8")
+    write_pages(stored, tmp_path)
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
+    for name in ("docs/evidence.md", "docs/schedules.md"):
+        assert (tmp_path / name).read_text(encoding="utf-8") == (ROOT / name).read_text(encoding="utf-8")
+    for name in ("evidence.png", "schedules.png"):
+        assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
+
+
+def test_a_readme_without_a_place_for_the_headline_is_refused_before_anything_is_written(
+    stored: Rows, tmp_path: Path
+) -> None:
+    (tmp_path / "docs" / "figures").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("# autowarm\n")
+    with pytest.raises(LabError, match="has no <!-- by autowarm study warm-up -->"):
+        write_pages(stored, tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["README.md"]
+
+
+def test_no_page_is_made_of_part_of_a_study(stored: Rows) -> None:
+    some = Rows(row for row in stored if (row["schedule"], row["part"], row["seed"]) != ("wsd", "cells", 12))
+    with pytest.raises(LabError, match=r"43 and more are missing, first \S+ under 'wsd', seed 12"):
+        texts(some)
+
+
+# A made-up study
+
+
+def test_what_was_put_in_comes_out(study: Rows) -> None:
+    judged = verdicts(study)
+    assert all(v.best == "linear 0.1" and v.learnt and v.counted and v.passed for v in judged)
+    assert all(v.difference.count == len(SEEDS.test) and abs(v.mean + AHEAD) < 0.003 for v in judged)
+    assert all(v.warmup == pytest.approx(0.25, abs=0.001) for v in judged)
+    found = evidence(study, judged)
+    assert found["cells"] == found["counted"] == found["passed"] == found["better"] == found["below"] == len(judged)
+    assert (found["worse"], found["unfinished"], found["lost"], found["names"]) == (0, 0, 0, "")
+    regret = fixed_regrets(judged)
+    expected = {"linear 0": 0.1, "linear 0.02": 0.08, "linear 0.05": 0.05, "linear 0.1": 0.0, "linear 0.2": 0.1}
+    expected |= {"linear 0.4": 0.3, DEFAULT: -AHEAD, "paper": 0.2}
+    assert regret == pytest.approx(expected, abs=0.003 + 0.02)  # a seed's own loss is not quite 3
+    assert summary(study, judged)["share"] == "10 %"
+    assert claims(study, judged)["algorithm_1_stuck"] == 2 * len(judged)
+    page = schedules(study, judged)
+    assert str(page["worse"]).count("\n") == 1  # no setting is more than 1 % worse
+    assert page["targets_within"] == page["quick"]
+
+
+def test_a_fault_in_one_setting_is_told(finished: Callable[..., Rows], study: Rows) -> None:
+    """One is 3 % worse, one diverges once, one stays in warm-up, one learns nothing, in one every length diverges."""
+    worse, diverging, stuck, untaught, hopeless = cells(study)[:5]
+
+    def make(run: PlannedRow) -> dict[str, Any]:
+        row = made_up(run)
+        if run.part == "cells" and run.schedule == DEFAULT:
+            row["val_loss"] += {worse: 3 * (AHEAD + 0.03)}.get(run.cell, 0)
+            row["diverged"] = run.cell == diverging and run.seed == 11
+            row["ended_by"] = None if run.cell == stuck else row["ended_by"]
+        if run.cell == untaught:
+            row["first_loss"] = 3.0
+        if run.cell == hopeless and run.part == "cells" and run.schedule in HAND_SET:
+            row |= {"diverged": True, "val_loss": None}
+        return row
+
+    rows = finished(make=make)
+    of = {cell: judge(rows, cell) for cell in (worse, diverging, stuck, untaught, hopeless)}
+    assert of[worse].mean == pytest.approx(0.03, abs=0.003)
+    assert of[worse].counted
+    assert not of[worse].passed
+    assert of[diverging].difference.count == 10  # five seeds did not settle it
+    assert of[diverging].difference.diverged == of[diverging].diverged == 1
+    assert max(of[diverging].difference.values) == pytest.approx(1, abs=0.2)
+    assert not of[diverging].counted
+    assert of[stuck].unfinished == 7
+    assert not of[untaught].learnt
+    assert not of[hopeless].learnt
+    assert (of[hopeless].regret, math.isinf(of[hopeless].hand["linear 0"])) == ({}, True)
+    judged = verdicts(rows)
+    found, page = evidence(rows, judged), schedules(rows, judged)
+    assert found["cells"] == len(judged) - 2
+    assert found["names"] == f"`{untaught.name}`, `{hopeless.name}`"
+    assert (found["unfinished"], found["lost"], found["worse"], found["much_worse"]) == (7, 1, 1, 1)
+    assert f"| `{worse.name}` | +3." in str(page["worse"])
+    by_cell = {line.split("`")[1]: line for line in str(page["by_cell"]).splitlines()[2:]}
+    for cell, mark in ((worse, "FAIL"), (diverging, "not counted"), (stuck, "pass"), (hopeless, "nothing learnt")):
+        assert f"| {mark} |" in by_cell[cell.name]
+    assert "**—**" in by_cell[hopeless.name]
+
+
+def test_the_figures_show_every_setting(study: Rows) -> None:
+    judged = verdicts(study)
+    (axes,) = differences_figure(judged).axes
+    assert {label.get_text() for label in axes.get_yticklabels()} == {v.cell.name for v in judged}
+    left, right = evidence_figure(judged).axes
+    heights = [bar.get_height() for bar in left.patches]
+    assert heights == pytest.approx([100 * x for name, x in fixed_regrets(judged).items() if name != "paper"])
+    assert len(right.containers) == len(judged)
+
+
+def test_the_curves_are_those_of_runs_that_the_plan_has(stored: Rows) -> None:
+    wanted = curves_wanted(stored)
+    assert len(wanted) == 9
+    assert all(run in stored for run in wanted)
+    figure = curves_figure(stored, {run: [(0.1, 3.0), (1.0, 2.0)] for run in wanted})
+    above = figure.axes[:3]
+    assert [text.get_text() for text in above[0].get_legend().get_texts()] == [
+        "default",
+        "hand-set, 10 %",
+        "Algorithm 1",
+    ]
+    assert [axes.get_title().splitlines()[1] for axes in above] == [
+        "ended by the loss", "ended by the loss", "ended by the ramp"
+    ]  # fmt: skip

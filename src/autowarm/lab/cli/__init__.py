@@ -1,6 +1,7 @@
 """The `autowarm` command. Parsing imports neither torch nor transformers, so help is quick.
 
-- `runs`: compare, sweep, train, study.      - `paper`: figure, smoothness, calibrate.      - `files`: report, data.
+- `runs`: compare, sweep, train.      - `study`: study.
+- `paper`: figure, smoothness, calibrate.      - `files`: report, data.
 """
 
 import logging
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from ..config import LabError, UsageError, nearest
 from ..training.stopping import Interrupted
 from . import files, paper, runs
+from .study import study
 
 __all__ = ["main"]
 
@@ -38,7 +40,7 @@ commands:
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "compare": runs.compare, "train": runs.train, "calibrate": paper.calibrate, "sweep": runs.sweep,
-    "study": runs.study, "smoothness": paper.smoothness, "figure": paper.figure, "report": files.report,
+    "study": study, "smoothness": paper.smoothness, "figure": paper.figure, "report": files.report,
     "data": files.data,
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`autowarm compare`, `sweep`, `train` and `study`: commands that make runs."""
+"""`autowarm compare`, `sweep` and `train`: commands that make runs."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from ..config.build import parse, take
 from ..training.stopping import Interrupted, Stop
 from .files import complain, present
 
-__all__ = ["compare", "study", "sweep", "train"]
+__all__ = ["compare", "sweep", "train"]
 
 _MAKING = ("out", "seeds", "workers")
 _COMPARE = (*_MAKING, "rates", "schedules", "warmups", "paper_target_loss", "run.steps", "run.batch_size", "run.clip",
@@ -65,13 +65,6 @@ def _make(config: CompareConfig | SweepConfig, own: Any = None) -> int:
     show()
     complain(results.failed)
     return 0
-
-
-def study(argv: list[str]) -> int:
-    """A study of the product."""
-    from ..study.command import run
-
-    return run(argv)
 
 
 def train(argv: list[str]) -> int:

@@ -179,6 +179,7 @@ class RunConfig:
         steps: optimizer updates in the whole run.
         batch_size: sequences, or images, in a batch; under `torchrun`, of all ranks together.
         seed: of the initial weights and of the batches.
+        order: a seed of its own for the batches; null is `seed`.
         clip: the gradient's norm is clipped to this before each update; 0 is no clipping.
         eval_batches: fixed validation batches, the same for every run.
         checkpoint_every: steps between checkpoints.
@@ -193,6 +194,7 @@ class RunConfig:
     steps: int = 400
     batch_size: int = 16
     seed: int = 0
+    order: int | None = None
     clip: float = 0.5
     eval_batches: int = 64
     checkpoint_every: int = 100
@@ -225,6 +227,7 @@ class RunConfig:
         )
         require(engine.eval_every >= 0, f"engine.eval_every must not be negative, got {engine.eval_every}")
         require(0 <= self.seed < 2**63, f"seed must be from 0 to 2⁶³ − 1, got {self.seed}")
+        require(0 <= self.data_seed < 2**63, f"order must be from 0 to 2⁶³ − 1, got {self.order}")
         require(0 <= self.clip < math.inf, f"clip must be finite and not negative, got {self.clip}")
         decay = self.optimizer.weight_decay
         require(0 <= decay < math.inf, f"weight_decay must not be negative, got {decay}")
@@ -251,6 +254,11 @@ class RunConfig:
             )
         if schedule.kind == "paper":
             require(schedule.target_loss is not None, "the paper's Algorithm 1 needs schedule.target_loss, its f*")
+
+    @property
+    def data_seed(self) -> int:
+        """Seed of the batches."""
+        return self.seed if self.order is None else self.order
 
     @property
     def is_own_task(self) -> bool:

@@ -7,9 +7,10 @@ from pathlib import Path
 from ..config import LabError
 from ..files import write_atomically
 from .evidence import evidence, summary
-from .figures import differences_figure, evidence_figure
+from .figures import curves_figure, curves_wanted, differences_figure, evidence_figure
 from .plan import missing
 from .rows import Rows
+from .runs import curve_of
 from .schedules import schedules
 from .verdicts import verdicts
 
@@ -37,12 +38,17 @@ def texts(rows: Rows) -> tuple[str, str, str]:
     )
 
 
-def write_pages(rows: Rows, root: Path) -> None:
+def write_pages(rows: Rows, root: Path) -> list[Path]:
     """Write the pages and their figures into docs/, and the headline between its marks into README.md.
+
+    The runs whose curves are shown are made again, in seconds.
 
     Args:
         rows: of the whole study.
         root: the repository's.
+
+    Returns:
+        What was written.
 
     Raises:
         LabError: planned runs are missing, or the README has no such marks.
@@ -58,11 +64,22 @@ def write_pages(rows: Rows, root: Path) -> None:
         )
     judged = verdicts(rows)
     docs = root / "docs"
-    differences_figure(judged).savefig(docs / "figures" / "schedules.png", dpi=130)
-    evidence_figure(judged).savefig(docs / "figures" / "evidence.png", dpi=130)
-    write_atomically(docs / "evidence.md", evidence_page)
-    write_atomically(docs / "schedules.md", schedules_page)
-    write_atomically(root / "README.md", f"{before}{start}{headline}{end}{after}")
+    drawn = {
+        "schedules": differences_figure(judged),
+        "evidence": evidence_figure(judged),
+        "warming-up": curves_figure(rows, {run: curve_of(run) for run in curves_wanted(rows)}),
+    }
+    paths = [docs / "figures" / f"{name}.png" for name in drawn]
+    for figure, path in zip(drawn.values(), paths, strict=True):
+        figure.savefig(path, dpi=130)
+    text = {
+        docs / "evidence.md": evidence_page,
+        docs / "schedules.md": schedules_page,
+        root / "README.md": f"{before}{start}{headline}{end}{after}",
+    }
+    for page, content in text.items():
+        write_atomically(page, content)
+    return [*paths, *text]
 
 
 def _filled(name: str, values: Mapping[str, object]) -> str:

@@ -30,7 +30,7 @@ class Classification:
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
         config = self.config
         return images.training_batches(
-            self.images, config.seed, first, config.steps, config.batch_size, rows, config.data.workers
+            self.images, config.data_seed, first, config.steps, config.batch_size, rows, config.data.workers
         )
 
     def validation(self, rows: slice) -> Iterator[Batch]:

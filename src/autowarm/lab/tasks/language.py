@@ -29,7 +29,7 @@ class Language:
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
         config = self.config
         for step in range(first, config.steps):
-            tokens = sample(self.corpus.train, config.seed, step, config.batch_size, config.model.seq_len, rows)
+            tokens = sample(self.corpus.train, config.data_seed, step, config.batch_size, config.model.seq_len, rows)
             yield (torch.from_numpy(tokens),)
 
     def validation(self, rows: slice) -> Iterator[Batch]:

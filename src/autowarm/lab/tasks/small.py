@@ -64,7 +64,7 @@ class _Run:
 
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
         for step in range(first, self._config.steps):
-            yield self._task.draw(self._config.seed, step)
+            yield self._task.draw(self._config.data_seed, step)
 
     def validation(self, rows: slice) -> Iterator[Batch]:
         return self._task.held_out()

@@ -9,9 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import autowarm
-from autowarm import lab as lab_package
-
 from .. import data, tasks
 from ..config import RunConfig
 
@@ -24,10 +21,11 @@ def code_fingerprint() -> str:
 
     It covers the library and the rooms of the lab that a run is computed in: this one, its tasks and its data.
     """
-    lab, package = Path(lab_package.__path__[0]), Path(autowarm.__path__[0])
-    folders = [Path(room.__path__[0]) for room in (data, tasks)] + [Path(__file__).parent]
+    training = Path(__file__).parent
+    lab, package = training.parent, training.parents[1]
     sources = [path for path in package.rglob("*.py") if lab not in path.parents]
-    sources += [path for folder in folders for path in folder.rglob("*.py")]
+    rooms = [training, *map(Path, data.__path__), *map(Path, tasks.__path__)]
+    sources += [path for room in rooms for path in room.rglob("*.py")]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(sources))).hexdigest()[:12]
 
 

@@ -1,0 +1,135 @@
+"""`autowarm study`: a study of the product, from its plan to its pages."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ..config import EngineName, LabError, UsageError, require
+from ..config.build import parse
+from ..training.stopping import Stop
+
+if TYPE_CHECKING:
+    from ..study.rows import Cell, PlannedRow, Rows
+
+__all__ = ["study"]
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """A study: runs that are planned by the rows of those before, and pages that are computed from the rows.
+
+    Args:
+        name: which one. "warm-up" compares the default with hand-set warm-ups, fixed shares and peers.
+        cell: make every run of this setting again, into rows of its own, and compare them with those kept.
+        rows: file of the finished runs, one a line; runs that it holds are not made.
+        root: the repository whose docs/ and README.md the pages are written into; null writes none.
+        out: folder of the runs under way, from which interrupted ones go on.
+        engine, workers, address: as for `autowarm sweep`.
+    """
+
+    name: Literal["warm-up"] = "warm-up"
+    cell: str | None = None
+    rows: str = "docs/data/studies/warm-up.jsonl"
+    root: str | None = None
+    out: str = "runs/studies"
+    engine: EngineName = "processes"
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        require(self.workers is None or self.workers > 0, f"workers must be at least 1, got {self.workers}")
+
+
+def study(argv: list[str]) -> int:
+    """Make the runs that are missing, stage by stage, then the pages."""
+    about = (
+        "Make a study's missing runs, stage by stage, then its pages (--root .). Interrupted, the same command goes on."
+    )
+    planning = "--plan" in argv
+    argv = [word for word in argv if word != "--plan"]
+    also = {"--plan": "only list the stages, with the runs that are made and missing"}
+    config = parse(argv, StudyConfig, "study", about, positional="name", also=also)
+
+    from ..study.rows import Rows
+
+    rows = Rows.load(Path(config.rows))
+    if planning:
+        return _list_stages(rows)
+    return _again(config, rows, config.cell) if config.cell else _go_on(config, rows)
+
+
+def _list_stages(rows: "Rows") -> int:
+    from ..study.plan import STAGES
+
+    for name, stage in STAGES.items():
+        try:
+            planned = stage(rows)
+        except LabError as error:  # it is planned by rows that are not there yet
+            print(f"{name:<12} {error}")
+            continue
+        made = [run for run in planned if run in rows]
+        hours = sum(rows[run].get("seconds", 0.0) for run in made) / 3600
+        print(f"{name:<12} {len(made):>5} of {len(planned):>5} runs made, {hours:.1f} CPU-hours")
+    return 0
+
+
+def _go_on(config: StudyConfig, rows: "Rows") -> int:
+    from ..study.pages import write_pages
+    from ..study.plan import missing
+    from ..study.rows import Rows, tidy
+
+    path = Path(config.rows)
+    while left := missing(rows):
+        _make(config, left, path)
+        rows = Rows.load(path)
+    if path.exists():
+        tidy(path)
+    print(f"all {len(rows)} runs are in {path}")
+    if config.root is not None:
+        for page in write_pages(rows, Path(config.root)):
+            print(page)
+    return 0
+
+
+def _again(config: StudyConfig, rows: "Rows", name: str) -> int:
+    from ..study.cells import cells
+    from ..study.plan import CELL_STAGES
+    from ..study.rows import Rows
+
+    by_name = {cell.name: cell for cell in cells(rows)}
+    if name not in by_name:
+        near = difflib.get_close_matches(name, by_name, 3) or sorted(by_name)[:3]
+        raise UsageError(f"the study has no setting {name!r}; docs/schedules.md lists them, such as {', '.join(near)}")
+    cell, path = by_name[name], Path(config.out) / "again.jsonl"
+    again = Rows.load(path)
+    for stage in CELL_STAGES:
+        _make(config, [run for run in stage(again, [cell]) if run not in again], path)
+        again = Rows.load(path)
+    _compare(rows, again, cell)
+    return 0
+
+
+def _make(config: StudyConfig, planned: "list[PlannedRow]", path: Path) -> None:
+    from ..execution.display import Display
+    from ..study.runs import make
+
+    if planned:
+        display = Display()
+        with Stop(), display:
+            make(planned, path, Path(config.out) / "runs", display, config.engine, config.workers, config.address)
+
+
+def _compare(kept: "Rows", again: "Rows", cell: "Cell") -> None:
+    from ..study.cells import SEEDS
+    from ..study.rows import PlannedRow
+    from ..study.verdicts import judge
+
+    for where, rows in (("kept", kept), ("made again", again)):
+        v = judge(rows, cell, SEEDS)
+        print(f"{where}: best {v.best}, default − best {100 * v.mean:+.2f} ± {100 * v.stderr:.2f} %")
+    both = [(row, kept[run]) for row in again if (run := PlannedRow.of(row)) in kept and run.cell == cell]
+    equal = sum(a["val_loss"] == b["val_loss"] for a, b in both)
+    apart = [abs(a["val_loss"] / b["val_loss"] - 1) for a, b in both if a["val_loss"] and b["val_loss"]]
+    print(f"{equal} of {len(both)} runs are equal to the bit, as only the machine that made them promises; the largest "
+          f"relative difference of a loss is {max(apart, default=0.0):.2g}")  # fmt: skip

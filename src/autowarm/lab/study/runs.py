@@ -1,0 +1,187 @@
+"""The study's runs on the lab's engine: from a planned row to a run's config, and from its result to a row."""
+
+import math
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config import EngineConfig, EngineName, LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig
+from ..execution.display import Display
+from ..execution.engine import execute, plan
+from ..tasks import make_task
+from ..training.loop import train
+from ..training.metrics import Progress
+from .figures import Curve
+from .rows import Cell, PlannedRow, Row, append
+
+__all__ = ["curve_of", "make", "row_of", "run_of"]
+
+_DIV = 100.0  # of the hand-set forms, as in the paper's ablation
+
+
+def make(
+    planned: Sequence[PlannedRow],
+    rows: Path,
+    store: Path,
+    display: Display,
+    engine: EngineName = "processes",
+    workers: int | None = None,
+    address: str | None = None,
+) -> None:
+    """Make these runs and append each to the rows as it finishes; its folder goes.
+
+    Args:
+        planned: runs that the rows do not hold.
+        rows: file of the rows.
+        store: folder of the runs under way, from which an interrupted one goes on.
+        display: is told of everything that happens.
+        engine, workers, address: see `autowarm.lab.execution.engine.execute`.
+
+    Raises:
+        LabError: a run failed. What is finished is kept.
+    """
+    by_name = {_name(one): one for one in planned}
+    runs = plan([Point(name, run_of(one)) for name, one in by_name.items()], store)
+    folders = {run.name: run.folder for run in runs}
+
+    def keep(name: str, result: dict[str, Any]) -> None:
+        append(rows, row_of(by_name[name], result))
+        shutil.rmtree(folders[name])
+
+    done = [run for run in runs if run.finished]  # the command was killed before their rows were written
+    for run in done:
+        keep(run.name, run.row())
+    left = [run for run in runs if run not in done]
+    failed = execute(left, display, engine, workers, address, on_row=keep)
+    if failed:
+        name, message = next(iter(failed.items()))
+        raise LabError(f"{len(failed)} runs of the study failed, the first is {name}: {message}")
+
+
+def run_of(planned: PlannedRow) -> RunConfig:
+    """The run's config.
+
+    Schedules, in the study's words: "linear 0.1", a hand-set linear warm-up over 10 % of the run, from 0; "hand 0.1
+    cosine wsd", one of any form, from a hundredth of the peak; "default" and "paper", with arguments of
+    `AdaptiveWarmup` as ``key=value``, of which fstar is f* in parts of the first loss; "wsd" and "greedy", transformers'; "own", what
+    goes with an optimizer that does without a schedule.
+    """
+    cell = planned.cell
+    return RunConfig(
+        task=cell.task,
+        optimizer=OptimizerConfig(cell.optimizer, cell.lr, weight_decay=0.0, options=_options(cell)),
+        schedule=_schedule(planned),
+        steps=cell.steps,
+        seed=planned.seed,
+        order=planned.order or None,
+        clip=0.0,
+        checkpoint_every=4000,
+        engine=EngineConfig(precision="float32", device="cpu", keep_weights=False),
+    )
+
+
+def curve_of(planned: PlannedRow) -> Curve:
+    """Make the run here and now, for its curve: each update's rate, in parts of the peak, and training loss."""
+    found: list[tuple[float, float]] = []
+
+    def note(progress: Progress) -> None:
+        found.append((progress.lr / planned.cell.lr, progress.loss))
+
+    with tempfile.TemporaryDirectory() as folder:
+        train(run_of(planned), Path(folder), note)
+    return found
+
+
+def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
+    """The row of a finished run."""
+    cell = planned.cell
+    row = {
+        "part": planned.part,
+        "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps, "lr": cell.lr},
+        "schedule": planned.schedule,
+        "seed": planned.seed,
+        **({"order": planned.order} if planned.order else {}),
+        **{key: result[key] for key in ("val_loss", "train_loss", "first_loss", "diverged")},
+        "warmup_steps": None if planned.schedule.split()[0] in ("wsd", "greedy", "own") else result["warmup_steps"],
+        "ended_by": result["ended_by"],
+        "seconds": round(result["seconds"], 2),
+    }
+    said = sorted({re.sub(r"\s+", " ", text) for text in result["warnings"] if "sign geometry" not in text})
+    return {**row, **({"warnings": said} if said else {})}
+
+
+def _name(planned: PlannedRow) -> str:
+    order = f" order{planned.order}" if planned.order else ""
+    return f"{planned.part}: {planned.cell.name} {planned.schedule} seed{planned.seed}{order}"
+
+
+def _beta(steps: int, longest: float, shortest: float = 10) -> float:
+    """The β whose memory is 2 % of the run, within bounds.
+
+    A momentum that remembers half the run is no test of a warm-up (see the notebook on Lion's β2).
+    """
+    return 1 - 1 / min(longest, max(shortest, 0.02 * steps))
+
+
+def _options(cell: Cell) -> dict[str, Any]:
+    steps = cell.steps
+    options: dict[str, dict[str, Any]] = {
+        "muon": {"momentum": _beta(steps, 20)},
+        "lion": {"betas": [0.9, _beta(steps, 100, shortest=20)]},
+        "signsgd": {"momentum": _beta(steps, 10)},
+        "normsgd": {"momentum": _beta(steps, 20)},
+        "adamw": {"betas": [0.9, _beta(steps, 1000)], "fused": True},
+        "schedule-free": {"warmup_steps": max(1, steps // 20)},  # as its authors advise
+        "prodigy": {},
+    }
+    return options[cell.optimizer]
+
+
+def _schedule(planned: PlannedRow) -> ScheduleConfig:
+    kind, *words = planned.schedule.split()
+    steps = planned.cell.steps
+    match kind:
+        case "linear":
+            return ScheduleConfig("linear", round(float(words[0]) * steps))
+        case "hand":
+            share, warmup, decay = words
+            return ScheduleConfig("linear", round(float(share) * steps), warmup, decay, div=_DIV)  # type: ignore[arg-type]
+        case "own":
+            # Schedule-Free schedules itself; Prodigy's author advises a cosine.
+            return ScheduleConfig("linear", 0) if planned.cell.optimizer == "prodigy" else ScheduleConfig("constant")
+        case "wsd" | "greedy":
+            return ScheduleConfig(kind)
+        case "paper":
+            return ScheduleConfig("paper", target_loss=planned.target_loss)
+        case "default":
+            given = {key: _value(text) for key, text in (word.split("=") for word in words)}
+            if (share := given.pop("fstar", None)) is not None:
+                given["target_loss"] = share * _first_loss(planned)
+            own: dict[str, Any] = {key: given.pop(key) for key in ("max_warmup", "smoothing") if key in given}
+            return ScheduleConfig("adaptive", options=own, **given)
+        case _:
+            raise LabError(f"the study knows no schedule {planned.schedule!r}")
+
+
+def _value(text: str) -> Any:
+    if text == "None":
+        return None
+    return text if text.isalpha() else float(text)
+
+
+def _first_loss(planned: PlannedRow) -> float:
+    """The loss of the run's first batch, before any update."""
+    config = run_of(PlannedRow(planned.part, planned.cell, "default", planned.seed, planned.order))
+    task = make_task(config)
+    torch.manual_seed(config.seed)
+    model = task.model()
+    with torch.no_grad():
+        found = task.loss(model, next(task.batches(0, slice(None)))).item()
+    if not math.isfinite(found):
+        raise LabError(f"{planned.cell.name}: the first loss is {found}")
+    return found

@@ -68,8 +68,8 @@ def run_of(planned: PlannedRow) -> RunConfig:
 
     Schedules, in the study's words: "linear 0.1", a hand-set linear warm-up over 10 % of the run, from 0; "hand 0.1
     cosine wsd", one of any form, from a hundredth of the peak; "default" and "paper", with arguments of
-    `AdaptiveWarmup` as ``key=value``, of which fstar is f* in parts of the first loss; "wsd" and "greedy", transformers'; "own", what
-    goes with an optimizer that does without a schedule.
+    `AdaptiveWarmup` as ``key=value``, of which fstar is f* in parts of the first loss; "wsd" and "greedy",
+    transformers'; "own", what goes with an optimizer that does without a schedule.
     """
     cell = planned.cell
     return RunConfig(

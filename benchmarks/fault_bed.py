@@ -18,7 +18,7 @@ RUN = {"steps": 16, "batch_size": 4, "eval_batches": 2, "checkpoint_every": 3, "
 # Where a fault may strike: what is going on, and the function that does it.
 PHASES = {
     "data preparation": "autowarm.lab.data.text:_build",
-    "calibration": "autowarm.schedule.rule:calibrate",
+    "calibration": "autowarm.schedule.rule.formula:calibrate",
     "a step": "autowarm.lab.train:_Run._update",
     "saving a checkpoint": "autowarm.lab.checkpoint:Checkpoints.save",
     "noting metrics": "autowarm.lab.metrics:MetricsLog.flush",

@@ -18,14 +18,14 @@ RUN = {"steps": 16, "batch_size": 4, "eval_batches": 2, "checkpoint_every": 3, "
 # Where a fault may strike: what is going on, and the function that does it.
 PHASES = {
     "data preparation": "autowarm.lab.data.text:_build",
-    "calibration": "autowarm.schedule.rule:calibrate",
+    "calibration": "autowarm.schedule.rule.formula:calibrate",
     "a step": "autowarm.lab.training.loop:_Run._update",
     "saving a checkpoint": "autowarm.lab.training.checkpoint:Checkpoints.save",
     "noting metrics": "autowarm.lab.training.metrics:MetricsLog.flush",
     "evaluation": "autowarm.lab.training.loop:_Run.evaluate",
     "saving weights": "autowarm.lab.training.loop:save_weights",
-    "the manifest": "autowarm.lab.execution.sweep:write_manifest",
-    "results": "autowarm.lab.execution.sweep:write_results",
+    "the manifest": "autowarm.lab.execution.engine:write_manifest",
+    "results": "autowarm.lab.execution.engine:write_results",
     "the report": "autowarm.lab.analysis.report:make",
 }
 

@@ -225,7 +225,7 @@ def soak(options: argparse.Namespace) -> int:
     def make() -> AdaptiveWarmup:
         p = torch.nn.Parameter(torch.zeros(2, 2))
         p.grad = torch.zeros(2, 2)
-        return AdaptiveWarmup(torch.optim.SGD([p], lr=0.1), total, geometry="frobenius", patience=None)
+        return AdaptiveWarmup(torch.optim.SGD([p], lr=0.1), total, geometry="frobenius", max_nonfinite=None)
 
     live, twin = make(), make()
     memory, microseconds, done = [], [], 0

@@ -33,7 +33,7 @@ def microseconds(scheduler: LRScheduler, loss: torch.Tensor | None) -> float:
         if clock is None:
             scheduler.step()
         else:
-            clock._stepped = True
+            clock._made[0] = 1
             scheduler.step(loss)
     return (time.perf_counter() - started) / STEPS * 1e6
 
@@ -50,7 +50,7 @@ def main() -> None:
             loss = torch.tensor(5.0)
             microseconds(warming, loss)
             times["warm-up"].append(microseconds(warming, loss))
-            decaying = AdaptiveWarmup(optimizer(lr()), 10 * STEPS, floor=1e-9)
+            decaying = AdaptiveWarmup(optimizer(lr()), 10 * STEPS, max_warmup=1e-9)
             microseconds(decaying, loss)
             times["decay"].append(microseconds(decaying, loss))
         base = statistics.median(times["CosineAnnealingLR"])

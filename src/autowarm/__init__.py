@@ -8,6 +8,8 @@ outside it imports.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from .optim import LMO as LMO
     from .optim import Lion as Lion
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from .schedule import AdaptiveWarmup as AdaptiveWarmup
 
 __all__ = ["LMO", "AdaptiveWarmup", "Lion", "Muon", "NormSGD", "SignSGD"]
-__version__ = "0.1.0"
 
 _HOMES = dict.fromkeys(__all__, "optim") | {"AdaptiveWarmup": "schedule"}
 

@@ -12,9 +12,15 @@ from pathlib import Path
 import torch
 
 from autowarm import AdaptiveWarmup, Lion, Muon
+<<<<<<< HEAD
 from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from autowarm.lab.training.parallel import Ranks
 from autowarm.schedule.adaptive import _STATE_VERSION
+=======
+from autowarm.lab.checkpoint import SCHEMA, Checkpoints
+from autowarm.lab.parallel import Ranks
+from autowarm.schedule.state import STATE_VERSION
+>>>>>>> schedule
 
 STEPS, AT = 40, 12
 
@@ -56,7 +62,7 @@ def main() -> None:
     scheduler = scheduled()
     before = rates(scheduler, 0, AT)
     sample = {"state": scheduler.state_dict(), "rates": before + rates(scheduler, AT, STEPS)}
-    Path(f"scheduler-{_STATE_VERSION}.json").write_text(json.dumps(sample, indent=1) + "\n")
+    Path(f"scheduler-{STATE_VERSION}.json").write_text(json.dumps(sample, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from autowarm.lab.config import LabError
 from autowarm.lab.data.shards import read_manifest
 from autowarm.lab.analysis.results import SCHEMA as RESULTS_SCHEMA
 from autowarm.lab.analysis.results import read_results, summarise
-from autowarm.schedule.adaptive import _STATE_VERSION
+from autowarm.schedule.state import STATE_VERSION
 
 from .test_checkpoint import ALONE
 
@@ -46,7 +46,7 @@ def test_a_stored_checkpoint_is_loaded(samples: Any, schema: int, tmp_path: Path
     assert len(states) == len(weights)
 
 
-@pytest.mark.parametrize("version", range(1, _STATE_VERSION + 1))
+@pytest.mark.parametrize("version", range(1, STATE_VERSION + 1))
 def test_a_stored_schedulers_state_goes_on_at_the_same_rates(samples: Any, version: int) -> None:
     sample = json.loads((SAMPLES / f"scheduler-{version}.json").read_text())
     assert sample["state"]["version"] == version
@@ -72,8 +72,8 @@ def test_a_later_schema_is_named_and_not_read(tmp_path: Path, samples: Any) -> N
     with pytest.raises(LabError, match=r"has schema 2, this version reads 1"):
         read_results(tmp_path)
     scheduler = samples.scheduled()
-    with pytest.raises(ValueError, match="no AdaptiveWarmup state of version 1: its version is 2"):
-        scheduler.load_state_dict({**scheduler.state_dict(), "version": 2})
+    with pytest.raises(ValueError, match="its version is 3, of a newer autowarm"):
+        scheduler.load_state_dict({**scheduler.state_dict(), "version": 3})
 
 
 def test_a_manifest_of_shards_from_before_schemas_is_read(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def run(
 MODES = {
     "default": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **kw),
     "paper": lambda opt, T, **kw: AdaptiveWarmup.paper(opt, T, **({"target_loss": 0.5, "peak_gap": 4.0} | kw)),
-    "no floor": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **({"floor": None, "peak_gap": 4.0} | kw)),
+    "no ramp": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **({"max_warmup": None, "peak_gap": 4.0} | kw)),
 }
 every_mode = pytest.mark.parametrize("make", MODES.values(), ids=MODES)
 

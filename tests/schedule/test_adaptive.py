@@ -133,9 +133,9 @@ def test_a_run_without_losses_is_told_so() -> None:
     assert "no finite loss was observed" in str(caught[1].message)
 
 
-@pytest.mark.parametrize("floor", [None, 0.2, 1e-9])
-def test_a_first_loss_of_zero(floor: float | None) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 50, floor=floor)
+@pytest.mark.parametrize("max_warmup", [None, 0.2, 1e-9])
+def test_a_first_loss_of_zero(max_warmup: float | None) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 50, max_warmup=max_warmup)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rates = run(scheduler, lambda t: 0.0, range(50), "before")
@@ -149,12 +149,12 @@ def test_where_the_rate_starts() -> None:
 
 
 def test_what_ended_the_warmup() -> None:
-    by_gap = AdaptiveWarmup(make_optimizer(), 1000, target_loss=0.5, peak_gap=4.0, floor=0.9)
-    by_floor = AdaptiveWarmup(make_optimizer(), 1000, target_loss=0.5, peak_gap=0.1, floor=0.01)
+    by_gap = AdaptiveWarmup(make_optimizer(), 1000, target_loss=0.5, peak_gap=4.0, max_warmup=0.9)
+    by_floor = AdaptiveWarmup(make_optimizer(), 1000, target_loss=0.5, peak_gap=0.1, max_warmup=0.01)
     for scheduler in (by_gap, by_floor):
         assert scheduler.ended_by is None
         run(scheduler, falling(), range(60))
-    assert (by_gap.ended_by, by_floor.ended_by) == ("gap", "floor")
+    assert (by_gap.ended_by, by_floor.ended_by) == ("gap", "max_warmup")
 
 
 def test_smoothing_withstands_one_lucky_batch() -> None:
@@ -162,8 +162,8 @@ def test_smoothing_withstands_one_lucky_batch() -> None:
         return 1.2 if t == 5 else 10.0
 
     T = 1000
-    raw = AdaptiveWarmup(make_optimizer(), T, smoothing=0.0, floor=0.5)
-    smooth = AdaptiveWarmup(make_optimizer(), T, floor=0.5)
+    raw = AdaptiveWarmup(make_optimizer(), T, smoothing=0.0, max_warmup=0.5)
+    smooth = AdaptiveWarmup(make_optimizer(), T, max_warmup=0.5)
     run(raw, lucky, range(100))
     run(smooth, lucky, range(100))
     assert (raw.phase, smooth.phase) == ("decay", "warmup")

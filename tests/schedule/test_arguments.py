@@ -22,12 +22,18 @@ from autowarm import AdaptiveWarmup
         ({"peak_gap": 0.0}, "peak_gap must be positive and finite, got 0.0"),
         ({"target_loss": math.nan}, "target_loss must be finite, got nan"),
         ({"final_ratio": 1.5}, r"final_ratio must be in \[0, 1\], got 1.5"),
-        ({"floor": 2.0}, r"floor is a share of the run, in \(0, 1\], or None, got 2.0"),
-        ({"floor": 0.0}, r"floor is a share of the run, in \(0, 1\], or None, got 0.0"),
+        (
+            {"max_warmup": 2.0},
+            r"max_warmup is a share of the run, in \(0, 1\], a whole number .* got 2.0",
+        ),
+        (
+            {"max_warmup": 0.0},
+            "max_warmup is a share of the run.*of updates ≥ 2, or None, got 0.0",
+        ),
         ({"div": "x"}, "div must be greater than 1 and finite, got 'x'"),
         ({"total_steps": True}, "total_steps must be a whole number ≥ 1, got True"),
         ({"smoothing": 1.0}, r"smoothing is a share of the run, in \[0, 1\), got 1.0"),
-        ({"patience": 0}, "patience must be at least 1, or None, got 0"),
+        ({"max_nonfinite": 0}, "max_nonfinite must be at least 1, or None, got 0"),
         ({"warmup": "quadratic"}, "unknown warmup 'quadratic'"),
         ({"decay": "exponential"}, "unknown decay 'exponential'"),
         ({"geometry": "spektral"}, "unknown geometry 'spektral'"),
@@ -40,7 +46,7 @@ def test_bad_arguments(arguments: dict, message: str) -> None:
 
 def test_a_peak_rate_of_zero() -> None:
     opt = torch.optim.SGD([nn.Parameter(torch.zeros(2, 2))], lr=0.0)
-    with pytest.raises(ValueError, match=r"every group's lr must be positive and finite, got \[0.0\]"):
+    with pytest.raises(ValueError, match=r"must be finite and not negative, and one positive, got \[0.0\]"):
         AdaptiveWarmup(opt, 10, geometry="frobenius")
 
 
@@ -74,16 +80,16 @@ def test_an_epoch_is_no_loss(epoch: int, method: str) -> None:
         getattr(AdaptiveWarmup(make_optimizer(), 10), method)(epoch)
 
 
-def test_algorithm_1_needs_its_target_and_has_no_floor() -> None:
+def test_algorithm_1_needs_its_target_and_has_no_ramp() -> None:
     with pytest.raises(ValueError, match="Algorithm 1 needs target_loss"):
         AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=None)
-    with pytest.raises(TypeError, match="Algorithm 1 has no floor"):
-        AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, floor=0.5)
+    with pytest.raises(TypeError, match="Algorithm 1 has no max_warmup"):
+        AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, max_warmup=0.5)
 
 
 def test_numbers_of_other_libraries_are_plain_ones() -> None:
     scheduler = AdaptiveWarmup(
-        make_optimizer(), np.int64(20), div=np.float32(50), target_loss=torch.tensor(0.5), floor=np.float64(0.5)
+        make_optimizer(), np.int64(20), div=np.float32(50), target_loss=torch.tensor(0.5), max_warmup=np.float64(0.5)
     )
     run(scheduler, falling(), range(3))
     assert saved(scheduler) == scheduler.state_dict()

@@ -25,6 +25,8 @@ def reference(peak_gap: float, gap0: float, div: float, sigma: float, warmup: st
                 "cosine": (1 - mp.cos(mp.pi * u)) / 2,
                 "wsd": min(mp.mpf(1), u / mp.mpf("0.2")),
                 "wso": mp.mpf(1),
+                "1-sqrt": 1 - mp.sqrt(1 - u),
+                "power": u**2,
             }[name]
 
         def integrand(d: mp.mpf) -> mp.mpf:
@@ -49,7 +51,7 @@ def reference(peak_gap: float, gap0: float, div: float, sigma: float, warmup: st
     div=st.floats(-3, 4).map(lambda e: 1 + 10.0**e),
     sigma_share=st.floats(-7, 3).map(lambda e: 10.0**e),
     warmup=st.sampled_from(["linear", "cosine"]),
-    decay=st.sampled_from(["linear", "cosine", "wsd", "wso"]),
+    decay=st.sampled_from(["linear", "cosine", "wsd", "wso", "1-sqrt", "power"]),
 )
 @settings(max_examples=25)
 def test_objective_is_right_to_1e_8(

@@ -48,17 +48,17 @@ losses = st.one_of(
     mode=st.sampled_from(
         [
             {},
-            {"floor": None, "peak_gap": 0.1},
-            {"floor": 0.3, "smoothing": 0.0, "decay": "wsd"},
-            {"floor": 1.0, "smoothing": 0.2, "warmup": "cosine", "final_ratio": 0.1, "decay": "linear"},
+            {"max_warmup": None, "peak_gap": 0.1},
+            {"max_warmup": 0.3, "smoothing": 0.0, "decay": "wsd"},
+            {"max_warmup": 1.0, "smoothing": 0.2, "warmup": "cosine", "final_ratio": 0.1, "decay": "linear"},
             {"div": 100.0, "decay": "wso"},
         ]
     ),
     order=st.sampled_from(["after", "before"]),
 )
 def test_as_the_plain_reference(first: float, rest: list, mode: dict, order: str) -> None:
-    plain = AdaptiveWarmup(make_optimizer(), 30, patience=None, **mode)
-    beside = AdaptiveWarmup(make_optimizer(tensor_rate()), 30, patience=None, **mode)
+    plain = AdaptiveWarmup(make_optimizer(), 30, max_nonfinite=None, **mode)
+    beside = AdaptiveWarmup(make_optimizer(tensor_rate()), 30, max_nonfinite=None, **mode)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for loss, weight in [(first, 1.0), *rest]:
@@ -168,10 +168,10 @@ def test_a_copy_goes_on_alike() -> None:
 
 
 def test_bad_losses_are_told_a_little_late() -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 100, patience=4)
+    scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 100, max_nonfinite=4)
     run(scheduler, falling(), range(5))
     rate = float(scheduler.get_last_lr()[0])
-    with pytest.warns(UserWarning, match="was not finite at or shortly before step"):
+    with pytest.warns(UserWarning, match="was not finite at step"):
         run(scheduler, lambda t: math.nan, range(2))
     assert float(scheduler.get_last_lr()[0]) == rate
     with pytest.raises(RuntimeError, match="not finite 4 times in a row"):

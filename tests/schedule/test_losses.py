@@ -25,7 +25,7 @@ def test_micro_batches_are_averaged_by_weight() -> None:
 
 
 def test_an_observed_loss_is_what_it_was_whatever_becomes_of_the_tensor() -> None:
-    kept, reused = (AdaptiveWarmup(make_optimizer(), 40, floor=None, peak_gap=4.0) for _ in range(2))
+    kept, reused = (AdaptiveWarmup(make_optimizer(), 40, max_warmup=None, peak_gap=4.0) for _ in range(2))
     for t in range(30):
         for sched in (kept, reused):
             loss = torch.tensor(falling()(t))
@@ -109,17 +109,17 @@ def test_a_bad_micro_batch_does_not_spoil_the_others() -> None:
     assert scheduler.profile.gap0 == pytest.approx(4.2)
 
 
-@pytest.mark.parametrize("patience", [1, 3])
-def test_patience_has_an_end(patience: int) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 100, patience=patience)
+@pytest.mark.parametrize("max_nonfinite", [1, 3])
+def test_max_nonfinite_has_an_end(max_nonfinite: int) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100, max_nonfinite=max_nonfinite)
     run(scheduler, falling(), range(2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(patience - 1):
+        for _ in range(max_nonfinite - 1):
             scheduler.optimizer.step()
             scheduler.step(math.nan)
         scheduler.optimizer.step()
-        with pytest.raises(RuntimeError, match=rf"not finite {patience} times in a row, up to step"):
+        with pytest.raises(RuntimeError, match=rf"not finite {max_nonfinite} times in a row, up to step"):
             scheduler.step(math.nan)
 
 

@@ -22,12 +22,12 @@ Act = Callable[[AdaptiveWarmup], Any]
 class Orders(RuleBasedStateMachine):
     """Two schedulers live the same life, but one is killed now and then and goes on from what was saved."""
 
-    @initialize(mode=st.sampled_from(["default", "no floor"]), tensor=st.booleans())
+    @initialize(mode=st.sampled_from(["default", "no ramp"]), tensor=st.booleans())
     def begin(self, mode: str, tensor: bool) -> None:
         def make() -> AdaptiveWarmup:
-            options = {"peak_gap": None} if mode == "no floor" else {}
+            options = {"peak_gap": None} if mode == "no ramp" else {}
             lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
-            return MODES[mode](make_optimizer(lr), STEPS, patience=None, **options)
+            return MODES[mode](make_optimizer(lr), STEPS, max_nonfinite=None, **options)
 
         self.make = make
         self.straight, self.killed = make(), make()

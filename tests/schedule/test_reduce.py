@@ -30,7 +30,7 @@ import json, math, os, sys, time
 import torch
 import torch.distributed as dist
 from autowarm import AdaptiveWarmup, Lion
-from autowarm.schedule import reduce
+from autowarm.schedule.rule import reduce
 
 rank, folder, scenarios = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)

@@ -12,6 +12,8 @@ FORMULAS = {
     "cosine": lambda p: (1 + math.cos(math.pi * p)) / 2,
     "wsd": lambda p: 1.0 if p <= 0.8 else (1 - p) / 0.2,
     "wso": lambda p: 1.0,
+    "1-sqrt": lambda p: 1 - math.sqrt(p),
+    "power": lambda p: (1 - p) ** 2,
 }
 
 

@@ -1,8 +1,6 @@
 """The scheduler: a learning-rate warm-up that ends by itself, then a customary decay."""
 
-import math
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -12,13 +10,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..geometry import Geometry, resolve
 from ..optim.known import geometry_of, kappa_of, unwrapped
-from .arguments import clean
-from .clock import UpdateClock
-from .device import DeviceRule, Notices
+from .arguments import UNSET, clean, renamed
+from .clock import UpdateClock, hook
 from .profile import Profile
-from .reduce import Observation, in_company, mark_of, reduce_observations
-from .rule import Rule
-from .shapes import Shape, decay_shape, warmup_shape
+from .rates import GroupRates, checked_peaks
+from .report import metrics, one_line, plot_profile
+from .rule import Formula, HostRule, Notices, Observation, Ranks, Rule, rule_for
+from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
+from .state import STATE_VERSION, differences, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,24 +29,30 @@ if TYPE_CHECKING:
 
 __all__ = ["AdaptiveWarmup"]
 
-_STATE_VERSION = 1
+# Calls in a row without an update before it is said. A GradScaler that looks for its scale skips a few.
+_MOST_IDLE = 10
 
 
 class AdaptiveWarmup(LRScheduler):
     """Warm up by the loss, then decay over what is left of the run. There is no ``warmup_steps`` to choose.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the smoothed loss (see `Profile`), and a ramp in
-    time that reaches the peak after ``floor`` of the run. So it rises at once where the loss falls fast, and slowly but
-    surely where the loss lingers. When the gap Δ = loss − f* has fallen below Δ', or the ramp is through, the decay
-    takes over, once and for good. The rate is in (0, lr] throughout and the first update uses lr/div.
+    time that reaches the peak after ``max_warmup`` of the run. So it rises at once where the loss falls fast, and
+    slowly but surely where the loss lingers. When the gap Δ = loss − f* has fallen below Δ', or the ramp is at the
+    peak, the decay takes over. The rate is in (0, lr] throughout and the first update uses lr/div.
 
     Call ``step(loss)`` after ``optimizer.step()``. Called before it, in the order of the paper's Algorithm 1, it works
-    the same and acts one update earlier. What counts as time is updates the optimizer really made: one that a
-    `torch.amp.GradScaler` skipped counts neither as a step nor as an observation.
+    the same and acts one update earlier. Time is counted in updates the optimizer really made: one that a
+    `torch.amp.GradScaler` skipped counts neither as a step nor as an observation, and several between two calls count
+    each.
+
+    A parameter group may set ``warmup=False``: it stays at its peak rate during warm-up, then takes the common decay.
+    Groups may be added on the way; the lr they are added with is their peak rate. A group whose lr is 0 stays at 0.
 
     Args:
         optimizer: any PyTorch optimizer. The groups' rates are the peak rates; their ratios are kept.
-        total_steps: T, how many updates the whole run makes.
+        total_steps: T, how many updates the whole run makes. None leaves it open, for a flat decay ("wso"): the run
+            goes on until `decay_now`, and shares of the run are of 4000 updates.
         target_loss: f*, about the loss the run will end at; None takes f(x0) − 0.7·|f(x0)|.
         geometry: the optimizer's norm, see `autowarm.geometry`; None asks `autowarm.optim.geometry_of`.
         kappa: κ; None takes the paper's, all matrices under ``geometry`` at radius 1.
@@ -55,20 +60,24 @@ class AdaptiveWarmup(LRScheduler):
             η(Δ) stays near lr/100 for most of the way.
         sigma_f2: σ_F², see `autowarm.schedule.calibrate`.
         peak_gap: Δ', the gap at which warm-up ends; None calibrates it at the first loss.
-        warmup: "linear" or "cosine", the shape of the floor and of the calibration's target.
-        decay: "cosine", "linear", "wsd" (flat, then linear to 0 over the last fifth), "wso" (flat), or a function from
-            the share of the decay gone by (0 to 1) to the share of the peak rate kept (1 at 0).
+        warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target.
+        decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
+            fifth), "wso" (flat), or a function from the share p of the decay gone by (0 to 1) to the share of the peak
+            rate kept (1 at 0).
         final_ratio: the decay goes from lr to final_ratio·lr.
-        floor: share of T, in (0, 1], after which the rate is at its peak whatever the loss does; None for no floor.
+        max_warmup: the longest warm-up: after this the rate is at its peak whatever the loss does. A share of T, in
+            (0, 1], or a whole number of updates, at least 2 and at most T; None for no limit. The default is half the
+            run; where T is open that is 2000 updates, 2/(1 − β2) for Adam's β2 of 0.999.
         smoothing: share of T over which the loss is averaged; 0 for none.
-        patience: steps in a row without a finite loss before an error; 1 for at once, None for never.
+        max_nonfinite: steps in a row without a finite loss before an error; 1 for at once, None for never.
         process_group: ranks that share the run; None is all of them, where `torch.distributed` is in use. Their losses
             are averaged, so their rates are the same to the bit.
+        floor, patience: the old names of ``max_warmup`` and ``max_nonfinite``, deprecated.
 
     Raises:
         ValueError: an argument is out of range, a name is unknown, or the optimizer's geometry is not known. At the
             first loss: it is not above ``target_loss``, or not by more than ``peak_gap``.
-        RuntimeError: ``patience`` is at its end, or ranks disagree.
+        RuntimeError: ``max_nonfinite`` is reached, or ranks disagree.
 
     Example:
         >>> import torch
@@ -91,7 +100,7 @@ class AdaptiveWarmup(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        total_steps: int,
+        total_steps: int | None,
         *,
         target_loss: float | None = None,
         geometry: str | Geometry | None = None,
@@ -99,13 +108,15 @@ class AdaptiveWarmup(LRScheduler):
         div: float = 10.0,
         sigma_f2: float = 1e3,
         peak_gap: float | None = None,
-        warmup: str = "linear",
-        decay: str | Shape = "cosine",
+        warmup: Warmup = "linear",
+        decay: Decay | Shape = "cosine",
         final_ratio: float = 0.0,
-        floor: float | None = 0.5,
+        max_warmup: float | int | None = 0.5,
         smoothing: float = 0.01,
-        patience: int | None = 20,
+        max_nonfinite: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
+        floor: Any = UNSET,
+        patience: Any = UNSET,
     ) -> None:
         given = clean(
             total_steps=total_steps,
@@ -115,62 +126,55 @@ class AdaptiveWarmup(LRScheduler):
             sigma_f2=sigma_f2,
             peak_gap=peak_gap,
             final_ratio=final_ratio,
-            floor=floor,
+            max_warmup=renamed(floor=floor, max_warmup=max_warmup),
             smoothing=smoothing,
-            patience=patience,
+            max_nonfinite=renamed(patience=patience, max_nonfinite=max_nonfinite),
         )
-        optimizer = unwrapped(optimizer)  # a trainer's wrapper has no step hooks of its own
-        total_steps, kappa, peak_gap = given["total_steps"], given["kappa"], given["peak_gap"]
-        self.total_steps = total_steps
-        self.patience = given["patience"]
+        self.max_nonfinite = given.pop("max_nonfinite")
         self.process_group = process_group
+        optimizer = unwrapped(optimizer)  # a trainer's wrapper has no step hooks of its own
         shapes = warmup_shape(warmup), decay_shape(decay)
-        if geometry is not None:
-            geometry = resolve(geometry)
+        self._check_open(given["total_steps"], shapes[1])
+        geometry = None if geometry is None else resolve(geometry)
         if kappa is None and peak_gap is None:
             # Only the calibration needs κ.
             geometry = geometry or geometry_of(optimizer)
-            kappa = kappa_of(optimizer, geometry)
-        peak_rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
-        if not all(lr > 0 and math.isfinite(lr) for lr in peak_rates):
-            raise ValueError(f"every group's lr must be positive and finite, got {peak_rates}")
-        self._rule_arguments: dict[str, Any] = {
-            "lr": peak_rates[0],
-            "kappa": kappa,
-            "target": shapes,
-            "total_steps": total_steps,
-            "final_ratio": given["final_ratio"],
-            "floor_steps": None if given["floor"] is None else given["floor"] * total_steps,
-            "window": max(1.0, given["smoothing"] * total_steps),
-            **{name: given[name] for name in ("div", "sigma_f2", "target_loss", "peak_gap")},
+            given["kappa"] = kappa_of(optimizer, geometry)
+        self._formula_arguments: dict[str, Any] = {
+            "lr": next(lr for lr in checked_peaks(optimizer) if lr > 0),
+            "warmup": shapes[0],
+            "planned_decay": shapes[1],
+            "planned_steps": given["total_steps"],
+            "given_target_loss": given["target_loss"],
+            "given_peak_gap": given["peak_gap"],
+            **{name: given[name] for name in ("kappa", "div", "sigma_f2", "final_ratio", "max_warmup", "smoothing")},
         }
-        self._rule = Rule(**self._rule_arguments)
-        # Where the rates are tensors, the rule goes on beside them from the first finite loss on.
-        self._beside: DeviceRule | None = None
         # What a resumed run must share with the saved one.
         self._settings: dict[str, Any] = {
             "optimizer": type(optimizer).__name__,
             "geometry": None if geometry is None else repr(geometry),
             "warmup": warmup,
-            "decay": decay if isinstance(decay, str) else getattr(decay, "__qualname__", type(decay).__name__),
-            **{name: value for name, value in given.items() if name != "patience"},
-            "kappa": kappa,
+            "decay": name_of(decay),
+            **given,
         }
-        self._mark = mark_of(self._settings)
+        self._kappa_counted = kappa is None
+        self._rule: Rule = HostRule(Formula(**self._formula_arguments))
+        self._ranks = Ranks(process_group, self._settings)
         self._pending: list[Observation] = []
-        self._failures = 0
         self._said: set[str] = set()
         self._probe: Probe | None = None
         self._clock = UpdateClock(optimizer)
+        self._rates = GroupRates(optimizer)
         super().__init__(optimizer)
+        self._watch_groups()
 
     @classmethod
     def paper(cls, optimizer: Optimizer, total_steps: int, *, target_loss: float, **options: Any) -> Self:
-        """The paper's Algorithm 1 to the letter: raw loss, f* given, no floor. It can stall in warm-up on short runs.
+        """The paper's Algorithm 1 to the letter: raw loss, f* given, no ramp. It can stall in warm-up on short runs.
 
         Args:
             optimizer, total_steps, target_loss: see the class.
-            options: any other argument of the class but ``floor`` and ``smoothing``; ``div`` is 100 if not given.
+            options: any other argument of the class but ``max_warmup`` and ``smoothing``; ``div`` is 100 if not given.
 
         Example:
             >>> import torch
@@ -180,39 +184,79 @@ class AdaptiveWarmup(LRScheduler):
         """
         if target_loss is None:
             raise ValueError("Algorithm 1 needs target_loss, its f*: about the loss that the run will end at")
-        if given := sorted(options.keys() & {"floor", "smoothing"}):
+        if given := sorted(options.keys() & {"max_warmup", "floor", "smoothing"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
-        return cls(
-            optimizer, total_steps, target_loss=target_loss, floor=None, smoothing=0.0, **{"div": 100.0, **options}
-        )
+        options = {"div": 100.0, **options}
+        return cls(optimizer, total_steps, target_loss=target_loss, max_warmup=None, smoothing=0.0, **options)
 
-    # What users read.
+    @staticmethod
+    def _check_open(total_steps: int | None, decay: Shape) -> None:
+        if total_steps is None and not is_flat(decay):
+            raise ValueError(
+                "total_steps=None leaves the run's end open, which only a flat decay can do: give total_steps, or "
+                'decay="wso" and call decay_now(steps) when the run is to end'
+            )
+
+    # What users read. Where the rates are tensors, all of it waits for the device.
+
+    @property
+    def total_steps(self) -> int | None:
+        """T, as given, extended or set by `decay_now`; None where it is open. This alone never waits."""
+        return self._formula.total_steps
 
     @property
     def phase(self) -> str:
-        """ "warmup" or "decay". Where the rates are tensors, reading this or what follows waits for the device."""
-        return "decay" if self._current().ended_by else "warmup"
+        """ "warmup" or "decay"."""
+        return "warmup" if self._rule.on_host().ended_by is None else "decay"
 
     @property
     def ended_by(self) -> str | None:
-        """What ended the warm-up: "gap" (the gap fell below Δ') or "floor"; None while it lasts."""
-        return self._current().ended_by
+        """What ended the warm-up: "gap" (the gap fell below Δ'), "max_warmup" or "decay_now"; None while it lasts."""
+        return self._rule.on_host().ended_by
 
     @property
     def warmup_steps(self) -> int:
-        """How many updates were made, so far or in all, at warm-up rates."""
-        rule = self._current()
-        return rule.warmup_steps if rule.ended_by else self.last_epoch
+        """How many updates were made, so far or in all, at the (latest) warm-up's rates."""
+        rule = self._rule.on_host()
+        return rule.warmup_steps if rule.ended_by else self.last_epoch - rule.formula.origin
 
     @property
     def profile(self) -> Profile | None:
-        """η(Δ); None before the first finite loss."""
-        return self._rule.profile
+        """η(Δ); None before the first finite loss. Does not wait."""
+        return self._formula.profile
 
     @property
     def target_loss(self) -> float | None:
-        """f*, given or worked out; None before the first finite loss if not given."""
-        return self._rule.target_loss
+        """f*, given or worked out; None before the first finite loss if not given. Does not wait."""
+        return self._formula.target_loss
+
+    def metrics(self) -> dict[str, float | int | str]:
+        """The schedule's state for a logger: a flat dictionary of plain numbers and text.
+
+        Where the rates are tensors this waits for the device, as logging a loss does: call it when you log, not at
+        every update.
+
+        Returns:
+            ``phase`` ("warmup" or "decay"), ``loss`` (smoothed, up to the warm-up's end), ``gap`` (loss − f*),
+            ``target_loss`` (f*), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps``
+            (so far), ``warmup_end`` (the update at which the warm-up ended or, while it lasts, a forecast: log Δ falls
+            at its mean pace so far; ``max_warmup`` is the latest), ``ended_by``. What is not known yet is left out.
+
+        Example:
+            >>> import torch
+            >>> from autowarm import AdaptiveWarmup, Lion
+            >>> sched = AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01), total_steps=100)
+            >>> sched.metrics()
+            {'phase': 'warmup', 'share': 0.1, 'lr': 0.001, 'warmup_steps': 0, 'warmup_end': 50}
+            >>> sched.step(5.0)
+            >>> sorted(sched.metrics().keys() - {'phase', 'share', 'lr', 'warmup_steps', 'warmup_end'})
+            ['gap', 'loss', 'peak_gap', 'target_loss']
+        """
+        return metrics(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
+
+    def __repr__(self) -> str:
+        """`metrics` in a line; it waits for a device, too."""
+        return one_line(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw η(Δ) over the loss, with Δ' and the present rate.
@@ -224,11 +268,10 @@ class AdaptiveWarmup(LRScheduler):
             RuntimeError: no loss has been seen yet, so there is no profile.
             ImportError: matplotlib is not installed.
         """
-        from .plot import plot_profile
-
         if self.profile is None:
             raise RuntimeError("there is no profile to draw before the first finite loss")
-        return plot_profile(self.profile, self._rule.fstar, rate=self._current().share * self.profile.lr, ax=ax)
+        rule = self._rule.on_host()
+        return plot_profile(self.profile, rule.formula.fstar, rate=rule.share * self.profile.lr, ax=ax)
 
     def probe(self, closure: "Callable[[], Tensor]", model: nn.Module) -> "AbstractContextManager[Tensor]":
         """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
@@ -270,7 +313,7 @@ class AdaptiveWarmup(LRScheduler):
         """What `probe` has measured, in order."""
         return [] if self._probe is None else self._probe.points
 
-    # The step.
+    # Losses in, rates out.
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
         """Take one micro-batch's loss; the next `step` acts on their weighted mean.
@@ -301,13 +344,21 @@ class AdaptiveWarmup(LRScheduler):
         self._update_lr()
 
     def get_lr(self) -> list[float | Tensor]:
-        """The rates for the next update: each group's peak rate times one common share."""
-        share = self._rule.share if self._beside is None else self._beside.share
-        return [base * share for base in self.base_lrs]
+        """The rates for the next update: each group's peak rate times its share."""
+        return self._rates.aims(self.base_lrs, self._rule)
 
     def _initial_step(self) -> None:
         self._step_count = 1
+        self._rates.adopt(self.base_lrs)
         self._restart()
+
+    def _restart(self) -> None:
+        self.last_epoch = 0
+        self._rule = HostRule(Formula(**self._formula_arguments))
+        self._pending = []
+        self._clock.restart()
+        self._rates.restart()
+        self._write()
 
     def _update_lr(self, epoch: int | None = None) -> None:
         # An epoch comes only from SequentialLR, which starts us at a milestone.
@@ -318,183 +369,333 @@ class AdaptiveWarmup(LRScheduler):
                 )
             self._restart()
             return
+        self._follow_optimizer()
+        lost = self._rates.notice()
         observations, self._pending = self._pending, []
-        tick = self._clock.tick(dry=not any(seen.traced for seen in observations))
-        if tick is None:
+        made = self._clock.tick(dry=not any(seen.traced for seen in observations))
+        if made is None:
             observations = []  # a skipped update counts neither as a step nor as an observation
         # Every rank comes here at every call: one that skipped an update alone is found out instead of waited for.
-        updates = self.last_epoch + (tick or 0)
-        if self._beside is None:
-            loss = reduce_observations(observations, self.process_group, (updates, self._mark, self._settings))
-        else:
-            notices = self._beside.advance(updates, observations, self.process_group, self._mark)
-        if tick is None:
-            return
-        self.last_epoch = updates
-        if self._beside is None:
-            self._judge(loss)
+        updates = self.last_epoch + (made or 0)
+        loss = self._rule.reduce(updates, observations, self._ranks)
+        if made is not None:
             self._rule.advance(updates, loss)
-        else:
-            self._listen(notices, bool(observations))
-        self._check_horizon()
-        if self._beside is not None and all(isinstance(group["lr"], Tensor) for group in self.optimizer.param_groups):
-            self._write_from_device(self._beside.share)
-        else:
-            self._write(self.get_lr())
-            self._settle()
+            self.last_epoch = updates
+            self._write()
+        self._speak(self._rule.notices(), made, loss is not None, lost)
+        self._rule = rule_for(self.optimizer.param_groups[0]["lr"], self._rule)
 
-    def _settle(self) -> None:
-        """Take the rule to where the rates are."""
-        lr = self.optimizer.param_groups[0]["lr"]
-        if isinstance(lr, Tensor):
-            if self._beside is None and self._rule.started:
-                self._beside = DeviceRule(self._rule, lr.device)
-        elif self._beside is not None:
-            self._rule, self._beside = self._beside.write_back(), None
+    def _write(self) -> None:
+        self._last_lr = self._rates.write(self.base_lrs, self._rule)
 
-    def _current(self) -> Rule:
-        """The rule as it stands now."""
-        return self._rule if self._beside is None else self._beside.write_back()
+    @property
+    def _formula(self) -> Formula:
+        return self._rule.formula
 
-    def _restart(self) -> None:
-        self.last_epoch = 0
-        self._rule, self._beside = Rule(**self._rule_arguments), None
-        self._failures = 0
-        self._pending = []
-        self._clock.restart()
-        self._write(self.get_lr())
+    # Groups and optimizers that change on the way.
 
-    def _write_from_device(self, share: Tensor) -> None:
-        """`_write(get_lr())` in as few operators as it takes."""
-        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            torch.mul(base, share, out=group["lr"])
-        self._last_lr = [group["lr"].clone() for group in self.optimizer.param_groups]
+    def _watch_groups(self) -> None:
+        hook(self.optimizer.register_step_pre_hook, self, AdaptiveWarmup._before_update)
 
-    def _write(self, rates: Sequence[float | Tensor]) -> None:
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            if not isinstance(group["lr"], Tensor):
-                group["lr"] = float(rate)
-            elif isinstance(rate, Tensor):
-                group["lr"].copy_(rate)
-            else:
-                group["lr"].fill_(rate)
-        self._last_lr = [
-            group["lr"].clone() if isinstance(group["lr"], Tensor) else group["lr"]
-            for group in self.optimizer.param_groups
-        ]
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._watch_groups()  # a copied optimizer has lost its hooks
+
+    def _before_update(self, *_: Any) -> None:
+        if len(self.optimizer.param_groups) != len(self._rates.warms):
+            self._adopt_groups()  # before they make an update at their peak rates
+
+    def _adopt_groups(self) -> None:
+        self._rates.notice()
+        self._rates.adopt(self.base_lrs)
+        self._write()
+
+    def _follow_optimizer(self) -> None:
+        if self.optimizer is not self._clock.optimizer:
+            # A trainer has put another one, or a wrapper, in its place.
+            self.optimizer = unwrapped(self.optimizer)
+            if self.optimizer is not self._clock.optimizer:
+                self._clock.watch(self.optimizer)
+                self._rates = GroupRates(self.optimizer)
+                self._rates.adopt(self.base_lrs)
+                self._watch_groups()
+                self._write()
+        if len(self.optimizer.param_groups) != len(self._rates.warms):
+            self._adopt_groups()
+
+    # What users change on the way.
+
+    def extend(self, total_steps: int | None) -> None:
+        """Go on to another horizon: T is ``total_steps`` from now on. The rate does not jump.
+
+        - **In warm-up** the ramp goes on from where it is, and is at the peak after ``max_warmup`` of the new T. It
+          never falls. If T is so much shorter that the warm-up would be over by now, it ends, and the decay starts from
+          the present rate.
+        - **In decay** the rates are those of a decay over the new T that began at the same update. Where that is
+          higher than the present rate, as for a longer T, they climb to it as in a warm-up: along a ramp that would
+          reach the peak after ``max_warmup`` of the updates left (at once if there is no ramp). Where it is lower they
+          follow it at the next update. So a finished run can be extended.
+
+        Loading a state that was saved under another T does the same, with a warning. See `rewarm` for a whole new
+        warm-up. Where the rates are tensors, this waits for the device.
+
+        Args:
+            total_steps: how many updates the whole run makes, those already made included; None for no end, where the
+                decay is flat.
+
+        Raises:
+            ValueError: more updates than that were made, or the end is left open and the decay is not flat.
+
+        Example:
+            >>> import torch
+            >>> from autowarm import AdaptiveWarmup, Lion
+            >>> opt = Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01)
+            >>> sched = AdaptiveWarmup(opt, total_steps=100)
+            >>> def train(updates):
+            ...     for _ in range(updates):
+            ...         opt.step()
+            ...         sched.step(5.0)
+            ...         yield round(sched.get_last_lr()[0], 4)
+            >>> list(train(100))[-1]
+            0.0
+            >>> sched.extend(200)
+            >>> rates = list(train(100))
+            >>> rates[:2], max(rates), rates[-1]
+            ([0.0002, 0.0004], 0.005, 0.0)
+        """
+        total_steps = clean(total_steps=total_steps)["total_steps"]
+        self._check_horizon(total_steps, self.last_epoch)
+        self._change(lambda rule: rule.extend(total_steps))
+
+    def decay_now(self, steps: int, decay: Decay = "cosine") -> None:
+        """Begin the decay now, from the present rate, over this many updates. T is then where it ends.
+
+        For a run whose end was open (``total_steps=None``), and for one that is to stop early. In warm-up it ends the
+        warm-up. Where the rates are tensors, this waits for the device.
+
+        Args:
+            steps: how many updates the run still makes, ≥ 1.
+            decay: by name, see the class.
+
+        Raises:
+            ValueError: ``steps`` is out of range or the name is unknown.
+
+        Example:
+            >>> import torch
+            >>> from autowarm import AdaptiveWarmup, Lion
+            >>> opt = Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01)
+            >>> sched = AdaptiveWarmup(opt, total_steps=None, decay="wso", max_warmup=10)
+            >>> for _ in range(50):
+            ...     opt.step()
+            ...     sched.step(5.0)
+            >>> sched.get_last_lr()
+            [0.01]
+            >>> sched.decay_now(10, "1-sqrt")
+            >>> for _ in range(10):
+            ...     opt.step()
+            ...     sched.step(5.0)
+            >>> sched.total_steps, round(sched.get_last_lr()[0], 5)
+            (60, 0.00051)
+        """
+        steps, shape = clean(steps=steps)["steps"], decay_shape(decay)
+        if not isinstance(decay, str):
+            raise ValueError(f"decay_now takes a decay by name, one of {sorted(DECAYS)}, so that a state can keep it")
+        self._change(lambda rule: rule.decay_now(steps, shape))
+
+    def rewarm(self, total_steps: int | None = None, *, target_loss: float | None = None) -> None:
+        """Begin a new warm-up from the present weights, at lr/div: for new data, or after a restored spike.
+
+        The calibration and the smoothed loss are forgotten; the next finite loss is the new f(x0). Warm-up and decay
+        share the updates that are left, and the decay is again that of the class. Where the rates are tensors, this
+        waits for the device.
+
+        Args:
+            total_steps: T, those already made included; None keeps it (after `decay_now`, what it was before).
+            target_loss: f*; None takes the class's, or works it out if that was not given.
+
+        Raises:
+            ValueError: no updates are left.
+
+        Example:
+            >>> import torch
+            >>> from autowarm import AdaptiveWarmup, Lion
+            >>> opt = Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01)
+            >>> sched = AdaptiveWarmup(opt, total_steps=100)
+            >>> for _ in range(100):
+            ...     opt.step()
+            ...     sched.step(5.0)
+            >>> sched.rewarm(total_steps=200)
+            >>> sched.phase, sched.get_last_lr(), sched.metrics()["warmup_end"]
+            ('warmup', [0.001], 150)
+        """
+        given = clean(total_steps=total_steps, target_loss=target_loss)
+        total = self._formula.planned_steps if total_steps is None else given["total_steps"]
+        if total is not None and total <= self.last_epoch:
+            raise ValueError(
+                f"no updates are left to warm up in: {self.last_epoch} were made and total_steps is {total}. Give "
+                "rewarm(total_steps=...), those already made included"
+            )
+        target = self._formula_arguments["given_target_loss"] if target_loss is None else given["target_loss"]
+        self._change(lambda rule: rule.rewarm(total, target))
+        self._said.discard("stalled")
+
+    def _check_horizon(self, total_steps: int | None, updates: int) -> None:
+        self._check_open(total_steps, self._formula_arguments["planned_decay"])
+        if total_steps is not None and total_steps < updates:
+            raise ValueError(f"total_steps={total_steps} is over: {updates} updates were made already")
+
+    def _change(self, change: "Callable[[HostRule], None]") -> None:
+        self._follow_optimizer()
+        self._rates.notice()
+        rule = self._rule.on_host()
+        change(rule)
+        # Ranks must all have changed the same.
+        self._agree(rule)
+        self._rule = rule
+        self._said.discard("overrun")
+        self._write()
+        self._rule = rule_for(self.optimizer.param_groups[0]["lr"], HostRule.on_host(rule))
+
+    def _agree(self, rule: HostRule) -> None:
+        formula = rule.formula
+        plan = {"origin": formula.origin, "total_steps": formula.total_steps, "decay": name_of(formula.decay)}
+        changed = plan != {"origin": 0, **{name: self._settings[name] for name in ("total_steps", "decay")}}
+        self._ranks.agree_on(self._settings | ({"now": plan} if changed else {}))
 
     # What can go wrong.
 
-    def _judge(self, loss: float | None) -> None:
-        if loss is None:
-            if not self._rule.ended_by:
-                self._warn_unobserved()
-            return
-        self._failures = 0 if math.isfinite(loss) else self._failures + 1
-        self._judge_failures(f"was {loss} at step {self.last_epoch}")
-
-    def _listen(self, notices: Notices, observed: bool) -> None:
-        """What the device has told meanwhile; it may be some steps old."""
+    def _speak(self, notices: Notices, made: int | None, observed: bool, lost: str | None) -> None:
         if notices.disagree:
             raise RuntimeError(
                 f"ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
-                f"{self.last_epoch}; this rank's are {self._settings}"
+                f"{self.last_epoch}; this rank's are {self._ranks.settings}"
             )
-        if not (observed or notices.ended_at is not None or in_company(self.process_group)):
-            self._warn_unobserved()
-        self._failures = notices.failures
-        self._judge_failures(f"was not finite at or shortly before step {self.last_epoch}")
-
-    def _warn_unobserved(self) -> None:
-        self._warn_once(
-            "unobserved",
-            "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or observe(loss) "
-            "before step(). Where a trainer calls step(), autowarm.integrations brings it the loss",
-        )
-
-    def _judge_failures(self, what: str) -> None:
-        if not self._failures:
-            return
-        self._warn_once("nonfinite", f"the loss {what}: it is left out, and the step counts (said once)")
-        if self.patience is not None and self._failures >= self.patience:
-            raise RuntimeError(
-                f"the loss was not finite {self._failures} times in a row, up to step {self.last_epoch}: the run has "
-                "diverged. Lower the peak rate or clip gradients; patience=None turns this error off"
-            )
-
-    def _check_horizon(self) -> None:
-        # After the last update, or, in the order of Algorithm 1, on the call before it.
-        calls = self.last_epoch + self._clock.ahead
-        if calls == self.total_steps and not self._current().ended_by:
-            if self.profile is None:
-                why = "no finite loss was observed. Call step(loss) with the loss of each update"
-            elif self._rule.floor_steps is not None:
-                why = "no finite loss was observed after the floor was through. Call step(loss) at each update"
-            else:
-                why = (
-                    f"the gap to target_loss={self._rule.fstar:.4g} never fell below "
-                    f"peak_gap={self.profile.peak_gap:.4g}. Use the default floor, raise peak_gap or lower target_loss"
+        if lost is not None:
+            self._warn_once("raised", lost)
+        if made is None:
+            if self._clock.idle >= _MOST_IDLE:
+                self._warn_once(
+                    "idle",
+                    f"step() was called {self._clock.idle} times in a row and {type(self.optimizer).__name__}, which "
+                    "the schedule watches, made no update, so the rates stay as they are. If the optimizer was "
+                    "replaced, make a new scheduler for it. If updates are made during the backward pass, make the "
+                    "scheduler on autowarm.optim.Together(*optimizers)",
                 )
-            self._warn_once("stalled", f"the run of total_steps={self.total_steps} ends still in warm-up: {why}", 5)
-        if calls > self.total_steps:
-            self._warn_once("overrun", f"more than total_steps={self.total_steps} steps: the rate stays where it is", 5)
+            return
+        if not observed and notices.decay_start is None:
+            self._warn_once(
+                "unobserved",
+                "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or "
+                "observe(loss) before step(). Where a trainer calls step(), autowarm.integrations brings it the loss",
+            )
+        if notices.failures:
+            what = f"was {notices.loss}" if notices.loss is not None else "was not finite"
+            when = f"at {'' if notices.updates == self.last_epoch else 'or shortly before '}step {self.last_epoch}"
+            self._warn_once("nonfinite", f"the loss {what} {when}: it is left out, and the step counts (said once)")
+            if self.max_nonfinite is not None and notices.failures >= self.max_nonfinite:
+                raise RuntimeError(
+                    f"the loss was not finite {notices.failures} times in a row, up to step {self.last_epoch}: the run "
+                    "has diverged. Lower the peak rate or clip gradients; max_nonfinite=None turns this error off"
+                )
+        # After the last update, or, in the order of Algorithm 1, on the call before it.
+        total, calls = self.total_steps, self.last_epoch + self._clock.ahead
+        if total is None or calls < total:
+            return
+        if calls == total and (rule := self._rule.on_host()).ended_by is None:
+            self._warn_once("stalled", f"the run of total_steps={total} ends still in warm-up: {_stalled(rule)}")
+        if calls > total + 1:  # some loops make one update more than planned
+            self._warn_once(
+                "overrun",
+                f"more than total_steps={total} updates were made: the rate stays where it is. total_steps counts "
+                "updates, not epochs; extend(total_steps) moves the end",
+            )
 
-    def _warn_once(self, kind: str, message: str, stacklevel: int = 6) -> None:
+    def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._said:
             self._said.add(kind)
-            warnings.warn(message, stacklevel=stacklevel)  # the line that called step()
+            warnings.warn(message, stacklevel=5)  # the line that called step()
 
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on to the bit, as plain numbers and text."""
-        rule = self._current()
+        self._follow_optimizer()
         return {
-            "version": _STATE_VERSION,
+            "version": STATE_VERSION,
             "settings": dict(self._settings),
             "last_epoch": self.last_epoch,
             "step_count": self._step_count,
             "base_lrs": [float(lr) for lr in self.base_lrs],
-            "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
+            **self._rates.state_dict(),
             "pending": [[float(seen.loss), seen.weight] for seen in self._pending],
-            "failures": self._failures,
             "said": sorted(self._said),
             "clock": self._clock.state_dict(),
-            "rule": rule.state_dict(),
+            "rule": self._rule.on_host().state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state; its rates are written into the optimizer's groups.
 
+        A state saved under another ``total_steps`` goes on as after `extend`, with a warning. Nothing is changed if an
+        error is raised.
+
         Raises:
-            ValueError: it was saved under other settings; the message lists the differences.
+            ValueError: it is no state of this class, or a damaged one, or was saved under other settings; the message
+                says whose it is or lists the differences.
         """
-        if state_dict.get("version") != _STATE_VERSION:
-            raise ValueError(
-                f"no AdaptiveWarmup state of version {_STATE_VERSION}: its version is {state_dict.get('version')!r}"
-            )
-        saved = state_dict["settings"]
-        differ = [
-            f"{key}: saved {saved.get(key)!r}, here {here!r}"
-            for key, here in self._settings.items()
-            if saved.get(key) != here
-        ]
-        if len(state_dict["base_lrs"]) != len(self.base_lrs):
-            differ.append(f"parameter groups: saved {len(state_dict['base_lrs'])}, here {len(self.base_lrs)}")
+        state = read_state(state_dict)
+        saved, formula_state = state["settings"], state["rule"]
+        differ = differences(saved, self._settings, ignore={"total_steps"})
+        if self._kappa_counted and saved.get("kappa") is not None and formula_state["gap0"] is not None:
+            differ.pop("kappa", None)  # calibrated before groups were added or frozen; it keeps its κ
+        groups = len(self.optimizer.param_groups)
+        if len(state["base_lrs"]) > groups:
+            differ["parameter groups"] = f"saved {len(state['base_lrs'])}, here {groups}"
         if differ:
-            raise ValueError("the saved schedule is another one: " + "; ".join(differ))
-        self.last_epoch = state_dict["last_epoch"]
-        self._step_count = state_dict["step_count"]
-        for i, lr in enumerate(state_dict["base_lrs"]):
+            what = "; ".join(f"{name}: {how}" for name, how in differ.items())
+            raise ValueError(f"the saved schedule is another one: {what}")
+        peaks, total = state["base_lrs"], self._settings["total_steps"]
+        extended = total not in (saved["total_steps"], formula_state["planned_steps"])
+        if extended:
+            self._check_horizon(total, formula_state["updates"])
+        settings = self._settings | {"kappa": saved["kappa"]}
+        arguments = self._formula_arguments | {"kappa": saved["kappa"]}
+        arguments["lr"] = next((lr for lr in peaks if lr > 0), arguments["lr"])
+        rule = HostRule(Formula(**arguments))
+        rule.load_state_dict(formula_state)
+        if extended:
+            rule.extend(total)
+        placed = rule_for(self.optimizer.param_groups[0]["lr"], rule)
+
+        self._follow_optimizer()
+        self._settings, self._formula_arguments = settings, arguments
+        self.last_epoch, self._step_count = state["last_epoch"], state["step_count"]
+        for i, lr in enumerate(peaks):
             base = self.base_lrs[i]
             self.base_lrs[i] = base.new_tensor(lr).reshape(base.shape) if isinstance(base, Tensor) else lr
-        self._failures = state_dict["failures"]
-        self._said = set(state_dict["said"])
-        self._clock.load_state_dict(state_dict["clock"])
-        self._rule_arguments["lr"] = state_dict["base_lrs"][0]
-        self._rule, self._beside = Rule(**self._rule_arguments), None
-        self._rule.load_state_dict(state_dict["rule"])
-        self._settle()
-        self._pending = [Observation(loss, weight) for loss, weight in state_dict["pending"]]
-        # The rates as they were, not as we would set them: another scheduler may be at work on them, too.
-        self._write(state_dict["rates"])
+        self._said = set(state["said"]) - ({"overrun", "stalled"} if extended else set())
+        self._clock.load_state_dict(state["clock"])
+        self._rule = placed
+        self._agree(rule)
+        self._pending = [Observation(loss, weight) for loss, weight in state["pending"]]
+        self._last_lr = self._rates.load_state_dict(state, self.base_lrs, self._rule)
+        if extended:
+            warnings.warn(
+                f"the schedule was saved for total_steps={formula_state['planned_steps']} and is loaded for "
+                f"total_steps={total}: it goes on to {total}, as after extend({total})",
+                stacklevel=2,
+            )
+
+
+def _stalled(rule: HostRule) -> str:
+    formula = rule.formula
+    if formula.profile is None and not (rule.started and formula.ramp is None):
+        return "no finite loss was observed. Call step(loss) with the loss of each update"
+    if formula.profile is None:
+        return "the first loss was zero or beyond all scale, and there is no ramp. Use the default max_warmup"
+    if formula.ramp is not None:
+        return "no finite loss was observed after max_warmup. Call step(loss) at each update"
+    return (
+        f"the gap to target_loss={formula.fstar:.4g} never fell below peak_gap={formula.profile.peak_gap:.4g}. Use the "
+        "default max_warmup, raise peak_gap or lower target_loss"
+    )

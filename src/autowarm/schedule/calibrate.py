@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .profile import Profile
-from .shapes import DECAYS, KINKS, Shape, cosine, decay_shape, linear, warmup_shape
+from .shapes import DECAYS, FALLS, KINKS, Shape, decay_shape, warmup_shape
 
 __all__ = ["calibrate", "objective"]
 
@@ -140,10 +140,8 @@ def _target_shapes(target: str | tuple[str | Shape, str | Shape]) -> tuple[Shape
 
 def _fall(shape: Shape, p: Array) -> Array:
     """1 − shape(p), without cancellation near p = 0 for the shapes that are not flat there."""
-    if shape is linear:
-        return p
-    if shape is cosine:
-        return np.sin(0.5 * np.pi * p) ** 2
+    if shape in FALLS:
+        return FALLS[shape](p)
     # A function of the user's own may know floats only.
     return 1.0 - (shape(p) if shape in DECAYS.values() else np.vectorize(shape, otypes=[float])(p))
 

@@ -1,45 +1,91 @@
 """Time, as a schedule should count it: the updates an optimizer really made."""
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
 
-__all__ = ["UpdateClock"]
+__all__ = ["UpdateClock", "hook", "inside"]
+
+
+def hook(register: Callable[..., Any], owner: object, call: Callable[..., None]) -> None:
+    """Register a hook that calls ``call(owner, …)`` and goes with its owner.
+
+    Args:
+        register: one of the optimizer's ``register_…_hook``.
+        owner: kept by a weak reference.
+        call: of the owner and the hook's arguments.
+    """
+    this = weakref.ref(owner)
+
+    def fire(*args: Any) -> None:
+        alive = this()
+        if alive is not None:
+            call(alive, *args)
+
+    handle = register(fire)
+    weakref.finalize(owner, handle.remove)
+
+
+def inside(optimizer: Optimizer) -> list[Optimizer]:
+    """Those that make its updates: the optimizers that it steps (`Together`), or itself."""
+    several = getattr(optimizer, "optimizers", None)
+    if isinstance(several, list | tuple) and several and all(isinstance(one, Optimizer) for one in several):
+        return [inner for one in several for inner in inside(one)]
+    return [optimizer]
 
 
 class UpdateClock:
-    """Tells a scheduler, at each of its steps, whether an update was made since the last one.
+    """Tells a scheduler, at each of its steps, how many updates were made since the last one.
 
     `torch.amp.GradScaler` skips updates, and some loops step the scheduler before the optimizer. Watching the optimizer
     settles both: after the update or before it, a schedule's time is the number of updates.
 
+    Where an optimizer steps several others (`Together`), those are watched, and the most that any has made counts. So
+    updates are also seen where each is made during the backward pass.
+
     Args:
-        optimizer: watched through a step hook, for as long as this object lives.
+        optimizer: watched through step hooks, for as long as this object lives.
+
+    Attributes:
+        idle: calls in a row that found no update.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
-        self._stepped = False  # since the last tick
         self._ever_stepped = False
         self._first_tick: int | None = None
-        self._watch()
+        self.idle = 0
+        self.watch(optimizer)
 
-    def _watch(self) -> None:
-        this = weakref.ref(self)
+    def watch(self, optimizer: Optimizer) -> None:
+        """Watch this one from now on."""
+        self._optimizer = optimizer
+        self._made: list[int] = []  # since the last tick, by each of those inside
+        self._register()
 
-        def stepped(*_: Any) -> None:
-            clock = this()
-            if clock is not None:
-                clock._stepped = True
+    def _register(self) -> None:
+        watched = inside(self._optimizer)
+        self._made = self._made or [0] * len(watched)
+        made = self._made
 
-        handle = self._optimizer.register_step_post_hook(stepped)
-        weakref.finalize(self, handle.remove)
+        for i, one in enumerate(watched):
+
+            def count(clock: "UpdateClock", *_: Any, i: int = i) -> None:
+                if clock._made is made:  # not an optimizer that was watched before
+                    made[i] += 1
+
+            hook(one.register_step_post_hook, self, count)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A copied optimizer has lost its hooks.
         self.__dict__.update(state)
-        self._watch()
+        self._register()
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The one watched."""
+        return self._optimizer
 
     @property
     def ahead(self) -> bool:
@@ -47,23 +93,26 @@ class UpdateClock:
         return self._first_tick == 0
 
     def tick(self, *, dry: bool) -> int | None:
-        """1 if an update was made since the last call, 0 if the first is still to come, None if one was skipped.
+        """The updates made since the last call; 0 if the first is still to come, None if one was skipped.
 
         Args:
             dry: there is no sign of training in the losses, which may be made up to look at the schedule.
         """
+        made = max(self._made)
         if self._first_tick is None:
-            self._first_tick = 1 if self._stepped else 0
-            if not self._stepped and not self._replayed():
+            self._first_tick = 1 if made else 0
+            if not made and not self._replayed():
                 return 0  # the order of Algorithm 1: the loss first, then the first update
-        if self._stepped:
-            self._stepped, self._ever_stepped = False, True
-            return 1
+        if made:
+            self.restart()
+            self._ever_stepped, self.idle = True, 0
+            return made
         if self._replayed():
             return 1
         parameters = (p for group in self._optimizer.param_groups for p in group["params"])
         if dry and not self._ever_stepped and all(p.grad is None for p in parameters):
             return 1  # a dry run of the schedule: there is nothing to update
+        self.idle += 1
         return None
 
     def _replayed(self) -> bool:
@@ -71,14 +120,21 @@ class UpdateClock:
         return any(group.get("capturable") for group in self._optimizer.param_groups)
 
     def restart(self) -> None:
-        """Forget an update that belongs to what came before."""
-        self._stepped = False
+        """Forget updates that belong to what came before."""
+        for i in range(len(self._made)):
+            self._made[i] = 0
 
     def state_dict(self) -> dict[str, Any]:
         """What has been seen."""
-        return {"stepped": self._stepped, "ever_stepped": self._ever_stepped, "first_tick": self._first_tick}
+        return {
+            "made": max(self._made),
+            "ever_stepped": self._ever_stepped,
+            "first_tick": self._first_tick,
+            "idle": self.idle,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`."""
-        self._stepped, self._ever_stepped = state["stepped"], state["ever_stepped"]
-        self._first_tick = state["first_tick"]
+        self._ever_stepped, self._first_tick, self.idle = state["ever_stepped"], state["first_tick"], state["idle"]
+        self.restart()
+        self._made[0] = state["made"]

@@ -6,18 +6,24 @@ forwards, in time (p = 0 at the switch, 1 at the end) or in the gap (p = 1 − �
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["DECAYS", "KINKS", "WARMUPS", "Shape", "decay_shape", "warmup_shape"]
+__all__ = ["DECAYS", "FALLS", "KINKS", "WARMUPS", "Decay", "Shape", "Warmup", "decay_shape", "is_flat", "name_of",
+           "warmup_shape"]  # fmt: skip
 
 # Takes and returns a float, or an array or tensor element by element.
 Shape = Callable
+Warmup = Literal["linear", "cosine"]
+Decay = Literal["cosine", "linear", "1-sqrt", "power", "wsd", "wso"]
 
 # WSD falls over this last share of its way; the paper's ablation names the schedule, its source the value.
 WSD_FALL = 0.2
+# Of "power". A square is the gentlest end among the exponents in use (1 is "linear").
+POWER = 2
 
 
 def linear(p):  # type: ignore[no-untyped-def]
@@ -30,6 +36,16 @@ def cosine(p):  # type: ignore[no-untyped-def]
     if isinstance(p, Tensor):
         return torch.cos(0.5 * math.pi * p) ** 2
     return math.cos(0.5 * math.pi * p) ** 2 if isinstance(p, float) else np.cos(0.5 * np.pi * p) ** 2
+
+
+def one_minus_sqrt(p):  # type: ignore[no-untyped-def]
+    """1 − √p: steep at first (Hägele et al., 2024)."""
+    return 1.0 - p**0.5
+
+
+def power(p):  # type: ignore[no-untyped-def]
+    """(1 − p)², see `POWER`."""
+    return (1.0 - p) ** POWER
 
 
 def wsd(p):  # type: ignore[no-untyped-def]
@@ -49,9 +65,20 @@ def wso(p):  # type: ignore[no-untyped-def]
 
 
 WARMUPS: Mapping[str, Shape] = {"linear": linear, "cosine": cosine}
-DECAYS: Mapping[str, Shape] = {"linear": linear, "cosine": cosine, "wsd": wsd, "wso": wso}
+DECAYS: Mapping[str, Shape] = {
+    "cosine": cosine, "linear": linear, "1-sqrt": one_minus_sqrt, "power": power, "wsd": wsd, "wso": wso
+}  # fmt: skip
+# 1 − shape(p) on arrays, for the shapes where it would cancel near p = 0.
+FALLS: Mapping[Shape, Shape] = {
+    linear: lambda p: p,
+    cosine: lambda p: np.sin(0.5 * np.pi * p) ** 2,
+    one_minus_sqrt: lambda p: p**0.5,
+    power: lambda p: p * (2.0 - p),
+}
 # Where a shape is not smooth: quadrature splits there.
 KINKS: Mapping[Shape, float] = {wsd: 1.0 - WSD_FALL}
+assert set(get_args(Decay)) == set(DECAYS)
+assert set(get_args(Warmup)) == set(WARMUPS)
 
 
 def warmup_shape(warmup: str) -> Shape:
@@ -78,6 +105,19 @@ def decay_shape(decay: str | Shape) -> Shape:
             f"and within [0, 1] after; this one gives {at} at p = 0, 0.5, 1"
         )
     return decay
+
+
+def is_flat(decay: Shape) -> bool:
+    """Whether a decay stays at its peak, so that it needs no end."""
+    return all(float(decay(p)) == 1.0 for p in (0.0, 0.5, 1.0))
+
+
+def name_of(decay: str | Shape) -> str:
+    """A decay's name; a function's own if it is not one of `DECAYS`."""
+    if isinstance(decay, str):
+        return decay
+    known = [name for name, shape in DECAYS.items() if shape is decay]
+    return known[0] if known else str(getattr(decay, "__qualname__", type(decay).__name__))
 
 
 def _look_up(what: str, name: str, known: Mapping[str, Shape]) -> Shape:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import numbers
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -10,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import __version__
+from ..._version import __version__
 
-__all__ = ["Observation", "in_company", "mark_of", "reduce_observations"]
+__all__ = ["Observation", "Ranks", "reduce_observations"]
 
 
 class Observation(NamedTuple):
@@ -27,56 +28,70 @@ class Observation(NamedTuple):
         """Check and detach.
 
         Raises:
-            TypeError: the loss is neither a number nor a tensor, or it is an int, as code that counts epochs has.
+            TypeError: the loss is not a real number or tensor, or it is an int, as code that counts epochs has.
             ValueError: it has more than one element, or the weight is negative or not finite.
         """
         weight = float(weight)
         if not (weight >= 0 and math.isfinite(weight)):
             raise ValueError(f"an observation's weight must be finite and not negative, got {weight}")
-        if isinstance(loss, int):
-            raise TypeError(f"a loss, not an epoch, is needed, and got the int {loss}: pass a float or tensor")
-        traced = False
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
                 raise ValueError(
                     f"a loss has one element, got a tensor of shape {tuple(loss.shape)}: take its mean first"
                 )
+            if loss.is_complex() or loss.dtype is torch.bool:
+                raise TypeError(f"a loss is a real number, got a tensor of {loss.dtype}")
             traced, loss = loss.requires_grad, loss.detach()
             # A DTensor's value is the whole mesh's.
             if type(loss) is not Tensor and hasattr(loss, "full_tensor"):  # the first spares a plain one the second
                 loss = loss.full_tensor()
-        else:
-            try:
-                loss = float(loss)
-            except (TypeError, ValueError):
-                raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}") from None
-        return cls(loss, weight, traced)
+            return cls(loss, weight, traced)
+        if isinstance(loss, numbers.Integral):  # NumPy's, too
+            raise TypeError(f"a loss, not an epoch, is needed, and got the int {loss}: pass a float or tensor")
+        try:
+            if isinstance(loss, str | bytes | bytearray):  # which `float` would parse
+                raise TypeError
+            return cls(float(loss), weight)
+        except (TypeError, ValueError):
+            raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}") from None
 
     def kept(self) -> Self:
         """With a loss of its own, for later: loops go on to write into theirs, as `loss /= accumulation` does."""
         return self._replace(loss=self.loss.clone()) if isinstance(self.loss, Tensor) else self
 
 
-def in_company(group: dist.ProcessGroup | None) -> bool:
-    """Whether other ranks take part; None is all ranks, where `torch.distributed` is in use."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
+class Ranks:
+    """Those who share a run, and what they must agree on.
+
+    Args:
+        group: None is all ranks, where `torch.distributed` is in use.
+        settings: must be the same on all.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, settings: dict[str, Any]) -> None:
+        self.group = group
+        self.agree_on(settings)
+
+    def agree_on(self, settings: dict[str, Any]) -> None:
+        """From now on the settings are these."""
+        self.settings = dict(settings)
+        text = json.dumps([__version__, settings], sort_keys=True)
+        # A number that tells settings and versions apart, for ranks to compare; exact in float32.
+        self.mark = float(zlib.crc32(text.encode()) & 0xFFFFFF)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether other ranks take part."""
+        return dist.is_available() and dist.is_initialized() and dist.get_world_size(self.group) > 1
 
 
-def mark_of(settings: dict[str, Any]) -> float:
-    """A number that tells settings and versions apart, for ranks to compare; exact in float32."""
-    return float(zlib.crc32(json.dumps([__version__, settings], sort_keys=True).encode()) & 0xFFFFFF)
-
-
-def reduce_observations(
-    observations: Sequence[Observation], group: dist.ProcessGroup | None, agreed: tuple[int, float, dict[str, Any]]
-) -> float | None:
+def reduce_observations(observations: Sequence[Observation], ranks: Ranks, updates: int) -> float | None:
     """The weighted mean of the finite losses on all ranks.
 
     Args:
         observations: this rank's, possibly none.
-        group: the ranks that take part; None for all, where `torch.distributed` is in use.
-        agreed: the step, and the settings' mark (`mark_of`), which must be the same on all ranks; and the settings, to
-            be named where they are not.
+        ranks: who takes part.
+        updates: made so far, which must be the same on all ranks.
 
     Returns:
         The mean; NaN if there were losses and none was finite; None if there were none.
@@ -92,22 +107,19 @@ def reduce_observations(
         elif seen.weight:
             total += seen.weight * loss
             weight += seen.weight
-    if in_company(group):
-        total, weight, bad = _over_ranks(total, weight, bad, group, agreed)
+    if ranks.distributed:
+        total, weight, bad = _over_ranks(total, weight, bad, ranks, updates)
     if weight > 0:
         return total / weight
     return math.nan if bad else None
 
 
-def _over_ranks(
-    total: float, weight: float, bad: float, group: dist.ProcessGroup | None, agreed: tuple[int, float, dict[str, Any]]
-) -> tuple[float, float, float]:
-    step, mark, settings = agreed
-    nccl = "nccl" in str(dist.get_backend(group))
+def _over_ranks(total: float, weight: float, bad: float, ranks: Ranks, updates: int) -> tuple[float, float, float]:
+    nccl = "nccl" in str(dist.get_backend(ranks.group))
     device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
-    mine = torch.tensor([total, weight, bad, float(step), mark], dtype=torch.float64, device=device)
-    everyone = torch.empty((dist.get_world_size(group), mine.numel()), dtype=mine.dtype, device=device)
-    dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=group)
+    mine = torch.tensor([total, weight, bad, float(updates), ranks.mark], dtype=torch.float64, device=device)
+    everyone = torch.empty((dist.get_world_size(ranks.group), mine.numel()), dtype=mine.dtype, device=device)
+    dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=ranks.group)
     rows = everyone.tolist()
     for column, what in ((3, "steps"), (4, "settings")):
         values = [row[column] for row in rows]
@@ -115,7 +127,7 @@ def _over_ranks(
             detail = (
                 f" ({[int(v) for v in values]} by rank)"
                 if what == "steps"
-                else f"; this rank's are {settings}, of version {__version__}"
+                else f"; this rank's are {ranks.settings}, of version {__version__}"
             )
             raise RuntimeError(f"ranks disagree: AdaptiveWarmup has different {what} on them{detail}")
     # Summed in rank order on every rank: the same number to the bit.

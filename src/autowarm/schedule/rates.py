@@ -1,0 +1,210 @@
+"""From shares of the peak to the rates in an optimizer's parameter groups."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .clock import hook, inside
+from .rule import Rule
+
+__all__ = ["GroupRates", "checked_peaks"]
+
+Rate = float | Tensor
+
+
+def checked_peaks(optimizer: Optimizer) -> list[float]:
+    """Each group's peak rate. A group's may be 0, which freezes it.
+
+    Raises:
+        ValueError: one is negative or not finite, or none is positive.
+    """
+    peaks = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    if not all(lr >= 0 and math.isfinite(lr) for lr in peaks) or not any(peaks):
+        raise ValueError(f"every group's lr must be finite and not negative, and one positive, got {peaks}")
+    return peaks
+
+
+class GroupRates:
+    """Writes rates into an optimizer's groups: peak · share · what others have made of it.
+
+    Another scheduler beside ours (in a `ChainedScheduler`, or a `ReduceLROnPlateau`) multiplies the rates it finds.
+    Where a rate is no longer what was written, the quotient of the two is kept as the group's *factor*, at most 1. A
+    tensor's change is known by its version counter, so that nothing is read from the device.
+
+    Attributes:
+        warms: for each group, whether it has a warm-up.
+        factors: for each group; None for 1, for which a device is spared the operator.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.warms: list[bool] = []
+        self.factors: list[Rate | None] = []
+        self._written: list[Rate] = []
+        self._aims: list[Rate] = []  # what would have been written at factor 1
+        self._versions: list[tuple[int, int] | None] = []  # of tensors: which, and its version when written
+        self._optimizer = optimizer
+        self._register()
+
+    def _register(self) -> None:
+        for one in inside(self._optimizer):
+            hook(one.register_load_state_dict_pre_hook, self, GroupRates._before_load)
+            hook(one.register_load_state_dict_post_hook, self, GroupRates._after_load)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._versions = [None] * len(self._versions)  # of other tensors
+        self._register()
+
+    # What others do to the rates.
+
+    def notice(self) -> str | None:
+        """Take what others have multiplied the rates by into the factors.
+
+        Returns:
+            What cannot be kept, in words; None if there is nothing.
+
+        Raises:
+            ValueError: a rate has become negative, infinite or NaN.
+        """
+        lost = None
+        for i, group in enumerate(self._optimizer.param_groups[: len(self._written)]):
+            rate, written = group["lr"], self._written[i]
+            if isinstance(rate, Tensor):
+                if self._versions[i] == (id(rate), rate._version):
+                    continue
+                old = torch.ones_like(rate) if self.factors[i] is None else self.factors[i]
+                quotient = torch.nan_to_num(rate / self._aims[i], nan=1.0).clamp(0.0, 1.0)
+                self.factors[i] = torch.where(rate == written, old, quotient)  # type: ignore[arg-type]
+            elif rate != written:
+                if not (rate >= 0 and math.isfinite(rate)):
+                    raise ValueError(f"the lr of parameter group {i} was set to {rate} from outside the schedule")
+                aim = float(self._aims[i])
+                if rate > aim * (1 + 1e-6):
+                    lost = (
+                        f"the lr of parameter group {i} was raised from {float(written):g} to {rate:g} from outside "
+                        "the schedule, above what the schedule sets: this is not kept. Factors up to 1 are; a higher "
+                        "peak is set by the lr the optimizer is made with"
+                    )
+                self.factors[i] = min(1.0, rate / aim) if aim > 0 else None
+        return lost
+
+    def _before_load(self, *_: Any) -> None:
+        self._before = [float(group["lr"]) for group in self._optimizer.param_groups]
+
+    def _after_load(self, *_: Any) -> None:
+        # A rate that came out of a checkpoint is nobody's factor.
+        for i, before in enumerate(self._before[: len(self._written)]):
+            rate = self._optimizer.param_groups[i]["lr"]
+            if float(rate) != before:
+                self._record(i, rate, rate)
+
+    # Writing.
+
+    def adopt(self, peaks: list[Rate]) -> None:
+        """Take in groups that were added since.
+
+        Args:
+            peaks: the scheduler's ``base_lrs``, which gets theirs: the lr they were added with.
+
+        Raises:
+            ValueError: a new group's lr is negative or not finite, or a group is gone.
+        """
+        groups = self._optimizer.param_groups
+        if len(groups) < len(peaks):
+            raise ValueError(
+                f"the optimizer had {len(peaks)} parameter groups and has {len(groups)}: make a new scheduler"
+            )
+        for group in groups[len(peaks) :]:
+            checked = float(group["lr"])
+            if not (checked >= 0 and math.isfinite(checked)):
+                raise ValueError(f"a parameter group was added with lr={checked}: it must be finite and not negative")
+            rate = group["lr"]
+            group.setdefault("initial_lr", rate.clone() if isinstance(rate, Tensor) else rate)
+            first = group["initial_lr"]
+            peaks.append(first.clone() if isinstance(first, Tensor) else first)
+        for group in groups[len(self.warms) :]:
+            self.warms.append(bool(group.get("warmup", True)))
+            self.factors.append(None)
+
+    def restart(self) -> None:
+        """Forget what others have done."""
+        self.factors = [None] * len(self.warms)
+
+    def aims(self, peaks: Sequence[Rate], rule: Rule) -> list[Rate]:
+        """Each group's peak times its share."""
+        shares = (rule.share if warm else rule.steady_share for warm in self.warms)
+        return [peak * share for peak, share in zip(peaks, shares, strict=True)]
+
+    def write(self, peaks: Sequence[Rate], rule: Rule) -> list[Rate]:
+        """Set every group's rate.
+
+        Returns:
+            The rates, as copies.
+        """
+        for i, (group, peak, warm) in enumerate(zip(self._optimizer.param_groups, peaks, self.warms, strict=True)):
+            share, factor, rate = rule.share if warm else rule.steady_share, self.factors[i], group["lr"]
+            if isinstance(rate, Tensor) and isinstance(peak, Tensor) and isinstance(share, Tensor) and factor is None:
+                torch.mul(peak, share, out=rate)
+                self._record(i, rate, None)
+                continue
+            aim = peak * share
+            self._set(group, aim if factor is None else aim * factor)
+            self._record(i, group["lr"], aim)
+        return list(self._written)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rates as they are, as they were written, and what stands between, by group."""
+        return {
+            "rates": [float(group["lr"]) for group in self._optimizer.param_groups],
+            "written": [float(rate) for rate in self._written],
+            "aims": [float(aim) for aim in self._aims],
+            "factors": [None if factor is None else float(factor) for factor in self.factors],
+            "warms": list(self.warms),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], peaks: Sequence[Rate], rule: Rule) -> list[Rate]:
+        """Write the rates as they were, not as we would set them: another scheduler may be at work on them, too.
+
+        Groups that the state does not know get theirs from their peaks.
+
+        Returns:
+            The rates as last written by us, as copies.
+        """
+        saved = len(state["rates"])
+        self.warms[:saved] = state["warms"]
+        self.factors[:saved] = state["factors"]
+        self.write(peaks, rule)
+        for i, group in enumerate(self._optimizer.param_groups[:saved]):
+            self._set(group, state["rates"][i])
+            self._record(i, group["lr"], state["aims"][i])
+            if state["written"][i] != state["rates"][i]:
+                self._written[i] = self._like(group["lr"], state["written"][i])
+                self._versions[i] = None
+        return list(self._written)
+
+    @staticmethod
+    def _like(rate: Rate, value: float) -> Rate:
+        return torch.full_like(rate, value) if isinstance(rate, Tensor) else value
+
+    @staticmethod
+    def _set(group: dict[str, Any], value: Rate) -> None:
+        rate = group["lr"]
+        if not isinstance(rate, Tensor):
+            group["lr"] = float(value)
+        elif isinstance(value, Tensor):
+            rate.copy_(value)
+        else:
+            rate.fill_(value)
+
+    def _record(self, i: int, rate: Rate, aim: Rate | None) -> None:
+        version = None
+        if isinstance(rate, Tensor):
+            version, rate = (id(rate), rate._version), rate.clone()
+        for values, value in (
+            (self._written, rate), (self._aims, rate if aim is None else aim), (self._versions, version)
+        ):  # fmt: skip
+            values[i : i + 1] = [value]  # type: ignore[list-item]

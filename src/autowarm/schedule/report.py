@@ -1,0 +1,101 @@
+"""A schedule as a person or a logger sees it: numbers, a line, a picture."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .profile import Profile
+from .rule import HostRule
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["forecast", "metrics", "one_line", "plot_profile"]
+
+Metrics = dict[str, float | int | str]
+
+
+def metrics(rule: HostRule, lr: float) -> Metrics:
+    """The keys of `AdaptiveWarmup.metrics`."""
+    formula = rule.formula
+    found: dict[str, float | int | str | None] = {
+        "phase": "warmup" if rule.ended_by is None else "decay",
+        "loss": rule.smoothed if rule.started else None,
+        "gap": rule.smoothed - formula.fstar if rule.started else None,
+        "target_loss": formula.target_loss,
+        "peak_gap": None if formula.profile is None else formula.profile.peak_gap,
+        "share": rule.share,
+        "lr": lr,
+        "warmup_steps": rule.updates - formula.origin if rule.ended_by is None else rule.warmup_steps,
+        "warmup_end": forecast(rule),
+        "ended_by": rule.ended_by,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def forecast(rule: HostRule) -> int | None:
+    """The update at which the warm-up ends; once it has, when it did. None where nothing says when.
+
+    While it lasts, this supposes that log Δ goes on falling at the mean pace it has had so far; the ramp is the latest.
+    """
+    formula = rule.formula
+    if rule.ended_by is not None:
+        return formula.origin + rule.warmup_steps
+    latest = math.inf if formula.ramp is None else formula.ramp.end
+    made = rule.updates - formula.origin
+    if rule.started and formula.profile is not None and made > 0:
+        gap0, peak_gap = formula.profile.gap0, formula.profile.peak_gap
+        gap = rule.smoothed - formula.fstar
+        if peak_gap <= gap < gap0:
+            latest = min(latest, formula.origin + made * math.log(gap0 / peak_gap) / math.log(gap0 / gap))
+    return None if latest > 1e15 else max(rule.updates, math.ceil(latest))
+
+
+def one_line(rule: HostRule, lr: float) -> str:
+    """What `repr` says."""
+    seen = metrics(rule, lr)
+    total = rule.formula.total_steps
+    words = [f"{seen['phase']}, update {rule.updates} of {'an open run' if total is None else total}"]
+    words.append(f"lr {lr:.3g} ({rule.share:.3g} of the peak)")
+    if "loss" in seen:
+        target = f"loss {seen['loss']:.4g}, {seen['gap']:.4g} above f* = {seen['target_loss']:.4g}"
+        words.append(target + (f" (warm-up ends below {seen['peak_gap']:.4g})" if "peak_gap" in seen else ""))
+    else:
+        words.append("no loss yet")
+    if rule.ended_by is not None:
+        words.append(f"warm-up took {seen['warmup_steps']} updates, ended by {rule.ended_by}")
+    elif "warmup_end" in seen:
+        words.append(f"warm-up ends by update {seen['warmup_end']}")
+    return f"AdaptiveWarmup({'; '.join(words)})"
+
+
+def plot_profile(
+    profile: Profile, target_loss: float, *, rate: float | None = None, ax: "Axes | None" = None
+) -> "Axes":
+    """Draw η over the loss f* + Δ, from f(x0) on the left to f* on the right, as a run goes through it.
+
+    Args:
+        profile: η(Δ).
+        target_loss: f*.
+        rate: a present rate to mark, if any.
+        ax: matplotlib axes to draw on; None makes new ones.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    if ax is None:
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError:
+            raise ImportError("plot() needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
+        ax = plt.subplots(figsize=(5.5, 3.2), layout="constrained")[1]
+    gaps = np.linspace(0.0, profile.gap0, 500)[1:]
+    ax.plot(target_loss + gaps, profile(gaps), label="η(Δ)")
+    switch = target_loss + profile.peak_gap
+    ax.axvline(switch, linestyle="--", color="0.5", label=f"switch to decay, loss {switch:.3g}")
+    if rate is not None:
+        ax.axhline(rate, linestyle=":", color="0.3", label=f"rate now, {rate:.3g}")
+    ax.set(xlabel="loss", ylabel="learning rate", xlim=(target_loss + profile.gap0, target_loss), ylim=(0.0, None))
+    ax.legend(frameon=False)
+    return ax

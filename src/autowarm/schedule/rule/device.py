@@ -1,0 +1,238 @@
+"""The rule on tensors: a schedule whose rates never make the host wait for the device.
+
+Where the rate is a tensor, so is all that it depends on: the smoothed loss, whether warm-up has ended, and when. The
+host knows only how many updates it has launched. What it should be told (that losses are not finite, that warm-up has
+ended) is copied to it without waiting and read when it has arrived, some steps late.
+
+Two waits are allowed: at the first finite loss, since the calibration is a search on the host, and at the run's end.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..shapes import Shape
+from .host import HostRule, Notices, Rule
+from .reduce import Observation, Ranks
+
+__all__ = ["DeviceRule", "rule_for"]
+
+
+def rule_for(rate: Tensor | float, rule: Rule) -> Rule:
+    """The rule where the rate is: on its device if it is a tensor, on the host if not.
+
+    Until the first finite loss it is on the host, where the calibration is. A device is waited for where it is left.
+
+    Raises:
+        ValueError: the decay is a function of one's own that takes no tensors.
+    """
+    device = rate.device if isinstance(rate, Tensor) else None
+    if rule.device == device:
+        return rule
+    host = rule.on_host()
+    return DeviceRule(host, device) if device is not None and host.started else host
+
+
+class _Loss(NamedTuple):
+    """The mean over micro-batches and ranks; whether there is one; whether all is well (nothing seen counts)."""
+
+    mean: Tensor
+    finite: Tensor
+    good: Tensor
+
+
+class DeviceRule:
+    """A `HostRule` that goes on, on a device, from where it stands.
+
+    Every operator is a kernel to launch, so there are few: what the host knows (how many updates, the ramp, the pace of
+    the average) stays there. On the device are the smoothed loss, the share, the update at which the decay began and
+    the last loss that was finite.
+
+    Rates do not depend on when a notice arrives: it spares operators whose result is known, no more.
+
+    Args:
+        rule: must have had its first loss. Where the device goes, it does not follow until `on_host`.
+        device: of the rates.
+
+    Attributes:
+        share: η/lr for the next update, a 0-dim tensor.
+
+    Raises:
+        ValueError: the decay is a function of one's own that takes no tensors.
+    """
+
+    def __init__(self, rule: HostRule, device: torch.device) -> None:
+        self.device: torch.device | None = device
+        self._host, self.formula = rule, rule.formula
+        wide = torch.float32 if device.type == "mps" else torch.float64
+        decay_start = math.inf if rule.decay_start is None else float(rule.decay_start)
+        # In one piece, so that one copy tells the host of it all: decay_start, last_good, disagree.
+        self._told = torch.tensor([decay_start, 0.0, 0.0], dtype=wide, device=device)
+        self._decay_start, self._last_good, self._disagree = self._told.unbind()
+        self._zero, self._one, self._never = (torch.full_like(self._decay_start, x) for x in (0.0, 1.0, math.inf))
+        self.share = torch.full_like(self._zero, rule.share)
+        self._smoothed = torch.full_like(self._zero, rule.smoothed)
+        _check_takes_tensors(self.formula.decay, self._zero)
+        self._seen = rule.failures  # losses since the last good one, then on
+        self._mail = _Mail(self._told)
+        self._notices = Notices(rule.updates, rule.failures, False, rule.decay_start)
+
+    def __getstate__(self) -> tuple[HostRule, torch.device | None]:
+        return self.on_host(), self.device  # views of one piece would come back as pieces of their own
+
+    def __setstate__(self, state: tuple[HostRule, torch.device]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    @property
+    def steady_share(self) -> Tensor:
+        """The share of groups without a warm-up."""
+        if self._notices.decay_start is None:
+            return torch.where(self._decay_start <= self._host.updates, self.share, self._one)
+        return self.share if self.formula.cut == 1.0 else self.share / self.formula.cut
+
+    def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> _Loss | None:
+        """The weighted mean of the finite losses."""
+        distributed = ranks.distributed
+        if len(observations) == 1 and observations[0].weight > 0 and not distributed:
+            loss = self._here(observations[0].loss)
+            finite = (loss - loss) == self._zero  # x − x is NaN for NaN and ±∞; `isfinite` is four operators
+            return _Loss(loss, finite, finite)
+        if not observations and not distributed:
+            return None
+        total, weight, bad = self._zero, self._zero, self._zero
+        for seen in observations:
+            loss = self._here(seen.loss)
+            finite = loss.isfinite()
+            total = total + torch.where(finite, loss * seen.weight, self._zero)
+            weight = weight + finite * seen.weight
+            bad = bad + ~finite
+        if distributed:
+            mine = torch.stack([total, weight, bad, self._one * updates, self._one * ranks.mark])
+            everyone = mine.new_empty((dist.get_world_size(ranks.group), mine.numel()))
+            dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=ranks.group)
+            self._disagree.masked_fill_((everyone[:, 3:] != everyone[0, 3:]).any(), 1.0)
+            # Summed in one order everywhere: the same number to the bit on every rank.
+            total, weight, bad = everyone[:, :3].sum(0).unbind()
+        finite = weight > 0
+        return _Loss(total / weight, finite, finite | (bad == 0))
+
+    def advance(self, updates: int, loss: _Loss | None) -> None:
+        """As `HostRule.advance`, without waiting."""
+        made, self._host.updates = updates - self._host.updates, updates
+        if loss is not None:
+            self._seen += 1
+            self._last_good.masked_fill_(loss.good, self._seen)
+        known = self._notices
+        if known.decay_start is None:
+            pace = self._host.pace(made)
+            fresh = known.updates >= updates - made  # if not, it may have ended meanwhile
+            if loss is not None:
+                self._warm_up(loss, pace, fresh)
+            if not fresh:
+                p = self.formula.decay_progress(updates, self._decay_start)
+                self.share = torch.where(self._decay_start < updates, self.formula.decay_share(updates, p), self.share)
+        else:
+            p = torch.full_like(self._zero, self.formula.decay_progress(updates, known.decay_start))
+            self.share = self.formula.decay_share(updates, p)
+
+    def notices(self) -> Notices:
+        """The latest that have arrived."""
+        self._mail.send(self._host.updates, self._seen)
+        letter = self._mail.read()
+        if letter is not None:
+            updates, seen, (decay_start, last_good, disagree) = letter
+            ended = int(decay_start) if math.isfinite(decay_start) else None
+            self._notices = Notices(updates, int(seen - last_good), bool(disagree), ended)
+        return self._notices
+
+    def on_host(self) -> HostRule:
+        """The state on plain numbers; waits for the device."""
+        content = torch.stack([self.share, self._smoothed, self._decay_start, self._last_good])
+        share, smoothed, decay_start, last_good = content.tolist()
+        rule = self._host
+        rule.share, rule.smoothed, rule.failures = share, smoothed, int(self._seen - last_good)
+        if rule.decay_start is None and math.isfinite(decay_start):
+            rule.decay_start = int(decay_start)
+            rule.warmup_steps = rule.decay_start - self.formula.origin
+            rule.ended_by = self.formula.ended_by(rule.decay_start)
+        return rule
+
+    def _here(self, loss: Tensor | float) -> Tensor:
+        if isinstance(loss, Tensor):
+            loss = loss if loss.ndim == 0 else loss.reshape(())
+            if loss.device == self._zero.device:
+                return loss.to(self._zero.dtype)
+            return loss.to(self._zero.device, self._zero.dtype, non_blocking=True)
+        return torch.full_like(self._zero, loss)
+
+    def _warm_up(self, loss: _Loss, pace: float, fresh: bool) -> None:
+        mean, finite, _ = loss
+        updates = self._host.updates
+        self._smoothed = torch.lerp(self._smoothed, torch.where(finite, mean, self._smoothed), pace)
+        share, ended = self.formula.warmup_share(updates, self._smoothed)
+        if isinstance(ended, Tensor):
+            self.share = torch.where(finite, share, self.share)
+        elif ended:
+            ended = finite
+        else:
+            self.share = torch.where(finite, share, self.share)
+            return
+        self.share = self.share.masked_fill(ended, 1.0)
+        if fresh:
+            self._decay_start.masked_fill_(ended, updates)
+        else:  # the first time counts, and later ones are greater
+            torch.minimum(self._decay_start, self._never.masked_fill(ended, updates), out=self._decay_start)
+
+
+class _Mail:
+    """Copies a tensor to the host without waiting.
+
+    One letter at a time: one that is overwritten on its way might never be found arrived.
+    """
+
+    def __init__(self, content: Tensor) -> None:
+        cuda = content.device.type == "cuda"
+        self._content = content
+        self._letter = torch.empty_like(content, device="cpu", pin_memory=cuda)
+        # The letter is the host's own memory; reading it through numpy calls no operator that waits.
+        self._text = self._letter.numpy()
+        self._arrived = torch.cuda.Event() if cuda else None
+        self._stamp: tuple[int, int] | None = None
+
+    def send(self, *stamp: int) -> None:
+        """Send one, marked with numbers the host knows, unless one is under way."""
+        if self._stamp is None:
+            self._letter.copy_(self._content, non_blocking=True)
+            self._stamp = stamp  # type: ignore[assignment]
+            if self._arrived is not None:
+                self._arrived.record()
+
+    def read(self) -> tuple[int, int, list[float]] | None:
+        """The letter's stamp and content, once, when it has arrived."""
+        if self._stamp is None or not (self._arrived is None or self._arrived.query()):
+            return None
+        stamp, self._stamp = self._stamp, None
+        return *stamp, self._text.tolist()
+
+
+def _check_takes_tensors(shape: Shape, like: Tensor) -> None:
+    """Refuse a decay that cannot be worked out on the device.
+
+    Raises:
+        ValueError: it is a function of one's own that takes floats alone.
+    """
+    try:
+        at: Any = shape(torch.full_like(like, 0.5))
+        if isinstance(at, Tensor) and math.prod(at.shape) == 1:
+            return
+        what = f"it returned {at!r}"
+    except Exception as error:
+        what = f"it raised {type(error).__name__}: {error}"
+    raise ValueError(
+        "with a tensor lr, a decay function is given the share p as a 0-dim tensor and must return one, so that the "
+        f"device need not be waited for; for p = 0.5 {what}. Write it in torch operations, or use a float lr"
+    )

@@ -1,0 +1,266 @@
+"""The rate as a share of its peak, η/lr: stated here once, for floats and 0-dim tensors alike.
+
+During warm-up two things pull the rate up, and the higher one wins:
+
+- the paper's profile η(Δ) of the smoothed loss, calibrated at the first one;
+- a *ramp* in time that reaches the peak after ``max_warmup``. η(Δ) alone can stall: the loss falls only as fast as the
+  rate lets it, and nothing in the calibration knows how long the run is.
+
+When the gap has fallen below Δ', or the ramp has reached the peak, the decay takes over. Without a ramp and without
+smoothing this is the paper's Algorithm 1, line by line.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from ..calibrate import calibrate
+from ..profile import Profile
+from ..shapes import DECAYS, Shape, name_of
+
+__all__ = ["LEAST_SHARE", "OPEN_HORIZON", "Formula", "Ramp"]
+
+Number = TypeVar("Number", float, Tensor)
+
+# What shares of the run are measured on where its length is open. Half of it, the longest warm-up by default, is
+# 2/(1 − β2) updates for Adam's β2 of 0.999: twice the memory of its second moments.
+OPEN_HORIZON = 4000
+# f* where none is given: this share of f(x0) is still to be lost. On the paper's setup it makes f* = 3.3.
+_EXPECTED_FALL = 0.7
+# Gaps whose squares are numbers. Outside of them, as for a first loss of 0, there is no profile.
+_LEAST_GAP, _MOST_GAP = 1e-100, 1e100
+# η(Δ) is positive for every Δ, but underflows where a loss of 10³⁰⁸ comes along.
+LEAST_SHARE = 1e-30
+
+
+class Ramp(NamedTuple):
+    """A rise in time, from ``share`` at update ``start`` to the peak at update ``end``."""
+
+    start: int
+    share: float
+    end: float
+
+    def at(self, updates: int, shape: Shape) -> float:
+        """The share after this many updates; 1 from ``end`` on."""
+        if updates >= self.end:
+            return 1.0
+        return self.share + (1.0 - self.share) * float(shape(1.0 - (updates - self.start) / (self.end - self.start)))
+
+
+@dataclass
+class Formula:
+    """A schedule's settings, and where its warm-up and decay lie in time.
+
+    Args:
+        lr: of the first group with a rate; η(Δ) is calibrated to it, and shares do not depend on it.
+        div, kappa, sigma_f2: see `autowarm.schedule.calibrate`.
+        given_target_loss: f*, or None for f(x0) − 0.7·|f(x0)|.
+        given_peak_gap: Δ', or None to calibrate it.
+        warmup, planned_decay: shapes of the ramp and the decay; Δ' is calibrated to the same over the gap.
+        final_ratio: the decay goes from lr to final_ratio·lr.
+        max_warmup: length of the ramp, as a share of the run (float) or in updates (int); None for no ramp.
+        smoothing: share of the run over which the loss is averaged.
+        planned_steps: T as given or extended, None where it is open.
+
+    Attributes:
+        total_steps: T, or where `decay_now` has the run end; None where that is open.
+        decay: the shape in force.
+        origin: the update at which the present warm-up began.
+        ramp: of the present warm-up; None for none.
+        decay_peak: the share that the decay falls from. 1, unless it was started by hand.
+        cut: the share at which the warm-up ended. 1, unless it was cut short.
+        bound: bounds the decay after its horizon was extended, so that the rate does not jump; None for no bound.
+        target_loss: f*, given or worked out at the first loss.
+        profile: η(Δ), from the first loss on. None where the first loss is 0 and f* is not given, or where the first
+            gap is beyond all scale (1e±100): then the ramp alone sets the rate.
+    """
+
+    lr: float
+    div: float
+    kappa: float | None
+    sigma_f2: float
+    given_target_loss: float | None
+    given_peak_gap: float | None
+    warmup: Shape
+    planned_decay: Shape
+    final_ratio: float
+    max_warmup: float | int | None
+    smoothing: float
+    planned_steps: int | None
+    total_steps: int | None = field(init=False)
+    decay: Shape = field(init=False)
+    origin: int = field(init=False)
+    ramp: Ramp | None = field(init=False)
+    decay_peak: float = field(init=False)
+    cut: float = field(init=False)
+    bound: Ramp | None = field(init=False)
+    target_loss: float | None = field(init=False)
+    profile: Profile | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin(0, self.planned_steps, self.given_target_loss)
+
+    # The formula.
+
+    def ramp_share(self, updates: int) -> float:
+        """The ramp at this update. Without one, what holds the rate up is η(Δ) alone."""
+        if self.ramp is None:
+            return 0.0 if self.profile is not None else 1.0 / self.div
+        return self.ramp.at(updates, self.warmup)
+
+    def warmup_share(self, updates: int, loss: Number) -> "tuple[Number | float, Tensor | bool]":
+        """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over."""
+        ramp = self.ramp_share(updates)
+        if ramp >= 1.0:
+            return 1.0, True
+        if self.profile is None:
+            return ramp, False
+        gap = loss - self.fstar
+        low = max(ramp, LEAST_SHARE)
+        share = self.profile.share(gap)
+        # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up lasts.
+        return share.clamp(min=low) if isinstance(share, Tensor) else max(low, share), gap < self.profile.peak_gap
+
+    def ended_by(self, updates: int) -> str:
+        """What ended a warm-up that ended at this update. The ramp is looked at first."""
+        return "max_warmup" if self.ramp is not None and updates >= self.ramp.end else "gap"
+
+    @overload
+    def decay_progress(self, updates: int, start: int) -> float: ...
+
+    @overload
+    def decay_progress(self, updates: int, start: Tensor) -> Tensor: ...
+
+    def decay_progress(self, updates: int, start: Tensor | int) -> Tensor | float:
+        """The share of the decay gone by, 0 at the update where it started."""
+        if self.total_steps is None:
+            return torch.zeros_like(start) if isinstance(start, Tensor) else 0.0
+        # Update T has the decay's last value; past T it stays there.
+        gone = (updates if updates < self.total_steps else self.total_steps - 1) - start
+        if isinstance(gone, Tensor):
+            p = gone / (self.total_steps - start)
+            return p.clamp(min=0.0) if updates >= self.total_steps else p  # < 0: warm-up ended at T
+        return max(0, gone) / max(1, self.total_steps - start)
+
+    def decay_share(self, updates: int, p: Number) -> Number:
+        """The decay where the share p of it has gone by."""
+        kept = self.decay(p)
+        if not isinstance(p, Tensor):
+            kept = float(kept)
+        end = min(self.final_ratio, self.decay_peak)
+        if end > 0.0 or self.decay_peak < 1.0:
+            kept = end + (self.decay_peak - end) * kept
+        if self.bound is not None and updates < self.bound.end:
+            most = self.bound.at(updates, self.warmup)
+            kept = kept.clamp(max=most) if isinstance(kept, Tensor) else min(kept, most)
+        return kept
+
+    @property
+    def window(self) -> float:
+        """Updates over which the loss is averaged (an exponential moving average); 1 for none."""
+        return max(1.0, self.smoothing * self._length)
+
+    @property
+    def fstar(self) -> float:
+        """f*, given or worked out from the first loss."""
+        if self.target_loss is None:
+            raise RuntimeError("f* is worked out from the first loss, and none has come yet")
+        return self.target_loss
+
+    def calibrate(self, loss: float) -> None:
+        """Fix f* and η(Δ) by the first loss f(x0).
+
+        Raises:
+            ValueError: it is not above f* or does not suit the given Δ'.
+        """
+        target = self.target_loss
+        if target is None:
+            target = loss - _EXPECTED_FALL * abs(loss)
+            if abs(loss) < _LEAST_GAP:
+                self.target_loss = target
+                return
+        gap0 = loss - target
+        if not gap0 > 0:
+            raise ValueError(
+                f"the first loss f(x0) = {loss:.6g} is not above the target loss f* = {target:.6g}: "
+                "give a target_loss that training is to approach from above, or none to have one worked out"
+            )
+        if not _LEAST_GAP < gap0 < _MOST_GAP:
+            profile = None
+        elif self.given_peak_gap is not None:
+            profile = Profile(self.lr, self.div, gap0, self.given_peak_gap)
+        else:
+            assert self.kappa is not None
+            shapes = self.warmup, self.planned_decay
+            profile = calibrate(gap0, lr=self.lr, div=self.div, kappa=self.kappa, sigma_f2=self.sigma_f2, target=shapes)
+        self.target_loss, self.profile = target, profile
+
+    # Where warm-up and decay lie in time.
+
+    def begin(self, updates: int, total_steps: int | None, target_loss: float | None) -> None:
+        """A warm-up that begins at this update; nothing is known of the loss."""
+        self.origin, self.planned_steps, self.total_steps = updates, total_steps, total_steps
+        self.decay, self.decay_peak, self.cut, self.bound = self.planned_decay, 1.0, 1.0, None
+        self.target_loss, self.profile = target_loss, None
+        self.ramp = self._ramp_from(updates, 1.0 / self.div, updates)
+
+    def extend_warmup(self, updates: int, total_steps: int | None) -> None:
+        """Another T: the ramp goes on from where it is, to where it ends on the new horizon."""
+        share = 1.0 / self.div if self.ramp is None else self.ramp.at(updates, self.warmup)
+        self.planned_steps = self.total_steps = total_steps
+        self.ramp = self._ramp_from(updates, share, self.origin)
+
+    def extend_decay(self, updates: int, total_steps: int | None, share: float, start: int) -> None:
+        """Another T: the decay over the new horizon, climbed to from the present share where it is higher."""
+        self.planned_steps = self.total_steps = total_steps
+        self.bound = None
+        if self.decay_share(updates, self.decay_progress(updates, start)) > share:
+            length = None if total_steps is None else total_steps - updates
+            self.bound = self._ramp_from(updates, share, updates, length)
+
+    def decay_from(self, updates: int, share: float, steps: int, decay: Shape) -> None:
+        """A decay that begins at this update and share."""
+        self.total_steps, self.decay, self.decay_peak, self.bound = updates + steps, decay, share, None
+
+    @property
+    def _length(self) -> int:
+        """Updates from the beginning of the warm-up to the end of the run."""
+        return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
+
+    def _ramp_from(self, updates: int, share: float, origin: int, length: int | None = None) -> Ramp | None:
+        """From a share at this update to the peak, ``max_warmup`` of the run's length after ``origin``."""
+        if self.max_warmup is None:
+            return None
+        length = self._length if length is None else length
+        long = min(self.max_warmup, length) if isinstance(self.max_warmup, int) else self.max_warmup * length
+        return Ramp(updates, share, origin + long)
+
+    # Saving.
+
+    def state_dict(self) -> dict[str, Any]:
+        """What changes, as plain numbers and text."""
+        return {
+            "planned_steps": self.planned_steps,
+            "total_steps": self.total_steps,
+            "decay": None if self.decay is self.planned_decay else name_of(self.decay),
+            "origin": self.origin,
+            "ramp": None if self.ramp is None else list(self.ramp),
+            "decay_peak": self.decay_peak,
+            "cut": self.cut,
+            "bound": None if self.bound is None else list(self.bound),
+            "target_loss": self.target_loss,
+            "gap0": None if self.profile is None else self.profile.gap0,
+            "peak_gap": None if self.profile is None else self.profile.peak_gap,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`; the calibration is not done again."""
+        for name in ("planned_steps", "total_steps", "origin", "decay_peak", "cut", "target_loss"):
+            setattr(self, name, state[name])
+        self.decay = self.planned_decay if state["decay"] is None else DECAYS[state["decay"]]
+        for name in ("ramp", "bound"):
+            setattr(self, name, None if state[name] is None else Ramp(*state[name]))
+        gap0 = state["gap0"]
+        self.profile = None if gap0 is None else Profile(self.lr, self.div, gap0, state["peak_gap"])

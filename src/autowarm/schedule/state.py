@@ -1,0 +1,209 @@
+"""The dictionaries a scheduler saves: which schema, whose they are, and whether they are whole."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .shapes import DECAYS
+
+__all__ = ["STATE_VERSION", "differences", "read_state"]
+
+STATE_VERSION = 2
+
+# By which keys other states are known, the first that match.
+_OTHERS: tuple[tuple[set[str], str], ...] = (
+    ({"param_groups", "state"}, "an optimizer's"),
+    ({"T_max"}, "a CosineAnnealingLR's"),
+    ({"T_0"}, "a CosineAnnealingWarmRestarts'"),
+    ({"_schedulers", "_milestones"}, "a SequentialLR's"),
+    ({"_schedulers"}, "a ChainedScheduler's"),
+    ({"lr_lambdas"}, "a LambdaLR's"),
+    ({"num_bad_epochs"}, "a ReduceLROnPlateau's"),
+    ({"_schedule_phases"}, "a OneCycleLR's"),
+    ({"total_size"}, "a CyclicLR's"),
+    ({"milestones", "gamma"}, "a MultiStepLR's"),
+    ({"step_size", "gamma"}, "a StepLR's"),
+    ({"gamma"}, "an ExponentialLR's"),
+    ({"start_factor"}, "a LinearLR's"),
+    ({"power"}, "a PolynomialLR's"),
+    ({"total_iters", "factor"}, "a ConstantLR's"),
+)
+
+
+def _number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool)
+
+
+def _finite(x: Any) -> bool:
+    return _number(x) and math.isfinite(x)
+
+
+def _count(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 0
+
+
+def _share(x: Any) -> bool:
+    return _finite(x) and 0 < x <= 1
+
+
+def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda x: isinstance(x, list | tuple) and all(map(holds, x))
+
+
+def _optional(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda x: x is None or holds(x)
+
+
+def _rate(x: Any) -> bool:
+    return _finite(x) and x >= 0
+
+
+def _observation(x: Any) -> bool:
+    return isinstance(x, list | tuple) and len(x) == 2 and _number(x[0]) and _rate(x[1])
+
+
+def _ramp(x: Any) -> bool:
+    return isinstance(x, list | tuple) and len(x) == 3 and _count(x[0]) and _finite(x[1]) and _finite(x[2])
+
+
+Checks = Mapping[str, "Callable[[Any], bool] | Checks"]
+_NESTED: Checks = {
+    "settings": {"total_steps": _optional(_count), "kappa": _optional(_finite)},
+    "last_epoch": lambda x: x == -1 or _count(x),  # −1 is what SequentialLR makes of a scheduler whose turn is to come
+    "step_count": _count,
+    "base_lrs": _list_of(_rate),
+    "rates": _list_of(_rate),
+    "written": _list_of(_rate),
+    "aims": _list_of(_rate),
+    "factors": _list_of(_optional(_rate)),
+    "warms": _list_of(lambda x: isinstance(x, bool)),
+    "pending": _list_of(_observation),
+    "said": _list_of(lambda x: isinstance(x, str)),
+    "clock": {
+        "made": _count,
+        "ever_stepped": lambda x: isinstance(x, bool),
+        "first_tick": lambda x: x in (None, 0, 1),
+        "idle": _count,
+    },
+    "rule": {
+        "share": _share,
+        "ended_by": lambda x: x in (None, "gap", "max_warmup", "decay_now"),
+        "warmup_steps": _count,
+        "decay_start": _optional(_count),
+        "updates": _count,
+        "smoothed": _finite,
+        "weight": lambda x: _finite(x) and 0 <= x <= 1 + 1e-9,
+        "failures": _count,
+        "planned_steps": _optional(_count),
+        "total_steps": _optional(_count),
+        "decay": lambda x: x is None or x in DECAYS,
+        "origin": _count,
+        "ramp": _optional(_ramp),
+        "decay_peak": _share,
+        "cut": _share,
+        "bound": _optional(_ramp),
+        "target_loss": _optional(_finite),
+        "gap0": _optional(_finite),
+        "peak_gap": _optional(_finite),
+    },
+}
+
+
+def read_state(state: Any) -> dict[str, Any]:
+    """A saved state, brought to the present schema and checked; the argument stays as it is.
+
+    Raises:
+        ValueError: it is another scheduler's, of another version, or damaged; the message says which.
+    """
+    if not isinstance(state, Mapping):
+        raise ValueError(f"no AdaptiveWarmup state: it is a {type(state).__name__}, not a dictionary")
+    version = state.get("version")
+    if version not in (1, STATE_VERSION) or "rule" not in state:
+        for keys, whose in _OTHERS:
+            if keys <= state.keys():
+                raise ValueError(f"no AdaptiveWarmup state: this is {whose} (it has {', '.join(sorted(keys))})")
+        known = f"no AdaptiveWarmup state of version 1 to {STATE_VERSION}"
+        if isinstance(version, int) and version > STATE_VERSION:
+            raise ValueError(f"{known}: its version is {version}, of a newer autowarm")
+        keys_seen = ", ".join(map(repr, list(state)[:6]))
+        raise ValueError(f"{known}: its version is {version!r} and its keys are {keys_seen or 'none'}")
+    if version == 1:
+        state = _upgrade(state)
+    _check(state, _NESTED, "")
+    lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
+    if len(set(lists.values())) > 1:
+        raise ValueError(f"the saved schedule is damaged: its lists by parameter group are of lengths {lists}")
+    rule = state["rule"]
+    if (rule["ended_by"] is None) != (rule["decay_start"] is None):
+        raise ValueError("the saved schedule is damaged: 'rule.ended_by' and 'rule.decay_start' contradict each other")
+    if rule["gap0"] is not None and not (rule["peak_gap"] is not None and 0 < rule["peak_gap"] < rule["gap0"]):
+        raise ValueError("the saved schedule is damaged: 'rule.peak_gap' is not between 0 and 'rule.gap0'")
+    if rule["weight"] > 0 and rule["target_loss"] is None:
+        raise ValueError("the saved schedule is damaged: 'rule.target_loss' is missing after the first loss")
+    return dict(state)
+
+
+def differences(saved: Mapping[str, Any], here: Mapping[str, Any], ignore: set[str]) -> dict[str, str]:
+    """In words, by the name of the setting."""
+    return {
+        name: f"saved {saved.get(name)!r}, here {value!r}"
+        for name, value in here.items()
+        if name not in ignore and saved.get(name) != value
+    }
+
+
+def _check(state: Any, checks: Checks, path: str) -> None:
+    if not isinstance(state, Mapping):
+        raise ValueError(f"the saved schedule is damaged: {path.rstrip('.')!r} is {state!r}")
+    for name, holds in checks.items():
+        if name not in state:
+            raise ValueError(f"the saved schedule is damaged: {path + name!r} is missing")
+        if callable(holds):
+            if not holds(state[name]):
+                raise ValueError(f"the saved schedule is damaged: {path + name!r} is {state[name]!r}")
+        else:
+            _check(state[name], holds, f"{path}{name}.")
+
+
+def _upgrade(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Version 1, which had no changes on the way, and called ``max_warmup`` ``floor``."""
+    try:
+        settings = {"max_warmup" if name == "floor" else name: value for name, value in old["settings"].items()}
+        rule, total = dict(old["rule"]), settings["total_steps"]
+        ended_by = "max_warmup" if rule["ended_by"] == "floor" else rule["ended_by"]
+        share, div = settings["max_warmup"], settings["div"]
+        rates = list(old["rates"])
+        return {
+            **{name: old[name] for name in ("last_epoch", "step_count", "base_lrs", "pending", "said")},
+            "version": STATE_VERSION,
+            "settings": settings,
+            "rates": rates,
+            "written": rates,
+            "aims": rates,
+            "factors": [None] * len(rates),
+            "warms": [True] * len(rates),
+            "clock": {
+                "made": int(old["clock"]["stepped"]),
+                "ever_stepped": old["clock"]["ever_stepped"],
+                "first_tick": old["clock"]["first_tick"],
+                "idle": 0,
+            },
+            "rule": {
+                **{name: rule[name] for name in ("share", "warmup_steps", "updates", "target_loss", "gap0")},
+                **{name: rule[name] for name in ("smoothed", "weight")},
+                "ended_by": ended_by,
+                "decay_start": None if ended_by is None else rule["warmup_steps"],
+                "failures": old["failures"],
+                "planned_steps": total,
+                "total_steps": total,
+                "decay": None,
+                "origin": 0,
+                "ramp": None if share is None else [0, 1.0 / div, share * total],
+                "decay_peak": 1.0,
+                "cut": 1.0,
+                "bound": None,
+                "peak_gap": rule["profile_peak_gap"],
+            },
+        }
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ValueError(f"the saved schedule, of version 1, is damaged: {type(error).__name__}: {error}") from None

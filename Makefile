@@ -21,8 +21,8 @@ test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # What torch and numpy alone are enough for, in an environment of the caller's: make core PYTHON=python
-CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/test_orthogonalize.py \
-        tests/test_polar_express.py tests/test_singular.py tests/optim tests/schedule tests/smoothness tests/theory
+CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/orthogonalize \
+        tests/optim tests/schedule tests/smoothness tests/theory
 core:
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 $(CORE) \
 	    --ignore tests/optim/test_known.py --ignore tests/optim/test_partition.py

@@ -132,7 +132,7 @@ def test_many_at_once_equals_one_by_one(geometry: Geometry) -> None:
 def test_spectral_against_numpy(m: int, n: int, rank: int) -> None:
     g = draw((m, rank), 1) @ draw((rank, n), 2)
     s = np.linalg.svd(g.numpy(), compute_uv=False)
-    # Singular values that are zero come out as the root of a rounding error, see autowarm.singular.
+    # Singular values that are zero come out as the root of a rounding error, see autowarm.orthogonalize.singular.
     error = 1.5e-8 * min(m, n) * s.max(initial=0.0)
     assert Spectral().norm(g).item() == pytest.approx(s.max(initial=0.0), rel=1e-12)
     assert Spectral().dual(g).item() == pytest.approx(s.sum(), rel=1e-12, abs=error)

@@ -25,20 +25,30 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
-from .orthogonalize import METHODS, as_matrices, least_norm, orthogonalize, orthogonalize_each
-from .singular import nuclear_norm, spectral_norm
+from .orthogonalize import (
+    METHODS,
+    Method,
+    as_matrices,
+    least_norm,
+    nuclear_norm,
+    orthogonalize,
+    orthogonalize_each,
+    spectral_norm,
+)
 
 __all__ = [
     "RADIUS_RULES",
     "Columns",
     "Frobenius",
     "Geometry",
+    "GeometryName",
     "MaxOverLayers",
+    "RadiusRule",
     "Rows",
     "Sign",
     "Spectral",
@@ -46,8 +56,11 @@ __all__ = [
     "total_kappa",
 ]
 
+GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
+RadiusRule = Literal["original", "match_rms_adamw", "spectral_unclamped"]
+
 # Radius by (rows m, columns n). The names are those of `torch.optim.Muon(adjust_lr_fn=…)`.
-RADIUS_RULES: dict[str, Callable[[int, int], float]] = {
+RADIUS_RULES: dict[RadiusRule, Callable[[int, int], float]] = {
     "original": lambda m, n: math.sqrt(max(1.0, m / n)),  # Jordan's Muon
     "match_rms_adamw": lambda m, n: 0.2 * math.sqrt(max(m, n)),  # Moonlight: the step's RMS is about AdamW's
     "spectral_unclamped": lambda m, n: math.sqrt(m / n),  # Bernstein, Scion: unit RMS → RMS operator norm
@@ -82,7 +95,7 @@ class Geometry(ABC):
         (7.0, [[-0.5, 0.5]])
     """
 
-    radius: float | str = 1.0
+    radius: float | RadiusRule = 1.0
 
     def __post_init__(self) -> None:
         if isinstance(self.radius, str):
@@ -113,7 +126,7 @@ class Geometry(ABC):
             return RADIUS_RULES[self.radius](*_rows_columns(shape))
         return float(self.radius)
 
-    def at_radius(self, radius: float | str) -> Self:
+    def at_radius(self, radius: float | RadiusRule) -> Self:
         """The same geometry with another radius."""
         other = copy.copy(self)
         object.__setattr__(other, "radius", radius)
@@ -153,6 +166,8 @@ class Spectral(Geometry):
         blocks: read each matrix as so many blocks of rows, which are matrices of their own: 3 for a fused
             query-key-value weight, or one for each head (then queries, keys and values may differ in number). A radius
             rule goes by the block's shape.
+        transposed: the matrices are kept as (…, n, m), as GPT-2's layers keep (in, out); rows are then the tensor's
+            last dimension, for ``blocks`` and for a radius rule.
         dtype: what an iterative method computes in; None for the device's fastest.
 
     Example:
@@ -164,10 +179,11 @@ class Spectral(Geometry):
     """
 
     stacked: bool = False
-    method: str = "svd"
+    method: Method = "svd"
     steps: int | None = None
     blocks: int = 1
     dtype: torch.dtype | None = None
+    transposed: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,9 +194,28 @@ class Spectral(Geometry):
         if self.blocks < 1:
             raise ValueError(f"blocks must be at least 1, got {self.blocks}")
 
+    def __repr__(self) -> str:
+        # Checkpoints hold this text: what it does not say has its default, also in one that is older than the field.
+        names = [
+            "radius",
+            "stacked",
+            "method",
+            "steps",
+            "blocks",
+            "dtype",
+            *(["transposed"] if self.transposed else []),
+        ]
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
     def matrices(self, x: Tensor) -> Tensor:
         """The matrices that a tensor is read as, (…, m, n); a view where the tensor's layout allows one."""
-        return as_matrices(x, stacked=self.stacked, blocks=self.blocks)
+        return as_matrices(x, stacked=self.stacked, blocks=self.blocks, transposed=self.transposed)
+
+    def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
+        """The tensor of this shape whose `matrices` these are."""
+        if not self.transposed:
+            return matrices.reshape(shape)
+        return matrices.reshape(*shape[:-2], shape[-1], shape[-2]).mT
 
     def _norm(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
@@ -193,13 +228,14 @@ class Spectral(Geometry):
         return nuclear_norm(self.matrices(g)).sum()
 
     def _lmo(self, g: Tensor) -> Tensor:
-        return -orthogonalize(self.matrices(g), method=self.method, steps=self.steps, dtype=self.dtype).reshape(g.shape)
+        factor = orthogonalize(self.matrices(g), method=self.method, steps=self.steps, dtype=self.dtype)
+        return -self.tensor(factor, g.shape)
 
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
         matrices = [self.matrices(g) for g in gs]
         factors = orthogonalize_each(matrices, method=self.method, steps=self.steps, dtype=self.dtype)
         scales = [-self.radius_of(g.shape) for g in gs]
-        return [factor.reshape(g.shape) * scale for factor, g, scale in zip(factors, gs, scales, strict=True)]
+        return [self.tensor(f, g.shape) * scale for f, g, scale in zip(factors, gs, scales, strict=True)]
 
     def radius_of(self, shape: Sequence[int]) -> float:
         return super().radius_of(self.matrix_shape(shape))
@@ -211,6 +247,8 @@ class Spectral(Geometry):
     def matrix_shape(self, shape: Sequence[int]) -> tuple[int, int]:
         """Rows and columns of the matrices that a tensor of this shape is read as."""
         m, n = shape[-2:] if self.stacked else _rows_columns(shape)
+        if self.transposed:
+            m, n = n, m
         return m // self.blocks, n
 
 

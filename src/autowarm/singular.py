@@ -1,117 +1,13 @@
-"""Sums and maxima of singular values without a singular value decomposition.
+"""The former place of `autowarm.orthogonalize.singular`."""
 
-The eigenvalues of the Gram matrix on the short side are the squared singular values: an embedding of 50 000 × 768
-becomes one 768 × 768 problem. Squaring loses half of the digits, so the Gram matrix is accumulated in float64; what is
-left is an error of at most √ε·n·σ_max, about 1e-5 σ_max at n = 768 and mostly far less.
+import warnings
 
-On the CPU those eigenvalues are computed. On an accelerator eigensolvers are slow and products are fast, so there both
-norms are found by products of Gram matrices alone. ``torch.linalg.matrix_norm`` is the reference of both; it also
-serves where a gradient is asked for.
-"""
-
-import torch
-from torch import Tensor
-
-from .orthogonalize import JORDAN
+from .orthogonalize.singular import nuclear_norm, spectral_norm
 
 __all__ = ["nuclear_norm", "spectral_norm"]
 
-_ROWS = 16384  # rows taken into the Gram matrix at once: bounds the float64 copy of a tall matrix
-_SQUARINGS = 22  # the estimate of λ_max is within a factor n^(2^-22) of it
-# Jordan's coefficients lift every σ above 4e-7·‖G‖_F into [0.65, 1.25]; the classical ones converge to 1 from there.
-_POLAR = [JORDAN] * 12 + [(15 / 8, -10 / 8, 3 / 8)] * 5
-
-
-def nuclear_norm(G: Tensor) -> Tensor:
-    """Σ σᵢ of each matrix of a stack (…, m, n): shape (…), of G's dtype. NaN where an entry is not finite.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.singular import nuclear_norm
-        >>> nuclear_norm(torch.tensor([[3.0, 0.0], [0.0, -4.0]])).item()
-        7.0
-    """
-    if torch.is_grad_enabled() and G.requires_grad:
-        return torch.linalg.matrix_norm(G, ord="nuc")
-    if min(G.shape[-2:]) == 1:
-        return torch.linalg.vector_norm(G, dim=(-2, -1))
-    gram = _gram(G)
-    sums = _sum_by_eigenvalues(gram) if G.device.type == "cpu" else _sum_by_products(gram)
-    return sums.to(G.dtype)
-
-
-def spectral_norm(G: Tensor) -> Tensor:
-    """max σᵢ of each matrix of a stack (…, m, n): shape (…), of G's dtype. NaN where an entry is not finite.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.singular import spectral_norm
-        >>> spectral_norm(torch.tensor([[3.0, 0.0], [0.0, -4.0]])).item()
-        4.0
-    """
-    if torch.is_grad_enabled() and G.requires_grad:
-        return torch.linalg.matrix_norm(G, ord=2)
-    if min(G.shape[-2:]) == 1:
-        return torch.linalg.vector_norm(G, dim=(-2, -1))
-    gram = _gram(G)
-    largest = _max_by_eigenvalues(gram) if G.device.type == "cpu" else _max_by_products(gram)
-    return largest.to(G.dtype)
-
-
-def _gram(G: Tensor) -> Tensor:
-    """The Gram matrix of the short side, in float64 where the device has it."""
-    wide = torch.float32 if G.device.type == "mps" else torch.float64
-    tall = G if G.shape[-2] >= G.shape[-1] else G.mT
-    gram = torch.zeros(*G.shape[:-2], tall.shape[-1], tall.shape[-1], dtype=wide, device=G.device)
-    for rows in tall.split(_ROWS, dim=-2):
-        rows = rows.to(wide)
-        gram += rows.mT @ rows
-    return gram
-
-
-def _eigenvalues(gram: Tensor) -> Tensor:
-    # LAPACK fails on NaN instead of returning it; a diverged run should read NaN.
-    finite = gram.isfinite().all(-1).all(-1)[..., None]
-    values = torch.linalg.eigvalsh(torch.where(finite[..., None], gram, torch.zeros_like(gram))).clamp(min=0.0)
-    return torch.where(finite, values, torch.full_like(values, torch.nan))
-
-
-def _sum_by_eigenvalues(gram: Tensor) -> Tensor:
-    return _eigenvalues(gram).sqrt().sum(-1)
-
-
-def _max_by_eigenvalues(gram: Tensor) -> Tensor:
-    return _eigenvalues(gram).amax(-1).sqrt()
-
-
-def _trace(A: Tensor) -> Tensor:
-    return A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-
-
-def _unit_trace(A: Tensor) -> tuple[Tensor, Tensor]:
-    trace = _trace(A)
-    trace = torch.where(trace == 0, torch.ones_like(trace), trace)  # a zero matrix stays zero
-    return A / trace, trace
-
-
-def _sum_by_products(gram: Tensor) -> Tensor:
-    """tr((GᵀG)^½) = ⟨Q, GᵀG⟩ with Q → (GᵀG)^(−½), by the iteration that orthogonalizes G, on its Gram matrix."""
-    start, scale = _unit_trace(gram)
-    A = start
-    Q = eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    for a, b, c in _POLAR:
-        P = a * eye + b * A + c * (A @ A)
-        Q = Q @ P
-        A = P @ A @ P
-    return (Q * start).sum((-2, -1)) * scale[..., 0, 0].sqrt()
-
-
-def _max_by_products(gram: Tensor) -> Tensor:
-    """√λ_max by repeated squaring: (tr A^p)^(1/p) → λ_max as p = 2^k grows, from above."""
-    A, scale = _unit_trace(gram)
-    log = scale.log()
-    for k in range(1, _SQUARINGS + 1):
-        A, scale = _unit_trace(A @ A)
-        log = log + scale.log() / 2**k
-    zero = _trace(gram) == 0
-    return torch.where(zero, torch.zeros_like(log), (0.5 * log).exp())[..., 0, 0]
+warnings.warn(
+    "autowarm.singular is now part of autowarm.orthogonalize: import nuclear_norm and spectral_norm from there",
+    DeprecationWarning,
+    stacklevel=2,
+)

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from autowarm import LMO, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Sign, Spectral
 from autowarm.optim import batches, move
-from autowarm.optim.move import move_, move_reference
+from autowarm.optim.move import Rate, move_, move_reference
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (6, 6), (0, 4), (9, 4)]
 GEOMETRIES = [
@@ -30,33 +30,35 @@ def draw(shapes, seed):
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def stepped(how, geometry, xs, gs, lr, keep, **options):
+def fast(geometry, xs, gs, lr, decay=0.0):
+    """One step of an optimizer without momentum, whose directions are its gradients."""
+    params = [nn.Parameter(x.clone()) for x in xs]
+    for p, g in zip(params, gs, strict=True):
+        p.grad = g.clone()
+    LMO(params, lr=lr, geometry=geometry, momentum=0.0, weight_decay=decay).step()
+    assert all(torch.equal(p.grad, g) for p, g in zip(params, gs, strict=True))
+    return [p.detach() for p in params]
+
+
+def plain(geometry, xs, gs, lr, decay=0.0):
     xs = [x.clone() for x in xs]
-    asked = []
-
-    def directions(part):
-        asked.extend(part)
-        return [gs[i] for i in part]
-
-    how(geometry, xs, directions, lr, keep, **options)
-    assert sorted(asked) == list(range(len(xs)))
+    move_reference(geometry, xs, gs, Rate.of_group({"lr": lr, "weight_decay": decay}))
     return xs
 
 
 @pytest.mark.parametrize("tensor_lr", [False, True])
-@pytest.mark.parametrize("keep", [None, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 1.0])
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=repr)
-def test_fast_ways_equal_the_reference(geometry, keep, tensor_lr, monkeypatch):
+def test_fast_ways_equal_the_reference(geometry, decay, tensor_lr, monkeypatch):
     xs, gs = draw(SHAPES, 0), draw(SHAPES, 1)
     gs[3].zero_()
     lr = torch.tensor(0.1, dtype=torch.float64) if tensor_lr else 0.1
-    plain = stepped(move_reference, geometry, xs, gs, lr, keep)
-    kept = [g.clone() for g in gs]
+    expected = plain(geometry, xs, gs, lr, decay)
     for part_bytes in (1, 300, 1 << 20):
         monkeypatch.setitem(move._PART_BYTES, "cpu", part_bytes)
-        torch.testing.assert_close(stepped(move_, geometry, xs, gs, lr, keep), plain)
-    torch.testing.assert_close(gs, kept, rtol=0, atol=0)
-    torch.testing.assert_close(stepped(move_, geometry, xs, gs, lr, keep, owned=True), plain)
+        torch.testing.assert_close(fast(geometry, xs, gs, lr, decay), expected)
+    move_(geometry, xs, [g.clone() for g in gs], Rate.of_group({"lr": lr, "weight_decay": decay}), owned=True)
+    torch.testing.assert_close(xs, expected)
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
@@ -79,16 +81,14 @@ def test_neither_gradients_nor_momenta_are_overwritten(momentum, nesterov):
 @pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
 def test_stacks_and_blocks_step_matrix_by_matrix(method):
     (experts,), (direction,) = draw([(3, 8, 6)], 0), draw([(3, 8, 6)], 1)
-    each = stepped(
-        move_,
+    each = fast(
         Spectral("original", method=method, dtype=torch.float64),
         [m for e in experts for m in e.split(4)],
         [m for e in direction for m in e.split(4)],
         0.1,
-        None,
     )
     geometry = Spectral("original", stacked=True, blocks=2, method=method, dtype=torch.float64)
-    (stack,) = stepped(move_, geometry, [experts], [direction], 0.1, None)
+    (stack,) = fast(geometry, [experts], [direction], 0.1)
     torch.testing.assert_close(stack, torch.cat(each).reshape(3, 8, 6))
 
 
@@ -147,7 +147,8 @@ def test_muon_needs_at_most_three_stacks_above_parameters_and_state(shape, metho
     stacks = found(Spectral(dtype=torch.bfloat16), [p.shape for p in params])
     largest = 2 * max(math.prod(stack.size) * len(stack.members) for stack in stacks)
     assert largest < (24 if shape[0] == shape[1] else 16) * shape[0] * shape[1] * 2  # for they are cut
-    assert largest < peak_bytes(opt.step) <= 3 * largest + (1 << 17)  # norms, and what products need for themselves
+    # What products need for themselves, packed copies of blocks, differs by processor, and is less than a stack.
+    assert largest < peak_bytes(opt.step) < 3.5 * largest
 
 
 @pytest.mark.parametrize("cls", [SignSGD, NormSGD])
@@ -246,11 +247,11 @@ def anew():
 def test_together_is_as_alone(method, narrow, few, monkeypatch, anew):
     xs, gs = draw(MIXED, 0), draw(MIXED, 1)
     geometry = Spectral("original", method=method, dtype=torch.float64)
-    plain = stepped(move_reference, geometry, xs, gs, 0.1, 0.9)
+    expected = plain(geometry, xs, gs, 0.1, 1.0)
     monkeypatch.setattr(batches, "NARROW", narrow)
     monkeypatch.setattr(batches, "_FEW", few)
     monkeypatch.setattr(batches, "_STACK_BYTES", {"cpu": 1})
-    torch.testing.assert_close(stepped(move_, geometry, xs, gs, 0.1, 0.9), plain)
+    torch.testing.assert_close(fast(geometry, xs, gs, 0.1, 1.0), expected)
 
 
 def test_a_stack_is_cut_evenly_and_no_smaller_than_a_few(monkeypatch, anew):
@@ -279,17 +280,16 @@ def test_a_tensor_of_many_matrices_is_not_cut(monkeypatch, anew):
 def test_a_stack_of_no_experts_steps_beside_others():
     xs, gs = draw([(0, 70, 80), (2, 70, 80)], 0), draw([(0, 70, 80), (2, 70, 80)], 1)
     geometry = Spectral(stacked=True, method="polar-express", dtype=torch.float64)
-    moved = stepped(move_, geometry, xs, gs, 0.1, 0.9)
-    torch.testing.assert_close(moved, stepped(move_reference, geometry, xs, gs, 0.1, 0.9))
+    torch.testing.assert_close(fast(geometry, xs, gs, 0.1, 1.0), plain(geometry, xs, gs, 0.1, 1.0))
 
 
 def test_slots_are_views_and_padding_is_zero():
     shapes = [(12, 3)] * 4 + [(8, 3)]
-    (batch,) = found(Spectral(blocks=2), shapes)
+    (batch,) = found(Spectral(blocks=2, dtype=torch.float32), shapes)
     assert batch.size == (6, 3)
-    stack = batch.stack(torch.float32)
+    stack = batch.stack()
     slots = batch.slots(stack)
-    assert [tuple(slots[i].shape) for i in range(5)] == [(2, 6, 3)] * 4 + [(2, 4, 3)]
-    for slot in slots.values():
+    assert [tuple(slot.shape) for slot in slots] == [(2, 6, 3)] * 4 + [(2, 4, 3)]
+    for slot in slots:
         slot.fill_(1.0)
     assert stack.sum() == sum(m * n for m, n in shapes)

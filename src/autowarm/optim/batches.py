@@ -6,14 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-from ..geometry import Spectral
+from ..geometry import Geometry, Spectral
 from ..orthogonalize import NARROW, working_dtype
 
-__all__ = ["Batch", "batches_of"]
+__all__ = ["Batch", "batches_of", "is_batched"]
 
 # Narrow matrices of every shape with the same short side make one stack: wide ones lie in it transposed, shorter ones
 # are padded with rows of zeros, which leave the polar factor as it is, as long as that makes the stack no larger than
@@ -34,47 +35,80 @@ class Batch:
     """Tensors whose matrices are orthogonalised in one stack.
 
     Attributes:
+        geometry: theirs.
         device: theirs.
         size: rows and columns of the stack's matrices.
         by_shape: shape of a tensor, and the places of those that have it.
-        matrices: of each shape, rows and columns of its matrices.
     """
 
+    geometry: Spectral
     device: torch.device
     size: tuple[int, int]
     by_shape: Shapes
-    matrices: tuple[tuple[int, int], ...]
 
     @cached_property
     def members(self) -> tuple[int, ...]:
+        """Places of the tensors, in the order in which they lie in the stack."""
         return tuple(i for _, members in self.by_shape for i in members)
 
     @cached_property
-    def _counts(self) -> tuple[int, ...]:
-        """Of each tensor, how many matrices it has."""
+    def runs(self) -> tuple[tuple[slice, float], ...]:
+        """Which of the members have one shape, and the radius of their steps."""
+        ends = accumulate((len(members) for _, members in self.by_shape), initial=0)
         return tuple(
-            shape.numel() // max(1, m * n)
-            for (shape, members), (m, n) in zip(self.by_shape, self.matrices, strict=True)
-            for _ in members
+            (slice(start, end), self.geometry.radius_of(shape))
+            for (start, end), (shape, _) in zip(pairwise(ends), self.by_shape, strict=True)
         )
 
-    def stack(self, dtype: torch.dtype) -> Tensor:
-        """An empty one; where there is padding, it is zero."""
-        padded = any(sorted(matrix) != sorted(self.size) for matrix in self.matrices)
+    @cached_property
+    def _matrices(self) -> tuple[tuple[int, int], ...]:
+        """Of each member, rows and columns of its matrices."""
+        return tuple(self.geometry.matrix_shape(shape) for shape, members in self.by_shape for _ in members)
+
+    @cached_property
+    def _counts(self) -> tuple[int, ...]:
+        """Of each member, how many matrices it has."""
+        sizes = (shape.numel() for shape, members in self.by_shape for _ in members)
+        return tuple(size // max(1, m * n) for size, (m, n) in zip(sizes, self._matrices, strict=True))
+
+    def stack(self) -> Tensor:
+        """An empty one, of the dtype that is computed in; where there is padding, it is zero."""
+        padded = any(sorted(matrix) != sorted(self.size) for matrix in self._matrices)
         make = torch.zeros if padded else torch.empty
+        dtype = self.geometry.dtype or working_dtype(self.device)
         return make((sum(self._counts), *self.size), dtype=dtype, device=self.device)
 
-    def slots(self, stack: Tensor) -> dict[int, Tensor]:
-        """By a tensor's place, its matrices in a stack: (count, m, n), or (m, n) where every tensor is one matrix."""
+    def slots(self, stack: Tensor) -> list[Tensor]:
+        """Each member's matrices in a stack: (count, m, n), or (m, n) where every tensor is one matrix."""
         single = all(count == 1 for count in self._counts)
-        cuts = iter(stack.unbind() if single else stack.split(self._counts))
-        found = {}
-        for (_, members), (m, n) in zip(self.by_shape, self.matrices, strict=True):
-            for i, cut in zip(members, cuts, strict=False):
-                if (m, n) != self.size:
-                    cut = (cut if m >= n else cut.mT)[..., :m, :n]
-                found[i] = cut
+        cuts = stack.unbind() if single else stack.split(self._counts)
+        found = []
+        for cut, (m, n) in zip(cuts, self._matrices, strict=True):
+            if (m, n) != self.size:
+                cut = (cut if m >= n else cut.mT)[..., :m, :n]
+            found.append(cut)
         return found
+
+    def fill_(self, slots: list[Tensor], directions: list[Tensor]) -> None:
+        """Copy directions to where they lie in the stack, in its dtype."""
+        if self.geometry.transposed:
+            directions = [g.mT for g in directions]
+        torch._foreach_copy_(slots, [_as(g, slot.shape) for g, slot in zip(directions, slots, strict=True)])
+
+    def taken(self, slots: list[Tensor], like: list[Tensor]) -> list[Tensor]:
+        """What lies in the slots, of the shapes of the tensors that it belongs to."""
+        if self.geometry.transposed:
+            return [_as(slot, x.mT.shape).mT for slot, x in zip(slots, like, strict=True)]
+        return [_as(slot, x.shape) for slot, x in zip(slots, like, strict=True)]
+
+
+def _as(x: Tensor, shape: torch.Size) -> Tensor:
+    return x if x.shape == shape else x.reshape(shape)
+
+
+def is_batched(geometry: Geometry) -> bool:
+    """Whether its oracle is an iteration on stacks; a subclass of `Spectral` may define its own."""
+    return type(geometry) is Spectral and geometry.method != "svd"
 
 
 @lru_cache(maxsize=256)
@@ -104,7 +138,7 @@ def batches_of(geometry: Spectral, tensors: tuple[tuple[torch.device, torch.Size
             filled[stack] += elements
         together[stack].append(shape)
     return tuple(
-        Batch(device, size, part, tuple(geometry.matrix_shape(shape) for shape, _ in part))
+        Batch(geometry, device, size, part)
         for (device, size), shapes in together.items()
         for part in _cut({shape: alike[device, shape] for shape in shapes}, _most(geometry, device, size), geometry)
     )

@@ -12,7 +12,7 @@ are those of one process. All ranks must have gradients for the same tensors.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,10 +20,9 @@ from torch import Tensor
 
 from ..geometry import Frobenius, Geometry, Sign, Spectral
 from ..orthogonalize import least_norm, orthogonalize_each, working_dtype
-from .move import Directions, Rate, add_, move_
+from .move import Rate
 
-__all__ = ["local", "move_shared_", "needs_sharing"]
-
+__all__ = ["Layout", "by_layout", "local", "move_shared_", "needs_sharing"]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -43,77 +42,99 @@ def needs_sharing(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> bool:
     return any(_is_dtensor(x) for x in xs) or (group is not None and isinstance(geometry, Spectral))
 
 
-def move_shared_(
-    geometry: Geometry,
-    xs: Sequence[Tensor],
-    directions: Directions,
-    lr: Rate,
-    keep: Rate | None = None,
-    group: dist.ProcessGroup | None = None,
-) -> None:
-    """`move_`, over the ranks of each DTensor's mesh, and over ``group`` for other tensors.
+class Layout(NamedTuple):
+    """How a tensor lies over the ranks, and so what it takes to ask its oracle.
+
+    Attributes:
+        kind: "alone" if this rank can do it by itself, "elementwise", "normed" or "gathered".
+        axes: the groups of ranks that its shards lie over; empty for copies.
+        ranks: of "gathered": the ranks that the oracles are shared out over.
+        dim: of "gathered": the dimension that is cut over them, None for copies.
+        dtype: its own.
+    """
+
+    kind: Literal["alone", "elementwise", "normed", "gathered"]
+    axes: tuple[Any, ...]
+    ranks: Any
+    dim: int | None
+    dtype: torch.dtype
+
+
+def by_layout(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> dict[Layout, list[int]]:
+    """Places of the tensors by layout.
 
     Args:
-        geometry, xs, lr, keep: as in `move_`; ``xs`` may hold DTensors.
-        directions: returns this rank's part of each direction, as `local` does.
+        geometry: theirs.
+        xs: tensors and DTensors.
         group: the ranks that hold copies of the tensors which are no DTensors; None if only this one.
 
     Raises:
         NotImplementedError: a tensor is sharded over several dimensions of its mesh and the oracle needs the whole.
     """
-    for layout, members in _by_layout(geometry, xs, group).items():
-        how, ranks, dim, _ = layout
-        some = [xs[i] for i in members]
-
-        def chosen(part: Sequence[int], members: list[int] = members) -> list[Tensor]:
-            return directions([members[i] for i in part])
-
-        if how == "alone":
-            move_(geometry, [local(x) for x in some], chosen, lr, keep)
-            continue
-        gs = chosen(range(len(some)))
-        if how == "elementwise":
-            updates, scales = list(torch._foreach_sign(gs)), [-geometry.radius_of(x.shape) for x in some]
-        elif how == "normed":
-            updates, scales = _normalised(gs, ranks), [-geometry.radius_of(x.shape) for x in some]
-        else:
-            updates, scales = _asked(geometry, gs, [x.shape for x in some], ranks, dim)
-        for x, update, scale in zip(some, updates, scales, strict=True):
-            add_([local(x)], [update], lr * scale, keep)
-
-
-Layout = tuple[str, Any, int | None, torch.dtype]
-
-
-def _by_layout(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> dict[Layout, list[int]]:
-    """Places of the tensors by (what to do, ranks, dimension that is cut over them or None for copies, dtype)."""
     found: dict[Layout, list[int]] = defaultdict(list)
     for i, x in enumerate(xs):
-        layout: Layout = ("alone", None, None, x.dtype)
         if _is_dtensor(x):
-            mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
-            cut = [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]
-            if type(geometry) is Sign:
-                layout = ("elementwise", None, None, x.dtype)
-            elif cut and type(geometry) is Frobenius:
-                layout = ("normed", tuple(mesh.get_group(axis) for axis in cut), None, x.dtype)
-            elif len(cut) > 1:
-                raise NotImplementedError(
-                    f"a tensor of shape {tuple(x.shape)} is sharded over {len(cut)} dimensions of its mesh "
-                    f"({placements}); {type(geometry).__name__} needs it sharded over one at most"
-                )
-            elif cut:
-                dim = placements[cut[0]].dim
-                whole = isinstance(geometry, Spectral) and geometry.stacked and dim < x.ndim - 2
-                if not whole:
-                    layout = ("asked", mesh.get_group(cut[0]), dim, x.dtype)
-            elif isinstance(geometry, Spectral):
-                axis = max(range(mesh.ndim), key=mesh.size)
-                layout = ("asked", mesh.get_group(axis), None, x.dtype)
+            layout = _layout_of_dtensor(geometry, x)
         elif group is not None and isinstance(geometry, Spectral):
-            layout = ("asked", group, None, x.dtype)
+            layout = Layout("gathered", (), group, None, x.dtype)
+        else:
+            layout = Layout("alone", (), None, None, x.dtype)
         found[layout].append(i)
     return found
+
+
+def _layout_of_dtensor(geometry: Geometry, x: Tensor) -> Layout:
+    mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
+    cut = [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]
+    axes = tuple(mesh.get_group(axis) for axis in cut)
+    if type(geometry) is Sign:
+        return Layout("elementwise", axes, None, None, x.dtype)
+    if cut and type(geometry) is Frobenius:
+        return Layout("normed", axes, None, None, x.dtype)
+    if len(cut) > 1:
+        raise NotImplementedError(
+            f"a tensor of shape {tuple(x.shape)} is sharded over {len(cut)} dimensions of its mesh ({placements}); "
+            f"{type(geometry).__name__} needs it sharded over one at most"
+        )
+    if cut:
+        dim = placements[cut[0]].dim
+        holds_whole_matrices = isinstance(geometry, Spectral) and geometry.stacked and dim < x.ndim - 2
+        if not holds_whole_matrices:
+            return Layout("gathered", axes, axes[0], dim, x.dtype)
+    elif isinstance(geometry, Spectral):
+        axis = max(range(mesh.ndim), key=mesh.size)
+        return Layout("gathered", (), mesh.get_group(axis), None, x.dtype)
+    return Layout("alone", axes, None, None, x.dtype)
+
+
+def move_shared_(
+    geometry: Geometry,
+    layout: Layout,
+    shapes: Sequence[torch.Size],
+    xs: Sequence[Tensor],
+    directions: list[Tensor],
+    rate: Rate,
+) -> None:
+    """Step tensors of one layout other than "alone", in place.
+
+    Args:
+        geometry: the norm of each tensor.
+        layout: theirs.
+        shapes: of the whole tensors.
+        xs: this rank's part of each.
+        directions: this rank's part of what each oracle is asked about.
+        rate: of all.
+    """
+    if layout.kind == "gathered":
+        updates, radii = _gather_orthogonalize_scatter(geometry, directions, shapes, layout.ranks, layout.dim)
+    else:
+        radii = [geometry.radius_of(shape) for shape in shapes]
+        if layout.kind == "elementwise":
+            updates = list(torch._foreach_sign(directions))
+        else:
+            updates = _normalised(directions, layout.axes)
+    for x, update, radius in zip(xs, updates, radii, strict=True):
+        rate.step_([x], [update], -radius)
 
 
 def _normalised(gs: Sequence[Tensor], axes: Sequence[Any]) -> list[Tensor]:
@@ -127,44 +148,44 @@ def _normalised(gs: Sequence[Tensor], axes: Sequence[Any]) -> list[Tensor]:
     return [g / norm for g, norm in zip(gs, whole, strict=True)]
 
 
-def _asked(
+def _gather_orthogonalize_scatter(
     geometry: Geometry, gs: Sequence[Tensor], shapes: Sequence[torch.Size], ranks: Any, dim: int | None
 ) -> tuple[list[Tensor], list[float]]:
-    """This rank's part of every oracle's answer, and the factor it still needs."""
+    """This rank's part of every oracle's answer, less its sign, and the factor it still needs."""
     world, me = dist.get_world_size(ranks), dist.get_rank(ranks)
     owners = share_out([_work(shape) for shape in shapes], world)
+    owned_by = [[i for i, owner in enumerate(owners) if owner == rank] for rank in range(world)]
+    mine = owned_by[me]
     iterative = isinstance(geometry, Spectral) and geometry.method != "svd"
     # The oracle would round its argument to this anyway; rounded before, half as much travels.
     dtype = (geometry.dtype or working_dtype(gs[0].device)) if isinstance(geometry, Spectral) and iterative else None
     gs = [g.to(dtype or g.dtype) for g in gs]
-    mine = [i for i, owner in enumerate(owners) if owner == me]
-    held = [[_cut(shape, dim, world, rank) for shape in shapes] for rank in range(world)]
+    shards = [[_shard(shape, dim, world, rank) for shape in shapes] for rank in range(world)]
 
     wholes = [gs[i] for i in mine]
     if dim is not None:
-        by_owner = [[gs[i] for i, owner in enumerate(owners) if owner == rank] for rank in range(world)]
-        arrived = _all_to_all(by_owner, [[held[rank][i] for i in mine] for rank in range(world)], ranks)
-        wholes = [torch.cat(shards, dim) for shards in zip(*arrived, strict=True)]
+        by_owner = [[gs[i] for i in places] for places in owned_by]
+        arrived = _all_to_all(by_owner, [[shards[rank][i] for i in mine] for rank in range(world)], ranks)
+        wholes = [torch.cat(pieces, dim) for pieces in zip(*arrived, strict=True)]
 
     if isinstance(geometry, Spectral) and iterative:
         matrices = [geometry.matrices(g) for g in wholes]
         factors = orthogonalize_each(matrices, method=geometry.method, steps=geometry.steps, dtype=geometry.dtype)
-        answers = [factor.reshape(g.shape) for factor, g in zip(factors, wholes, strict=True)]
-        scales = [-geometry.radius_of(shape) for shape in shapes]
+        answers = [geometry.tensor(factor, g.shape) for factor, g in zip(factors, wholes, strict=True)]
+        radii = [geometry.radius_of(shape) for shape in shapes]
     else:
-        answers, scales = geometry.lmo_each(wholes), [1.0] * len(shapes)
+        answers, radii = geometry.lmo_each(wholes), [-1.0] * len(shapes)
 
     # A rank's answers go out cut as each of the others holds the tensors; of copies everyone gets everything.
     outgoing: list[list[Tensor]] = [[] for _ in range(world)]
     for i, answer in zip(mine, answers, strict=True):
-        pieces = [answer] * world if dim is None else answer.split([shape[dim] for shape in (h[i] for h in held)], dim)
+        pieces = [answer] * world if dim is None else answer.split([of_rank[i][dim] for of_rank in shards], dim)
         for rank, piece in enumerate(pieces):
             outgoing[rank].append(piece)
-    of = [[i for i, owner in enumerate(owners) if owner == rank] for rank in range(world)]
     exchange: Callable[..., list[list[Tensor]]] = _all_to_all if dim is not None else _all_gather
-    returned = exchange(outgoing, [[held[me][i] for i in of[rank]] for rank in range(world)], ranks, like=gs[0])
-    updates = dict(zip((i for places in of for i in places), (t for ts in returned for t in ts), strict=True))
-    return [updates[i] for i in range(len(shapes))], scales
+    returned = exchange(outgoing, [[shards[me][i] for i in places] for places in owned_by], ranks, like=gs[0])
+    updates = dict(zip((i for places in owned_by for i in places), (t for ts in returned for t in ts), strict=True))
+    return [updates[i] for i in range(len(shapes))], radii
 
 
 def share_out(work: Sequence[float], ranks: int) -> list[int]:
@@ -187,7 +208,7 @@ def _work(shape: torch.Size) -> float:
     return float(shape.numel() * min(rows, columns))
 
 
-def _cut(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.Size:
+def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.Size:
     """The shape of a rank's shard: as `torch.chunk` cuts, with the last ones shorter or empty."""
     if dim is None:
         return shape

@@ -70,11 +70,13 @@ class Lion(LMO):
         check_betas("betas", param_group.get("betas", self.defaults["betas"]))
         super().add_param_group(param_group)
 
-    def _directions(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+    def _has_momenta(self, group: dict[str, Any]) -> bool:
+        return True
+
+    def _directions(self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor]) -> list[Tensor]:
         beta1, beta2 = group["betas"]
-        momenta = self._momenta(group, params)
-        directions = list(torch._foreach_lerp(grads, momenta, beta1))
-        torch._foreach_lerp_(momenta, grads, 1 - beta2)
+        directions = list(torch._foreach_lerp(gs, ms, beta1))
+        torch._foreach_lerp_(ms, gs, 1 - beta2)
         return directions
 
     def _makes_directions(self, group: dict[str, Any]) -> bool:

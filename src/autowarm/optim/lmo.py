@@ -1,7 +1,7 @@
 """The one step all our optimizers take; a geometry and a momentum make it Muon, Lion, signSGD or normSGD."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self, overload
 
 import torch
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from ..geometry import Geometry, resolve
-from .distributed import local, move_shared_, needs_sharing
-from .move import move_
+from ..geometry import Geometry, GeometryName, resolve
+from ..orthogonalize import orthogonalize_
+from .batches import batches_of, is_batched
+from .distributed import by_layout, local, move_shared_, needs_sharing
+from .move import Rate, move_, move_by_stack_, parts_of
 from .partition import partition
 
 __all__ = ["LMO"]
@@ -62,7 +64,7 @@ class LMO(Optimizer):
         params: ParamsT,
         lr: float | Tensor = 1e-3,
         *,
-        geometry: str | Geometry = "spectral",
+        geometry: GeometryName | Geometry = "spectral",
         momentum: float = 0.95,
         nesterov: bool = False,
         weight_decay: float = 0.0,
@@ -145,37 +147,66 @@ class LMO(Optimizer):
         return loss
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        def directions(part: Sequence[int]) -> list[Tensor]:
-            return self._directions(group, [params[i] for i in part], [local(grads[i]) for i in part])
+        """One group's step, from its gradients to its parameters."""
+        geometry, rate = group["geometry"], Rate.of_group(group)
+        momenta = self._momenta(group, params)
+        if not needs_sharing(geometry, params, self._process_group):
+            self._move(group, params, grads, momenta, rate)
+            return
+        for layout, members in by_layout(geometry, params, self._process_group).items():
+            shapes = [params[i].shape for i in members]
+            xs, gs, ms = ([local(ts[i]) for i in members] if ts else [] for ts in (params, grads, momenta))
+            if layout.kind == "alone":
+                self._move(group, xs, gs, ms, rate)
+            else:
+                move_shared_(geometry, layout, shapes, xs, self._directions(group, gs, ms), rate)
 
-        lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
-        keep = 1 - lr * group["weight_decay"] if group["weight_decay"] else None
-        if needs_sharing(group["geometry"], params, self._process_group):
-            move_shared_(group["geometry"], params, directions, lr, keep, self._process_group)
-        else:
-            move_(group["geometry"], params, directions, lr, keep, owned=self._makes_directions(group))
+    def _move(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], rate: Rate) -> None:
+        """Step tensors whose oracles this process answers by itself."""
+        geometry = group["geometry"]
+        if not is_batched(geometry):
+            for part in parts_of(xs):
+                directions = self._directions(group, gs[part], ms[part])
+                move_(geometry, xs[part], directions, rate, owned=self._makes_directions(group))
+                del directions  # before the next part's are made
+            return
+        for batch in batches_of(geometry, tuple((x.device, x.shape) for x in xs)):
+            in_order = ([ts[i] for i in batch.members] if ts else [] for ts in (xs, gs, ms))
+            batch_xs, batch_gs, batch_ms = in_order
+            stack = batch.stack()
+            slots = batch.slots(stack)
+            for part in parts_of(batch_xs):
+                directions = self._directions(group, batch_gs[part], batch_ms[part])
+                batch.fill_(slots[part], directions)
+                del directions
+            del slots  # views of the memory that the iterations free
+            orthogonalize_(stack, method=geometry.method, steps=geometry.steps)
+            move_by_stack_(batch_xs, batch, stack, rate)
+            del stack  # before the next batch's is made
 
-    def _directions(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
-        """What the oracle is asked about: the momentum, brought up to date."""
+    def _directions(self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor]) -> list[Tensor]:
+        """What the oracle is asked about: the momenta, brought up to date."""
         beta = group["momentum"]
         if not beta:
-            return grads
-        momenta = self._momenta(group, params)
-        torch._foreach_lerp_(momenta, grads, 1 - beta)
-        return list(torch._foreach_lerp(grads, momenta, beta)) if group["nesterov"] else momenta
+            return gs
+        torch._foreach_lerp_(ms, gs, 1 - beta)
+        return list(torch._foreach_lerp(gs, ms, beta)) if group["nesterov"] else ms
 
     def _makes_directions(self, group: dict[str, Any]) -> bool:
         """Whether what `_directions` returns is new: neither the gradients nor the momenta."""
         return bool(group["momentum"] and group["nesterov"])
 
+    def _has_momenta(self, group: dict[str, Any]) -> bool:
+        return bool(group["momentum"])
+
     def _momenta(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
-        momenta = []
+        """The tensors' momenta; an empty list without momentum."""
+        if not self._has_momenta(group):
+            return []
         for p in params:
-            state = self.state[p]
-            if "momentum_buffer" not in state:
-                state["momentum_buffer"] = self._first_momentum(group, p)
-            momenta.append(local(state["momentum_buffer"]))
-        return momenta
+            if "momentum_buffer" not in self.state[p]:
+                self.state[p]["momentum_buffer"] = self._first_momentum(group, p)
+        return [self.state[p]["momentum_buffer"] for p in params]
 
     def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
         return torch.zeros_like(p)

@@ -1,166 +1,138 @@
-"""x ← keep·x + η·LMO(direction) for all tensors of a group, in as few passes over memory as the geometry allows.
+"""x ← keep·x + η·LMO(direction), in as few passes over memory as the geometry allows.
 
-`move_` picks the way by geometry; `move_reference` is the plain one, serves every geometry, and holds the others to it
-in the tests. Tensors are taken in *parts* that fit a processor's cache: momentum, direction and step of one part follow
+A group's tensors are taken in *parts* that fit a processor's cache: momentum, direction and step of one part follow
 each other while it is there, and temporaries are never larger than a part. On accelerators a part is large, and one
 launch serves all its tensors.
+
+`move_` steps one part whose directions are known, by the way that its geometry allows; `move_reference` is the plain
+one, serves every geometry, and holds the others to it in the tests. Iterated polar factors are found for a whole
+`batches.Batch` at once, and `move_by_stack_` takes them from its stack to the tensors.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ..geometry import Frobenius, Geometry, Sign, Spectral
-from ..orthogonalize import least_norm, orthogonalize_, working_dtype
-from .batches import batches_of
+from ..geometry import Frobenius, Geometry, Sign
+from ..orthogonalize import least_norm
+from .batches import Batch
 
-__all__ = ["Directions", "Rate", "add_", "move_", "move_reference"]
-
-# Updates the momentum of the tensors at these places and returns what the oracle is asked about, in order.
-Directions = Callable[[Sequence[int]], list[Tensor]]
-Rate = float | Tensor
+__all__ = ["Rate", "move_", "move_by_stack_", "move_reference", "parts_of"]
 
 _PART_BYTES = {"cpu": 1 << 20}
 _PART_BYTES_ELSEWHERE = 256 << 20
 
 
-def move_(
-    geometry: Geometry,
-    xs: Sequence[Tensor],
-    directions: Directions,
-    lr: Rate,
-    keep: Rate | None = None,
-    *,
-    owned: bool = False,
-) -> None:
+@dataclass(frozen=True)
+class Rate:
+    """How far tensors move: x ← keep·x + lr·update.
+
+    Attributes:
+        lr: η, a number or a 0-dim tensor for all tensors.
+        keep: 1 − λη, or None for 1.
+    """
+
+    lr: float | Tensor
+    keep: float | Tensor | None = None
+
+    @classmethod
+    def of_group(cls, group: dict[str, Any]) -> Self:
+        """The rate of a parameter group with options ``lr`` and ``weight_decay``."""
+        lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
+        return cls(lr, 1 - lr * group["weight_decay"] if group["weight_decay"] else None)
+
+    def step_(self, xs: list[Tensor], updates: list[Tensor], scale: float = 1.0) -> None:
+        """x ← keep·x + lr·scale·update, in place; the updates are lost."""
+        lr = self.lr * scale
+        if self.keep is not None:
+            torch._foreach_mul_(xs, self.keep)
+        if isinstance(lr, Tensor):
+            torch._foreach_mul_(updates, lr)
+            torch._foreach_add_(xs, updates)
+        else:
+            torch._foreach_add_(xs, updates, alpha=lr)
+
+
+def parts_of(xs: Sequence[Tensor]) -> Iterator[slice]:
+    """Cut tensors into runs that are together as large as a part, or single."""
+    start = room = 0
+    for i, x in enumerate(xs):
+        size = x.numel() * x.element_size()
+        if start < i and size > room:
+            yield slice(start, i)
+            start = i
+        if start == i:
+            room = _PART_BYTES.get(x.device.type, _PART_BYTES_ELSEWHERE)
+        room -= size
+    if xs:
+        yield slice(start, len(xs))
+
+
+def move_(geometry: Geometry, xs: list[Tensor], directions: list[Tensor], rate: Rate, *, owned: bool = False) -> None:
     """Step every tensor by its oracle, in place.
 
     Args:
         geometry: the norm of each tensor.
         xs: the tensors to move.
-        directions: called once for each place in ``xs``, with places grouped as the geometry likes.
-        lr: η, a float or a tensor of no dimensions.
-        keep: what the tensors are multiplied by first, 1 − λη; None leaves them.
+        directions: what the oracle is asked about, for each.
+        rate: of all.
         owned: the directions are nobody else's, neither gradients nor momenta, and may be overwritten.
     """
-    way = _way(geometry)
-    if way is _move_sign:
-        _move_sign(geometry, xs, directions, lr, keep, owned=owned)
-    else:
-        way(geometry, xs, directions, lr, keep)
-
-
-def _way(geometry: Geometry) -> Callable[..., None]:
     # By exact class: a subclass may define its own oracle.
     if type(geometry) is Sign and not isinstance(geometry.radius, str):
-        return _move_sign
-    if type(geometry) is Frobenius:
-        return _move_frobenius
-    if type(geometry) is Spectral and geometry.method != "svd":
-        return _move_spectral
-    return move_reference
-
-
-def move_reference(
-    geometry: Geometry, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None = None
-) -> None:
-    """`move_` for any geometry: ask the oracle, multiply by the rate, add."""
-    for part in _parts(xs, range(len(xs))):
-        updates = geometry.lmo_each(directions(part))
-        add_([xs[i] for i in part], updates, lr, keep)
-
-
-def _move_sign(
-    geometry: Geometry,
-    xs: Sequence[Tensor],
-    directions: Directions,
-    lr: Rate,
-    keep: Rate | None,
-    *,
-    owned: bool = False,
-) -> None:
-    radius = geometry.radius_of(())
-    for part in _parts(xs, range(len(xs))):
-        signs = directions(part)
-        if owned:
-            torch._foreach_sign_(signs)
-        else:
-            signs = list(torch._foreach_sign(signs))
-        add_([xs[i] for i in part], signs, lr * -radius, keep)
-        del signs  # before the next part's are made
-
-
-def _move_frobenius(
-    geometry: Frobenius, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None
-) -> None:
-    for part in _parts(xs, range(len(xs))):
-        some, gs = [xs[i] for i in part], directions(part)
-        norms = list(torch._foreach_norm(gs))
-        torch._foreach_clamp_min_(norms, max(map(least_norm, {norm.dtype for norm in norms})))
-        if isinstance(lr, Tensor):
-            torch._foreach_div_(norms, lr)
-        if keep is not None:
-            torch._foreach_mul_(some, keep)
-        rate = 1.0 if isinstance(lr, Tensor) else lr
-        if isinstance(geometry.radius, str):
-            torch._foreach_addcdiv_(some, gs, norms, [rate * -geometry.radius_of(x.shape) for x in some])
-        else:
-            torch._foreach_addcdiv_(some, gs, norms, rate * -geometry.radius)
-
-
-def _move_spectral(
-    geometry: Spectral, xs: Sequence[Tensor], directions: Directions, lr: Rate, keep: Rate | None
-) -> None:
-    for batch in batches_of(geometry, tuple((x.device, x.shape) for x in xs)):
-        held = [batch.stack(geometry.dtype or working_dtype(batch.device))]
-        slots = batch.slots(held[0])
-        for part in _parts(xs, batch.members):
-            gs = directions(part)
-            torch._foreach_copy_([slots[i] for i in part], [_as(g, slots[i]) for i, g in zip(part, gs, strict=True)])
-            del gs
-        del slots
-        stack = orthogonalize_(held, method=geometry.method, steps=geometry.steps)
-        if batch.device.type != "cpu" or isinstance(lr, Tensor):
-            # One launch for all tensors needs equal dtypes, and a rate on the device is multiplied in first, which must
-            # not round. Otherwise casting while adding is the shorter way.
-            stack = stack.to(xs[batch.members[0]].dtype)
-        slots = batch.slots(stack)
-        for shape, members in batch.by_shape:
-            rate = lr * -geometry.radius_of(shape)
-            for part in _parts(xs, members):
-                some = [xs[i] for i in part]
-                add_(some, [_as(slots[i], x) for i, x in zip(part, some, strict=True)], rate, keep)
-        del stack, slots  # before the next batch's are made
-
-
-def _as(x: Tensor, like: Tensor) -> Tensor:
-    return x if x.shape == like.shape else x.reshape(like.shape)
-
-
-def add_(xs: list[Tensor], updates: list[Tensor], rate: Rate, keep: Rate | None) -> None:
-    """x ← keep·x + rate·update; the updates are lost."""
-    if keep is not None:
-        torch._foreach_mul_(xs, keep)
-    if isinstance(rate, Tensor):
-        torch._foreach_mul_(updates, rate)
-        torch._foreach_add_(xs, updates)
+        _move_sign(geometry, xs, directions, rate, owned=owned)
+    elif type(geometry) is Frobenius:
+        _move_frobenius(geometry, xs, directions, rate)
     else:
-        torch._foreach_add_(xs, updates, alpha=rate)
+        move_reference(geometry, xs, directions, rate)
 
 
-def _parts(xs: Sequence[Tensor], places: Iterable[int]) -> Iterator[list[int]]:
-    """Split places into runs whose tensors are together as large as a part, or single."""
-    part: list[int] = []
-    room = 0
-    for i in places:
-        size = xs[i].numel() * xs[i].element_size()
-        if part and size > room:
-            yield part
-            part = []
-        if not part:
-            room = _PART_BYTES.get(xs[i].device.type, _PART_BYTES_ELSEWHERE)
-        part.append(i)
-        room -= size
-    if part:
-        yield part
+def move_reference(geometry: Geometry, xs: list[Tensor], directions: list[Tensor], rate: Rate) -> None:
+    """`move_` for any geometry: ask the oracle, multiply by the rate, add."""
+    rate.step_(xs, geometry.lmo_each(directions))
+
+
+def _move_sign(geometry: Sign, xs: list[Tensor], directions: list[Tensor], rate: Rate, *, owned: bool) -> None:
+    if owned:
+        torch._foreach_sign_(directions)
+    else:
+        directions = list(torch._foreach_sign(directions))
+    rate.step_(xs, directions, -geometry.radius_of(()))
+
+
+def _move_frobenius(geometry: Frobenius, xs: list[Tensor], directions: list[Tensor], rate: Rate) -> None:
+    norms = list(torch._foreach_norm(directions))
+    torch._foreach_clamp_min_(norms, max(map(least_norm, {norm.dtype for norm in norms})))
+    lr = rate.lr
+    if isinstance(lr, Tensor):
+        torch._foreach_div_(norms, lr)
+        lr = 1.0
+    if rate.keep is not None:
+        torch._foreach_mul_(xs, rate.keep)
+    if isinstance(geometry.radius, str):
+        torch._foreach_addcdiv_(xs, directions, norms, [lr * -geometry.radius_of(x.shape) for x in xs])
+    else:
+        torch._foreach_addcdiv_(xs, directions, norms, lr * -geometry.radius)
+
+
+def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) -> None:
+    """Step a batch's tensors by the polar factors in its stack, in place; the stack is lost.
+
+    Args:
+        xs: the tensors to move, in the batch's order.
+        batch: how they lie in the stack.
+        stack: UVᵀ of each matrix.
+        rate: of all.
+    """
+    if batch.device.type != "cpu" or isinstance(rate.lr, Tensor):
+        # One launch for all tensors needs equal dtypes, and a rate on the device is multiplied in first, which must not
+        # round. Otherwise casting while adding is the shorter way.
+        stack = stack.to(xs[0].dtype)
+    slots = batch.slots(stack)
+    for run, radius in batch.runs:
+        for part in parts_of(xs[run]):
+            some = xs[run][part]
+            rate.step_(some, batch.taken(slots[run][part], some), -radius)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
-from ..geometry import Sign, Spectral
+from ..geometry import RadiusRule, Sign, Spectral
+from ..orthogonalize import Method
 from .distributed import local
 from .lmo import LMO, check_betas
 from .partition import partition
@@ -69,8 +70,8 @@ class Muon(LMO):
         momentum: float = 0.95,
         nesterov: bool = True,
         weight_decay: float = 0.0,
-        radius: float | str = "match_rms_adamw",
-        method: str = "polar-express",
+        radius: float | RadiusRule = "match_rms_adamw",
+        method: Method = "polar-express",
         steps: int | None = None,
         dtype: torch.dtype | None = None,
         adamw_betas: tuple[float, float] = (0.8, 0.999),

@@ -1,183 +1,36 @@
-"""The orthogonal polar factor UVᵀ of a matrix G = UΣVᵀ, Muon's direction.
+"""What the spectral geometry computes for stacks of matrices: polar factors UVᵀ, sums and maxima of singular values.
 
-Three methods, all on stacks of matrices of shape (…, m, n):
-
-- ``"svd"``: exact, in the input's precision. The reference.
-- ``"newton-schulz"``: Jordan's odd quintic, five times, on G/‖G‖_F. Singular values of that above 0.002 land in
-  [0.65, 1.25]; smaller ones stay smaller.
-- ``"polar-express"``: a different, optimal quintic in each iteration, on G divided by (Σσ⁸)^⅛, a sharper bound of the
-  largest singular value. With 4 of them, singular values above 0.003 land in [0.78, 1.22]; with 5, those above 0.001 in
-  [0.86, 1.14].
-
-The two iterative ones need only products of matrices and run in bfloat16 where the hardware multiplies that
-(`working_dtype`). `coefficients` has the quintics and their bands, `iterate` the order of the products.
+- `polar`: `orthogonalize` and its kin, Muon's direction.
+- `coefficients`: the quintics whose composition pushes singular values towards 1, and where these land.
+- `iterate`: those quintics applied to stacks of matrices, with as few and as small products as the shapes allow.
+- `precision`: the dtype to compute in, and the smallest safe divisor for a norm.
+- `singular`: nuclear and spectral norms without a singular value decomposition.
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
-
-import torch
-from torch import Tensor
-
-from .coefficients import JORDAN, Quintic, polar_express
-from .iterate import frobenius_scaled_, iterate, iterate_reference, plan
+from .polar import (
+    METHODS,
+    NARROW,
+    Method,
+    as_matrices,
+    orthogonalize,
+    orthogonalize_,
+    orthogonalize_each,
+    orthogonalize_reference,
+)
 from .precision import least_norm, working_dtype
+from .singular import nuclear_norm, spectral_norm
 
 __all__ = [
     "METHODS",
     "NARROW",
+    "Method",
     "as_matrices",
     "least_norm",
+    "nuclear_norm",
     "orthogonalize",
     "orthogonalize_",
     "orthogonalize_each",
     "orthogonalize_reference",
+    "spectral_norm",
     "working_dtype",
 ]
-
-# Up to this short side an iteration's time goes into starting products, not making them.
-NARROW = 64
-
-METHODS = ("svd", "newton-schulz", "polar-express")
-_USUAL_STEPS = {"svd": 1, "newton-schulz": 5, "polar-express": 4}
-
-
-def as_matrices(x: Tensor, *, stacked: bool = False, blocks: int = 1) -> Tensor:
-    """View a tensor as (…, m, n): a vector as one column, more dimensions flattened to (out, rest) or kept as a stack.
-
-    Args:
-        x: any tensor.
-        stacked: keep leading dimensions as a stack of matrices.
-        blocks: cut each matrix into so many blocks of rows, and stack them: a fused query-key-value matrix into 3, or
-            into one for each head.
-
-    Raises:
-        ValueError: ``stacked`` with fewer than two dimensions, or rows that do not divide into ``blocks``.
-    """
-    if stacked:
-        if x.ndim < 2:
-            raise ValueError(f"a stack of matrices needs at least 2 dimensions, got shape {tuple(x.shape)}")
-    else:
-        x = x.reshape(-1, 1) if x.ndim < 2 else x.flatten(1)
-    if blocks == 1:
-        return x
-    if x.shape[-2] % blocks:
-        raise ValueError(f"{x.shape[-2]} rows (shape {tuple(x.shape)}) do not divide into {blocks} equal blocks")
-    return x.unflatten(-2, (blocks, -1))
-
-
-def orthogonalize(
-    G: Tensor, *, method: str = "polar-express", steps: int | None = None, dtype: torch.dtype | None = None
-) -> Tensor:
-    """UVᵀ of each matrix in a stack.
-
-    Args:
-        G: shape (…, m, n), real.
-        method: "svd", "newton-schulz" or "polar-express".
-        steps: iterations of an iterative method; by default 5 of "newton-schulz", 4 of "polar-express".
-        dtype: what an iterative method computes in; by default `working_dtype` of G's device.
-
-    Returns:
-        A tensor of G's shape and dtype. A zero matrix stays zero; directions in which G is zero stay zero. Of a G whose
-        norm is below `least_norm` of the dtype computed in, 4e-16 in bfloat16 and single precision, the iterative
-        methods return less than the factor, down to zero, and of one whose squares overflow, from 1e17 or so, zero.
-
-    Raises:
-        ValueError: fewer than two dimensions, an unknown method, or ``steps < 1``.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.orthogonalize import orthogonalize
-        >>> orthogonalize(torch.tensor([[0.0, -2.0], [5.0, 0.0]]), method="svd").tolist()
-        [[0.0, -1.0], [1.0, 0.0]]
-    """
-    if G.ndim < 2:
-        raise ValueError(f"orthogonalize needs a matrix or a stack of them, got shape {tuple(G.shape)}")
-    steps = _check(method, steps)
-    if G.numel() == 0:
-        return torch.zeros_like(G)
-    if method == "svd":
-        return _polar_svd(G)
-    X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=dtype or working_dtype(G.device), device=G.device)
-    X.copy_(G.reshape(X.shape))
-    held = [X]
-    del X
-    return orthogonalize_(held, method=method, steps=steps).to(G.dtype).reshape(G.shape)
-
-
-def orthogonalize_(held: list[Tensor], *, method: str, steps: int | None = None) -> Tensor:
-    """`orthogonalize` of a stack (count, m, n) by an iterative method, in its own dtype.
-
-    For optimizers, which fill a stack of the working dtype themselves. It is taken out of the list that holds it, so
-    that its memory is free for the result's.
-    """
-    steps = _check(method, steps)
-    (X,) = held
-    if not X.numel():
-        return held.pop()
-    long, short = max(X.shape[-2:]), min(X.shape[-2:])
-    if method == "newton-schulz" or short <= NARROW:
-        # The one as published, to within rounding. Narrow matrices may lie in a stack of longer ones, on which their
-        # iterations must not depend, and fewer products are quicker here than smaller ones.
-        segments = (1,) * steps
-    else:
-        segments = plan(steps, long / short, X.dtype)
-    frobenius_scaled_(X)
-    del X
-    return iterate(held, _schedule(method, steps), segments, tighten=method == "polar-express")
-
-
-def orthogonalize_each(
-    matrices: Sequence[Tensor],
-    *,
-    method: str = "polar-express",
-    steps: int | None = None,
-    dtype: torch.dtype | None = None,
-) -> list[Tensor]:
-    """`orthogonalize` of many tensors, those of one shape stacked into one call: at small widths that is the speed."""
-    by_kind: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = defaultdict(list)
-    for i, matrix in enumerate(matrices):
-        by_kind[matrix.shape, matrix.dtype, matrix.device].append(i)
-    factors: list[Tensor] = [torch.empty(0)] * len(matrices)
-    for members in by_kind.values():
-        stack = torch.stack([matrices[i] for i in members])
-        for i, factor in zip(members, orthogonalize(stack, method=method, steps=steps, dtype=dtype), strict=True):
-            factors[i] = factor
-    return factors
-
-
-def orthogonalize_reference(G: Tensor, *, method: str = "polar-express", steps: int | None = None) -> Tensor:
-    """`orthogonalize` of one matrix (m, n) as the formulas read, in G's own precision; the fast path is held to it."""
-    steps = _check(method, steps)
-    if method == "svd":
-        U, S, Vh = torch.linalg.svd(G, full_matrices=False)
-        return U @ torch.diag((_rounding(G, S) < S).to(G.dtype)) @ Vh
-    if G.shape[0] > G.shape[1]:
-        return orthogonalize_reference(G.T, method=method, steps=steps).T
-    X = G / torch.linalg.matrix_norm(G).clamp(min=least_norm(G.dtype))
-    return iterate_reference(X, _schedule(method, steps), tighten=method == "polar-express")
-
-
-def _check(method: str, steps: int | None) -> int:
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}: use one of {METHODS}")
-    if steps is None:
-        return _USUAL_STEPS[method]
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    return steps
-
-
-def _schedule(method: str, steps: int) -> tuple[Quintic, ...]:
-    return polar_express(steps) if method == "polar-express" else (JORDAN,) * steps
-
-
-def _rounding(G: Tensor, S: Tensor) -> Tensor:
-    return max(G.shape[-2:]) * torch.finfo(S.dtype).eps * S.amax(-1, keepdim=True)
-
-
-def _polar_svd(G: Tensor) -> Tensor:
-    wide = G if G.dtype == torch.float64 else G.float()
-    U, S, Vh = torch.linalg.svd(wide, full_matrices=False)
-    # Directions that are zero up to rounding have no sign to keep; leaving them out keeps LMO(0) = 0.
-    return ((U * (_rounding(G, S) < S).unsqueeze(-2)) @ Vh).to(G.dtype)

@@ -19,7 +19,7 @@ from torch import Tensor
 from .coefficients import Quintic
 from .precision import least_norm
 
-__all__ = ["frobenius_scaled_", "iterate", "iterate_reference", "plan"]
+__all__ = ["frobenius_scaled_", "iterate_", "iterate_reference", "plan"]
 
 _LONGEST_SEGMENT = {torch.float64: 8, torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
 
@@ -50,22 +50,18 @@ def frobenius_scaled_(X: Tensor) -> Tensor:
     return X.div_(norm.clamp_(min=least_norm(X.dtype)))
 
 
-def iterate(held: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> Tensor:
-    """Apply a schedule to the singular values of each matrix in a stack.
+def iterate_(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> None:
+    """Apply a schedule to the singular values of each matrix in a stack, in place.
 
     Args:
-        held: one stack, of shape (count, m, n), with Frobenius norms of at most 1. It is taken out of the list, so that
-            nobody else keeps its memory, and is lost.
+        X: one stack, of shape (count, m, n), with Frobenius norms of at most 1. It ends up with memory of its own
+            that is contiguous, see `_times_`.
         schedule: the quintics, in order.
         segments: lengths that add up to the schedule's, from `plan`.
         tighten: first divide each matrix by an upper bound of its largest singular value that is sharper than the
             Frobenius norm. It comes for the price of a norm: with R² at hand, ‖R²‖_F^¼ = (Σσ⁸)^⅛ lies between σ₁ and
             r^⅛σ₁ for rank r, where the Frobenius norm may be r^½σ₁.
-
-    Returns:
-        A stack of the same shape and dtype, contiguous.
     """
-    X = held.pop()
     quintics = iter(schedule)
     for length in segments:
         R = torch.bmm(*((X, X.mT) if _wide(X) else (X.mT, X)))
@@ -92,21 +88,24 @@ def iterate(held: list[Tensor], schedule: Sequence[Quintic], segments: Sequence[
             else:
                 if scale is not None:
                     X.mul_(scale)
-                X = _times(X, W, a)
+                _times_(X, W, a)
             del W
         if Q is not None:
-            X = _times(X, Q, 0.0)
-    return X
+            _times_(X, Q, 0.0)
 
 
 def _wide(X: Tensor) -> bool:
     return X.shape[-2] <= X.shape[-1]
 
 
-def _times(X: Tensor, F: Tensor, a: float) -> Tensor:
-    """(aI + F)X, or X(aI + F) for tall ones, which leaves the result contiguous as no transposed product would."""
+def _times_(X: Tensor, F: Tensor, a: float) -> None:
+    """X ← (aI + F)X, or X(aI + F) for tall ones, which leaves the result contiguous as no transposed product would.
+
+    The product needs memory of its own. X takes that over and frees what it had, so that a stack is never held twice
+    for longer than the product takes.
+    """
     left, right = (F, X) if _wide(X) else (X, F)
-    return torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right)
+    X.set_(torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right))  # type: ignore[call-overload]
 
 
 def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,7 +122,7 @@ def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor
 
 
 def iterate_reference(X: Tensor, schedule: Sequence[Quintic], *, tighten: bool) -> Tensor:
-    """What `iterate` computes, one matrix (m, n) with m ≤ n and one iteration at a time, as the formula reads."""
+    """What `iterate_` computes, one matrix (m, n) with m ≤ n and one iteration at a time, as the formula reads."""
     if tighten:
         R = X @ X.T
         X = X / torch.linalg.matrix_norm(R @ R).clamp(min=least_norm(R.dtype)) ** 0.25

@@ -1,5 +1,7 @@
 """The iterative polar factors: their bands, and every fast path against the plain formulas."""
 
+import weakref
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,7 +91,7 @@ def test_rounding_to_bfloat16_takes_no_singular_value_beyond_its_band(spectrum, 
     U, V = (torch.linalg.qr(draw(4, side, rank, seed=side)).Q for side in shape)
     G = (U * SPECTRA[spectrum](torch.arange(1.0, rank + 1))) @ V.mT
     values = torch.linalg.svdvals(orthogonalize(G.float(), steps=steps, dtype=torch.bfloat16))
-    assert values.max() < band(polar_express(steps), POLAR_EXPRESS_FLOOR[steps], 1.0)[1] + 0.03
+    assert values.max() < band(polar_express(steps), POLAR_EXPRESS_FLOOR[steps], 1.0)[1] + 0.05
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (96, 256), (256, 96)])
@@ -109,13 +111,14 @@ def test_batched_equals_looped(method, shape):
 
 
 @pytest.mark.parametrize("method", ITERATIVE)
-def test_an_optimizers_stack_is_taken_from_it_and_iterated_like_any(method):
+def test_an_optimizers_stack_is_iterated_in_place_and_its_first_memory_freed(method):
     G = draw(3, 16, 8, seed=1)
-    held = [G.clone()]
-    found = orthogonalize_(held, method=method)
-    assert not held
-    assert found.is_contiguous()
-    torch.testing.assert_close(found, orthogonalize(G, method=method, dtype=torch.float64))
+    X = G.clone()
+    freed = weakref.ref(X.untyped_storage())
+    orthogonalize_(X, method=method)
+    assert X.is_contiguous()
+    assert freed() is None
+    torch.testing.assert_close(X, orthogonalize(G, method=method, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("method", ITERATIVE)
@@ -157,8 +160,8 @@ def test_no_magnitude_takes_off_and_ordinary_ones_do_not_matter(method, dtype, s
 def test_half_precision_takes_large_flat_spectra() -> None:
     Q = torch.linalg.qr(draw(1024, 1024)).Q.float()
     values = torch.linalg.svdvals(orthogonalize(Q, dtype=torch.float16))
-    assert values.min() > 0.78
-    assert values.max() < 1.25
+    assert values.min() > 0.75
+    assert values.max() < 1.3
 
 
 def test_rank_deficient_matrices_keep_their_null_space():

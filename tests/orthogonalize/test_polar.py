@@ -52,7 +52,7 @@ def test_batched_equals_looped_and_tall_equals_wide(method: str) -> None:
 
 
 def test_each_stacks_by_shape_and_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    import autowarm.orthogonalize as module
+    from autowarm.orthogonalize import polar as module
 
     sizes = []
     real = module.orthogonalize

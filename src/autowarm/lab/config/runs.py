@@ -109,7 +109,7 @@ class ScheduleConfig:
             alone, for optimizers that schedule themselves; "greedy" is transformers' GreedyLR between lr/div and lr;
             "wsd" is transformers' warmup-stable-decay, 10 % and 20 % of the run.
         warmup_steps: of "linear" alone, 0 for none; the others find it themselves.
-        warmup: the shape of the warm-up: of the hand-set one, of the adaptive floor and of the calibration's target.
+        warmup: the shape of the warm-up: of the hand-set one, of the adaptive ramp and of the calibration's target.
         decay: the shape of the decay, see `autowarm.AdaptiveWarmup`.
         target_loss: f*, of "paper" (which needs it) and "adaptive" (which works it out where it is null).
         div: the first update's rate is lr/div. Null is warmup_steps + 1 for "linear", so that the ramp starts from 0

@@ -1,4 +1,4 @@
-"""Every schedule on every kind of loss, in every lr mode, against the rule written out once more, as plainly as can be."""
+"""Every schedule on every kind of loss, in every lr mode, against the rule written out once more in plain Python."""
 
 import math
 import random

@@ -419,6 +419,7 @@ class AdaptiveWarmup(LRScheduler):
         self._write()
 
     def _follow_optimizer(self) -> None:
+        """See to it that what is scheduled is what the optimizer has now."""
         if self.optimizer is not self._clock.optimizer:
             # A trainer has put another one, or a wrapper, in its place.
             self.optimizer = unwrapped(self.optimizer)
@@ -434,7 +435,7 @@ class AdaptiveWarmup(LRScheduler):
     # What users change on the way.
 
     def extend(self, total_steps: int | None) -> None:
-        """Go on to another horizon: T is ``total_steps`` from now on. The rate does not jump.
+        """Go on to another horizon: T is ``total_steps`` from now on. The coming update's rate stays what it is.
 
         - **In warm-up** the ramp goes on from where it is, and is at the peak after ``max_warmup`` of the new T. It
           never falls. If T is so much shorter that the warm-up would be over by now, it ends, and the decay starts from
@@ -442,7 +443,7 @@ class AdaptiveWarmup(LRScheduler):
         - **In decay** the rates are those of a decay over the new T that began at the same update. Where that is
           higher than the present rate, as for a longer T, they climb to it as in a warm-up: along a ramp that would
           reach the peak after ``max_warmup`` of the updates left (at once if there is no ramp). Where it is lower they
-          follow it at the next update. So a finished run can be extended.
+          follow it. So a finished run can be extended.
 
         Loading a state that was saved under another T does the same, with a warning. See `rewarm` for a whole new
         warm-up. Where the rates are tensors, this waits for the device.

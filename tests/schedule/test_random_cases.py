@@ -173,7 +173,9 @@ def test_lives_drawn_at_random(first: int) -> None:
                     if case.draw.random() < 0.2:
                         resumed = killed(resumed, case)
                     assert live(resumed, case, happening) == rates, where
-                assert repr(resumed.state_dict()) == repr(straight.state_dict()), where  # as text, in which a NaN is itself
+                assert repr(resumed.state_dict()) == repr(straight.state_dict()), (
+                    where
+                )  # as text, in which a NaN is itself
         said = [str(warning.message) for warning in heard]
         for kind in bad_happenings(case, straight):
             assert any(SAID[kind] in message for message in said), (number, kind, said)

@@ -102,3 +102,69 @@ def test_past_the_horizon_the_rate_stays() -> None:
         scheduler.step(1.0)
     assert scheduler.get_last_lr() == last
     assert last[0] >= 0.1 * PEAK
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+def test_several_updates_between_two_calls_count_each(tensor: bool) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK), 60)
+    for _ in range(20):
+        for _ in range(3):
+            scheduler.optimizer.step()
+        scheduler.step(5.0)
+    assert (scheduler.last_epoch, scheduler.warmup_steps, scheduler.phase) == (60, 30, "decay")
+    assert float(scheduler.get_last_lr()[0]) < 0.01 * PEAK
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+def test_updates_that_are_not_seen_are_missed_aloud(tensor: bool) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), 60)
+    run(scheduler, falling(), range(5))
+    other = make_optimizer()  # swapped in, and the scheduler does not know
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for t in range(9):
+            other.step()
+            scheduler.step(falling()(t))
+    other.step()
+    with pytest.warns(UserWarning, match=r"10 times in a row and Lion.*make a new scheduler.*Together") as caught:
+        scheduler.step(4.0)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for t in range(30):
+            other.step()
+            scheduler.step(falling()(t))
+    assert scheduler.last_epoch == 5
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+def test_an_optimizer_put_in_the_schedulers_place_is_followed(tensor: bool) -> None:
+    def lr() -> float | torch.Tensor:
+        return torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
+
+    straight = run(AdaptiveWarmup(make_optimizer(lr()), 60), falling(), range(60))
+    scheduler = AdaptiveWarmup(make_optimizer(lr()), 60)
+    head = run(scheduler, falling(), range(10))
+    scheduler.optimizer = make_optimizer(lr())
+    scheduler.state_dict()  # anything that looks at the optimizer
+    assert head + run(scheduler, falling(), range(10, 60)) == straight
+
+
+def test_an_update_inside_the_backward_pass_is_seen() -> None:
+    from autowarm.optim import Together
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    each = {p: Lion([p], lr=PEAK) for p in model.parameters()}
+    for p, opt in each.items():
+        p.register_post_accumulate_grad_hook(lambda p, opt=opt: opt.step())
+    scheduler = AdaptiveWarmup(Together(*each.values()), 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(30):
+            x = torch.randn(16, 4)
+            loss = (model(x) - x).square().mean()
+            model.zero_grad()
+            loss.backward()
+            scheduler.step(loss)
+    assert (scheduler.last_epoch, scheduler.phase) == (30, "decay")

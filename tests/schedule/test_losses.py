@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from schedule_runs import PEAK, every_mode, falling, make_optimizer, run
@@ -135,3 +136,30 @@ def test_a_loss_above_the_first_one() -> None:
     scheduler = AdaptiveWarmup.paper(make_optimizer(), 100, target_loss=0.5)
     rates = run(scheduler, lambda t: 5.0 + t, range(50))
     assert all(0 < rate <= PEAK / 100 for rate in rates[1:])
+
+
+@pytest.mark.parametrize(
+    "loss", [np.float32(4), np.float64(4), np.array(4.0), np.float16(4), torch.tensor(4), torch.tensor([[4.0]])]
+)
+@pytest.mark.parametrize("method", ["step", "observe"])
+def test_numbers_of_every_kind_are_losses(loss: object, method: str) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10)
+    scheduler.optimizer.step()
+    getattr(scheduler, method)(loss)
+    if method == "observe":
+        scheduler.step()
+    assert scheduler.profile.gap0 == pytest.approx(2.8)
+
+
+@pytest.mark.parametrize("loss", ["2.0", b"2.0", 1j, torch.tensor(1j), torch.tensor(True), {}, object()], ids=repr)
+def test_what_is_no_real_number_is_no_loss(loss: object) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10)
+    with pytest.raises(TypeError, match="a loss is a (real )?number"):
+        scheduler.step(loss)
+    assert scheduler.state_dict() == AdaptiveWarmup(make_optimizer(), 10).state_dict()
+
+
+@pytest.mark.parametrize("epoch", [np.int64(3), np.int32(0), np.uint8(1), True])
+def test_numpys_integers_are_epochs_too(epoch: object) -> None:
+    with pytest.raises(TypeError, match="a loss, not an epoch, is needed, and got the int"):
+        AdaptiveWarmup(make_optimizer(), 10).step(epoch)

@@ -24,6 +24,8 @@ SCENARIOS = [
     "tensor",
     "tensor nan",
     "tensor steps",
+    "extended",
+    "tensor extended",
 ]
 WORKER = """
 import json, math, os, sys, time
@@ -49,6 +51,8 @@ for scenario in scenarios:
                 loss = math.nan
             if "steps" in scenario and rank and t == 5:
                 sched.last_epoch += 1
+            if "extended" in scenario and rank and t == 20:
+                sched.extend(80)
             if not (scenario == "skipped" and rank and t == 5):
                 opt.step()
             if not (scenario == "missing" and rank):
@@ -125,6 +129,8 @@ def test_tensor_rates_are_those_of_float_ones(ranks: list[dict[str, dict]]) -> N
         ("steps", "steps"),
         ("skipped", "steps"),
         ("tensor steps", "steps or settings"),
+        ("extended", "settings"),
+        ("tensor extended", "steps or settings"),
     ],
 )
 def test_ranks_that_disagree_fail_together(scenario: str, what: str, ranks: list[dict[str, dict]]) -> None:

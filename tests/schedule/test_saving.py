@@ -1,6 +1,11 @@
 """Saved and loaded, it goes on to the bit."""
 
+import copy
+import io
+import json
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,3 +81,151 @@ def test_another_schedule_is_refused_by_its_differences() -> None:
         AdaptiveWarmup(muon, 50).load_state_dict(state)
     with pytest.raises(ValueError, match="no AdaptiveWarmup state of version 1 to 2: its version is None"):
         AdaptiveWarmup(make_optimizer(), 50).load_state_dict({"last_epoch": 3})
+
+
+def by_torch(both: object) -> object:
+    buffer = io.BytesIO()
+    torch.save(both, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+COPIES: dict[str, Callable] = {
+    "pickle": lambda both: pickle.loads(pickle.dumps(both)),
+    "deepcopy": copy.deepcopy,
+    "torch.save": by_torch,
+}
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@pytest.mark.parametrize("at", [0, 1, 20, 49, 50, 51, 80])
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_of_every_kind_goes_on_to_the_bit(how: str, at: int, tensor: bool) -> None:
+    def losses(t: int) -> float:
+        return 5.0  # the switch is at 50, by the ramp
+
+    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
+    scheduler = AdaptiveWarmup(make_optimizer(lr), 100)
+    run(scheduler, losses, range(at))
+    if how != "deepcopy":  # which keeps what it is told to share
+        alone = COPIES[how](scheduler)
+    else:
+        alone = COPIES[how]((scheduler.optimizer, scheduler))[1]
+    for p in alone.optimizer.param_groups[0]["params"]:
+        p.grad = torch.ones(4, 4)
+    assert alone.optimizer is not scheduler.optimizer
+    rates = run(scheduler, losses, range(at, 100))
+    assert run(alone, losses, range(at, 100)) == rates
+    assert saved(alone) == saved(scheduler)
+    assert len({*rates}) > 15 or at == 80
+
+
+def test_a_state_of_the_first_schema_goes_on() -> None:
+    sample = json.loads((Path(__file__).parent.parent / "data" / "scheduler-1.json").read_text())
+    assert "floor" in sample["state"]["settings"]
+    first = sample["state"]
+    first["rule"] |= {"ended_by": "floor"}
+    scheduler = AdaptiveWarmup(make_optimizer(), 40)
+    scheduler.load_state_dict(first)
+    assert (scheduler.ended_by, scheduler.warmup_steps) == ("max_warmup", 9)
+    rates = run(scheduler, falling(pace=10.0), range(12, 40))
+    assert rates == pytest.approx(sample["rates"][12:], rel=1e-12)
+
+
+def broken(state: dict, path: str, value: object) -> dict:
+    *outer, last = path.split(".")
+    inner = state = copy.deepcopy(state)
+    for name in outer:
+        inner = inner[name]
+    if value is KeyError:
+        del inner[last]
+    else:
+        inner[last] = value
+    return state
+
+
+DAMAGES = [
+    ("base_lrs", [float("nan")]),
+    ("base_lrs", [-0.1]),
+    ("base_lrs", "0.01"),
+    ("rates", [float("inf")]),
+    ("rates", [0.1, 0.1]),
+    ("rates", KeyError),
+    ("last_epoch", 3.5),
+    ("last_epoch", -7),
+    ("last_epoch", True),
+    ("pending", [[1.0]]),
+    ("pending", [[1.0, -2.0]]),
+    ("factors", [float("nan")]),
+    ("said", [3]),
+    ("settings", []),
+    ("clock", None),
+    ("clock.made", -1),
+    ("clock.first_tick", "0"),
+    ("rule", {}),
+    ("rule.share", 0.0),
+    ("rule.share", 1.5),
+    ("rule.share", float("nan")),
+    ("rule.ended_by", "hunger"),
+    ("rule.ended_by", "gap"),
+    ("rule.decay_start", 5),
+    ("rule.smoothed", float("nan")),
+    ("rule.weight", 2.0),
+    ("rule.target_loss", None),
+    ("rule.peak_gap", 1e9),
+    ("rule.ramp", [0, 0.1]),
+    ("rule.decay", "exponential"),
+    ("rule.window", 0.0),
+    ("rule.total_steps", "100"),
+]
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@pytest.mark.parametrize(("path", "value"), DAMAGES, ids=[f"{path}={value}" for path, value in DAMAGES])
+def test_a_damaged_state_is_named_and_nothing_is_loaded(path: str, value: object, tensor: bool) -> None:
+    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
+    first, second = AdaptiveWarmup(make_optimizer(), 100), AdaptiveWarmup(make_optimizer(lr), 100)
+    run(first, falling(), range(5))
+    run(second, falling(), range(3))
+    before = saved(second)
+    with pytest.raises(ValueError, match=rf"the saved schedule is damaged: .*{path.split('.')[-1]}"):
+        second.load_state_dict(broken(saved(first), path, value))
+    assert saved(second) == before
+    assert run(second, falling(), range(3, 6)) != []
+
+
+@pytest.mark.parametrize(
+    ("make", "whose"),
+    [
+        (lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10), r"a CosineAnnealingLR's \(it has T_max\)"),
+        (lambda opt: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, 10), "a CosineAnnealingWarmRestarts'"),
+        (lambda opt: torch.optim.lr_scheduler.StepLR(opt, 10), "a StepLR's"),
+        (lambda opt: torch.optim.lr_scheduler.MultiStepLR(opt, [10]), "a MultiStepLR's"),
+        (lambda opt: torch.optim.lr_scheduler.ExponentialLR(opt, 0.9), "an ExponentialLR's"),
+        (lambda opt: torch.optim.lr_scheduler.LinearLR(opt), "a LinearLR's"),
+        (lambda opt: torch.optim.lr_scheduler.ConstantLR(opt), "a ConstantLR's"),
+        (lambda opt: torch.optim.lr_scheduler.PolynomialLR(opt), "a PolynomialLR's"),
+        (lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 1.0), "a LambdaLR's"),
+        (lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, 10, cycle_momentum=False), "a OneCycleLR's"),
+        (lambda opt: torch.optim.lr_scheduler.CyclicLR(opt, 0.1, 1.0, cycle_momentum=False), "a CyclicLR's"),
+        (lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt), "a ReduceLROnPlateau's"),
+        (lambda opt: opt, "an optimizer's"),
+    ],
+    ids=lambda value: value.split()[1].rstrip("'s") if isinstance(value, str) else "",
+)
+def test_another_schedulers_state_is_named(make: Callable, whose: str) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 50)
+    before = saved(scheduler)
+    with pytest.raises(ValueError, match=f"no AdaptiveWarmup state: this is {whose}"):
+        scheduler.load_state_dict(make(make_optimizer()).state_dict())
+    assert saved(scheduler) == before
+
+
+def test_what_is_no_state_at_all() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 50)
+    with pytest.raises(ValueError, match="it is a list, not a dictionary"):
+        scheduler.load_state_dict([1])
+    with pytest.raises(ValueError, match=r"its version is None and its keys are none"):
+        scheduler.load_state_dict({})
+    with pytest.raises(ValueError, match="of version 1, is damaged: KeyError"):
+        scheduler.load_state_dict({"version": 1, "rule": {}})

@@ -10,12 +10,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..geometry import Geometry, resolve
 from ..optim.known import geometry_of, kappa_of, unwrapped
+from .alarms import Alarms
 from .arguments import UNSET, clean, renamed
 from .clock import UpdateClock, hook
 from .profile import Profile
 from .rates import GroupRates, checked_peaks
 from .report import metrics, one_line, plot_profile
-from .rule import Formula, HostRule, Notices, Observation, Ranks, Rule, rule_for
+from .rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 from .state import STATE_VERSION, differences, read_state
 
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from ..smoothness import Point, Probe
 
 __all__ = ["AdaptiveWarmup"]
-
-# Calls in a row without an update before it is said. A GradScaler that looks for its scale skips a few.
-_MOST_IDLE = 10
 
 
 class AdaptiveWarmup(LRScheduler):
@@ -130,7 +128,7 @@ class AdaptiveWarmup(LRScheduler):
             smoothing=smoothing,
             max_nonfinite=renamed(patience=patience, max_nonfinite=max_nonfinite),
         )
-        self.max_nonfinite = given.pop("max_nonfinite")
+        self._alarms = Alarms(given.pop("max_nonfinite"))
         self.process_group = process_group
         optimizer = unwrapped(optimizer)  # a trainer's wrapper has no step hooks of its own
         shapes = warmup_shape(warmup), decay_shape(decay)
@@ -161,7 +159,6 @@ class AdaptiveWarmup(LRScheduler):
         self._rule: Rule = HostRule(Formula(**self._formula_arguments))
         self._ranks = Ranks(process_group, self._settings)
         self._pending: list[Observation] = []
-        self._said: set[str] = set()
         self._probe: Probe | None = None
         self._clock = UpdateClock(optimizer)
         self._rates = GroupRates(optimizer)
@@ -369,10 +366,11 @@ class AdaptiveWarmup(LRScheduler):
                 )
             self._restart()
             return
-        self._follow_optimizer()
+        if self.optimizer is not self._clock.optimizer or len(self.optimizer.param_groups) != len(self._rates.warms):
+            self._follow_optimizer()
         lost = self._rates.notice()
         observations, self._pending = self._pending, []
-        made = self._clock.tick(dry=not any(seen.traced for seen in observations))
+        made = self._clock.tick(observations)
         if made is None:
             observations = []  # a skipped update counts neither as a step nor as an observation
         # Every rank comes here at every call: one that skipped an update alone is found out instead of waited for.
@@ -382,7 +380,17 @@ class AdaptiveWarmup(LRScheduler):
             self._rule.advance(updates, loss)
             self.last_epoch = updates
             self._write()
-        self._speak(self._rule.notices(), made, loss is not None, lost)
+        notices, total = self._rule.notices(), self._rule.formula.total_steps
+        near_end = total is not None and updates + 1 >= total
+        if near_end or loss is None or notices.failures or notices.disagree:
+            self._alarms.check(
+                notices, updates, self._rule, self._clock, skipped=made is None, observed=loss is not None
+            )
+        if lost is not None:
+            self._alarms.warn("raised", lost)
+        self._place()
+
+    def _place(self) -> None:
         self._rule = rule_for(self.optimizer.param_groups[0]["lr"], self._rule)
 
     def _write(self) -> None:
@@ -411,6 +419,7 @@ class AdaptiveWarmup(LRScheduler):
         self._write()
 
     def _follow_optimizer(self) -> None:
+        """See to it that what is scheduled is what the optimizer has now."""
         if self.optimizer is not self._clock.optimizer:
             # A trainer has put another one, or a wrapper, in its place.
             self.optimizer = unwrapped(self.optimizer)
@@ -426,7 +435,7 @@ class AdaptiveWarmup(LRScheduler):
     # What users change on the way.
 
     def extend(self, total_steps: int | None) -> None:
-        """Go on to another horizon: T is ``total_steps`` from now on. The rate does not jump.
+        """Go on to another horizon: T is ``total_steps`` from now on. The coming update's rate stays what it is.
 
         - **In warm-up** the ramp goes on from where it is, and is at the peak after ``max_warmup`` of the new T. It
           never falls. If T is so much shorter that the warm-up would be over by now, it ends, and the decay starts from
@@ -434,7 +443,7 @@ class AdaptiveWarmup(LRScheduler):
         - **In decay** the rates are those of a decay over the new T that began at the same update. Where that is
           higher than the present rate, as for a longer T, they climb to it as in a warm-up: along a ramp that would
           reach the peak after ``max_warmup`` of the updates left (at once if there is no ramp). Where it is lower they
-          follow it at the next update. So a finished run can be extended.
+          follow it. So a finished run can be extended.
 
         Loading a state that was saved under another T does the same, with a warning. See `rewarm` for a whole new
         warm-up. Where the rates are tensors, this waits for the device.
@@ -537,7 +546,7 @@ class AdaptiveWarmup(LRScheduler):
             )
         target = self._formula_arguments["given_target_loss"] if target_loss is None else given["target_loss"]
         self._change(lambda rule: rule.rewarm(total, target))
-        self._said.discard("stalled")
+        self._alarms.said.discard("stalled")
 
     def _check_horizon(self, total_steps: int | None, updates: int) -> None:
         self._check_open(total_steps, self._formula_arguments["planned_decay"])
@@ -552,68 +561,15 @@ class AdaptiveWarmup(LRScheduler):
         # Ranks must all have changed the same.
         self._agree(rule)
         self._rule = rule
-        self._said.discard("overrun")
+        self._alarms.said.discard("overrun")
         self._write()
-        self._rule = rule_for(self.optimizer.param_groups[0]["lr"], HostRule.on_host(rule))
+        self._place()
 
     def _agree(self, rule: HostRule) -> None:
         formula = rule.formula
         plan = {"origin": formula.origin, "total_steps": formula.total_steps, "decay": name_of(formula.decay)}
         changed = plan != {"origin": 0, **{name: self._settings[name] for name in ("total_steps", "decay")}}
         self._ranks.agree_on(self._settings | ({"now": plan} if changed else {}))
-
-    # What can go wrong.
-
-    def _speak(self, notices: Notices, made: int | None, observed: bool, lost: str | None) -> None:
-        if notices.disagree:
-            raise RuntimeError(
-                f"ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
-                f"{self.last_epoch}; this rank's are {self._ranks.settings}"
-            )
-        if lost is not None:
-            self._warn_once("raised", lost)
-        if made is None:
-            if self._clock.idle >= _MOST_IDLE:
-                self._warn_once(
-                    "idle",
-                    f"step() was called {self._clock.idle} times in a row and {type(self.optimizer).__name__}, which "
-                    "the schedule watches, made no update, so the rates stay as they are. If the optimizer was "
-                    "replaced, make a new scheduler for it. If updates are made during the backward pass, make the "
-                    "scheduler on autowarm.optim.Together(*optimizers)",
-                )
-            return
-        if not observed and notices.decay_start is None:
-            self._warn_once(
-                "unobserved",
-                "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or "
-                "observe(loss) before step(). Where a trainer calls step(), autowarm.integrations brings it the loss",
-            )
-        if notices.failures:
-            what = f"was {notices.loss}" if notices.loss is not None else "was not finite"
-            when = f"at {'' if notices.updates == self.last_epoch else 'or shortly before '}step {self.last_epoch}"
-            self._warn_once("nonfinite", f"the loss {what} {when}: it is left out, and the step counts (said once)")
-            if self.max_nonfinite is not None and notices.failures >= self.max_nonfinite:
-                raise RuntimeError(
-                    f"the loss was not finite {notices.failures} times in a row, up to step {self.last_epoch}: the run "
-                    "has diverged. Lower the peak rate or clip gradients; max_nonfinite=None turns this error off"
-                )
-        # After the last update, or, in the order of Algorithm 1, on the call before it.
-        total, calls = self.total_steps, self.last_epoch + self._clock.ahead
-        if total is None or calls < total:
-            return
-        if calls == total and (rule := self._rule.on_host()).ended_by is None:
-            self._warn_once("stalled", f"the run of total_steps={total} ends still in warm-up: {_stalled(rule)}")
-        if calls > total + 1:  # some loops make one update more than planned
-            self._warn_once(
-                "overrun",
-                f"more than total_steps={total} updates were made: the rate stays where it is. total_steps counts "
-                "updates, not epochs; extend(total_steps) moves the end",
-            )
-
-    def _warn_once(self, kind: str, message: str) -> None:
-        if kind not in self._said:
-            self._said.add(kind)
-            warnings.warn(message, stacklevel=5)  # the line that called step()
 
     # Saving.
 
@@ -628,7 +584,7 @@ class AdaptiveWarmup(LRScheduler):
             "base_lrs": [float(lr) for lr in self.base_lrs],
             **self._rates.state_dict(),
             "pending": [[float(seen.loss), seen.weight] for seen in self._pending],
-            "said": sorted(self._said),
+            "said": sorted(self._alarms.said),
             "clock": self._clock.state_dict(),
             "rule": self._rule.on_host().state_dict(),
         }
@@ -673,7 +629,7 @@ class AdaptiveWarmup(LRScheduler):
         for i, lr in enumerate(peaks):
             base = self.base_lrs[i]
             self.base_lrs[i] = base.new_tensor(lr).reshape(base.shape) if isinstance(base, Tensor) else lr
-        self._said = set(state["said"]) - ({"overrun", "stalled"} if extended else set())
+        self._alarms.said = set(state["said"]) - ({"overrun", "stalled"} if extended else set())
         self._clock.load_state_dict(state["clock"])
         self._rule = placed
         self._agree(rule)
@@ -685,17 +641,3 @@ class AdaptiveWarmup(LRScheduler):
                 f"total_steps={total}: it goes on to {total}, as after extend({total})",
                 stacklevel=2,
             )
-
-
-def _stalled(rule: HostRule) -> str:
-    formula = rule.formula
-    if formula.profile is None and not (rule.started and formula.ramp is None):
-        return "no finite loss was observed. Call step(loss) with the loss of each update"
-    if formula.profile is None:
-        return "the first loss was zero or beyond all scale, and there is no ramp. Use the default max_warmup"
-    if formula.ramp is not None:
-        return "no finite loss was observed after max_warmup. Call step(loss) at each update"
-    return (
-        f"the gap to target_loss={formula.fstar:.4g} never fell below peak_gap={formula.profile.peak_gap:.4g}. Use the "
-        "default max_warmup, raise peak_gap or lower target_loss"
-    )

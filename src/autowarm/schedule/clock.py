@@ -1,10 +1,12 @@
 """Time, as a schedule should count it: the updates an optimizer really made."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
+
+from .rule import Observation
 
 __all__ = ["UpdateClock", "hook", "inside"]
 
@@ -49,6 +51,7 @@ class UpdateClock:
         optimizer: watched through step hooks, for as long as this object lives.
 
     Attributes:
+        optimizer: the one watched.
         idle: calls in a row that found no update.
     """
 
@@ -60,12 +63,12 @@ class UpdateClock:
 
     def watch(self, optimizer: Optimizer) -> None:
         """Watch this one from now on."""
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._made: list[int] = []  # since the last tick, by each of those inside
         self._register()
 
     def _register(self) -> None:
-        watched = inside(self._optimizer)
+        watched = inside(self.optimizer)
         self._made = self._made or [0] * len(watched)
         made = self._made
 
@@ -83,22 +86,17 @@ class UpdateClock:
         self._register()
 
     @property
-    def optimizer(self) -> Optimizer:
-        """The one watched."""
-        return self._optimizer
-
-    @property
     def ahead(self) -> bool:
         """Whether the scheduler is stepped before the optimizer, the order of Algorithm 1: it is one call ahead."""
         return self._first_tick == 0
 
-    def tick(self, *, dry: bool) -> int | None:
+    def tick(self, observations: Sequence[Observation]) -> int | None:
         """The updates made since the last call; 0 if the first is still to come, None if one was skipped.
 
         Args:
-            dry: there is no sign of training in the losses, which may be made up to look at the schedule.
+            observations: the losses since. If none came with a graph they may be made up, to look at the schedule.
         """
-        made = max(self._made)
+        made = self._made[0] if len(self._made) == 1 else max(self._made)
         if self._first_tick is None:
             self._first_tick = 1 if made else 0
             if not made and not self._replayed():
@@ -109,20 +107,20 @@ class UpdateClock:
             return made
         if self._replayed():
             return 1
-        parameters = (p for group in self._optimizer.param_groups for p in group["params"])
-        if dry and not self._ever_stepped and all(p.grad is None for p in parameters):
-            return 1  # a dry run of the schedule: there is nothing to update
+        if not self._ever_stepped and not any(seen.traced for seen in observations):
+            parameters = (p for group in self.optimizer.param_groups for p in group["params"])
+            if all(p.grad is None for p in parameters):
+                return 1  # a dry run of the schedule: there is nothing to update
         self.idle += 1
         return None
 
     def _replayed(self) -> bool:
         """Whether updates may be replays of a captured graph, which Python does not see."""
-        return any(group.get("capturable") for group in self._optimizer.param_groups)
+        return any(group.get("capturable") for group in self.optimizer.param_groups)
 
     def restart(self) -> None:
         """Forget updates that belong to what came before."""
-        for i in range(len(self._made)):
-            self._made[i] = 0
+        self._made[:] = [0] * len(self._made)
 
     def state_dict(self) -> dict[str, Any]:
         """What has been seen."""

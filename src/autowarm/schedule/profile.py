@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -94,7 +95,7 @@ class Profile:
             return gap / torch.addcmul(gap, away, away, value=self._steepness)
         return self(gap) / self.lr
 
-    @property
+    @cached_property
     def _steepness(self) -> float:
         return (self.div - 1.0) * self.gap0 / (self.gap0 - self.peak_gap) ** 2
 

@@ -42,10 +42,10 @@ class GroupRates:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.warms: list[bool] = []
-        self.factors: list[Rate | None] = []
+        self.factors: list[Any] = []  # Rate or None
         self._written: list[Rate] = []
         self._aims: list[Rate] = []  # what would have been written at factor 1
-        self._versions: list[tuple[int, int] | None] = []  # of tensors: which, and its version when written
+        self._tensors: list[tuple[Tensor | None, int]] = []  # which was written, and its version then
         self._optimizer = optimizer
         self._register()
 
@@ -56,7 +56,7 @@ class GroupRates:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._versions = [None] * len(self._versions)  # of other tensors
+        self._tensors = [(None, 0)] * len(self._tensors)  # the copied optimizer has others
         self._register()
 
     # What others do to the rates.
@@ -71,14 +71,19 @@ class GroupRates:
             ValueError: a rate has become negative, infinite or NaN.
         """
         lost = None
-        for i, group in enumerate(self._optimizer.param_groups[: len(self._written)]):
-            rate, written = group["lr"], self._written[i]
+        for i, (group, written) in enumerate(zip(self._optimizer.param_groups, self._written, strict=False)):
+            rate = group["lr"]
             if isinstance(rate, Tensor):
-                if self._versions[i] == (id(rate), rate._version):
-                    continue
-                old = torch.ones_like(rate) if self.factors[i] is None else self.factors[i]
-                quotient = torch.nan_to_num(rate / self._aims[i], nan=1.0).clamp(0.0, 1.0)
-                self.factors[i] = torch.where(rate == written, old, quotient)  # type: ignore[arg-type]
+                known, version = self._tensors[i]
+                if known is not rate:
+                    # Put there by a checkpoint or a copy. That is rare, so that the device may be waited for.
+                    self._tensors[i] = rate, rate._version
+                    if float(rate) != float(written):
+                        self.factors[i] = self._quotient(rate, i)
+                elif version != rate._version:
+                    old = self.factors[i]
+                    now = self._quotient(rate, i)
+                    self.factors[i] = torch.where(rate == written, torch.ones_like(now) if old is None else old, now)
             elif rate != written:
                 if not (rate >= 0 and math.isfinite(rate)):
                     raise ValueError(f"the lr of parameter group {i} was set to {rate} from outside the schedule")
@@ -92,15 +97,17 @@ class GroupRates:
                 self.factors[i] = min(1.0, rate / aim) if aim > 0 else None
         return lost
 
+    def _quotient(self, rate: Tensor, i: int) -> Tensor:
+        return torch.nan_to_num(rate / self._aims[i], nan=1.0).clamp(0.0, 1.0)  # 0/0 where a group is frozen
+
     def _before_load(self, *_: Any) -> None:
         self._before = [float(group["lr"]) for group in self._optimizer.param_groups]
 
     def _after_load(self, *_: Any) -> None:
         # A rate that came out of a checkpoint is nobody's factor.
-        for i, before in enumerate(self._before[: len(self._written)]):
-            rate = self._optimizer.param_groups[i]["lr"]
-            if float(rate) != before:
-                self._record(i, rate, rate)
+        for i, (group, before) in enumerate(zip(self._optimizer.param_groups, self._before, strict=False)):
+            if i < len(self._written) and float(group["lr"]) != before:
+                self._record(i, group["lr"], group["lr"])
 
     # Writing.
 
@@ -129,6 +136,9 @@ class GroupRates:
         for group in groups[len(self.warms) :]:
             self.warms.append(bool(group.get("warmup", True)))
             self.factors.append(None)
+            self._written.append(0.0)
+            self._aims.append(0.0)
+            self._tensors.append((None, 0))
 
     def restart(self) -> None:
         """Forget what others have done."""
@@ -147,13 +157,18 @@ class GroupRates:
         """
         for i, (group, peak, warm) in enumerate(zip(self._optimizer.param_groups, peaks, self.warms, strict=True)):
             share, factor, rate = rule.share if warm else rule.steady_share, self.factors[i], group["lr"]
-            if isinstance(rate, Tensor) and isinstance(peak, Tensor) and isinstance(share, Tensor) and factor is None:
-                torch.mul(peak, share, out=rate)
-                self._record(i, rate, None)
-                continue
-            aim = peak * share
-            self._set(group, aim if factor is None else aim * factor)
-            self._record(i, group["lr"], aim)
+            if isinstance(rate, Tensor):
+                if factor is None and isinstance(peak, Tensor) and isinstance(share, Tensor):
+                    torch.mul(peak, share, out=rate)  # in as few operators as it takes
+                    self._record(i, rate)
+                else:
+                    aim = peak * share
+                    self._set(group, aim if factor is None else aim * factor)
+                    self._record(i, rate, aim)
+            else:
+                aim = float(peak * share)
+                group["lr"] = rate = aim if factor is None else aim * float(factor)
+                self._written[i], self._aims[i] = rate, aim
         return list(self._written)
 
     def state_dict(self) -> dict[str, Any]:
@@ -182,13 +197,10 @@ class GroupRates:
             self._set(group, state["rates"][i])
             self._record(i, group["lr"], state["aims"][i])
             if state["written"][i] != state["rates"][i]:
-                self._written[i] = self._like(group["lr"], state["written"][i])
-                self._versions[i] = None
+                rate, written = group["lr"], state["written"][i]
+                self._written[i] = torch.full_like(rate, written) if isinstance(rate, Tensor) else written
+                self._tensors[i] = None, 0
         return list(self._written)
-
-    @staticmethod
-    def _like(rate: Rate, value: float) -> Rate:
-        return torch.full_like(rate, value) if isinstance(rate, Tensor) else value
 
     @staticmethod
     def _set(group: dict[str, Any], value: Rate) -> None:
@@ -200,11 +212,7 @@ class GroupRates:
         else:
             rate.fill_(value)
 
-    def _record(self, i: int, rate: Rate, aim: Rate | None) -> None:
-        version = None
+    def _record(self, i: int, rate: Rate, aim: Rate | None = None) -> None:
         if isinstance(rate, Tensor):
-            version, rate = (id(rate), rate._version), rate.clone()
-        for values, value in (
-            (self._written, rate), (self._aims, rate if aim is None else aim), (self._versions, version)
-        ):  # fmt: skip
-            values[i : i + 1] = [value]  # type: ignore[list-item]
+            self._tensors[i], rate = (rate, rate._version), rate.clone()
+        self._written[i], self._aims[i] = rate, rate if aim is None else aim

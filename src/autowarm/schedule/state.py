@@ -102,6 +102,7 @@ _NESTED: Checks = {
         "decay_peak": _share,
         "cut": _share,
         "bound": _optional(_ramp),
+        "window": lambda x: _finite(x) and x >= 1,
         "target_loss": _optional(_finite),
         "gap0": _optional(_finite),
         "peak_gap": _optional(_finite),
@@ -202,6 +203,7 @@ def _upgrade(old: Mapping[str, Any]) -> dict[str, Any]:
                 "decay_peak": 1.0,
                 "cut": 1.0,
                 "bound": None,
+                "window": max(1.0, settings["smoothing"] * total),
                 "peak_gap": rule["profile_peak_gap"],
             },
         }

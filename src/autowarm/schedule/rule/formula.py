@@ -71,6 +71,7 @@ class Formula:
         ramp: of the present warm-up; None for none.
         decay_peak: the share that the decay falls from. 1, unless it was started by hand.
         cut: the share at which the warm-up ended. 1, unless it was cut short.
+        window: updates over which the loss is averaged (an exponential moving average); 1 for none.
         bound: bounds the decay after its horizon was extended, so that the rate does not jump; None for no bound.
         target_loss: f*, given or worked out at the first loss.
         profile: η(Δ), from the first loss on. None where the first loss is 0 and f* is not given, or where the first
@@ -96,6 +97,7 @@ class Formula:
     decay_peak: float = field(init=False)
     cut: float = field(init=False)
     bound: Ramp | None = field(init=False)
+    window: float = field(init=False)
     target_loss: float | None = field(init=False)
     profile: Profile | None = field(init=False)
 
@@ -117,8 +119,8 @@ class Formula:
             return 1.0, True
         if self.profile is None:
             return ramp, False
-        gap = loss - self.fstar
-        low = max(ramp, LEAST_SHARE)
+        gap = loss - self.target_loss  # type: ignore[operator]  # where there is a profile, there is an f*
+        low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
         share = self.profile.share(gap)
         # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up lasts.
         return share.clamp(min=low) if isinstance(share, Tensor) else max(low, share), gap < self.profile.peak_gap
@@ -156,11 +158,6 @@ class Formula:
             most = self.bound.at(updates, self.warmup)
             kept = kept.clamp(max=most) if isinstance(kept, Tensor) else min(kept, most)
         return kept
-
-    @property
-    def window(self) -> float:
-        """Updates over which the loss is averaged (an exponential moving average); 1 for none."""
-        return max(1.0, self.smoothing * self._length)
 
     @property
     def fstar(self) -> float:
@@ -204,36 +201,35 @@ class Formula:
         self.origin, self.planned_steps, self.total_steps = updates, total_steps, total_steps
         self.decay, self.decay_peak, self.cut, self.bound = self.planned_decay, 1.0, 1.0, None
         self.target_loss, self.profile = target_loss, None
-        self.ramp = self._ramp_from(updates, 1.0 / self.div, updates)
+        self._warm_up_from(updates, 1.0 / self.div)
 
     def extend_warmup(self, updates: int, total_steps: int | None) -> None:
         """Another T: the ramp goes on from where it is, to where it ends on the new horizon."""
         share = 1.0 / self.div if self.ramp is None else self.ramp.at(updates, self.warmup)
         self.planned_steps = self.total_steps = total_steps
-        self.ramp = self._ramp_from(updates, share, self.origin)
+        self._warm_up_from(updates, share)
 
     def extend_decay(self, updates: int, total_steps: int | None, share: float, start: int) -> None:
         """Another T: the decay over the new horizon, climbed to from the present share where it is higher."""
         self.planned_steps = self.total_steps = total_steps
         self.bound = None
         if self.decay_share(updates, self.decay_progress(updates, start)) > share:
-            length = None if total_steps is None else total_steps - updates
-            self.bound = self._ramp_from(updates, share, updates, length)
+            left = OPEN_HORIZON if total_steps is None else total_steps - updates
+            self.bound = self._ramp_from(updates, share, updates, left)
 
     def decay_from(self, updates: int, share: float, steps: int, decay: Shape) -> None:
         """A decay that begins at this update and share."""
         self.total_steps, self.decay, self.decay_peak, self.bound = updates + steps, decay, share, None
 
-    @property
-    def _length(self) -> int:
-        """Updates from the beginning of the warm-up to the end of the run."""
-        return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
+    def _warm_up_from(self, updates: int, share: float) -> None:
+        length = OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
+        self.ramp = self._ramp_from(updates, share, self.origin, length)
+        self.window = max(1.0, self.smoothing * length)
 
-    def _ramp_from(self, updates: int, share: float, origin: int, length: int | None = None) -> Ramp | None:
-        """From a share at this update to the peak, ``max_warmup`` of the run's length after ``origin``."""
+    def _ramp_from(self, updates: int, share: float, origin: int, length: int) -> Ramp | None:
+        """From a share at this update to the peak, ``max_warmup`` of the length after ``origin``."""
         if self.max_warmup is None:
             return None
-        length = self._length if length is None else length
         long = min(self.max_warmup, length) if isinstance(self.max_warmup, int) else self.max_warmup * length
         return Ramp(updates, share, origin + long)
 
@@ -250,6 +246,7 @@ class Formula:
             "decay_peak": self.decay_peak,
             "cut": self.cut,
             "bound": None if self.bound is None else list(self.bound),
+            "window": self.window,
             "target_loss": self.target_loss,
             "gap0": None if self.profile is None else self.profile.gap0,
             "peak_gap": None if self.profile is None else self.profile.peak_gap,
@@ -262,5 +259,6 @@ class Formula:
         self.decay = self.planned_decay if state["decay"] is None else DECAYS[state["decay"]]
         for name in ("ramp", "bound"):
             setattr(self, name, None if state[name] is None else Ramp(*state[name]))
+        self.window = state["window"]
         gap0 = state["gap0"]
         self.profile = None if gap0 is None else Profile(self.lr, self.div, gap0, state["peak_gap"])

@@ -177,6 +177,8 @@ class HostRule:
 
     def extend(self, total_steps: int | None) -> None:
         """Go on to another horizon, from the present rate."""
+        if total_steps == self.formula.planned_steps == self.formula.total_steps:
+            return
         if self.decay_start is not None:
             self.formula.extend_decay(self.updates, total_steps, self.share, self.decay_start)
             return

@@ -99,6 +99,10 @@ def reduce_observations(observations: Sequence[Observation], ranks: Ranks, updat
     Raises:
         RuntimeError: on every rank, if ranks are at different steps or have different settings.
     """
+    distributed = ranks.distributed
+    if len(observations) == 1 and not distributed and observations[0].weight == 1.0:
+        loss = float(observations[0].loss)
+        return loss if math.isfinite(loss) else math.nan
     total, weight, bad = 0.0, 0.0, 0.0
     for seen in observations:
         loss = float(seen.loss)
@@ -107,7 +111,7 @@ def reduce_observations(observations: Sequence[Observation], ranks: Ranks, updat
         elif seen.weight:
             total += seen.weight * loss
             weight += seen.weight
-    if ranks.distributed:
+    if distributed:
         total, weight, bad = _over_ranks(total, weight, bad, ranks, updates)
     if weight > 0:
         return total / weight

@@ -1,0 +1,123 @@
+"""What can go wrong on the way, and how it is said."""
+
+import sys
+import warnings
+
+from .clock import UpdateClock
+from .rule import HostRule, Notices, Rule
+
+__all__ = ["Alarms"]
+
+# Calls in a row without an update before it is said. A GradScaler that looks for its scale skips a few.
+_MOST_IDLE = 10
+
+
+class Alarms:
+    """Warns once of each kind of trouble, at the line that called ``step``, and raises where a run is lost.
+
+    Args:
+        max_nonfinite: losses in a row that may be not finite before an error; None for any number.
+
+    Attributes:
+        said: the kinds that have been warned of.
+    """
+
+    def __init__(self, max_nonfinite: int | None) -> None:
+        self.max_nonfinite = max_nonfinite
+        self.said: set[str] = set()
+
+    def check(
+        self, notices: Notices, updates: int, rule: Rule, clock: UpdateClock, *, skipped: bool, observed: bool
+    ) -> None:
+        """Look at what a step has brought.
+
+        Args:
+            notices: the rule's.
+            updates: made so far.
+            rule, clock: the scheduler's.
+            skipped: no update was made.
+            observed: there was a loss.
+
+        Raises:
+            RuntimeError: losses were not finite too often, or ranks disagree.
+        """
+        if notices.disagree:
+            raise RuntimeError(
+                f"ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
+                f"{updates}"
+            )
+        if skipped:
+            self._idle(clock)
+            return
+        if not observed and notices.decay_start is None:
+            self.warn(
+                "unobserved",
+                "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or "
+                "observe(loss) before step(). Where a trainer calls step(), autowarm.integrations brings it the loss",
+            )
+        if notices.failures:
+            self._nonfinite(notices, updates)
+        self._horizon(updates + clock.ahead, rule)  # in the order of Algorithm 1 the last update is one call later
+
+    def _idle(self, clock: UpdateClock) -> None:
+        if clock.idle >= _MOST_IDLE:
+            self.warn(
+                "idle",
+                f"step() was called {clock.idle} times in a row and {type(clock.optimizer).__name__}, which the "
+                "schedule watches, made no update, so the rates stay as they are. If the optimizer was replaced, make "
+                "a new scheduler for it. If updates are made during the backward pass, make the scheduler on "
+                "autowarm.optim.Together(*optimizers)",
+            )
+
+    def _nonfinite(self, notices: Notices, updates: int) -> None:
+        what = f"was {notices.loss}" if notices.loss is not None else "was not finite"
+        when = f"at {'' if notices.updates == updates else 'or shortly before '}step {updates}"
+        self.warn("nonfinite", f"the loss {what} {when}: it is left out, and the step counts (said once)")
+        if self.max_nonfinite is not None and notices.failures >= self.max_nonfinite:
+            raise RuntimeError(
+                f"the loss was not finite {notices.failures} times in a row, up to step {updates}: the run has "
+                "diverged. Lower the peak rate or clip gradients; max_nonfinite=None turns this error off"
+            )
+
+    def _horizon(self, calls: int, rule: Rule) -> None:
+        total = rule.formula.total_steps
+        if total is None or calls < total:
+            return
+        if calls == total and (host := rule.on_host()).ended_by is None:
+            self.warn("stalled", f"the run of total_steps={total} ends still in warm-up: {_stalled(host)}")
+        if calls > total + 1:  # some loops make one update more than planned
+            self.warn(
+                "overrun",
+                f"more than total_steps={total} updates were made: the rate stays where it is. total_steps counts "
+                "updates, not epochs; extend(total_steps) moves the end",
+            )
+
+    def warn(self, kind: str, message: str) -> None:
+        """Say it, if nothing of its kind was said before."""
+        if kind not in self.said:
+            self.said.add(kind)
+            warnings.warn(message, stacklevel=_frames_of_ours())
+
+
+def _frames_of_ours() -> int:
+    """How many frames lie between a warning and the line outside the package that caused it."""
+    frame, depth = sys._getframe(1), 1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(
+        ("autowarm.schedule", "autowarm.integrations")
+    ):
+        frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
+    return depth
+
+
+def _stalled(rule: HostRule) -> str:
+    formula = rule.formula
+    if formula.profile is None and not (rule.started and formula.ramp is None):
+        return "no finite loss was observed. Call step(loss) with the loss of each update"
+    if formula.profile is None:
+        return "the first loss was zero or beyond all scale, and there is no ramp. Use the default max_warmup"
+    if formula.ramp is not None:
+        return "no finite loss was observed after max_warmup. Call step(loss) at each update"
+    return (
+        f"the gap to target_loss={formula.fstar:.4g} never fell below peak_gap={formula.profile.peak_gap:.4g}. Use the "
+        "default max_warmup, raise peak_gap or lower target_loss"
+    )

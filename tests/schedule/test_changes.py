@@ -1,0 +1,272 @@
+"""What a user changes on the way: the horizon, the decay, a new warm-up."""
+
+import math
+import warnings
+from itertools import pairwise
+
+import pytest
+import torch
+from schedule_runs import PEAK, falling, make_optimizer, run, saved
+
+from autowarm import AdaptiveWarmup
+
+every_lr = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+
+
+def made(tensor: bool, total_steps: int | None, **options) -> AdaptiveWarmup:
+    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
+    return AdaptiveWarmup(make_optimizer(lr), total_steps, **options)
+
+
+def lingering(t: int) -> float:
+    return 5.0  # the ramp alone raises the rate
+
+
+@every_lr
+@pytest.mark.parametrize("total", [150, 300])
+def test_extended_in_warmup_the_ramp_goes_on_from_where_it_is(tensor: bool, total: int) -> None:
+    scheduler = made(tensor, 100)
+    rates = run(scheduler, lingering, range(30))
+    scheduler.extend(total)
+    rates += run(scheduler, lingering, range(30, total))
+    assert scheduler.warmup_steps == total // 2
+    ramp = rates[: total // 2 + 1]
+    assert ramp == sorted(ramp)
+    assert max(b - a for a, b in pairwise(ramp)) == pytest.approx(rates[1] - rates[0], rel=1e-6)  # no jump
+    assert rates[total // 2] == PEAK
+    # From there it is the plain cosine over what is left.
+    left = total - total // 2
+    assert rates[total // 2 :] == pytest.approx([PEAK * math.cos(math.pi * k / left / 2) ** 2 for k in range(left)])
+
+
+@every_lr
+def test_extended_before_the_first_update_it_is_as_if_made_so(tensor: bool) -> None:
+    scheduler = made(tensor, 40)
+    scheduler.extend(100)
+    assert run(scheduler, falling(), range(100)) == run(made(tensor, 100), falling(), range(100))
+
+
+@every_lr
+def test_shortened_in_warmup_it_decays_from_the_present_rate(tensor: bool) -> None:
+    scheduler = made(tensor, 100)
+    rates = run(scheduler, lingering, range(40))
+    scheduler.extend(60)
+    rates += run(scheduler, lingering, range(40, 60))
+    assert (scheduler.ended_by, scheduler.warmup_steps) == ("max_warmup", 40)
+    assert max(rates) == rates[40]
+    assert rates[40:] == sorted(rates[40:], reverse=True)
+    assert rates[-1] == pytest.approx(rates[40] * math.cos(math.pi * 19 / 20 / 2) ** 2)
+
+
+@every_lr
+@pytest.mark.parametrize("at", [60, 99, 100, 101])
+def test_extended_in_decay_it_climbs_to_the_new_decay_without_a_jump(tensor: bool, at: int) -> None:
+    scheduler = made(tensor, 100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rates = run(scheduler, lingering, range(at))
+        scheduler.extend(200)
+        rates += run(scheduler, lingering, range(at, 200))
+    # The new decay, as from the same switch at 50; and a ramp that would reach the peak after half of what is left.
+    now = rates[at] / PEAK
+    new = [math.cos(math.pi * (t - 50) / 150 / 2) ** 2 for t in range(200)]
+    ramp = [now + (1 - now) * (t - at) / (0.5 * (200 - at)) for t in range(200)]
+    assert rates[at:] == pytest.approx([PEAK * min(new[t], ramp[t]) for t in range(at, 200)], rel=1e-9)
+    assert rates[at] <= rates[at - 1] or at > 100
+    assert rates[-1] < 1e-3 * PEAK < rates[at + 30]
+
+
+@every_lr
+def test_shortened_in_decay_it_follows_the_new_decay(tensor: bool) -> None:
+    scheduler = made(tensor, 100)
+    rates = run(scheduler, lingering, range(60))
+    scheduler.extend(80)
+    rates += run(scheduler, lingering, range(60, 80))
+    assert rates[61:] == pytest.approx([PEAK * math.cos(math.pi * (t - 50) / 30 / 2) ** 2 for t in range(61, 80)])
+
+
+@every_lr
+def test_without_a_ramp_an_extended_decay_is_reached_at_once(tensor: bool) -> None:
+    scheduler = made(tensor, 100, max_warmup=None, peak_gap=4.0)
+    run(scheduler, falling(), range(100))
+    switch = scheduler.warmup_steps
+    scheduler.extend(200)
+    rates = run(scheduler, falling(), range(100, 200))
+    left = 200 - switch
+    new = [PEAK * math.cos(math.pi * (t - switch) / left / 2) ** 2 for t in range(100, 200)]
+    assert rates[1:] == pytest.approx(new[1:])
+
+
+def test_a_horizon_that_is_over_is_refused() -> None:
+    scheduler = made(False, 100)
+    run(scheduler, falling(), range(30))
+    state = saved(scheduler)
+    with pytest.raises(ValueError, match="total_steps=20 is over: 30 updates were made already"):
+        scheduler.extend(20)
+    with pytest.raises(ValueError, match="only a flat decay can do"):
+        scheduler.extend(None)
+    with pytest.raises(ValueError, match="total_steps must be a whole number"):
+        scheduler.extend(0)
+    assert saved(scheduler) == state
+
+
+@every_lr
+def test_loaded_for_another_horizon_it_is_extended_with_one_warning(tensor: bool) -> None:
+    first = made(tensor, 100)
+    head = run(first, falling(), range(100))
+    second, third = made(tensor, 160), made(tensor, 160)
+    with pytest.warns(UserWarning, match=r"saved for total_steps=100 and is loaded for total_steps=160") as caught:
+        second.load_state_dict(saved(first))
+    assert len(caught) == 1
+    first.extend(160)
+    rates = run(first, falling(), range(100, 130))
+    assert rates == run(second, falling(), range(100, 130))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is for 160 now
+        third.load_state_dict(saved(second))
+        tail = run(third, falling(), range(130, 160))
+    assert tail == run(first, falling(), range(130, 160))
+    assert min(head + rates + tail) > 0
+
+
+@every_lr
+def test_a_script_that_extends_on_its_way_resumes_without_a_word(tensor: bool) -> None:
+    straight = made(tensor, 100)
+    run(straight, falling(), range(40))
+    straight.extend(150)
+    run(straight, falling(), range(40, 60))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again, longer = made(tensor, 100), made(tensor, 150)
+        again.load_state_dict(saved(straight))
+        longer.load_state_dict(saved(straight))
+    rest = run(straight, falling(), range(60, 150))
+    assert run(again, falling(), range(60, 150)) == rest == run(longer, falling(), range(60, 150))
+
+
+def test_a_state_for_a_horizon_that_is_over_is_refused_and_nothing_is_loaded() -> None:
+    first, second = made(False, 100), made(False, 50)
+    run(first, falling(), range(80))
+    before = saved(second)
+    with pytest.raises(ValueError, match="total_steps=50 is over: 80 updates were made already"):
+        second.load_state_dict(saved(first))
+    assert saved(second) == before
+
+
+@every_lr
+def test_an_open_run_goes_on_until_it_is_told_to_decay(tensor: bool) -> None:
+    scheduler = made(tensor, None, decay="wso", max_warmup=20)
+    rates = run(scheduler, lingering, range(300))
+    assert rates[20:] == [PEAK] * 280
+    assert scheduler.total_steps is None
+    scheduler.decay_now(50, "1-sqrt")
+    rest = run(scheduler, lingering, range(50))
+    assert rest == pytest.approx([PEAK * (1 - math.sqrt(k / 50)) for k in range(50)])
+    assert scheduler.total_steps == 350
+
+
+def test_an_open_runs_warmup_is_2000_updates_by_default() -> None:
+    scheduler = made(False, None, decay="wso")
+    assert scheduler.metrics()["warmup_end"] == 2000
+    run(scheduler, lingering, range(1000))
+    assert scheduler.get_last_lr() == pytest.approx([PEAK * (0.1 + 0.9 * 0.5)])
+
+
+def test_only_a_flat_decay_can_be_open() -> None:
+    with pytest.raises(ValueError, match=r"total_steps=None leaves the run's end open.*decay_now\(steps\)"):
+        made(False, None)
+    made(False, None, decay=lambda p: 1.0)
+
+
+@every_lr
+@pytest.mark.parametrize("decay", ["cosine", "linear", "power"])
+def test_stopped_early_it_decays_from_the_present_rate(tensor: bool, decay: str) -> None:
+    from autowarm.schedule.shapes import DECAYS
+
+    for at, phase in ((20, "warmup"), (70, "decay")):
+        scheduler = made(tensor, 100, final_ratio=0.05)
+        rates = run(scheduler, lingering, range(at))
+        assert scheduler.phase == phase
+        scheduler.decay_now(10, decay)
+        now = float(scheduler.get_last_lr()[0])
+        rates = run(scheduler, lingering, range(10))
+        low = min(0.05 * PEAK, now)
+        assert rates == pytest.approx([low + (now - low) * DECAYS[decay](k / 10) for k in range(10)])
+        assert scheduler.ended_by == ("decay_now" if phase == "warmup" else "max_warmup")
+
+
+def test_decay_now_takes_names_and_whole_numbers() -> None:
+    scheduler = made(False, 100)
+    with pytest.raises(ValueError, match="steps must be a whole number ≥ 1, got 0"):
+        scheduler.decay_now(0)
+    with pytest.raises(ValueError, match="unknown decay 'exponential'"):
+        scheduler.decay_now(10, "exponential")
+    with pytest.raises(ValueError, match="takes a decay by name"):
+        scheduler.decay_now(10, lambda p: 1 - p)
+
+
+@every_lr
+def test_a_new_warmup_is_a_new_run_over_what_is_left(tensor: bool) -> None:
+    scheduler = made(tensor, 180)
+    run(scheduler, falling(), range(80))
+    scheduler.rewarm()
+    assert scheduler.profile is None
+    assert scheduler.phase == "warmup"
+    again = run(scheduler, falling(7.0), range(100))
+    fresh = made(tensor, 100)
+    assert again == pytest.approx(run(fresh, falling(7.0), range(100)), rel=1e-12)
+    assert scheduler.profile == fresh.profile
+    assert (scheduler.warmup_steps, scheduler.last_epoch) == (fresh.warmup_steps, 180)
+
+
+@every_lr
+def test_a_finished_run_is_warmed_up_again(tensor: bool) -> None:
+    scheduler = made(tensor, 100, target_loss=0.9)
+    run(scheduler, falling(), range(100))
+    with pytest.raises(ValueError, match="no updates are left to warm up in: 100 were made and total_steps is 100"):
+        scheduler.rewarm()
+    scheduler.rewarm(total_steps=200, target_loss=-1.0)
+    assert scheduler.target_loss == -1.0
+    rates = run(scheduler, lambda t: 0.5, range(100))
+    assert rates[0] == pytest.approx(PEAK / 10)
+    assert max(rates) == PEAK
+
+
+def test_after_decay_now_a_new_warmup_returns_to_the_plan() -> None:
+    scheduler = made(False, None, decay="wso", max_warmup=10)
+    run(scheduler, lingering, range(30))
+    scheduler.decay_now(10)
+    run(scheduler, lingering, range(10))
+    scheduler.rewarm()
+    assert scheduler.total_steps is None
+    assert run(scheduler, lingering, range(50))[10:] == [PEAK] * 40
+
+
+@every_lr
+@pytest.mark.parametrize("change", ["extend", "decay_now", "rewarm", "extend in decay"])
+@pytest.mark.parametrize("at", [0, 1, 5, 30])
+def test_resumed_after_a_change_it_is_the_straight_run_to_the_bit(tensor: bool, change: str, at: int) -> None:
+    def until_changed() -> AdaptiveWarmup:
+        scheduler = made(tensor, 100)
+        run(scheduler, falling(), range(70 if "decay" in change else 20))
+        if change == "decay_now":
+            scheduler.decay_now(60, "power")
+        elif change == "rewarm":
+            scheduler.rewarm()
+        else:
+            scheduler.extend(160)
+        return scheduler
+
+    straight, killed, again = until_changed(), until_changed(), made(tensor, 100)
+    rates = run(straight, falling(8.0), range(60))
+    head = run(killed, falling(8.0), range(at))
+    again.load_state_dict(saved(killed))
+    assert saved(again) == saved(killed)
+    assert head + run(again, falling(8.0), range(at, 60)) == rates
+
+
+def test_the_horizon_counts_updates_and_is_said_to() -> None:
+    scheduler = made(False, 3)
+    run(scheduler, falling(), range(4))  # nanoGPT's loop makes max_iters + 1
+    with pytest.warns(UserWarning, match=r"more than total_steps=3 updates.*counts updates, not epochs; extend\("):
+        run(scheduler, falling(), range(1))

@@ -1,0 +1,231 @@
+"""Parameter groups of every kind, and others who change their rates."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from schedule_runs import PEAK, falling, saved
+from torch import nn
+from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, ReduceLROnPlateau
+
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+
+every_lr = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+
+
+def rate(tensor: bool, lr: float = PEAK) -> float | torch.Tensor:
+    return torch.tensor(lr, dtype=torch.float64) if tensor else lr
+
+
+def group(tensor: bool, lr: float = PEAK, **options) -> dict:
+    p = nn.Parameter(torch.zeros(4, 4))
+    p.grad = torch.ones(4, 4)
+    return {"params": [p], "lr": rate(tensor, lr), **options}
+
+
+def train(scheduler: AdaptiveWarmup, first: int, last: int) -> list[list[float]]:
+    """By update, the rates of all groups."""
+    rates = []
+    for t in range(first, last):
+        scheduler.optimizer.step()
+        rates.append([float(group["lr"]) for group in scheduler.optimizer.param_groups])
+        scheduler.step(falling()(t))
+    return rates
+
+
+@every_lr
+def test_a_group_without_a_warmup_starts_at_its_peak_and_decays_with_the_others(tensor: bool) -> None:
+    opt = Lion([group(tensor), group(tensor, PEAK / 5, warmup=False)])
+    scheduler = AdaptiveWarmup(opt, 100)
+    rates = train(scheduler, 0, 100)
+    switch = scheduler.warmup_steps
+    assert [b for _, b in rates[: switch + 1]] == pytest.approx([PEAK / 5] * (switch + 1))
+    assert [b for _, b in rates[switch:]] == pytest.approx([a / 5 for a, _ in rates[switch:]])
+    assert rates[0][0] == pytest.approx(PEAK / 10)
+
+
+@every_lr
+def test_cut_short_a_group_without_a_warmup_decays_from_its_own_peak(tensor: bool) -> None:
+    opt = Lion([group(tensor), group(tensor, warmup=False)])
+    scheduler = AdaptiveWarmup(opt, 100)
+    train(scheduler, 0, 3)
+    scheduler.decay_now(10, "linear")
+    rates = train(scheduler, 3, 13)
+    assert [b for _, b in rates] == pytest.approx([PEAK * (1 - k / 10) for k in range(10)])
+    assert [a / b for a, b in rates] == pytest.approx([rates[0][0] / PEAK] * 10)
+
+
+@every_lr
+@pytest.mark.parametrize("at", [1, 9, 40])
+def test_resumed_a_group_without_a_warmup_is_still_one(tensor: bool, at: int) -> None:
+    def make(**options) -> AdaptiveWarmup:
+        return AdaptiveWarmup(Lion([group(tensor), group(tensor, **options)]), 60)
+
+    straight = train(make(warmup=False), 0, 60)
+    first, second = make(warmup=False), make()  # the state knows it, whatever the group says
+    head = train(first, 0, at)
+    second.load_state_dict(saved(first))
+    assert head + train(second, at, 60) == straight
+
+
+@pytest.mark.parametrize("make", [Muon, Lion, SignSGD, NormSGD, torch.optim.SGD], ids=lambda make: make.__name__)
+def test_every_optimizer_takes_such_groups(make: Callable) -> None:
+    opt = make([group(False), group(False, warmup=False)], lr=PEAK)
+    AdaptiveWarmup(opt, 10, geometry="frobenius")
+    assert [g["lr"] for g in opt.param_groups] == [PEAK / 10, PEAK]
+
+
+@every_lr
+def test_a_group_added_on_the_way_takes_the_common_share_from_its_first_update(tensor: bool) -> None:
+    scheduler = AdaptiveWarmup(Lion([group(tensor)]), 60)
+    train(scheduler, 0, 7)
+    scheduler.optimizer.add_param_group(group(tensor, PEAK / 5))
+    rates = train(scheduler, 7, 60)
+    assert [b for _, b in rates] == pytest.approx([a / 5 for a, _ in rates])
+    assert len(scheduler.get_last_lr()) == len(scheduler.base_lrs) == 2
+
+
+@every_lr
+def test_resumed_with_a_group_that_was_added_on_the_way(tensor: bool) -> None:
+    def make() -> AdaptiveWarmup:
+        return AdaptiveWarmup(Lion([group(tensor)]), 60)
+
+    first, second, third = make(), make(), make()
+    train(first, 0, 7)
+    first.optimizer.add_param_group(group(tensor, PEAK / 5))
+    train(first, 7, 20)
+    with pytest.raises(ValueError, match="parameter groups: saved 2, here 1"):
+        second.load_state_dict(saved(first))
+    second.optimizer.add_param_group(group(tensor, PEAK / 3))  # its saved peak holds
+    second.load_state_dict(saved(first))
+    assert saved(second) == saved(first)
+    # A group that the state does not know follows the common share.
+    third.optimizer.add_param_group(group(tensor))
+    third.optimizer.add_param_group(group(tensor, PEAK / 2))
+    third.load_state_dict(saved(first))
+    rates = train(first, 20, 60)
+    assert train(second, 20, 60) == rates
+    assert [c for *_, c in train(third, 20, 60)] == pytest.approx([a / 2 for a, _ in rates])
+
+
+def test_a_group_made_with_all_at_once_or_added_does_not_matter_to_a_calibrated_state() -> None:
+    """κ counts the matrices there are when a scheduler is made; a resumed one keeps the saved run's."""
+    first = AdaptiveWarmup(Lion([group(False)]), 60)
+    train(first, 0, 3)
+    first.optimizer.add_param_group(group(False))
+    train(first, 3, 6)
+    whole = AdaptiveWarmup(Lion([group(False), group(False)]), 60)
+    whole.load_state_dict(saved(first))
+    assert train(whole, 6, 60) == train(first, 6, 60)
+    first.rewarm(100), whole.rewarm(100)
+    assert train(whole, 0, 30) == train(first, 0, 30)
+
+
+def test_groups_that_are_gone_or_bad_are_told() -> None:
+    scheduler = AdaptiveWarmup(Lion([group(False), group(False)]), 60)
+    scheduler.optimizer.param_groups.pop()
+    with pytest.raises(ValueError, match="had 2 parameter groups and has 1: make a new scheduler"):
+        scheduler.step(5.0)
+    scheduler = AdaptiveWarmup(torch.optim.SGD([group(False)], lr=0.1), 60, geometry="sign")
+    scheduler.optimizer.add_param_group(group(False, float("nan")))
+    with pytest.raises(ValueError, match="a parameter group was added with lr=nan"):
+        scheduler.optimizer.step()
+
+
+@every_lr
+def test_a_frozen_group_stays_frozen(tensor: bool) -> None:
+    opt = torch.optim.SGD([group(tensor, 0.0), group(tensor)], lr=PEAK)
+    scheduler = AdaptiveWarmup(opt, 40, geometry="sign")
+    rates = train(scheduler, 0, 40)
+    assert {a for a, _ in rates} == {0.0}
+    assert max(b for _, b in rates) == PEAK
+    other = AdaptiveWarmup(torch.optim.SGD([group(tensor, 0.0), group(tensor)], lr=PEAK), 40, geometry="sign")
+    other.load_state_dict(saved(scheduler))
+    assert saved(other) == saved(scheduler)
+
+
+@pytest.mark.parametrize("lr", [float("nan"), float("inf"), -0.1])
+def test_peak_rates_that_are_none(lr: float) -> None:
+    for tensor in (False, True):
+        opt = torch.optim.SGD([group(tensor), group(tensor)], lr=0.1)
+        opt.param_groups[1]["lr"] = rate(tensor, lr)
+        with pytest.raises(ValueError, match="every group's lr must be finite and not negative, and one positive"):
+            AdaptiveWarmup(opt, 10, geometry="sign")
+
+
+@every_lr
+def test_chained_its_factors_multiply(tensor: bool) -> None:
+    alone = AdaptiveWarmup(Lion([group(tensor)]), 40)
+    plain = [a for (a,) in train(alone, 0, 40)]
+    opt = Lion([group(tensor)])
+    ours = AdaptiveWarmup(opt, 40)
+    chain = ChainedScheduler([ours, ExponentialLR(opt, 0.9)], optimizer=opt)
+    rates = []
+    for t in range(40):
+        opt.step()
+        rates.append(float(opt.param_groups[0]["lr"]))
+        ours.observe(falling()(t))
+        chain.step()
+    assert rates == pytest.approx([a * 0.9**t for t, a in enumerate(plain)])
+
+
+@every_lr
+@pytest.mark.parametrize("at", [9, 10, 11, 25])
+def test_a_plateaus_reductions_are_kept_and_resumed(tensor: bool, at: int) -> None:
+    plain = [a for (a,) in train(AdaptiveWarmup(Lion([group(tensor)]), 40), 0, 40)]
+
+    def make() -> AdaptiveWarmup:
+        return AdaptiveWarmup(Lion([group(tensor)]), 40)
+
+    def go(ours: AdaptiveWarmup, plateau: ReduceLROnPlateau, first: int, last: int) -> list[float]:
+        rates = []
+        for t in range(first, last):
+            rates += train(ours, t, t + 1)[0]
+            if t in (10, 20):
+                plateau.num_bad_epochs = plateau.patience
+                plateau.step(1e9)  # no improvement: the rate is cut to half
+        return rates
+
+    first = make()
+    plateau = ReduceLROnPlateau(first.optimizer, factor=0.5)
+    plateau.best = 0.0
+    head = go(first, plateau, 0, at)
+    second = make()
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.load_state_dict(saved(first))
+    other = ReduceLROnPlateau(second.optimizer, factor=0.5)
+    other.load_state_dict(plateau.state_dict())
+    rates = head + go(second, other, at, 40)
+    assert rates == pytest.approx([a * 0.5 ** ((t > 10) + (t > 20)) for t, a in enumerate(plain)])
+    assert rates == head + go(first, plateau, at, 40)
+
+
+def test_a_rate_raised_above_its_peak_is_not_kept_and_said_so() -> None:
+    scheduler = AdaptiveWarmup(Lion([group(False)]), 40)
+    train(scheduler, 0, 30)
+    scheduler.optimizer.param_groups[0]["lr"] = 3 * PEAK
+    with pytest.warns(UserWarning, match="group 0 was raised from .* from outside the schedule"):
+        train(scheduler, 30, 31)
+    assert scheduler.get_last_lr()[0] < PEAK
+    scheduler.optimizer.param_groups[0]["lr"] = float("nan")
+    with pytest.raises(ValueError, match="the lr of parameter group 0 was set to nan from outside"):
+        scheduler.step(1.0)
+
+
+@every_lr
+@pytest.mark.parametrize("scheduler_too", [False, True])
+def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too: bool) -> None:
+    old = AdaptiveWarmup(Lion([group(tensor)]), 40)
+    train(old, 0, 30)
+    plain = train(AdaptiveWarmup(Lion([group(tensor)]), 40), 0, 40)
+    new = AdaptiveWarmup(Lion([group(tensor)]), 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if scheduler_too:
+            new.load_state_dict(saved(old))
+            new.optimizer.load_state_dict(old.optimizer.state_dict())
+            assert train(new, 30, 40) == plain[30:]
+        else:
+            new.optimizer.load_state_dict(old.optimizer.state_dict())
+            assert train(new, 0, 40)[1:] == plain[1:]

@@ -1,0 +1,196 @@
+"""Five hundred lives of a schedule, drawn at random: what happens to real runs, in any order.
+
+In each, a run that is killed and goes on from what was saved has the rates of one that is not, to the bit; every rate
+is in (0, lr]; and nothing bad passes in silence.
+"""
+
+import copy
+import math
+import pickle
+import random
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from schedule_runs import PEAK, saved
+from torch import nn
+
+from autowarm import AdaptiveWarmup, Lion
+
+CASES, BATCH = 500, 50
+# What must be said, once, when it happens: by a part of its warning.
+SAID = {
+    "nonfinite": "it is left out, and the step counts",
+    "unobserved": "without a loss",
+    "idle": "made no update",
+    "overrun": "more than total_steps",
+}
+
+
+def group(tensor: bool, lr: float = PEAK, **options: Any) -> dict[str, Any]:
+    p = nn.Parameter(torch.zeros(3, 3))
+    p.grad = torch.ones(3, 3)
+    return {"params": [p], "lr": torch.tensor(lr, dtype=torch.float64) if tensor else lr, **options}
+
+
+class Case:
+    """One life, drawn from its number: settings, and a list of what happens, (name, argument)."""
+
+    def __init__(self, number: int) -> None:
+        draw = self.draw = random.Random(number)
+        self.tensor = draw.random() < 0.5
+        self.open = draw.random() < 0.1
+        self.total = None if self.open else draw.randint(1, 40)
+        self.options = {
+            "max_warmup": draw.choice([0.5, 0.5, 0.2, 1.0, None, 6]),
+            "smoothing": draw.choice([0.01, 0.0, 0.3]),
+            "div": draw.choice([10.0, 100.0, 2.0]),
+            "warmup": draw.choice(["linear", "cosine"]),
+            "decay": "wso" if self.open else draw.choice(["cosine", "linear", "wsd", "wso", "1-sqrt", "power"]),
+            "final_ratio": draw.choice([0.0, 0.1]),
+            "peak_gap": draw.choice([None, 0.05, 0.3]),
+            "max_nonfinite": None,
+        }
+        self.before = draw.random() < 0.3  # Algorithm 1's order
+        self.without_warmup = draw.random() < 0.3
+        self.level, self.fall = draw.uniform(2, 12), draw.uniform(0.8, 1.0)
+        self.happenings = [self.draw_one() for _ in range(draw.randint(5, 22))]
+
+    def draw_one(self) -> tuple[str, Any]:
+        draw = self.draw
+        self.level = max(0.5, self.level * self.fall)
+        loss = draw.choice([*[self.level * draw.uniform(0.8, 1.2)] * 8, math.nan, math.inf, 1e6, -3.0, 0.0, 1e300])
+        name = draw.choices(
+            ["train", "micro-batches", "no loss", "skipped", "several", "dry calls", "extend", "decay_now", "rewarm",
+             "add group", "scaled by another"],
+            [40, 8, 4, 4, 4, 1, 3, 1, 1, 2, 2],
+        )[0]  # fmt: skip
+        argument: Any = {
+            "train": loss,
+            "micro-batches": [
+                (draw.choice([loss, math.nan, self.level]), draw.choice([0.0, 1.0, 3.0])) for _ in range(3)
+            ],
+            "several": (draw.randint(2, 4), loss),
+            "extend": draw.randint(1, 30),
+            "decay_now": (draw.randint(1, 12), draw.choice(["cosine", "linear", "power", "1-sqrt"])),
+            "rewarm": draw.randint(1, 20),
+            "scaled by another": draw.uniform(0.3, 1.0),
+        }.get(name)
+        return name, argument
+
+    def make(self, groups: int = 2) -> AdaptiveWarmup:
+        second = {"warmup": False} if self.without_warmup else {}
+        opt = Lion([group(self.tensor), group(self.tensor, PEAK / 4, **second)])
+        scheduler = AdaptiveWarmup(opt, self.total, **self.options)
+        for _ in range(groups - 2):
+            opt.add_param_group(group(self.tensor, PEAK / 2))
+        return scheduler
+
+
+def update(scheduler: AdaptiveWarmup, case: Case, loss: float | None, rates: list[float], times: int = 1) -> None:
+    def step() -> None:
+        scheduler.step(None if loss is None else torch.tensor(loss, dtype=torch.float64))
+
+    if case.before:
+        step()
+    for _ in range(times):
+        scheduler.optimizer.step()
+        rates.extend(float(group["lr"]) for group in scheduler.optimizer.param_groups)
+    if not case.before:
+        step()
+
+
+def live(scheduler: AdaptiveWarmup, case: Case, happening: tuple[str, Any]) -> list[float]:
+    """Let one thing happen; returns the rates of the updates that were made."""
+    name, x = happening
+    rates: list[float] = []
+    if name == "train":
+        update(scheduler, case, x, rates)
+    elif name == "micro-batches":
+        for loss, weight in x:
+            scheduler.observe(loss, weight)
+        update(scheduler, case, None, rates)
+    elif name == "no loss":
+        update(scheduler, case, None, rates)
+    elif name == "several":
+        update(scheduler, case, x[1], rates, times=x[0])
+    elif name == "skipped":  # a GradScaler's overflow
+        scheduler.step(torch.tensor(3.0, dtype=torch.float64))
+    elif name == "dry calls":
+        for _ in range(12):
+            scheduler.step(torch.tensor(3.0, dtype=torch.float64))
+    elif name == "extend" and not case.open:
+        scheduler.extend(scheduler.last_epoch + x)
+    elif name == "decay_now":
+        scheduler.decay_now(*x)
+    elif name == "rewarm":
+        scheduler.rewarm(scheduler.last_epoch + x)
+    elif name == "add group" and len(scheduler.optimizer.param_groups) < 4:
+        scheduler.optimizer.add_param_group(group(case.tensor, PEAK / 2))
+    elif name == "scaled by another":
+        for one in scheduler.optimizer.param_groups:
+            if isinstance(one["lr"], torch.Tensor):
+                one["lr"].mul_(x)
+            else:
+                one["lr"] *= x
+    return rates
+
+
+def killed(scheduler: AdaptiveWarmup, case: Case) -> AdaptiveWarmup:
+    """The same schedule in another process."""
+    how = case.draw.choice(["state", "state", "pickle", "deepcopy"])
+    if how == "state":
+        other = case.make(len(scheduler.optimizer.param_groups))
+        if case.draw.random() < 0.5:
+            other.optimizer.load_state_dict(copy.deepcopy(scheduler.optimizer.state_dict()))
+        other.load_state_dict(saved(scheduler))
+    elif how == "pickle":
+        other = pickle.loads(pickle.dumps(scheduler))
+    else:
+        other = copy.deepcopy((scheduler.optimizer, scheduler))[1]
+    for one in other.optimizer.param_groups:
+        one["params"][0].grad = torch.ones(3, 3)
+    return other
+
+
+@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+def test_lives_drawn_at_random(first: int) -> None:
+    for number in range(first, first + BATCH):
+        case = Case(number)
+        straight, resumed = case.make(), case.make()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            for place, happening in enumerate(case.happenings):
+                where = f"case {number}, happening {place}: {happening}"
+                rates = live(straight, case, happening)
+                peaks = [float(group.get("initial_lr", group["lr"])) for group in straight.optimizer.param_groups]
+                assert all(0 < rate <= max(peaks) * (1 + 1e-12) for rate in rates), where
+                now = [float(group["lr"]) for group in straight.optimizer.param_groups]
+                assert all(0 < rate <= peak * (1 + 1e-12) for rate, peak in zip(now, peaks, strict=True)), where
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    if case.draw.random() < 0.2:
+                        resumed = killed(resumed, case)
+                    assert live(resumed, case, happening) == rates, where
+                assert repr(resumed.state_dict()) == repr(straight.state_dict()), (
+                    where
+                )  # as text, in which a NaN is itself
+        said = [str(warning.message) for warning in heard]
+        for kind in bad_happenings(case, straight):
+            assert any(SAID[kind] in message for message in said), (number, kind, said)
+
+
+def bad_happenings(case: Case, scheduler: AdaptiveWarmup) -> set[str]:
+    """What must have been said, as far as it can be told from what happened alone."""
+    bad = set()
+    # In Algorithm 1's order, a loss after a call that found no update counts as one of a skipped update.
+    if not case.before and any(name == "train" and not math.isfinite(x) for name, x in case.happenings):
+        bad.add("nonfinite")
+    if any(name == "dry calls" for name, _ in case.happenings):
+        bad.add("idle")
+    if case.happenings[0][0] == "no loss" and not case.before:
+        bad.add("unobserved")
+    if scheduler.total_steps is not None and scheduler.last_epoch > scheduler.total_steps + 1:
+        bad.add("overrun")
+    return bad

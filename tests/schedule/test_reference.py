@@ -1,0 +1,110 @@
+"""Every schedule on every kind of loss, in every lr mode, against the rule written out once more in plain Python."""
+
+import math
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from schedule_runs import PEAK, falling, make_optimizer
+
+from autowarm import AdaptiveWarmup
+from autowarm.schedule import calibrate
+from autowarm.schedule.shapes import DECAYS, WARMUPS
+
+T = 120
+NOISE = random.Random(0).choices([-0.4, 0.0, 0.5], k=T)
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": {"target_loss": -25.0, "div": 100.0, "max_warmup": None, "smoothing": 0.0},
+    "no ramp": {"max_warmup": None, "peak_gap": 1.0},
+    "early gap": {"peak_gap": 2.0},
+    "30 updates": {"max_warmup": 30, "peak_gap": 0.1},
+    "cosines": {"warmup": "cosine", "decay": "cosine", "smoothing": 0.2},
+    "linear": {"decay": "linear", "final_ratio": 0.1, "div": 3.0},
+    "1-sqrt": {"decay": "1-sqrt", "max_warmup": 0.2},
+    "power": {"decay": "power", "max_warmup": 1.0},
+    "wsd": {"decay": "wsd", "max_warmup": 0.2},
+    "wso": {"decay": "wso"},
+}
+STREAMS: dict[str, Callable[[int], float | None]] = {
+    "falling": falling(),
+    "noisy": lambda t: falling()(t) + NOISE[t],
+    "constant": lambda t: 3.0,
+    "rising": lambda t: 3.0 + t / 10,
+    "negative": lambda t: falling()(t) - 20.0,
+    "zero first": lambda t: falling()(t) if t else 0.0,
+    "nan by turns": lambda t: math.nan if t % 3 == 1 else falling()(t),
+    "late": lambda t: math.nan if t < 9 else falling()(t),
+    "spike": lambda t: 1e6 if t == 7 else falling()(t),
+    "with gaps": lambda t: None if t % 4 == 2 else falling()(t),
+    "none in decay": lambda t: falling()(t) if t < 90 else None,
+}
+RATES: dict[str, Callable[[], Any]] = {
+    "float": lambda: PEAK,
+    "float64": lambda: torch.tensor(PEAK, dtype=torch.float64),
+    "float32": lambda: torch.tensor(PEAK),
+}
+
+
+def reference(losses: Callable[[int], float | None], options: dict[str, Any], kappa: float) -> list[float]:
+    """The rate of each update; the loss of update t is told after it."""
+    o: dict[str, Any] = {"target_loss": None, "peak_gap": None, "div": 10.0, "final_ratio": 0.0, "max_warmup": 0.5}
+    o |= {"smoothing": 0.01, "warmup": "linear", "decay": "cosine"} | options
+    div, rise, fall = o["div"], WARMUPS[o["warmup"]], DECAYS[o["decay"]]
+    long = o["max_warmup"] * T if isinstance(o["max_warmup"], float) else o["max_warmup"]
+    keep = 1 - 1 / max(1.0, o["smoothing"] * T)
+    fstar, gap0, peak_gap, mean, weight, switch = o["target_loss"], 0.0, None, 0.0, 0.0, None
+    share, rates = 1 / div, []
+    for t in range(1, T + 1):
+        rates.append(share * PEAK)
+        loss = losses(t - 1)
+        finite = loss is not None and math.isfinite(loss)
+        if switch is None and finite and weight == 0.0:
+            fstar = loss - 0.7 * abs(loss) if fstar is None else fstar
+            gap0 = loss - fstar
+            if gap0 > 0:
+                found = calibrate(gap0, lr=1.0, div=div, kappa=kappa, target=(o["warmup"], o["decay"])).peak_gap
+                peak_gap = found if o["peak_gap"] is None else o["peak_gap"]
+        if switch is None and (finite or weight > 0.0):
+            weight = keep * weight + 1 - keep  # where there is no loss, the mean so far stands in
+            if finite:
+                mean += (1 - keep) / weight * (loss - mean)
+                ramp = 0.0 if peak_gap is not None else 1 / div
+                if long is not None:
+                    ramp = 1.0 if t >= long else 1 / div + (1 - 1 / div) * rise(1 - t / long)
+                gap = mean - fstar
+                if ramp >= 1.0 or (peak_gap is not None and gap < peak_gap):
+                    switch = t
+                else:
+                    share = ramp
+                    if peak_gap is not None:
+                        share = max(
+                            ramp, 1 / (1 + (div - 1) * gap0 / gap * ((gap - peak_gap) / (gap0 - peak_gap)) ** 2)
+                        )
+        if switch is not None:
+            left = T - switch
+            p = max(0, min(t - switch, left - 1)) / max(1, left)
+            share = o["final_ratio"] + (1 - o["final_ratio"]) * float(fall(p))
+    return rates
+
+
+@pytest.mark.parametrize("mode", RATES)
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_as_the_reference(name: str, stream: str, mode: str) -> None:
+    options, losses = SCHEDULES[name], STREAMS[stream]
+    scheduler = AdaptiveWarmup(make_optimizer(RATES[mode]()), T, max_nonfinite=None, **options)
+    rates = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for t in range(T):
+            rates.append(float(scheduler.optimizer.param_groups[0]["lr"]))
+            scheduler.optimizer.step()
+            scheduler.step(losses(t))
+    close = 1e-6 if mode == "float32" else 1e-9
+    assert rates == pytest.approx(reference(losses, options, kappa=16.0), rel=close)
+    assert all(0 < rate <= PEAK * (1 + 1e-6) for rate in rates)

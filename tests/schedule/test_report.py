@@ -1,0 +1,83 @@
+"""What a schedule says of itself to loggers and people."""
+
+import json
+import math
+import warnings
+
+import pytest
+import torch
+from schedule_runs import PEAK, falling, make_optimizer, run
+
+from autowarm import AdaptiveWarmup
+
+every_lr = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+
+
+def made(tensor: bool, total_steps: int | None = 100, **options) -> AdaptiveWarmup:
+    return AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), total_steps, **options)
+
+
+@every_lr
+def test_metrics_are_plain_and_follow_the_run(tensor: bool) -> None:
+    scheduler = made(tensor)
+    assert scheduler.metrics() == {
+        "phase": "warmup",
+        "share": 0.1,
+        "lr": pytest.approx(PEAK / 10),
+        "warmup_steps": 0,
+        "warmup_end": 50,
+    }
+    seen = []
+    for t in range(100):
+        run(scheduler, falling(), [t])
+        seen.append(scheduler.metrics())
+        assert {type(value) for value in seen[-1].values()} <= {int, float, str}
+        assert json.loads(json.dumps(seen[-1])) == seen[-1]
+    warm, decay = seen[10], seen[-1]
+    assert (warm["phase"], warm["warmup_steps"]) == ("warmup", 11)
+    assert warm["loss"] == pytest.approx(falling()(10))
+    assert warm["gap"] == pytest.approx(warm["loss"] - 3.0)
+    assert (warm["target_loss"], warm["peak_gap"]) == (3.0, scheduler.profile.peak_gap)
+    assert warm["share"] == pytest.approx(warm["lr"] / PEAK)
+    assert "ended_by" not in warm
+    assert (decay["phase"], decay["ended_by"]) == ("decay", "gap")
+    assert decay["warmup_steps"] == decay["warmup_end"] == scheduler.warmup_steps
+
+
+def test_the_forecast_is_the_ramps_end_at_the_latest_and_right_for_a_steady_fall() -> None:
+    lingering = made(False)
+    run(lingering, lambda t: 5.0, range(20))
+    assert lingering.metrics()["warmup_end"] == 50
+    # The gap falls as e^{−t/10}: log Δ is a straight line, so that its mean pace is its pace.
+    steady = made(False, 1000, target_loss=0.0, smoothing=0.0)
+    run(steady, lambda t: 8.0 * math.exp(-t / 10), range(12))
+    forecast = steady.metrics()["warmup_end"]
+    run(steady, lambda t: 8.0 * math.exp(-t / 10), range(12, 100))
+    assert abs(forecast - steady.warmup_steps) <= 3
+    assert "warmup_end" not in AdaptiveWarmup.paper(make_optimizer(), 100, target_loss=0.5).metrics()
+
+
+@every_lr
+def test_its_line(tensor: bool) -> None:
+    scheduler = made(tensor)
+    assert repr(scheduler) == (
+        "AdaptiveWarmup(warmup, update 0 of 100; lr 0.001 (0.1 of the peak); no loss yet; warm-up ends by update 50)"
+    )
+    run(scheduler, falling(), range(10))
+    line = repr(scheduler)
+    assert "warmup, update 10 of 100" in line
+    assert "above f* = 3 (warm-up ends below" in line
+    run(scheduler, falling(), range(10, 100))
+    assert f"warm-up took {scheduler.warmup_steps} updates, ended by gap" in repr(scheduler)
+    assert "\n" not in line
+    assert "update 0 of an open run" in repr(made(tensor, None, decay="wso"))
+
+
+@every_lr
+def test_looking_changes_nothing(tensor: bool) -> None:
+    looked, plain = made(tensor), made(tensor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for t in range(100):
+            looked.metrics(), repr(looked), looked.phase, looked.state_dict()
+            assert run(looked, falling(), [t]) == run(plain, falling(), [t])

@@ -99,10 +99,16 @@ def _inside(optimizer: Optimizer) -> list[Optimizer]:
     return [inner for one in several for inner in _inside(one)]
 
 
+def _is_matrix(p: Tensor) -> bool:
+    # A scale by channel, of shape (C, 1, 1), is a vector that is kept so to be broadcast.
+    return p.ndim == 2 or (p.ndim > 2 and sum(size > 1 for size in p.shape) > 1)
+
+
 def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
     """κ of all matrices an optimizer trains, in the paper's mode: under its main geometry, at radius 1.
 
-    Tensors that one of our optimizers keeps as stacks of matrices (experts) count matrix by matrix.
+    Tensors that one of our optimizers keeps as stacks of matrices (experts) count matrix by matrix. Frozen tensors do
+    not count, nor do scales by channel, of shape (C, 1, 1).
 
     Raises:
         ValueError: there is no matrix among them.
@@ -112,7 +118,7 @@ def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
         own, measured = group.get("geometry"), geometry
         if isinstance(own, Geometry) and type(own) is type(geometry):
             measured = own.at_radius(geometry.radius)
-        counted.setdefault(measured, []).extend(p for p in group["params"] if p.ndim >= 2 and p.requires_grad)
+        counted.setdefault(measured, []).extend(p for p in group["params"] if p.requires_grad and _is_matrix(p))
     if not any(counted.values()):
         total_kappa([], geometry)  # says what is missing
     return sum(total_kappa(matrices, measured) for measured, matrices in counted.items() if matrices)

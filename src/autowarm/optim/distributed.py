@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..geometry import Frobenius, Geometry, Sign, Spectral
-from ..orthogonalize import least_norm, orthogonalize_each, working_dtype
+from ..geometry import Frobenius, Geometry, Sign, Spectral, frobenius_norms, unit
+from ..orthogonalize import orthogonalize_each, working_dtype
 from .move import Rate
 
 __all__ = ["Layout", "by_device_and_axes", "by_layout", "local", "move_shared_", "needs_sharing"]
@@ -154,13 +154,10 @@ def move_shared_(
 
 def _normalised(gs: Sequence[Tensor], axes: Sequence[Any]) -> list[Tensor]:
     """g/‖g‖ for the norm over all shards, which lie along these axes of the mesh."""
-    norms = torch._foreach_norm(list(gs))
-    # In half precision squares would leave its range.
-    squares = torch.stack([norm.to(torch.promote_types(norm.dtype, torch.float32)) for norm in norms]).square_()
+    squares = torch.stack(frobenius_norms(gs)).square_()
     for ranks in axes:
         dist.all_reduce(squares, group=ranks)
-    whole = squares.sqrt_().clamp_min_(least_norm(squares.dtype))
-    return [g / norm for g, norm in zip(gs, whole, strict=True)]
+    return [unit(g, norm) for g, norm in zip(gs, squares.sqrt_(), strict=True)]
 
 
 def _gather_orthogonalize_scatter(

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..geometry import Frobenius, Geometry, Sign
+from ..geometry import Frobenius, Geometry, Sign, frobenius_norms
 from ..orthogonalize import least_norm
 from .batches import Batch
 
@@ -135,7 +135,11 @@ def _move_sign(geometry: Sign, xs: list[Tensor], directions: list[Tensor], rate:
 
 
 def _move_frobenius(geometry: Frobenius, xs: list[Tensor], directions: list[Tensor], rate: Rate) -> None:
-    norms = list(torch._foreach_norm(directions))
+    norms = frobenius_norms(directions)
+    if any(norm.dtype != g.dtype for norm, g in zip(norms, directions, strict=True)):
+        # In half precision the quotient of addcdiv would have a norm that leaves its range.
+        move_reference(geometry, xs, directions, rate)
+        return
     torch._foreach_clamp_min_(norms, max(map(least_norm, {norm.dtype for norm in norms})))
     lr = rate.lr
     if isinstance(lr, Tensor):

@@ -220,8 +220,8 @@ class Muon(LMO):
         found_inf = None
         if flags:
             found_inf = ~torch.stack([finite.all().to(flags[0].device, non_blocking=True) for finite in flags]).all()
-            # Where there is no fused kernel, which alone can leave out an update by itself, the host has to wait.
-            if (not fused or found_inf.device.type == "cpu") and found_inf:
+            # Only the fused kernel leaves out an update by itself.
+            if not fused and found_inf:
                 return
         for p in params:
             if not self.state[p]:

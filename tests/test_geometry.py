@@ -205,6 +205,19 @@ def test_max_over_layers_composes() -> None:
         hybrid.norm(xs[:2])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["spectral", "sign", "frobenius", "rows", "columns"])
+def test_half_precision_measures_and_steps_as_single_precision_does(name: str, dtype: torch.dtype) -> None:
+    geometry = resolve(name)
+    g = (draw((40, 50)) * 5000).to(dtype)  # its Frobenius norm is 220,000, more than half precision has
+    for measured in (geometry.norm, geometry.dual):
+        assert measured(g).item() == pytest.approx(measured(g.double()).item(), rel=1e-5)
+    exact = geometry.lmo(g.double())
+    for step in (geometry.lmo(g), *geometry.lmo_each([g])):
+        assert step.dtype == dtype
+        assert (step.double() - exact).norm() < 0.02 * exact.norm()
+
+
 def test_a_geometry_of_ones_own() -> None:
     class Taxicab(Geometry):
         def _norm(self, x):

@@ -67,6 +67,9 @@ RADIUS_RULES: dict[RadiusRule, Callable[[int, int], float]] = {
 }
 
 
+_HALVES = (torch.float16, torch.bfloat16)
+
+
 def _rows_columns(shape: Sequence[int]) -> tuple[int, int]:
     """The matrix a tensor is read as: a vector is one column, a convolution's kernel (out, in·k·k)."""
     if len(shape) < 2:
@@ -105,12 +108,12 @@ class Geometry(ABC):
             raise ValueError(f"radius must be a positive finite number, got {self.radius}")
 
     def norm(self, x: Tensor) -> Tensor:
-        """‖x‖/R, a scalar tensor."""
-        return self._norm(x) / self.radius_of(x.shape)
+        """‖x‖/R, a scalar tensor, in single precision at least."""
+        return self._norm(_at_least_single(x)) / self.radius_of(x.shape)
 
     def dual(self, g: Tensor) -> Tensor:
-        """The dual norm R‖g‖⋆ = max{⟨g, q⟩ : ‖q‖ ≤ R}, a scalar tensor."""
-        return self._dual(g) * self.radius_of(g.shape)
+        """The dual norm R‖g‖⋆ = max{⟨g, q⟩ : ‖q‖ ≤ R}, a scalar tensor, in single precision at least."""
+        return self._dual(_at_least_single(g)) * self.radius_of(g.shape)
 
     def lmo(self, g: Tensor) -> Tensor:
         """argmin{⟨g, q⟩ : ‖q‖ ≤ R}, of g's shape; zero where g is zero (every q is a minimiser there)."""
@@ -300,11 +303,10 @@ class Frobenius(Geometry):
         return torch.linalg.vector_norm(g)
 
     def _lmo(self, g: Tensor) -> Tensor:
-        return -_unit(g, torch.linalg.vector_norm(g))
+        return -unit(g, _euclidean(g))
 
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        norms = torch._foreach_norm(list(gs)) if gs else []
-        return [_unit(g, norm).mul_(-self.radius_of(g.shape)) for g, norm in zip(gs, norms, strict=True)]
+        return [unit(g, norm).mul_(-self.radius_of(g.shape)) for g, norm in zip(gs, frobenius_norms(gs), strict=True)]
 
     def _kappa(self, shape: tuple[int, ...]) -> float:
         return 1.0 if math.prod(shape) else 0.0
@@ -326,7 +328,7 @@ class Rows(Geometry):
     _along = 1  # the dimension a row runs along
 
     def _norms(self, x: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(as_matrices(x), dim=self._along, keepdim=True)
+        return _euclidean(as_matrices(x), dim=self._along, keepdim=True)
 
     def _norm(self, x: Tensor) -> Tensor:
         return self._norms(x).amax() if x.numel() else x.new_zeros(())
@@ -335,7 +337,7 @@ class Rows(Geometry):
         return self._norms(g).sum()
 
     def _lmo(self, g: Tensor) -> Tensor:
-        return -_unit(as_matrices(g), self._norms(g)).reshape(g.shape)
+        return -unit(as_matrices(g), self._norms(g)).reshape(g.shape)
 
     def _kappa(self, shape: tuple[int, ...]) -> float:
         return float(_rows_columns(shape)[1 - self._along]) if math.prod(shape) else 0.0
@@ -355,8 +357,24 @@ class Columns(Rows):
     _along = 0
 
 
-def _unit(g: Tensor, norm: Tensor) -> Tensor:
-    return g / norm.clamp(min=least_norm(norm.dtype))
+def unit(g: Tensor, norm: Tensor) -> Tensor:
+    """g/‖g‖, of g's dtype; less where the norm is too small to divide by."""
+    return (g.to(norm.dtype) / norm.clamp(min=least_norm(norm.dtype))).to(g.dtype)
+
+
+def frobenius_norms(gs: Sequence[Tensor]) -> list[Tensor]:
+    """The Frobenius norm of each tensor, in single precision at least: half precision ends at 65504."""
+    if any(g.dtype in _HALVES for g in gs):
+        return [_euclidean(g) for g in gs]
+    return list(torch._foreach_norm(list(gs))) if gs else []
+
+
+def _euclidean(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=dim, keepdim=keepdim, dtype=torch.float32 if x.dtype in _HALVES else None)
+
+
+def _at_least_single(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in _HALVES else x
 
 
 _BY_NAME: Mapping[str, type[Geometry]] = {

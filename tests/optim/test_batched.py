@@ -179,8 +179,9 @@ def test_capturable_needs_a_tensor_rate_and_reads_it_at_each_step():
     layer = nn.Linear(4, 4, bias=False)
     with pytest.raises(ValueError, match="capturable needs lr as a tensor"):
         Muon(layer.parameters(), lr=0.1, capturable=True)
-    rate = torch.tensor(0.0)
+    rate = torch.tensor(0.1)
     opt = Muon(layer.parameters(), lr=rate, capturable=True)
+    rate.fill_(0.0)
     assert all(group["capturable"] for group in opt.param_groups)
     before = layer.weight.detach().clone()
     layer.weight.grad = torch.ones(4, 4)

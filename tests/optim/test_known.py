@@ -1,7 +1,9 @@
 """Whose geometry is which."""
 
 import importlib
+import re
 import warnings
+from pathlib import Path
 
 import lion_pytorch
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
-from autowarm.geometry import Frobenius, Sign, Spectral
+from autowarm.geometry import Frobenius, Sign, Spectral, resolve
 from autowarm.optim import Together, geometry_of, kappa_of, known
 
 W = [nn.Parameter(torch.zeros(4, 6))]
@@ -116,9 +118,80 @@ def test_a_subclass_is_known_by_its_parent() -> None:
     assert isinstance(geometry_of(Mine(W)), Spectral)
 
 
-def test_an_unknown_optimizer_names_the_choices() -> None:
-    with pytest.raises(ValueError, match="geometry of SGD is not known: pass geometry='spectral', 'sign', 'frobenius'"):
+def tried() -> list[tuple[str, str, bool]]:
+    """The documentation's table of what was tried: class, geometry, and whether it is warned of."""
+    page = (Path(__file__).parents[2] / "docs" / "geometry.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| `\"(\w+)\"` \| (yes|no) \|$", page, re.MULTILINE)
+    return [
+        (name, geometry, warned == "yes")
+        for names, geometry, warned in rows
+        for name in re.findall(r"`([^`]+)`", names)
+    ]
+
+
+@pytest.mark.parametrize(("name", "geometry", "warned"), tried())
+def test_what_the_documentation_says_was_tried(
+    name: str, geometry: str, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autowarm import AdaptiveWarmup
+
+    monkeypatch.setattr(known, "_said", set())
+    package, _, cls = name.rpartition(".")
+    if package:
+        made = getattr(importlib.import_module(package), cls)
+    else:  # not on PyPI, or not for this platform: a stand-in with its name, which is all that counts
+        made = type(cls, (torch.optim.SGD,), {})
+    params = [nn.Parameter(torch.zeros(4, 6))]
+    groups = [{"params": params, "use_muon": True}] if cls in ("AdaMuon", "DistributedMuon") else params
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        optimizer = made(groups, lr=0.1)
+        ours = len(said)
+        scheduler = AdaptiveWarmup(optimizer, 10)
+    assert geometry_of(optimizer) == resolve(geometry)
+    assert [cls in str(one.message) for one in said[ours:]] == [True] * warned
+    assert scheduler.phase == "warmup"
+
+
+def test_the_table_of_what_was_tried_is_read() -> None:
+    assert len(tried()) > 40
+
+
+def test_second_moments_are_known_by_the_options_of_a_class_never_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_said", set())
+
+    class Unheard(torch.optim.Optimizer):
+        pass
+
+    for options, taken in (
+        ({"lr": 0.1, "betas": (0.9, 0.99)}, "sign"),
+        ({"lr": 0.1, "beta2_decay": -0.8}, "sign"),
+        ({"lr": 0.1, "betas": (0.9, 0.0)}, "frobenius"),  # bitsandbytes keeps one moment so
+        ({"lr": 0.1, "momentum": 0.9}, "frobenius"),
+        ({"lr": 0.1, "betas": (0.9, 0.99), "use_muon": True}, "spectral"),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert geometry_of(Unheard(W, options)) == resolve(taken)
+
+
+def test_an_unknown_optimizer_takes_the_frobenius_geometry_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_said", set())
+    with pytest.warns(UserWarning, match="geometry of SGD is not known: its steps are taken as frobenius geometry"):
+        assert geometry_of(torch.optim.SGD(W)) == Frobenius()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         geometry_of(torch.optim.SGD(W))
+
+
+def test_of_several_the_norm_constrained_comes_first_and_then_adams_kin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_said", set())
+    a, b = nn.Parameter(torch.zeros(4, 6)), nn.Parameter(torch.zeros(5, 7))
+    assert geometry_of(Together(torch.optim.SGD([a]), torch.optim.AdamW([b]), Muon([nn.Parameter(a.clone())]))) == (
+        Spectral(method="polar-express")
+    )
+    with pytest.warns(UserWarning, match="AdamW is no norm-constrained optimizer"):
+        assert geometry_of(Together(torch.optim.SGD([a]), torch.optim.AdamW([b]))) == Sign()
 
 
 def test_kappa_is_over_all_matrices_at_radius_one() -> None:

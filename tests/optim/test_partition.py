@@ -1,12 +1,15 @@
 """Where each tensor of real models goes."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from autowarm import Lion, Muon
-from autowarm.optim import partition
+from autowarm import LMO, Lion, Muon
+from autowarm.geometry import Spectral
+from autowarm.optim import geometry_of, kappa_of, partition
 
 
 def llama(tied: bool) -> nn.Module:
@@ -75,13 +78,133 @@ def test_tensors_outside_layers() -> None:
     assert names(parts.heads) == {"head.weight"}
 
 
-def test_frozen_tensors_are_left_out() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+def test_a_tensor_frozen_at_first_is_trained_once_it_thaws() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     model[0].requires_grad_(False)
-    assert names(partition(model).matrices) == {"1.weight"}
-    model.requires_grad_(False)
+    opt = Muon.from_model(model, lr=0.1)
+    assert kappa_of(opt, Spectral()) == 6  # of what is trained now
+    before = [p.detach().clone() for p in model.parameters()]
+    model(torch.ones(2, 3)).sum().backward()
+    opt.step()
+    stayed = [torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
+    assert stayed == [True, True, False, False, False, False]
+    model[0].requires_grad_(True)
+    model(torch.ones(2, 3)).sum().backward()
+    opt.step()
+    assert not any(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+
+
+def test_a_model_with_nothing_to_train_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to train"):
-        partition(model)
+        partition(nn.Linear(3, 3).requires_grad_(False))
+
+
+def test_quantised_weights_are_left_to_their_library() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.uint8), requires_grad=False)
+    parts = partition(model)
+    assert names(parts.matrices) == {"1.weight"}
+
+
+def test_weight_normed_kernels_are_matrices_and_their_scales_vectors() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the older of the two is deprecated, and in use
+        older = nn.utils.weight_norm(nn.Conv1d(64, 512, 3)), nn.utils.weight_norm(nn.Linear(512, 8))
+    norm = nn.utils.parametrizations.weight_norm
+    for layers in (older, (norm(nn.Conv1d(64, 512, 3)), norm(nn.Linear(512, 8)))):
+        model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU())
+        parts = partition(model, heads=[])
+        assert sorted(tuple(p.shape) for _, p in parts.matrices) == [(8, 512), (512, 64, 3)]
+        assert sorted(tuple(p.shape) for _, p in parts.vectors) == [(8,), (8, 1), (512,), (512, 1, 1)]
+        assert not parts.stacks
+        opt = Muon.from_model(model, heads=[])
+        assert kappa_of(opt, geometry_of(opt)) == 192 + 8 + 1  # the linear layer's column counts
+
+
+def test_scales_by_channel_are_vectors_and_what_a_batch_shares_is_looked_up() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer_scale = nn.Parameter(torch.ones(6, 1, 1))
+            self.temperature = nn.Parameter(torch.ones(1, 6, 1))
+            self.summary = nn.Parameter(torch.zeros(1, 4, 6))
+            self.mix = nn.Conv2d(6, 6, 1)
+
+    opt = Muon.from_model(Scaled(), lr=0.1)
+    parts = partition(Scaled())
+    assert names(parts.vectors) == {"layer_scale", "temperature", "mix.bias"}
+    assert names(parts.embeddings) == {"summary"}
+    assert [group["weight_decay"] for group in opt.param_groups] == [0.1, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("model", "head"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.LogSoftmax(-1)), "3.weight"),
+        (nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))), "1.2.weight"),
+        (nn.ModuleDict({"net": nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))}), "net.1.weight"),
+        (nn.ModuleDict({"body": nn.Linear(4, 8), "fc": nn.Linear(8, 2)}), "fc.weight"),
+        (
+            nn.ModuleDict({"a": nn.Conv2d(3, 8, 3), "classifier": nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))}),
+            "classifier.1.weight",
+        ),
+        (
+            nn.ModuleDict({"a": nn.Conv2d(3, 8, 3), "classifier": nn.Sequential(nn.Conv2d(8, 2, 1), nn.ReLU())}),
+            "classifier.0.weight",
+        ),
+        (nn.Linear(4, 4), None),
+        (nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4)), None),
+        (nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])}), None),
+    ],
+    ids=lambda x: "" if isinstance(x, nn.Module) else str(x),
+)
+def test_the_output_layer_of_a_chain_a_wrapper_and_a_classifier(model: nn.Module, head: str | None) -> None:
+    parts = partition(model)
+    assert names(parts.heads) == ({head} if head else set())
+    assert not partition(model, heads=[]).heads
+    assert names(partition(model, heads=[r"weight$"]).matrices) == set()
+
+
+def test_gpt2s_layers_are_known_to_be_kept_as_in_out() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=8))
+    opt = Muon.from_model(model, lr=1.0, blocks={"c_attn": 3}, method="svd", radius="original", weight_decay=0.0)
+    assert [group["role"] for group in opt.param_groups[:2]] == ["matrices in 3 blocks, kept as (in, out)",
+                                                                 "matrices, kept as (in, out)"]  # fmt: skip
+    layer, before = model.transformer.h[0], {n: p.detach().clone() for n, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    opt.step()
+    # (in, out) = (8, 24): queries, keys and values lie side by side.
+    fused = layer.attn.c_attn.weight.detach() - before["transformer.h.0.attn.c_attn.weight"]
+    for block in fused.split(8, dim=1):
+        torch.testing.assert_close(block.T @ block, torch.eye(8), atol=1e-4, rtol=0)
+    # "original" is √(out/in) where there are more outputs than inputs, and 1 where there are fewer.
+    up = layer.mlp.c_fc.weight.detach() - before["transformer.h.0.mlp.c_fc.weight"]
+    down = layer.mlp.c_proj.weight.detach() - before["transformer.h.0.mlp.c_proj.weight"]
+    torch.testing.assert_close(torch.linalg.svdvals(up), torch.full((8,), 2.0), atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.linalg.svdvals(down), torch.ones(8), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["svd", "newton-schulz", "polar-express"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_matrix_kept_transposed_steps_as_the_matrix_itself(method: str, stacked: bool) -> None:
+    torch.manual_seed(0)
+    shape = (3, 12, 8) if stacked else (12, 8)
+    x, g = torch.randn(2, *shape, dtype=torch.float64)
+    moved = []
+    for transposed in (False, True):
+        p = nn.Parameter((x.mT if transposed else x).clone().contiguous())
+        p.grad = (g.mT if transposed else g).clone()
+        geometry = Spectral("original", stacked=stacked, blocks=2, method=method, dtype=torch.float64,
+                            transposed=transposed)  # fmt: skip
+        LMO([p], lr=0.1, geometry=geometry, momentum=0.0).step()
+        assert geometry.kappa(p.shape) == pytest.approx(36 if stacked else 12)
+        moved.append((p.mT if transposed else p).detach())
+        dual = geometry.dual(p.grad)
+        torch.testing.assert_close(dual, -(p.grad * geometry.at_radius("original").lmo(p.grad)).sum(), rtol=0.3, atol=0)
+    torch.testing.assert_close(*moved)
 
 
 def test_muon_says_when_there_is_no_matrix() -> None:

@@ -182,7 +182,8 @@ def test_a_tensor_rate_is_the_same_step_and_is_looked_up(make: Callable) -> None
     rate.fill_(0.005)
     assert all(group["lr"] is rate for group in opt_b.param_groups)
     for p, q in zip(train(a, x, opt_a, 3), train(b, x, opt_b, 3), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+        # A tensor rate multiplies the step first; what it rounds otherwise, later steps in bfloat16 may see.
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=5e-4)
 
 
 @every_optimizer
@@ -276,7 +277,7 @@ def test_muon_refuses_vectors_and_keeps_its_groups() -> None:
         (lambda ps: Lion(ps, lr=float("nan")), "lr must be positive and finite, got nan"),
         (lambda ps: LMO(ps, lr=torch.ones(2)), r"one element, got shape \(2,\)"),
         (lambda ps: LMO(ps, momentum=1.0), r"momentum must be in \[0, 1\), got 1.0"),
-        (lambda ps: LMO(ps, weight_decay=-1), "weight_decay must not be negative, got -1"),
+        (lambda ps: LMO(ps, weight_decay=-1), "weight_decay must be finite and not negative, got -1"),
         (lambda ps: LMO(ps, geometry="spektral"), "unknown geometry 'spektral'"),
         (lambda ps: Lion(ps, betas=(0.9, 1.0)), "betas must be two numbers"),
         (lambda ps: Muon(ps, adamw_betas=(0.9,)), "adamw_betas must be two numbers"),
@@ -315,4 +316,4 @@ def test_building_prints_and_warns_nothing(capsys: pytest.CaptureFixture[str]) -
         warnings.simplefilter("error")
         text = repr(Muon.from_model(model_and_data()[0], lr=1e-3))
     assert capsys.readouterr().out == ""
-    assert "matrices (3; 880 parameters): algorithm=muon, lr=0.001" in text
+    assert "matrices (2; 640 parameters): algorithm=muon, lr=0.001" in text

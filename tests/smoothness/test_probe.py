@@ -274,7 +274,7 @@ def test_bad_input():
     opt = Lion(model.parameters(), lr=1e-2)
     with pytest.raises(ValueError, match="every must be at least 1"):
         Probe(model, opt, every=0)
-    with pytest.raises(ValueError, match="geometry of RMSprop is not known"):
+    with pytest.warns(UserWarning, match="RMSprop is no norm-constrained optimizer"):
         Probe(model, torch.optim.RMSprop(model.parameters()))
     probe = Probe(model, torch.optim.SGD(model.parameters(), lr=0.1), geometry="groups")
     with pytest.raises(ValueError, match="lacks"):

@@ -18,11 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..geometry import Frobenius, Geometry, Sign, Spectral
-from ..orthogonalize import least_norm, orthogonalize_each, working_dtype
+from ..geometry import Frobenius, Geometry, Sign, Spectral, frobenius_norms, unit
+from ..orthogonalize import orthogonalize_each, working_dtype
 from .move import Rate
 
-__all__ = ["Layout", "by_layout", "local", "move_shared_", "needs_sharing"]
+__all__ = ["Layout", "by_device_and_axes", "by_layout", "local", "move_shared_", "needs_sharing"]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -83,9 +83,24 @@ def by_layout(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> dict[Layo
     return found
 
 
+def by_device_and_axes(xs: Sequence[Tensor]) -> dict[tuple[torch.device, tuple[Any, ...]], list[int]]:
+    """Places of the tensors by device and by the groups of ranks that their shards lie over."""
+    found: dict[tuple[torch.device, tuple[Any, ...]], list[int]] = defaultdict(list)
+    for i, x in enumerate(xs):
+        axes = tuple(x.device_mesh.get_group(axis) for axis in _cut_axes(x)) if _is_dtensor(x) else ()  # type: ignore[attr-defined]
+        found[x.device, axes].append(i)
+    return found
+
+
+def _cut_axes(x: Tensor) -> list[int]:
+    """The dimensions of a DTensor's mesh that its shards lie along."""
+    mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
+    return [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]
+
+
 def _layout_of_dtensor(geometry: Geometry, x: Tensor) -> Layout:
     mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
-    cut = [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]
+    cut = _cut_axes(x)
     axes = tuple(mesh.get_group(axis) for axis in cut)
     if type(geometry) is Sign:
         return Layout("elementwise", axes, None, None, x.dtype)
@@ -133,19 +148,16 @@ def move_shared_(
             updates = list(torch._foreach_sign(directions))
         else:
             updates = _normalised(directions, layout.axes)
-    for x, update, radius in zip(xs, updates, radii, strict=True):
-        rate.step_([x], [update], -radius)
+    for i, (x, update, radius) in enumerate(zip(xs, updates, radii, strict=True)):
+        rate[i : i + 1].step_([x], [update], -radius)
 
 
 def _normalised(gs: Sequence[Tensor], axes: Sequence[Any]) -> list[Tensor]:
     """g/‖g‖ for the norm over all shards, which lie along these axes of the mesh."""
-    norms = torch._foreach_norm(list(gs))
-    # In half precision squares would leave its range.
-    squares = torch.stack([norm.to(torch.promote_types(norm.dtype, torch.float32)) for norm in norms]).square_()
+    squares = torch.stack(frobenius_norms(gs)).square_()
     for ranks in axes:
         dist.all_reduce(squares, group=ranks)
-    whole = squares.sqrt_().clamp_min_(least_norm(squares.dtype))
-    return [g / norm for g, norm in zip(gs, whole, strict=True)]
+    return [unit(g, norm) for g, norm in zip(gs, squares.sqrt_(), strict=True)]
 
 
 def _gather_orthogonalize_scatter(

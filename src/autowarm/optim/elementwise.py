@@ -1,12 +1,14 @@
 """The optimizers without matrix work: signSGD, Lion and normSGD."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from .lmo import LMO, check_betas
+from .lmo import LMO
+from .options import check_betas
 
 __all__ = ["Lion", "NormSGD", "SignSGD"]
 
@@ -15,7 +17,7 @@ class SignSGD(LMO):
     """x ← (1 − λη)x − η·sign(m): LMO in the ℓ∞ norm (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay: see `LMO`.
+        params, lr, weight_decay, max_nonfinite: see `LMO`.
         momentum: β of m; 0 gives plain signSGD.
 
     Example:
@@ -29,9 +31,22 @@ class SignSGD(LMO):
     """
 
     def __init__(
-        self, params: ParamsT, lr: float | Tensor = 1e-4, *, momentum: float = 0.9, weight_decay: float = 0.0
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-4,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        max_nonfinite: int | None = 20,
     ) -> None:
-        super().__init__(params, lr, geometry="sign", momentum=momentum, weight_decay=weight_decay)
+        super().__init__(
+            params,
+            lr,
+            geometry="sign",
+            momentum=momentum,
+            weight_decay=weight_decay,
+            max_nonfinite=max_nonfinite,
+        )
 
 
 class Lion(LMO):
@@ -40,7 +55,7 @@ class Lion(LMO):
     x ← (1 − λη)x − η·sign(β1·m + (1−β1)·g), then m ← β2·m + (1−β2)·g.
 
     Args:
-        params, lr, weight_decay: see `LMO`.
+        params, lr, weight_decay, max_nonfinite: see `LMO`.
         betas: (β1, β2), both in [0, 1).
 
     Raises:
@@ -63,12 +78,21 @@ class Lion(LMO):
         *,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
+        max_nonfinite: int | None = 20,
     ) -> None:
-        super().__init__(params, lr, geometry="sign", momentum=0.0, weight_decay=weight_decay, betas=betas)
+        super().__init__(
+            params,
+            lr,
+            geometry="sign",
+            momentum=0.0,
+            weight_decay=weight_decay,
+            max_nonfinite=max_nonfinite,
+            betas=betas,
+        )
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        check_betas("betas", param_group.get("betas", self.defaults["betas"]))
-        super().add_param_group(param_group)
+    def _check_group(self, options: Mapping[str, Any]) -> None:
+        super()._check_group(options)
+        check_betas("betas", options["betas"])
 
     def _has_momenta(self, group: dict[str, Any]) -> bool:
         return True
@@ -87,7 +111,7 @@ class NormSGD(LMO):
     """x ← (1 − λη)x − η·m/‖m‖_F, each tensor by its own norm (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay: see `LMO`.
+        params, lr, weight_decay, max_nonfinite: see `LMO`.
         momentum: β of m.
         momentum_init: "zeros", or "weights" for the authors' code, whose momentum starts as a copy of the weights.
             That pulls the first steps towards the origin and is behind their published curves.
@@ -114,7 +138,8 @@ class NormSGD(LMO):
         *,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
-        momentum_init: str = "zeros",
+        momentum_init: Literal["zeros", "weights"] = "zeros",
+        max_nonfinite: int | None = 20,
     ) -> None:
         super().__init__(
             params,
@@ -122,14 +147,14 @@ class NormSGD(LMO):
             geometry="frobenius",
             momentum=momentum,
             weight_decay=weight_decay,
+            max_nonfinite=max_nonfinite,
             momentum_init=momentum_init,
         )
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        chosen = param_group.get("momentum_init", self.defaults["momentum_init"])
-        if chosen not in ("zeros", "weights"):
-            raise ValueError(f'momentum_init must be "zeros" or "weights", got {chosen!r}')
-        super().add_param_group(param_group)
+    def _check_group(self, options: Mapping[str, Any]) -> None:
+        super()._check_group(options)
+        if options["momentum_init"] not in ("zeros", "weights"):
+            raise ValueError(f'momentum_init must be "zeros" or "weights", got {options["momentum_init"]!r}')
 
     def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
         return p.detach().clone() if group["momentum_init"] == "weights" else torch.zeros_like(p)

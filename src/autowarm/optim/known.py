@@ -1,5 +1,6 @@
 """The geometry in which an optimizer steps, known by its class."""
 
+import re
 import warnings
 
 from torch import Tensor
@@ -11,20 +12,11 @@ from .lmo import LMO
 __all__ = ["geometry_of", "kappa_of", "unwrapped"]
 
 # By class name, whatever package it is from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
-# dion, torchtitan and the scripts that Muon spread by. A subclass goes by its nearest known parent.
-_SPECTRAL = """
-    Muon ForeachMuon SingleDeviceMuon MuonWithAuxAdam SingleDeviceMuonWithAuxAdam MuonKellerJordan MuonAdamW
-    DistributedMuon DistMuon MuonClip AdaMuon NorMuon Dion Dion2 NorDion2 Scion SCION SCIONLight
-"""
-_SIGN = "Lion Lion8bit Lion32bit PagedLion PagedLion8bit PagedLion32bit SignSGD Signum Tiger"
-_BY_CLASS = dict.fromkeys(_SPECTRAL.split(), "spectral") | dict.fromkeys(_SIGN.split(), "sign")
-# Adam's step has entries of about ±1, so the sign geometry is its nearest; the theory does not cover it.
-_ADAMS = """
-    Adam AdamW NAdam NAdamW RAdam Adamax AdEMAMix FlashAdamW AdamWLegacy NAdamLegacy RAdamLegacy
-    Adam8bit Adam32bit PagedAdam PagedAdam8bit PagedAdam32bit
-    AdamW8bit AdamW32bit PagedAdamW PagedAdamW8bit PagedAdamW32bit
-"""
-_NEARLY_SIGN = frozenset(_ADAMS.split())
+# dion, torchtitan, ultralytics and the scripts that Muon spread by, sharded or not. A subclass goes by its nearest
+# known parent.
+_SPECTRAL = re.compile(r"(Muon|Dion)(?![a-z])|^(MuSGD|Scion|SCION|SCIONLight)$")
+_SIGN = re.compile(r"Lion(?![a-z])|^(SignSGD|Signum|Tiger)$")
+_SECOND_MOMENTS = re.compile(r"Adam|RMSprop|Adagrad|Adadelta|Adafactor|AdaFactor|MADGRAD")
 _said: set[str] = set()
 
 
@@ -32,11 +24,11 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
     """The optimizer's main geometry, at radius 1.
 
     Ours carry it; others are known by class. Several in one (`Together`) go by the first that is norm-constrained, and
-    a wrapper that keeps the real one as ``optimizer`` (Accelerate's) by that. Adam and its kin are taken as sign
-    geometry, which the paper's theory does not cover; a warning says so once.
+    a wrapper that keeps the real one as ``optimizer`` (Accelerate's) by that.
 
-    Raises:
-        ValueError: the class is unknown; the message names the choices.
+    The paper's theory covers no others. What keeps second moments, as Adam and its kin do, steps by entries of about
+    ±1 and is taken as sign geometry; anything else is taken as Frobenius geometry, where a step's length is all that
+    counts. A warning says so once for each class; a geometry given by name is not warned of.
 
     Example:
         >>> import torch
@@ -44,33 +36,56 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
         >>> geometry_of(torch.optim.Muon([torch.nn.Parameter(torch.ones(2, 2))]))
         Spectral(radius=1.0, stacked=False, method='svd', steps=None, blocks=1, dtype=None)
     """
-    nearly = None
-    for one in _inside(optimizer):
-        if isinstance(one, LMO):
-            for group in one.param_groups:
-                if group.get("algorithm") != "adamw":
-                    geometry: Geometry = group["geometry"]
-                    return geometry.at_radius(1.0)
-        # A wrapper (a trainer's, or PyTorch's own for schedulers) may subclass: the nearest known class decides.
-        for cls in type(one).__mro__:
-            if cls.__name__ in _BY_CLASS:
-                return resolve(_BY_CLASS[cls.__name__])
-            if cls.__name__ in _NEARLY_SIGN:
-                nearly = nearly or cls.__name__
-                break
-    if nearly is None:
-        raise ValueError(
-            f"the geometry of {type(optimizer).__name__} is not known: pass geometry='spectral', 'sign', 'frobenius' "
-            "or a Geometry of your own, or pass kappa="
-        )
-    if nearly not in _said:
-        _said.add(nearly)
+    others = _inside(optimizer)
+    for one in others:
+        geometry = _known(one)
+        if geometry is not None:
+            return geometry
+    like_adamw = [one for one in others if _keeps_second_moments(one)]
+    name = type((like_adamw or others)[0]).__name__
+    if like_adamw:
+        taken, why = "sign", f"{name} is no norm-constrained optimizer, and its step has entries of about the same size"
+    else:
+        taken, why = "frobenius", f"the geometry of {name} is not known"
+    if name not in _said:
+        _said.add(name)
         warnings.warn(
-            f"{nearly} is no norm-constrained optimizer: its steps are taken as sign geometry, which the theory behind "
-            "the schedule does not cover. geometry='sign' says the same, and is not warned of",
+            f"{why}: its steps are taken as {taken} geometry, which the theory behind the schedule does not cover. "
+            f"geometry={taken!r} says the same; pass it, another one if you know better, or kappa= to be warned no more",
             stacklevel=3,  # the line that makes the scheduler
         )
-    return resolve("sign")
+    return resolve(taken)
+
+
+def _known(optimizer: Optimizer) -> Geometry | None:
+    """The geometry of an optimizer that is norm-constrained, at radius 1; None of others."""
+    if isinstance(optimizer, LMO):
+        for group in optimizer.param_groups:
+            if group.get("algorithm") != "adamw":
+                geometry: Geometry = group["geometry"]
+                return geometry.at_radius(1.0)
+    # A wrapper (a trainer's, or PyTorch's own for schedulers) may subclass: the nearest known class decides.
+    for cls in type(optimizer).__mro__:
+        if _SPECTRAL.search(cls.__name__):
+            return resolve("spectral")
+        if _SIGN.search(cls.__name__):
+            return resolve("sign")
+    # How the scripts that Muon spread by mark its groups.
+    if any(group.get("use_muon") for group in optimizer.param_groups):
+        return resolve("spectral")
+    return None
+
+
+def _keeps_second_moments(optimizer: Optimizer) -> bool:
+    if any(_SECOND_MOMENTS.search(cls.__name__) for cls in type(optimizer).__mro__):
+        return True
+    for group in optimizer.param_groups:
+        betas = group.get("betas")
+        if isinstance(betas, (tuple, list)) and len(betas) > 1 and betas[1]:
+            return True
+        if any(option.startswith("beta2") for option in group):
+            return True
+    return False
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
@@ -99,10 +114,16 @@ def _inside(optimizer: Optimizer) -> list[Optimizer]:
     return [inner for one in several for inner in _inside(one)]
 
 
+def _is_matrix(p: Tensor) -> bool:
+    # A scale by channel, of shape (C, 1, 1), is a vector that is kept so to be broadcast.
+    return p.ndim == 2 or (p.ndim > 2 and sum(size > 1 for size in p.shape) > 1)
+
+
 def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
     """κ of all matrices an optimizer trains, in the paper's mode: under its main geometry, at radius 1.
 
-    Tensors that one of our optimizers keeps as stacks of matrices (experts) count matrix by matrix.
+    Tensors that one of our optimizers keeps as stacks of matrices (experts) count matrix by matrix. Frozen tensors do
+    not count, nor do scales by channel, of shape (C, 1, 1).
 
     Raises:
         ValueError: there is no matrix among them.
@@ -112,7 +133,7 @@ def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
         own, measured = group.get("geometry"), geometry
         if isinstance(own, Geometry) and type(own) is type(geometry):
             measured = own.at_radius(geometry.radius)
-        counted.setdefault(measured, []).extend(p for p in group["params"] if p.ndim >= 2 and p.requires_grad)
+        counted.setdefault(measured, []).extend(p for p in group["params"] if p.requires_grad and _is_matrix(p))
     if not any(counted.values()):
         total_kappa([], geometry)  # says what is missing
     return sum(total_kappa(matrices, measured) for measured, matrices in counted.items() if matrices)

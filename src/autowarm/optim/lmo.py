@@ -1,7 +1,6 @@
 """The one step all our optimizers take; a geometry and a momentum make it Muon, Lion, signSGD or normSGD."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, overload
 
 import torch
@@ -15,6 +14,8 @@ from ..orthogonalize import orthogonalize_
 from .batches import batches_of, is_batched
 from .distributed import by_layout, local, move_shared_, needs_sharing
 from .move import Rate, move_, move_by_stack_, parts_of
+from .nonfinite import SkippedUpdates, finite_each, masked
+from .options import check_gradient, check_options, check_parameters, check_state
 from .partition import partition
 
 __all__ = ["LMO"]
@@ -30,7 +31,7 @@ class LMO(Optimizer):
 
     Args:
         params: tensors, named tensors or groups; a group may set any option below.
-        lr: peak rate η > 0, a float or a one-element tensor.
+        lr: peak rate η > 0, a float or a one-element tensor; 0 in a group leaves its tensors where they are.
         geometry: "spectral", "sign", "frobenius" or a `autowarm.geometry.Geometry`, of each tensor.
         momentum: β in [0, 1).
         nesterov: hand β·m + (1−β)·g to the oracle instead of m.
@@ -39,10 +40,13 @@ class LMO(Optimizer):
             the device at each replay, where a number would be frozen into the graph.
         process_group: ranks that hold copies of the tensors with equal gradients (DDP): spectral oracles are then
             shared out over them, each asked once, and the results gathered. It is not found by itself: ranks that
-            train different models would wait for each other forever. DTensors (FSDP2) need no argument.
+            train different models would wait for each other forever. DTensors (FSDP2) need no argument. It is not
+            part of a pickle or a copy.
+        max_nonfinite: updates in a row with a gradient that is not finite before an error; None for never. The tensors
+            that it reaches are not stepped, and their momenta stay as they were.
 
     Raises:
-        ValueError: an option is outside its range, or a geometry is unknown.
+        ValueError: an option is outside its range, a geometry is unknown, or a tensor is sparse or complex.
 
     Example:
         >>> import torch
@@ -70,24 +74,25 @@ class LMO(Optimizer):
         weight_decay: float = 0.0,
         capturable: bool = False,
         process_group: dist.ProcessGroup | None = None,
+        max_nonfinite: int | None = 20,
         **own: Any,
     ) -> None:
         self._process_group = process_group
+        self._skipped = SkippedUpdates(max_nonfinite)
         unknown = sorted(own.keys() - self._own_options)
         if unknown:
             raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}")
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "geometry": geometry,
-                "momentum": momentum,
-                "nesterov": nesterov,
-                "weight_decay": weight_decay,
-                "capturable": capturable,
-                **own,
-            },
-        )
+        defaults = {
+            "lr": lr,
+            "geometry": geometry,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "weight_decay": weight_decay,
+            "capturable": capturable,
+            **own,
+        }
+        check_options(defaults, of_group=False)
+        super().__init__(params, defaults)
 
     @classmethod
     def from_model(
@@ -118,10 +123,22 @@ class LMO(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; its options are checked and its geometry is resolved from its name."""
-        options = self.defaults | param_group
-        _check_options(options)
-        param_group["geometry"] = resolve(options["geometry"])
+        self._check_group(self.defaults | param_group)
+        param_group["geometry"] = resolve(param_group.get("geometry", self.defaults["geometry"]))
         super().add_param_group(param_group)
+        try:
+            self._check_tensors(self.param_groups[-1])
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    def _check_group(self, options: Mapping[str, Any]) -> None:
+        """Raise ValueError unless a group's options are in their ranges."""
+        check_options(options, of_group=True)
+
+    def _check_tensors(self, group: dict[str, Any]) -> None:
+        """Raise ValueError unless a group's tensors can be stepped by its options."""
+        check_parameters(type(self).__name__, group)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -131,20 +148,37 @@ class LMO(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every tensor that has a gradient.
+        """Update every tensor that has a gradient, and that a finite one.
 
         Args:
             closure: recomputes the loss and its gradients, and returns the loss.
+
+        Raises:
+            ValueError: a gradient is sparse or complex; nothing is updated.
+            RuntimeError: gradients were not finite in ``max_nonfinite`` updates in a row.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        who = type(self).__name__
+        updates = []
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
+            for p in params:
+                check_gradient(who, p)
             if params:
-                self._update(group, params, [p.grad for p in params])
+                updates.append((group, params, [p.grad for p in params]))
+        for update in updates:
+            self._update(*update)
+        if updates:
+            self._skipped.end_update(who)
         return loss
+
+    @property
+    def skipped_updates(self) -> int:
+        """Updates so far in which a gradient was not finite and some tensor was left out; waits for the device."""
+        return self._skipped.total()
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         """One group's step, from its gradients to its parameters."""
@@ -156,33 +190,66 @@ class LMO(Optimizer):
         for layout, members in by_layout(geometry, params, self._process_group).items():
             shapes = [params[i].shape for i in members]
             xs, gs, ms = ([local(ts[i]) for i in members] if ts else [] for ts in (params, grads, momenta))
-            if layout.kind == "alone":
+            if not layout.axes and layout.kind == "alone":
                 self._move(group, xs, gs, ms, rate)
+                continue
+            # Ranks must agree on what they leave out, so its shards are looked at before any is stepped.
+            finite = self._finite(gs, layout.axes)
+            gs, rates = masked(gs, ms, finite), rate.where(finite)
+            if layout.kind == "alone":
+                self._move(group, xs, gs, ms, rates, checked=True)
             else:
-                move_shared_(geometry, layout, shapes, xs, self._directions(group, gs, ms), rate)
+                move_shared_(geometry, layout, shapes, xs, self._directions(group, gs, ms), rates)
 
-    def _move(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], rate: Rate) -> None:
-        """Step tensors whose oracles this process answers by itself."""
+    def _move(
+        self,
+        group: dict[str, Any],
+        xs: list[Tensor],
+        gs: list[Tensor],
+        ms: list[Tensor],
+        rate: Rate,
+        *,
+        checked: bool = False,
+    ) -> None:
+        """Step tensors whose oracles this process answers by itself.
+
+        Args:
+            group: their group.
+            xs: the tensors.
+            gs: their gradients.
+            ms: their momenta, or an empty list.
+            rate: of all, or of each.
+            checked: the gradients are known to be finite.
+        """
         geometry = group["geometry"]
         if not is_batched(geometry):
             for part in parts_of(xs):
-                directions = self._directions(group, gs[part], ms[part])
-                move_(geometry, xs[part], directions, rate, owned=self._makes_directions(group))
+                finite = None if checked else self._finite(gs[part])
+                directions = self._directions(group, masked(gs[part], ms[part], finite), ms[part])
+                owned = self._makes_directions(group)
+                move_(geometry, xs[part], directions, rate[part].where(finite), owned=owned)
                 del directions  # before the next part's are made
             return
         for batch in batches_of(geometry, tuple((x.device, x.shape) for x in xs)):
-            in_order = ([ts[i] for i in batch.members] if ts else [] for ts in (xs, gs, ms))
-            batch_xs, batch_gs, batch_ms = in_order
+            some_xs, some_gs, some_ms = ([ts[i] for i in batch.members] if ts else [] for ts in (xs, gs, ms))
+            finite = None if checked else self._finite(some_gs)
             stack = batch.stack()
             slots = batch.slots(stack)
-            for part in parts_of(batch_xs):
-                directions = self._directions(group, batch_gs[part], batch_ms[part])
+            for part in parts_of(some_xs):
+                flags = None if finite is None else finite[part]
+                directions = self._directions(group, masked(some_gs[part], some_ms[part], flags), some_ms[part])
                 batch.fill_(slots[part], directions)
                 del directions
             del slots  # views of the memory that the iterations free
             orthogonalize_(stack, method=geometry.method, steps=geometry.steps)
-            move_by_stack_(batch_xs, batch, stack, rate)
+            move_by_stack_(some_xs, batch, stack, rate.of(batch.members).where(finite))
             del stack  # before the next batch's is made
+
+    def _finite(self, gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
+        """`finite_each`, taken notice of."""
+        finite = finite_each(gs, axes)
+        self._skipped.note(finite)
+        return finite
 
     def _directions(self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor]) -> list[Tensor]:
         """What the oracle is asked about: the momenta, brought up to date."""
@@ -219,24 +286,41 @@ class LMO(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.load_state_dict`; the geometries must be those of this optimizer.
+        """As `torch.optim.Optimizer.load_state_dict`; all of it is checked before any of it is taken over.
 
         Raises:
-            ValueError: a group's geometry is another; the message lists the differences.
+            ValueError: it is no state of an optimizer, a group's geometry is another (the message lists the
+                differences), an option is outside its range, or a momentum has another shape or is not finite.
         """
+        check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
-        saved = [group.get("geometry") for group in state_dict["param_groups"]]
+        saved = state_dict["param_groups"]
         if len(saved) == len(geometries):
             differ = [
-                f"group {i}: saved {was}, here {now!r}"
+                f"group {i}: saved {was.get('geometry')}, here {now!r}"
                 for i, (was, now) in enumerate(zip(saved, geometries, strict=True))
-                if was != repr(now)
+                if was.get("geometry") != repr(now)
             ]
             if differ:
                 raise ValueError("the saved optimizer has other geometries: " + "; ".join(differ))
+        for i, group in enumerate(saved):
+            try:
+                self._check_group(self.defaults | group)
+            except ValueError as error:
+                raise ValueError(f"the saved optimizer's group {i}: {error}") from None
         super().load_state_dict(state_dict)
         for group, geometry in zip(self.param_groups, geometries, strict=True):
             group["geometry"] = geometry
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_skipped": self._skipped}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("_skipped", SkippedUpdates(20))
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)  # a state from before there was such an option
 
     def _options_of(self, group: dict[str, Any]) -> list[str]:
         """The options that bear on this group's step, for `repr`."""
@@ -250,24 +334,3 @@ class LMO(Optimizer):
             described = ", ".join(f"{k}={group[k]}" for k in self._options_of(group))
             lines.append(f"  {group.get('role', 'tensors')} ({len(group['params'])}; {size:,} parameters): {described}")
         return "\n".join([*lines, ")"])
-
-
-def check_betas(name: str, betas: tuple[float, float]) -> None:
-    """Raise ValueError unless ``betas`` is a pair of numbers in [0, 1)."""
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"{name} must be two numbers in [0, 1), got {betas}")
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    lr = options["lr"]
-    if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
-    elif not (lr > 0 and math.isfinite(lr)):
-        raise ValueError(f"lr must be positive and finite, got {lr}")
-    if options["capturable"] and not isinstance(lr, Tensor):
-        raise ValueError(f"capturable needs lr as a tensor, which replays read; got the number {lr}")
-    if not 0 <= options["momentum"] < 1:
-        raise ValueError(f"momentum must be in [0, 1), got {options['momentum']}")
-    if not options["weight_decay"] >= 0:
-        raise ValueError(f"weight_decay must not be negative, got {options['weight_decay']}")

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..geometry import Frobenius, Geometry, Sign
+from ..geometry import Frobenius, Geometry, Sign, frobenius_norms
 from ..orthogonalize import least_norm
 from .batches import Batch
 
@@ -31,8 +31,8 @@ class Rate:
     """How far tensors move: x ← keep·x + lr·update.
 
     Attributes:
-        lr: η, a number or a 0-dim tensor for all tensors.
-        keep: 1 − λη, or None for 1.
+        lr: η, a number or a 0-dim tensor for all tensors, or a 1-dim tensor with an entry for each, see `where`.
+        keep: 1 − λη, as ``lr`` is, or None for 1.
     """
 
     lr: float | Tensor
@@ -44,24 +44,55 @@ class Rate:
         lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         return cls(lr, 1 - lr * group["weight_decay"] if group["weight_decay"] else None)
 
+    def where(self, finite: Tensor | None) -> Self:
+        """This rate for the tensors whose flag is set, and one that leaves the others where they are; None for all."""
+        if finite is None:
+            return self
+        lr = torch.where(finite, _on(finite.device, self.lr), 0.0)
+        return type(self)(lr, None if self.keep is None else torch.where(finite, _on(finite.device, self.keep), 1.0))
+
+    def __getitem__(self, some: slice) -> Self:
+        """The rate of a run of the tensors."""
+        if not (isinstance(self.lr, Tensor) and self.lr.ndim):
+            return self
+        return type(self)(self.lr[some], None if self.keep is None else self.keep[some])  # type: ignore[index]
+
+    def of(self, places: Sequence[int]) -> Self:
+        """The rate of the tensors at these places."""
+        if not (isinstance(self.lr, Tensor) and self.lr.ndim):
+            return self
+        lr = torch.stack([self.lr[i] for i in places])
+        return type(self)(lr, None if self.keep is None else torch.stack([self.keep[i] for i in places]))  # type: ignore[index]
+
     def step_(self, xs: list[Tensor], updates: list[Tensor], scale: float = 1.0) -> None:
         """x ← keep·x + lr·scale·update, in place; the updates are lost."""
         lr = self.lr * scale
         if self.keep is not None:
-            torch._foreach_mul_(xs, self.keep)
+            torch._foreach_mul_(xs, _each(self.keep))
         if isinstance(lr, Tensor):
-            torch._foreach_mul_(updates, lr)
+            torch._foreach_mul_(updates, _each(lr))
             torch._foreach_add_(xs, updates)
         else:
             torch._foreach_add_(xs, updates, alpha=lr)
 
 
+def _on(device: torch.device, number: float | Tensor) -> Tensor:
+    if isinstance(number, Tensor):
+        return number
+    return torch.full((), number, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+
+
+def _each(factor: Any) -> Any:
+    """What `torch._foreach_mul_` takes: one factor for all tensors, or a list with one for each."""
+    return list(factor.unbind()) if isinstance(factor, Tensor) and factor.ndim else factor
+
+
 def parts_of(xs: Sequence[Tensor]) -> Iterator[slice]:
-    """Cut tensors into runs that are together as large as a part, or single."""
+    """Cut tensors into runs on one device that are together as large as a part, or single."""
     start = room = 0
     for i, x in enumerate(xs):
         size = x.numel() * x.element_size()
-        if start < i and size > room:
+        if start < i and (size > room or x.device != xs[start].device):
             yield slice(start, i)
             start = i
         if start == i:
@@ -104,14 +135,18 @@ def _move_sign(geometry: Sign, xs: list[Tensor], directions: list[Tensor], rate:
 
 
 def _move_frobenius(geometry: Frobenius, xs: list[Tensor], directions: list[Tensor], rate: Rate) -> None:
-    norms = list(torch._foreach_norm(directions))
+    norms = frobenius_norms(directions)
+    if any(norm.dtype != g.dtype for norm, g in zip(norms, directions, strict=True)):
+        # In half precision the quotient of addcdiv would have a norm that leaves its range.
+        move_reference(geometry, xs, directions, rate)
+        return
     torch._foreach_clamp_min_(norms, max(map(least_norm, {norm.dtype for norm in norms})))
     lr = rate.lr
     if isinstance(lr, Tensor):
-        torch._foreach_div_(norms, lr)
+        torch._foreach_div_(norms, _each(lr))  # a rate of 0 makes the norm infinite, and the step 0
         lr = 1.0
     if rate.keep is not None:
-        torch._foreach_mul_(xs, rate.keep)
+        torch._foreach_mul_(xs, _each(rate.keep))
     if isinstance(geometry.radius, str):
         torch._foreach_addcdiv_(xs, directions, norms, [lr * -geometry.radius_of(x.shape) for x in xs])
     else:
@@ -135,4 +170,4 @@ def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) ->
     for run, radius in batch.runs:
         for part in parts_of(xs[run]):
             some = xs[run][part]
-            rate.step_(some, batch.taken(slots[run][part], some), -radius)
+            rate[run][part].step_(some, batch.taken(slots[run][part], some), -radius)

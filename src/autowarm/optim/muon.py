@@ -1,8 +1,9 @@
 """Muon: matrices step in the spectral norm, the rest by AdamW at the same rate."""
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -14,9 +15,10 @@ from torch.optim.optimizer import ParamsT
 
 from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
-from .distributed import local
-from .lmo import LMO, check_betas
-from .partition import partition
+from .distributed import by_device_and_axes, local
+from .lmo import LMO
+from .options import check_betas
+from .partition import Named, partition
 
 __all__ = ["Muon"]
 
@@ -30,7 +32,8 @@ class Muon(LMO):
     iterations; ``method="newton-schulz"`` takes the 5 of `torch.optim.Muon`.
 
     A group with ``algorithm="adamw"`` is updated by PyTorch's AdamW at the group's own ``lr`` and ``weight_decay``,
-    with ``adamw_betas``. `from_model` makes such groups for embeddings, output heads, biases and norms.
+    with ``adamw_betas`` and ``adamw_eps``. `from_model` makes such groups for embeddings, output heads, biases and
+    norms.
 
     Args:
         params: matrices (two or more dimensions; a convolution's kernel counts as (out, in·k·k)), or groups.
@@ -44,7 +47,9 @@ class Muon(LMO):
         steps: iterations; None for the method's usual number.
         dtype: what the iterations compute in; None for the device's fastest, bfloat16 where it has instructions for it.
         adamw_betas: β1, β2 of the AdamW groups.
-        capturable, process_group: see `LMO`.
+        adamw_eps: ε of the AdamW groups.
+        capturable, process_group, max_nonfinite: see `LMO`. An AdamW group is one kernel: a gradient that is not finite
+            leaves the whole group where it is.
 
     Raises:
         ValueError: an option is outside its range, or a tensor of fewer than two dimensions is in a matrix group.
@@ -60,7 +65,7 @@ class Muon(LMO):
         )
     """
 
-    _own_options = frozenset({"algorithm", "adamw_betas"})
+    _own_options = frozenset({"algorithm", "adamw_betas", "adamw_eps"})
 
     def __init__(
         self,
@@ -75,8 +80,10 @@ class Muon(LMO):
         steps: int | None = None,
         dtype: torch.dtype | None = None,
         adamw_betas: tuple[float, float] = (0.8, 0.999),
+        adamw_eps: float = 1e-8,
         capturable: bool = False,
         process_group: dist.ProcessGroup | None = None,
+        max_nonfinite: int | None = 20,
     ) -> None:
         super().__init__(
             params,
@@ -87,8 +94,10 @@ class Muon(LMO):
             weight_decay=weight_decay,
             capturable=capturable,
             process_group=process_group,
+            max_nonfinite=max_nonfinite,
             algorithm="muon",
             adamw_betas=adamw_betas,
+            adamw_eps=adamw_eps,
         )
 
     @classmethod
@@ -99,89 +108,99 @@ class Muon(LMO):
         *,
         weight_decay: float = 0.1,
         blocks: Mapping[str, int] | None = None,
+        heads: Sequence[str] | None = None,
+        adamw_lr: float | Tensor | None = None,
+        adamw_weight_decay: float | None = None,
         **options: Any,
     ) -> Self:
         """Muon for a model's hidden matrices, AdamW for its embeddings, output heads, biases and norms.
 
         Weight decay λ is on the weights of linear and convolution layers alone: not on embeddings (nor on a head tied
-        to one), not on vectors. Stacks of expert matrices are orthogonalised matrix by matrix.
+        to one), not on vectors. Stacks of expert matrices are orthogonalised matrix by matrix. Frozen tensors are taken
+        in as well; they are stepped once they thaw.
 
         Args:
             blocks: regular expressions for names of fused weights, and into how many blocks of rows to split each for
-                its update: ``{"qkv": 3}``, or as many as there are heads. κ counts the blocks.
+                its update: ``{"qkv": 3}``, or as many as there are heads. κ counts the blocks. Rows are outputs, also
+                of layers that keep their weights as (in, out), as GPT-2's do.
+            heads: regular expressions for names of output layers, see `autowarm.optim.partition`; None finds them, an
+                empty list says that there are none.
+            adamw_lr: peak rate of the AdamW groups; None for ``lr``. A scheduler keeps the ratio.
+            adamw_weight_decay: λ of output heads and embeddings; None for ``weight_decay`` on heads and 0 on
+                embeddings. Vectors never decay.
+            options: as of the class itself, ``adamw_betas`` and ``adamw_eps`` among them.
 
         Raises:
-            ValueError: the model has no hidden matrix to train, or a weight's rows do not divide into its blocks.
+            ValueError: the model has no hidden matrix, or a weight's rows do not divide into its blocks.
 
         Example:
             >>> import torch
             >>> from autowarm import Muon
             >>> layer = torch.nn.ModuleDict({"qkv": torch.nn.Linear(8, 24), "out": torch.nn.Linear(8, 8)})
-            >>> opt = Muon.from_model(layer, blocks={"qkv": 3})
-            >>> [(group["role"], group["geometry"].blocks) for group in opt.param_groups[:2]]
-            [('matrices in 3 blocks', 3), ('matrices', 1)]
+            >>> opt = Muon.from_model(layer, lr=0.02, blocks={"qkv": 3}, adamw_lr=0.004)
+            >>> [(group["role"], group["lr"], group["geometry"].blocks) for group in opt.param_groups]
+            [('matrices in 3 blocks', 0.02, 3), ('matrices', 0.02, 1), ('embeddings and vectors', 0.004, 1)]
         """
-        parts = partition(model)
+        parts = partition(model, heads=heads)
         if not (parts.matrices or parts.stacks):
             raise ValueError("Muon needs at least one hidden matrix and this model has none: use AdamW or Lion")
         chosen = {name: options[name] for name in ("method", "steps", "dtype") if name in options}
         spectral = Spectral(options.get("radius", "match_rms_adamw"), **{"method": "polar-express", **chosen})
-        by_blocks: dict[int, list[tuple[str, nn.Parameter]]] = defaultdict(list)
-        for name, p in parts.matrices:
-            count = next((count for pattern, count in (blocks or {}).items() if re.search(pattern, name)), 1)
-            by_blocks[count].append((name, p))
-        adamw_part = {"algorithm": "adamw"}
+        alike: dict[Spectral, list[Named]] = defaultdict(list)
+        for stacked, named in ((False, parts.matrices), (True, parts.stacks)):
+            for name, p in named:
+                count = next((count for pattern, count in (blocks or {}).items() if re.search(pattern, name)), 1)
+                transposed = name in parts.transposed
+                alike[replace(spectral, stacked=stacked, blocks=count, transposed=transposed)].append((name, p))
         groups: list[dict[str, Any]] = [
-            *(
-                {
-                    "params": matrices,
-                    "weight_decay": weight_decay,
-                    "geometry": replace(spectral, blocks=count),
-                    "role": "matrices" if count == 1 else f"matrices in {count} blocks",
-                }
-                for count, matrices in by_blocks.items()
-            ),
-            {
-                "params": parts.stacks,
-                "weight_decay": weight_decay,
-                "geometry": replace(spectral, stacked=True),
-                "role": "expert stacks",
-            },
-            {"params": parts.heads, "weight_decay": weight_decay, "role": "output heads", **adamw_part},
-            {
-                "params": parts.embeddings + parts.vectors,
-                "weight_decay": 0.0,
-                "role": "embeddings and vectors",
-                **adamw_part,
-            },
+            {"params": named, "weight_decay": weight_decay, "geometry": geometry, "role": _role(geometry)}
+            for geometry, named in alike.items()
         ]
+        if isinstance(lr, Tensor) and isinstance(adamw_lr, (int, float)):
+            adamw_lr = torch.full_like(lr, adamw_lr)
+        adamw_part = {"algorithm": "adamw"} | ({} if adamw_lr is None else {"lr": adamw_lr})
+        decay = adamw_weight_decay
+        roles: list[tuple[str, list[Named], float]] = [
+            ("output heads", parts.heads, weight_decay if decay is None else decay)
+        ]
+        if decay:
+            roles += [("embeddings", parts.embeddings, decay), ("vectors", parts.vectors, 0.0)]
+        else:
+            roles += [("embeddings and vectors", parts.embeddings + parts.vectors, 0.0)]
+        groups += [{"params": named, "weight_decay": λ, "role": role, **adamw_part} for role, named, λ in roles]
         return cls([group for group in groups if group["params"]], lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        algorithm = param_group.get("algorithm", self.defaults["algorithm"])
-        check_betas("adamw_betas", param_group.get("adamw_betas", self.defaults["adamw_betas"]))
-        if algorithm == "adamw":
+        if param_group.get("algorithm", self.defaults["algorithm"]) == "adamw":
             # AdamW's step is no oracle's; its entries are of about ±1, so it is measured as sign geometry.
             param_group["geometry"] = Sign()
-        elif algorithm != "muon":
-            raise ValueError(f'unknown algorithm {algorithm!r} of a group: use "muon" or "adamw"')
         super().add_param_group(param_group)
-        if algorithm == "muon":
-            group = self.param_groups[-1]
-            too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
-            if too_flat:
-                self.param_groups.pop()
-                raise ValueError(
-                    f"Muon orthogonalises matrices and got tensors of shape {too_flat[:3]}: build it with "
-                    "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
-                )
-            if isinstance(group["geometry"], Spectral):
-                for p in group["params"]:
-                    group["geometry"].matrices(torch.empty(p.shape, device="meta"))  # says so if they do not divide
+
+    def _check_group(self, options: Mapping[str, Any]) -> None:
+        super()._check_group(options)
+        check_betas("adamw_betas", options["adamw_betas"])
+        if not (isinstance(options["adamw_eps"], (int, float)) and 0 <= options["adamw_eps"] < math.inf):
+            raise ValueError(f"adamw_eps must be finite and not negative, got {options['adamw_eps']!r}")
+        if options["algorithm"] not in ("muon", "adamw"):
+            raise ValueError(f'unknown algorithm {options["algorithm"]!r} of a group: use "muon" or "adamw"')
+
+    def _check_tensors(self, group: dict[str, Any]) -> None:
+        super()._check_tensors(group)
+        if group["algorithm"] == "adamw":
+            return
+        too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
+        if too_flat:
+            raise ValueError(
+                f"Muon orthogonalises matrices and got tensors of shape {too_flat[:3]}: build it with "
+                "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
+            )
+        if isinstance(group["geometry"], Spectral):
+            for p in group["params"]:
+                group["geometry"].matrices(torch.empty(p.shape, device="meta"))  # says so if they do not divide
 
     def _options_of(self, group: dict[str, Any]) -> list[str]:
         if group["algorithm"] == "adamw":
-            return ["algorithm", "lr", "weight_decay", "adamw_betas"]
+            return ["algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps"]
         return ["algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"]
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
@@ -193,6 +212,17 @@ class Muon(LMO):
     def _adamw(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         # PyTorch's fused kernel is one pass over memory; it keeps the count of steps on the tensors' own device.
         fused = all(p.is_floating_point() and p.device.type in _FUSED_ADAMW for p in params)
+        flags = [
+            finite
+            for (_, axes), members in by_device_and_axes(params).items()
+            if (finite := self._finite([local(grads[i]) for i in members], axes)) is not None
+        ]
+        found_inf = None
+        if flags:
+            found_inf = ~torch.stack([finite.all().to(flags[0].device, non_blocking=True) for finite in flags]).all()
+            # Only the fused kernel leaves out an update by itself.
+            if not fused and found_inf:
+                return
         for p in params:
             if not self.state[p]:
                 self.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=p.device if fused else "cpu")
@@ -207,12 +237,19 @@ class Muon(LMO):
             [],
             [state["step"] for state in states],
             fused=fused,
+            found_inf=None if found_inf is None or not fused else found_inf.to(torch.float32),
             capturable=group["capturable"],
             amsgrad=False,
             beta1=group["adamw_betas"][0],
             beta2=group["adamw_betas"][1],
             lr=group["lr"],
             weight_decay=group["weight_decay"],
-            eps=1e-8,
+            eps=group["adamw_eps"],
             maximize=False,
         )
+
+
+def _role(geometry: Spectral) -> str:
+    kind = "expert stacks" if geometry.stacked else "matrices"
+    kept = ", kept as (in, out)" if geometry.transposed else ""
+    return kind + (f" in {geometry.blocks} blocks" if geometry.blocks > 1 else "") + kept

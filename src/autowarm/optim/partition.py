@@ -2,32 +2,47 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
 from torch.nn import Parameter
+from torch.nn.utils.parametrize import ParametrizationList
 
-__all__ = ["Parts", "partition"]
+__all__ = ["Named", "Parts", "partition"]
 
 # Names that output layers go by where a model does not say itself which layer that is.
-_HEADS = {"lm_head", "head", "heads", "output", "classifier", "fc_out", "embed_out"}
+_HEADS = {
+    "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
+    "qa_outputs", "logits", "logits_proj",
+}  # fmt: skip
 # Tensors held outside any layer that look up or offset, and do not multiply: position and class tokens, bias tables.
-_LOOKED_UP = re.compile(r"(^|_)(pos|positions?|embeds?|embeddings?|tokens?|table|bias(es)?|bias_[kv])$", re.IGNORECASE)
+_LOOKED_UP = re.compile(
+    r"(^|_)(pos(_[hwt])?|positions?|embeds?|embeddings?|tokens?|table|rel|quer(y|ies)|latents?(_\dd)?|bias(es)?|bias_[kuv])$"
+    r"|^(position|positional)_",
+    re.IGNORECASE,
+)
+# Those that multiply entry by entry, a state space's decays among them.
+_ENTRYWISE = re.compile(r"(^|_)scale$|^(A_log|D)$")
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+# Linear layers, by class name, that keep their weight as (in, out): transformers' for GPT-2 and its kin.
+_TRANSPOSED = {"Conv1D"}
 
 Named = tuple[str, Parameter]
 
 
 @dataclass
 class Parts:
-    """A model's trained tensors by role, each once, as (name, tensor).
+    """A model's tensors by role, each once, as (name, tensor).
 
     Attributes:
         matrices: weights of hidden linear and convolution layers, and matrices held outside any layer.
         stacks: tensors of three or more dimensions held outside any layer, as experts keep them: (…, m, n).
-        heads: the output layer's weight, where it is not tied to an embedding.
+        heads: the output layers' weights, where they are not tied to an embedding.
         embeddings: embedding tables (and heads tied to them), position and class tokens, bias tables.
-        vectors: everything of fewer than two dimensions, or with a single row or column.
+        vectors: everything of fewer than two dimensions, or whose matrices have a single row or column, and what
+            multiplies entry by entry.
+        transposed: names of matrices and stacks that are kept as (in, out) and not as (out, in).
     """
 
     matrices: list[Named] = field(default_factory=list)
@@ -35,14 +50,20 @@ class Parts:
     heads: list[Named] = field(default_factory=list)
     embeddings: list[Named] = field(default_factory=list)
     vectors: list[Named] = field(default_factory=list)
+    transposed: set[str] = field(default_factory=set)
 
 
-def partition(model: nn.Module) -> Parts:
-    """Sort a model's trained tensors by role.
+def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
+    """Sort a model's tensors by role, frozen ones too, which may thaw.
 
     The output layer is the one the model names itself (transformers' ``get_output_embeddings``, timm's
-    ``get_classifier``), else the outermost layer called lm_head, head, output, classifier or alike, where there is just
-    one. Frozen tensors are left out.
+    ``get_classifier``), else the outermost layer called lm_head, head, fc, output, classifier or alike, where there is
+    just one, else the last linear layer of an `nn.Sequential`. In a module of such a name it is the last linear layer.
+
+    Args:
+        model: the model.
+        heads: regular expressions for the names of the output layers' weights, instead of these rules; an empty list
+            says that there are none.
 
     Raises:
         ValueError: nothing in the model requires a gradient.
@@ -50,50 +71,92 @@ def partition(model: nn.Module) -> Parts:
     Example:
         >>> import torch
         >>> from autowarm.optim import partition
-        >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 8))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
         >>> parts = partition(model)
-        >>> [name for name, _ in parts.matrices], [name for name, _ in parts.embeddings]
-        (['1.weight'], ['0.weight'])
+        >>> [name for name, _ in parts.matrices], [name for name, _ in parts.heads]
+        (['0.weight'], ['2.weight'])
     """
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"{type(model).__name__} has no tensor that requires a gradient: there is nothing to train")
+    if heads is None:
+        # A parametrized layer's weight is computed, from tensors further in.
+        head_ids = {id(p) for layer in _output_layers(model) for p in layer.parameters()}
+    else:
+        head_ids = {id(p) for name, p in model.named_parameters() if any(re.search(one, name) for one in heads)}
     embedding_ids = {
-        id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        id(p) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for p in m.parameters()
     }
-    head_ids = _head_ids(model)
     parts = Parts()
     seen: set[int] = set()
-    for module_name, module in model.named_modules():
-        for own_name, p in module.named_parameters(prefix=module_name, recurse=False):
-            name = own_name.removeprefix(".")
-            if not p.requires_grad or id(p) in seen:
-                continue
-            seen.add(id(p))
-            leaf = name.rsplit(".", 1)[-1]
-            bare = not isinstance(module, (nn.Linear, *_CONVOLUTIONS))
-            if p.ndim < 2 or (p.ndim == 2 and min(p.shape) == 1):
-                parts.vectors.append((name, p))
-            elif id(p) in embedding_ids or (bare and _LOOKED_UP.search(leaf)):
-                parts.embeddings.append((name, p))
-            elif id(p) in head_ids:
-                parts.heads.append((name, p))
-            elif bare and p.ndim > 2:
-                parts.stacks.append((name, p))
-            else:
-                parts.matrices.append((name, p))
-    if not seen:
-        raise ValueError(f"{type(model).__name__} has no tensor that requires a gradient: there is nothing to train")
+    for name, owner, p in _with_owners(model):
+        # Quantised weights are integers, which no optimizer steps.
+        if id(p) in seen or not (p.is_floating_point() or p.is_complex()):
+            continue
+        seen.add(id(p))
+        leaf = name.rsplit(".", 1)[-1]
+        flipped = type(owner).__name__ in _TRANSPOSED or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
+        layer = isinstance(owner, (nn.Linear, *_CONVOLUTIONS)) or type(owner).__name__ in _TRANSPOSED
+        if p.ndim < 2:
+            parts.vectors.append((name, p))
+        elif id(p) in embedding_ids or (not layer and _LOOKED_UP.search(leaf)):
+            parts.embeddings.append((name, p))
+        elif min(_rows_columns(p, layer=layer)) <= 1 or (not layer and _ENTRYWISE.search(leaf)):
+            parts.vectors.append((name, p))
+        elif id(p) in head_ids:
+            parts.heads.append((name, p))
+        elif not layer and p.ndim > 2:
+            # One that is repeated for each sample of a batch is looked up; a single expert would be no stack.
+            (parts.embeddings if p.shape[0] == 1 else parts.stacks).append((name, p))
+        else:
+            parts.matrices.append((name, p))
+        if flipped and p.ndim >= 2:
+            parts.transposed.add(name)
     return parts
 
 
-def _head_ids(model: nn.Module) -> set[int]:
+def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]:
+    """Every parameter's name, and the module whose weight it is; of a parametrized one's parts, that module."""
+    modules = dict(model.named_modules())
+    for path, module in modules.items():
+        owner = modules[path.rpartition(".parametrizations.")[0]] if isinstance(module, ParametrizationList) else module
+        for own_name, p in module.named_parameters(prefix=path, recurse=False):
+            yield own_name.removeprefix("."), owner, p
+
+
+def _rows_columns(p: Parameter, *, layer: bool) -> tuple[int, int]:
+    """The size of a layer's matrix (out, rest), or of those that a tensor outside any layer is a stack of."""
+    return (p.shape[0], p.shape[1:].numel()) if layer else (p.shape[-2], p.shape[-1])
+
+
+def _output_layers(model: nn.Module) -> list[nn.Module]:
     for ask in ("get_output_embeddings", "get_classifier"):
         method = getattr(model, ask, None)
-        layer = method() if callable(method) else None
-        if isinstance(layer, nn.Linear):
-            return {id(layer.weight)}
-    by_depth: dict[int, list[nn.Linear]] = defaultdict(list)
+        answer = method() if callable(method) else None
+        several = answer if isinstance(answer, (tuple, list, nn.ModuleList)) else [answer]
+        named = [layers[-1] for one in several if isinstance(one, nn.Module) and (layers := _layers(one))]
+        if named:
+            return named
+    by_depth: dict[int, list[nn.Module]] = defaultdict(list)
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and name.rsplit(".", 1)[-1] in _HEADS:
-            by_depth[name.count(".")].append(module)
+        if name.rsplit(".", 1)[-1] in _HEADS:
+            # Some classifiers end in a convolution with a kernel of one pixel.
+            layers = _layers(module) if name == "classifier" else _layers(module, nn.Linear)
+            # Blocks inside a model have whole modules called "output", too; there a single layer is meant.
+            if layers and (module is layers[-1] or "." not in name):
+                by_depth[name.count(".")].append(layers[-1])
     # Layers of such a name further in, or one in every block, are hidden ones.
     outermost = by_depth[min(by_depth)] if by_depth else []
-    return {id(outermost[0].weight)} if len(outermost) == 1 else set()
+    if outermost:
+        return outermost if len(outermost) == 1 else []
+    trained = [child for child in model.children() if next(child.parameters(), None) is not None]
+    if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
+        last = trained[-1]
+        if isinstance(last, nn.Linear):
+            # The only layer of all is no layer after others.
+            return [last] if isinstance(model, nn.Sequential) and len(_layers(model)) > 1 else []
+        return _output_layers(last) if not isinstance(last, nn.ModuleList) else []
+    return []
+
+
+def _layers(module: nn.Module, kinds: type | tuple[type, ...] = (nn.Linear, *_CONVOLUTIONS)) -> list[nn.Module]:
+    return [m for m in module.modules() if isinstance(m, kinds)]

@@ -46,8 +46,12 @@ def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
 
 def frobenius_scaled_(X: Tensor) -> Tensor:
     """Divide each matrix of the stack by its Frobenius norm, in place; a zero one stays zero."""
-    norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-    return X.div_(norm.clamp_(min=least_norm(X.dtype)))
+    if X.dtype != torch.float16:
+        norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
+        return X.div_(norm.clamp_(min=least_norm(X.dtype)))
+    # Half precision ends at 65504. What was beyond came in as infinity, and a quotient of two of those is taken as 0.
+    norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True, dtype=torch.float32)
+    return X.div_(norm.clamp_(min=least_norm(X.dtype))).nan_to_num_(0.0)
 
 
 def iterate_(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> None:

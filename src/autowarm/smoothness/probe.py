@@ -51,7 +51,7 @@ class Probe:
         points: the measured `Point`s, in order.
 
     Raises:
-        ValueError: ``every < 1``, or the optimizer's geometry is unknown; the message names the choices.
+        ValueError: ``every < 1``, or an unknown name of a geometry; the message lists the known ones.
         RuntimeError: at a probed step, gradients of an earlier one are still there.
 
     Example:

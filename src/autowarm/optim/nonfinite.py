@@ -1,0 +1,160 @@
+"""Gradients that are not finite: found without waiting for a device, left out, and counted.
+
+A tensor whose gradient has a NaN or an infinity is not stepped: weights, momentum and decay stay as they were, and no
+other tensor notices. On the host a look at one norm for each gradient is enough, and nothing else changes unless one is
+amiss. On an accelerator nobody waits for that look: flags stay there, masks take their effect, and the count is copied
+to the host and read when it has arrived, some steps late.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["SkippedUpdates", "finite_each", "masked"]
+
+
+def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
+    """Which tensors have finite entries only.
+
+    Args:
+        gs: tensors on one device, one at least.
+        axes: the groups of ranks that their shards lie over. A tensor is finite if all its shards are.
+
+    Returns:
+        A flag for each, shape (len(gs),), on their device; None where the host knows that all are set.
+    """
+    on_host = gs[0].device.type == "cpu"
+    if on_host:
+        # Twelve times as fast as the largest entries, but squares may overflow where the entries have not.
+        suspect = not torch.stack(torch._foreach_norm(gs)).isfinite().all()
+        if suspect:
+            finite = torch.stack([g.isfinite().all() for g in gs])
+        else:
+            finite = torch.ones(len(gs), dtype=torch.bool)
+    else:
+        # The largest of no entries is not defined.
+        largest = torch.stack(torch._foreach_norm([g if g.numel() else g.new_zeros(1) for g in gs], math.inf))
+        finite = (largest - largest) == 0  # `isfinite` is four operators
+    for ranks in axes:
+        as_number = finite.to(torch.int32)
+        dist.all_reduce(as_number, op=dist.ReduceOp.MIN, group=ranks)
+        finite = as_number.bool()
+    return None if on_host and bool(finite.all()) else finite
+
+
+def masked(gs: list[Tensor], ms: list[Tensor], finite: Tensor | None) -> list[Tensor]:
+    """The gradients; where a flag is not set, the tensor's momentum, which an average with it leaves as it is, or 0."""
+    if finite is None:
+        return gs
+    stay: Sequence[Tensor | float] = ms or [0.0] * len(gs)
+    return [torch.where(flag, g, m) for flag, g, m in zip(finite.unbind(), gs, stay, strict=True)]
+
+
+class SkippedUpdates:
+    """Counts the updates in which some tensor was left out: warns once, and raises after too many in a row.
+
+    Args:
+        most: how many in a row are an error; None for never.
+
+    Raises:
+        ValueError: ``most`` is not a whole number above 0.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise ValueError(f"max_nonfinite must be a whole number of at least 1, or None for never, got {most!r}")
+        self.most = most
+        self._in_a_row = self._total = 0
+        self._flags: list[Tensor] = []
+        self._warned = False
+        self._counts: _DeviceCounts | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        total = self.total()  # brings the counts home
+        return {"most": self.most, "_in_a_row": self._in_a_row, "_total": total, "_warned": self._warned}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _flags=[], _counts=None)
+
+    def total(self) -> int:
+        """Updates in which some tensor was left out so far; waits for the device."""
+        if self._counts is not None:
+            self._in_a_row, self._total = self._counts.tensor.tolist()
+        return self._total
+
+    def note(self, finite: Tensor | None) -> None:
+        """Take notice of the flags of some of an update's tensors."""
+        if finite is not None:
+            self._flags.append(finite)
+
+    def end_update(self, who: str) -> None:
+        """Count the update that the flags were of.
+
+        Args:
+            who: whose gradients these are, for the messages.
+
+        Raises:
+            RuntimeError: it was one too many in a row.
+        """
+        flags, self._flags = self._flags, []
+        elsewhere = next((flag.device for flag in flags if flag.device.type != "cpu"), None)
+        if elsewhere is None and self._counts is None:
+            bad = any(not bool(flag.all()) for flag in flags)
+            self._in_a_row = self._in_a_row + 1 if bad else 0
+            self._total += bad
+        elif flags:
+            if self._counts is None:
+                self._counts = _DeviceCounts((self._in_a_row, self._total), elsewhere or torch.device("cpu"))
+            self._in_a_row, self._total = self._counts.add(flags)
+        self._judge(who)
+
+    def _judge(self, who: str) -> None:
+        if self._total and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{who}: a gradient is not finite. The tensors that it reaches are not stepped, and their weights and "
+                "momenta stay as they were. This is said once; optimizer.skipped_updates counts such updates",
+                stacklevel=6,
+            )
+        if self.most is not None and self._in_a_row >= self.most:
+            raise RuntimeError(
+                f"{who}: gradients were not finite in {self._in_a_row} updates in a row: the run has diverged, or a "
+                "layer returns NaN. Lower the rate, clip gradients or look for the layer with "
+                "torch.autograd.set_detect_anomaly(True); max_nonfinite=None turns this error off"
+            )
+
+
+class _DeviceCounts:
+    """How many updates were left out, in a row and in all, on a device, and copied to the host without waiting."""
+
+    def __init__(self, start: tuple[int, int], device: torch.device) -> None:
+        self.tensor = torch.tensor(start, dtype=torch.int64, device=device)
+        cuda = device.type == "cuda"
+        self._letter = torch.empty_like(self.tensor, device="cpu", pin_memory=cuda)
+        self._arrived = torch.cuda.Event() if cuda else None
+        self._under_way = False
+        self._latest = start
+
+    def add(self, flags: Sequence[Tensor]) -> tuple[int, int]:
+        """Count an update with these flags; the latest counts that have arrived."""
+        device = self.tensor.device
+        bad = ~torch.stack([flag.all().to(device, non_blocking=True) for flag in flags]).all()
+        # In place: a captured graph counts on at each replay.
+        self.tensor.add_(bad)
+        self.tensor[0].mul_(bad)
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return self._latest
+        if self._under_way and (self._arrived is None or self._arrived.query()):
+            self._latest = tuple(self._letter.tolist())
+            self._under_way = False
+        if not self._under_way:
+            self._letter.copy_(self.tensor, non_blocking=True)
+            self._under_way = True
+            if self._arrived is not None:
+                self._arrived.record(torch.cuda.current_stream(device))
+        return self._latest

@@ -1,0 +1,107 @@
+"""What an optimizer's options, tensors and saved states must be, and what is said where they are not."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_betas", "check_gradient", "check_options", "check_parameters", "check_state"]
+
+
+def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
+    """Raise ValueError unless the options that every optimizer has are in their ranges.
+
+    Args:
+        options: of a group, or the defaults of all.
+        of_group: a group may have a rate of 0, which leaves its tensors where they are.
+    """
+    lr = options["lr"]
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
+    if not (_is_number(lr) and math.isfinite(lr) and (lr > 0 or (of_group and lr == 0))):
+        extra = "; 0 is for single groups" if _is_number(lr) and lr == 0 else ""
+        raise ValueError(f"lr must be positive and finite, got {_plain(lr)}{extra}")
+    if options["capturable"] and not isinstance(lr, Tensor):
+        raise ValueError(f"capturable needs lr as a tensor, which replays read; got the number {lr}")
+    momentum, weight_decay = options["momentum"], options["weight_decay"]
+    if not (_is_number(momentum) and 0 <= momentum < 1):
+        raise ValueError(f"momentum must be in [0, 1), got {momentum!r}")
+    if not (_is_number(weight_decay) and weight_decay >= 0 and math.isfinite(weight_decay)):
+        raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay!r}")
+
+
+def check_betas(name: str, betas: Sequence[float]) -> None:
+    """Raise ValueError unless ``betas`` is a pair of numbers in [0, 1)."""
+    pair = isinstance(betas, (tuple, list)) and len(betas) == 2
+    if not pair or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
+        raise ValueError(f"{name} must be two numbers in [0, 1), got {betas!r}")
+
+
+def check_parameters(who: str, group: Mapping[str, Any]) -> None:
+    """Raise ValueError where a group has a tensor that has no step here."""
+    for i, p in enumerate(group["params"]):
+        what = _unsupported(p)
+        if what:
+            name = group["param_names"][i] if "param_names" in group else f"a parameter of shape {tuple(p.shape)}"
+            raise ValueError(
+                f"{who} steps real, dense tensors, and {name} is {what}: leave it to another optimizer, for example "
+                "torch.optim.Adam or SparseAdam, and join the two with autowarm.optim.Together"
+            )
+
+
+def check_gradient(who: str, p: Tensor) -> None:
+    """Raise ValueError where a tensor's gradient is sparse or complex."""
+    what = _unsupported(p.grad) if p.grad is not None else None
+    if what:
+        raise ValueError(
+            f"{who} steps by real, dense gradients, and that of a parameter of shape {tuple(p.shape)} is {what}: build "
+            "its layer with sparse=False, or leave it to torch.optim.SparseAdam"
+        )
+
+
+def _unsupported(x: Tensor) -> str | None:
+    if x.layout is not torch.strided and x.layout is not torch._mkldnn:  # type: ignore[attr-defined]
+        return f"sparse ({x.layout})"
+    return f"complex ({x.dtype})" if x.is_complex() else None
+
+
+def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a saved state can be this optimizer's, before any of it is taken over.
+
+    Args:
+        who: whose it shall be.
+        params: its tensors, numbered as in the state.
+        state_dict: as `torch.optim.Optimizer.state_dict` returns it.
+    """
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+        found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+        raise ValueError(
+            f"this is no state of an optimizer: {who} needs a dictionary with state and param_groups, got {found}"
+        )
+    for i, state in state_dict["state"].items():
+        p = params[i] if isinstance(i, int) and i < len(params) else None
+        for name, value in state.items():
+            if not isinstance(value, Tensor) or name == "step":
+                continue
+            if p is not None and value.shape != p.shape:
+                raise ValueError(
+                    f"the saved {name} of tensor {i} has shape {tuple(value.shape)}, and the tensor {tuple(p.shape)}: "
+                    "the state is another model's"
+                )
+            local = value.to_local() if hasattr(value, "to_local") else value
+            if not local.isfinite().all():
+                raise ValueError(
+                    f"the saved {name} of tensor {i} is not finite: training cannot go on from it; use an older state"
+                )
+
+
+def _is_number(x: Any) -> bool:
+    if isinstance(x, Tensor):
+        return x.numel() == 1 and not x.is_complex()
+    return not isinstance(x, (str, bytes, bool)) and hasattr(x, "__float__")
+
+
+def _plain(x: Any) -> Any:
+    return x.item() if isinstance(x, Tensor) else repr(x)

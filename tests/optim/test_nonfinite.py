@@ -1,0 +1,211 @@
+"""Gradients that are not finite: whom they reach stays where it is, nobody else notices, and training goes on."""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.geometry import Spectral
+from autowarm.optim import lmo, nonfinite
+
+MAKERS = {
+    "muon": lambda m, **kw: Muon.from_model(m, dtype=torch.float32, **kw),
+    "muon, newton-schulz": lambda m, **kw: Muon.from_model(m, method="newton-schulz", dtype=torch.float32, **kw),
+    "lion": lambda m, **kw: Lion.from_model(m, **kw),
+    "signsgd": lambda m, **kw: SignSGD.from_model(m, **kw),
+    "signsgd, no momentum": lambda m, **kw: SignSGD.from_model(m, momentum=0.0, **kw),
+    "normsgd": lambda m, **kw: NormSGD.from_model(m, **kw),
+    "normsgd, from weights": lambda m, **kw: NormSGD.from_model(m, momentum_init="weights", **kw),
+    "svd": lambda m, **kw: LMO.from_model(m, geometry=Spectral(), **kw),
+    "svd, nesterov": lambda m, **kw: LMO.from_model(m, geometry=Spectral(), nesterov=True, **kw),
+    "columns": lambda m, **kw: LMO.from_model(m, geometry="columns", **kw),
+}
+every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+every_lr = pytest.mark.parametrize("lr", [0.02, torch.tensor(0.02)], ids=["float lr", "tensor lr"])
+
+
+@pytest.fixture(params=["host", "device"])
+def flags(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On a device flags are never read, so that masks are always in effect; here the same is done on the host."""
+    if request.param == "device":
+        real = nonfinite.finite_each
+
+        def unread(gs: list[torch.Tensor], axes: tuple = ()) -> torch.Tensor:
+            finite = real(gs, axes)
+            return torch.ones(len(gs), dtype=torch.bool) if finite is None else finite
+
+        monkeypatch.setattr(lmo, "finite_each", unread)
+    return request.param
+
+
+def model_and_data() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    layers = [nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(20, 12)), torch.randn(32, 12)
+
+
+def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return (model(x) - x).square().mean()
+
+
+def train(model: nn.Module, x: torch.Tensor, opt: LMO, steps: int, spoil: Callable[[int], None]) -> float:
+    for step in range(steps):
+        opt.zero_grad()
+        loss_of(model, x).backward()
+        spoil(step)
+        opt.step()
+    return loss_of(model, x).item()
+
+
+def snapshot(opt: LMO) -> dict[torch.Tensor, list[torch.Tensor]]:
+    """Of each tensor, itself and all of its state."""
+    params = [p for group in opt.param_groups for p in group["params"]]
+    return {p: [p.detach().clone(), *(copy.deepcopy(t) for t in opt.state[p].values())] for p in params}
+
+
+def is_as_before(opt: LMO, p: torch.Tensor, before: list[torch.Tensor]) -> bool:
+    now = [p, *opt.state[p].values()]
+    return len(now) == len(before) and all(torch.equal(a, b) for a, b in zip(now, before, strict=True))
+
+
+@every_lr
+@every_optimizer
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_whom_it_reaches_stays_and_nobody_else_notices(
+    make: Callable, lr: float | torch.Tensor, value: float, flags: str
+) -> None:
+    model, x = model_and_data()
+    opt = make(model, lr=lr, weight_decay=0.1)
+    train(model, x, opt, 3, lambda step: None)
+    opt.zero_grad()
+    twin, twin_opt = copy.deepcopy((model, opt))
+    loss_of(model, x).backward()
+    loss_of(twin, x).backward()
+    hit = model[2].weight  # beside others of its shape, in their stack
+    hit.grad[3, 4] = value
+    before = snapshot(opt)
+    twin_opt.step()
+    with pytest.warns(UserWarning, match="a gradient is not finite"):
+        opt.step()
+    assert is_as_before(opt, hit, before[hit])
+    for (name, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
+        if p is not hit:
+            torch.testing.assert_close(p, q, msg=name)
+            assert not torch.equal(p, before[p][0])
+    assert opt.skipped_updates == 1
+
+
+@every_lr
+@every_optimizer
+def test_training_recovers(make: Callable, lr: float | torch.Tensor, flags: str) -> None:
+    losses = []
+    for spoilt in (False, True):
+        model, x = model_and_data()
+        opt = make(model, lr=lr, weight_decay=0.0)
+
+        def spoil(step: int, model: nn.Module = model, spoilt: bool = spoilt) -> None:
+            if not spoilt or step % 10:
+                return
+            if step == 20:
+                model[4].weight.grad[0, 0] = math.inf
+            if step == 30:
+                model[0].bias.grad[1] = math.nan
+            if step in (0, 10):
+                model[2].weight.grad.fill_(math.nan)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # by a norm of NaN, which reaches all
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            losses.append(train(model, x, opt, 80, spoil))
+        assert all(state.isfinite().all() for s in opt.state.values() for state in s.values())
+    assert opt.skipped_updates == 4
+    clean, recovered = losses
+    assert recovered < 1.2 * clean + 0.02
+
+
+def test_an_adamw_group_is_one_kernel_and_stays_as_one(flags: str) -> None:
+    model, x = model_and_data()
+    opt = Muon.from_model(model, lr=0.01)
+    train(model, x, opt, 2, lambda step: None)
+    opt.zero_grad()
+    loss_of(model, x).backward()
+    before = snapshot(opt)
+    model[0].bias.grad[0] = math.nan
+    with pytest.warns(UserWarning, match="Muon: a gradient is not finite"):
+        opt.step()
+    for group in opt.param_groups:
+        stays = group["role"] == "embeddings and vectors"
+        assert all(is_as_before(opt, p, before[p]) is stays for p in group["params"])
+
+
+def test_a_norm_that_overflows_is_no_infinity() -> None:
+    """Squares overflow where the entries have not: those are stepped."""
+    p = nn.Parameter(torch.zeros(3, 3))
+    p.grad = torch.full_like(p, 1e30)
+    opt = SignSGD([p], lr=0.5, momentum=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opt.step()
+    assert torch.equal(p, torch.full_like(p, -0.5))
+    assert opt.skipped_updates == 0
+
+
+def spoilt_step(opt: LMO, p: torch.Tensor, value: float = math.nan) -> None:
+    p.grad = torch.full_like(p, value)
+    opt.step()
+
+
+@pytest.mark.parametrize("make", [SignSGD, Lion, NormSGD, LMO, Muon], ids=lambda cls: cls.__name__)
+def test_it_is_said_once_and_too_many_in_a_row_are_an_error(make: Callable, flags: str) -> None:
+    p = nn.Parameter(torch.ones(3, 3))
+    opt = make([p], lr=0.1, max_nonfinite=3)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for value in (math.nan, math.inf, 1.0, math.nan, math.nan):
+            spoilt_step(opt, p, value)
+    assert len(said) == 1
+    assert "autowarm" not in said[0].filename
+    assert opt.skipped_updates == 4
+    with pytest.raises(RuntimeError, match="gradients were not finite in 3 updates in a row"):
+        spoilt_step(opt, p)
+    assert p.isfinite().all()
+
+
+def test_the_error_can_be_at_once_or_never() -> None:
+    p = nn.Parameter(torch.ones(2, 2))
+    with pytest.raises(RuntimeError, match="in 1 updates"), pytest.warns(UserWarning, match="not finite"):
+        spoilt_step(Lion([p], lr=0.1, max_nonfinite=1), p)
+    patient = Lion([p], lr=0.1, max_nonfinite=None)
+    with pytest.warns(UserWarning, match="not finite"):
+        spoilt_step(patient, p)
+    for _ in range(59):
+        spoilt_step(patient, p)
+    assert patient.skipped_updates == 60
+    for wrong in (0, 2.5, True):
+        with pytest.raises(ValueError, match="max_nonfinite must be a whole number of at least 1"):
+            Lion([p], lr=0.1, max_nonfinite=wrong)
+
+
+def test_an_update_without_gradients_is_none() -> None:
+    p = nn.Parameter(torch.ones(2, 2))
+    opt = Lion([p], lr=0.1, max_nonfinite=2)
+    with pytest.warns(UserWarning, match="not finite"):
+        spoilt_step(opt, p)
+    p.grad = None
+    opt.step()
+    with pytest.raises(RuntimeError, match="2 updates in a row"):
+        spoilt_step(opt, p)
+
+
+def test_counts_are_kept_on_the_device_and_arrive_by_themselves() -> None:
+    """`_DeviceCounts` as a GPU uses it, with a processor for the device: what was counted is told one update later."""
+    counts = nonfinite._DeviceCounts((0, 0), torch.device("cpu"))
+    good, bad = torch.tensor([True, True]), torch.tensor([True, False])
+    told = [counts.add([flags]) for flags in (good, bad, bad, good, bad)]
+    assert told == [(0, 0), (0, 0), (1, 1), (2, 2), (0, 2)]
+    assert counts.tensor.tolist() == [1, 3]

@@ -1,0 +1,89 @@
+"""Where the tensors of every family of timm, torchvision and transformers go: a table, made anew and compared.
+
+    python tests/optim/test_partition_of_families.py    # writes the table again, to read its difference
+
+A line is a family's first model, and its numbers of matrices, stacks, heads, embeddings and vectors; "(in, out)" is
+how many matrices and stacks are kept transposed.
+"""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm.optim import partition
+
+TABLE = Path(__file__).with_name("families.txt")
+COLUMNS = ("matrices", "stacks", "heads", "embeddings", "vectors", "transposed")
+LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers")
+
+
+def timm_models() -> Iterator[tuple[str, nn.Module]]:
+    import timm
+
+    families: dict[str, str] = {}
+    for name in timm.list_models():
+        families.setdefault(timm.models._registry._model_to_module[name], name)
+    for name in families.values():
+        with torch.device("meta"):
+            yield name, timm.create_model(name)
+
+
+def torchvision_models() -> Iterator[tuple[str, nn.Module]]:
+    import torchvision
+
+    families: dict[str, str] = {}
+    for name in torchvision.models.list_models():
+        if "quantized" not in name:
+            families.setdefault(torchvision.models.get_model_builder(name).__module__, name)
+    for module, name in families.items():
+        without = {"weights_backbone": None} if "detection" in module or "segmentation" in module else {}
+        with contextlib.suppress(NotImplementedError), torch.device("meta"):  # some compute their sizes with tensors
+            yield name, torchvision.models.get_model(name, weights=None, **without)
+
+
+def transformers_models() -> Iterator[tuple[str, nn.Module]]:
+    """Every language model that its default config builds, at four layers; deeper ones repeat them."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
+        with contextlib.suppress(Exception), torch.device("meta"):
+            config = transformers.AutoConfig.for_model(kind)
+            for layers in LAYERS:
+                if isinstance(getattr(config, layers, None), int) and getattr(config, layers) > 4:
+                    setattr(config, layers, 4)
+            yield kind, getattr(transformers, name)(config)
+
+
+PACKAGES = {"timm": timm_models, "torchvision": torchvision_models, "transformers": transformers_models}
+
+
+def rows(package: str) -> Iterator[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, model in PACKAGES[package]():
+            parts = partition(model)
+            counts = {column: len(getattr(parts, column)) for column in COLUMNS}
+            trained = sum(p.is_floating_point() for p in model.parameters())
+            assert sum(counts.values()) - counts["transposed"] == trained, name
+            text = ", ".join(f"{n} {column}" for column, n in counts.items() if n)
+            yield f"{package} {name}: {text}".replace("transposed", "(in, out)")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_family_goes_where_the_table_says(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    stored = [line for line in TABLE.read_text().splitlines() if line.startswith(package)]
+    assert list(rows(package)) == stored
+
+
+if __name__ == "__main__":
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    TABLE.write_text("".join(f"{row}\n" for package in PACKAGES for row in rows(package)))

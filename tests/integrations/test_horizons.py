@@ -103,21 +103,27 @@ def test_early_stopping_leaves_the_rates_where_they_are(tmp_path: Path) -> None:
 
 def test_a_trainer_that_would_stop_decays_first(tmp_path: Path) -> None:
     decay_then_stop = block("DecayThenStop", "transformers")["DecayThenStop"]
-    options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
-    trainer = make_trainer(
-        for_transformers.Mixed,
-        tmp_path,
-        callbacks=[decay_then_stop(5, early_stopping_patience=1)],
-        greater_is_better=True,
-        metric_for_best_model="eval_loss",
-        **options,
-    )
-    trainer.train()
-    assert trainer.state.global_step == 4 + 5
-    rates = rates_of(trainer, "learning_rate")
+
+    def train(resume: str | None = None) -> tuple[int, list[float]]:
+        trainer = make_trainer(
+            for_transformers.Mixed,
+            tmp_path,
+            callbacks=[decay_then_stop(5, early_stopping_patience=1)],
+            eval_strategy="steps",
+            eval_steps=2,
+            load_best_model_at_end=True,
+            metric_for_best_model="eval_loss",
+            greater_is_better=True,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer.state.global_step, rates_of(trainer, "learning_rate")
+
+    made, rates = train()
+    assert made == 4 + 5
     assert rates[3] < rates[4]  # the warm-up, as far as it got
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[-1] < 0.2 * rates[4]
+    assert train(str(tmp_path / "checkpoint-6")) == (made, rates)
 
 
 def test_the_best_model_is_loaded_and_its_checkpoint_goes_on(tmp_path: Path) -> None:
@@ -190,12 +196,17 @@ def test_early_stopping_of_lightning_leaves_the_rates_where_they_are(tmp_path: P
 
 def test_lightning_that_would_stop_decays_first(tmp_path: Path) -> None:
     decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
-    stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
-    module = fit(tmp_path, stopping, epochs=6)
-    assert len(module.rates) == 8 + 5
-    assert module.rates[7] < module.rates[8]
-    assert module.rates[8:] == sorted(module.rates[8:], reverse=True)
-    assert module.rates[-1] < 0.2 * module.rates[8]
+
+    def rates_from(resume: Path | None = None) -> list[float]:
+        stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
+        return fit(tmp_path, stopping, keep_all(tmp_path), epochs=6, resume=resume).rates
+
+    rates = rates_from()
+    assert len(rates) == 8 + 5
+    assert rates[7] < rates[8]
+    assert rates[8:] == sorted(rates[8:], reverse=True)
+    assert rates[-1] < 0.2 * rates[8]
+    assert rates_from(tmp_path / "epoch=2.ckpt") == rates[12:]
 
 
 def test_the_best_checkpoint_of_lightning_goes_on(tmp_path: Path) -> None:

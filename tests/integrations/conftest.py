@@ -1,4 +1,4 @@
-"""One launch of two processes serves every test that needs them: starting them is what takes the time."""
+"""Two processes: forked, which takes a moment, and in the long tests by the launchers people use."""
 
 import json
 import os
@@ -10,32 +10,61 @@ from typing import Any
 
 import pytest
 
+from tests.programs import Launcher, clean_environment, free_port, rank_environment
+
 HERE = Path(__file__).parent
+LAUNCHERS = {
+    # Without MPI `--cpu` starts one process, whatever the number. `--multi_gpu` starts two; the script asks for CPUs.
+    "accelerate launch": [
+        *["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"],
+        *["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"],
+    ],
+    "torchrun": ["torch.distributed.run", "--nproc_per_node", "2", "--master_port"],
+}
 
 
-def run(command: list[str], folder: Path) -> None:
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr[-6000:]
+class TwoProcesses:
+    """Runs the scripts beside this file on two processes."""
 
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
 
-def free_port() -> str:
-    import socket
+    def run(self, script: str, folder: Path, by: str) -> list[dict[str, Any]]:
+        """What each of them wrote.
 
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
+        Args:
+            script: which.
+            folder: where they write it.
+            by: "forked", a launcher, or "itself", for a script whose trainer starts the second process.
+        """
+        port = free_port()
+        if by == "forked":
+            environments = [rank_environment(rank, 2, port) for rank in (0, 1)]
+            ranks = self._launcher.run_together([HERE / script, folder], environments)
+            assert [rank.status for rank in ranks] == [0, 0], "".join(rank.stderr[-6000:] for rank in ranks)
+        else:
+            launch = [] if by == "itself" else ["-m", *LAUNCHERS[by], str(port)]
+            environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, *launch, str(HERE / script), str(folder)]
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
+            assert done.returncode == 0, done.stderr[-6000:]
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
 @pytest.fixture(scope="session")
-def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each process saw of `two_processes.py` under ``accelerate launch``."""
-    folder = tmp_path_factory.mktemp("launch")
-    # Without MPI `--cpu` starts one process, whatever the number. `--multi_gpu` starts two; the script asks for CPUs.
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    options = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    run([*launch, *options, "--main_process_port", free_port(), str(HERE / "two_processes.py"), str(folder)], folder)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoProcesses]:
+    folder = tmp_path_factory.mktemp("two-processes")
+    launcher = Launcher(["transformers.trainer", "lightning.pytorch"], clean_environment(folder), folder)
+    yield TwoProcesses(launcher)
+    launcher.close()
+
+
+@pytest.fixture(scope="session", params=["forked", pytest.param("accelerate launch", marks=pytest.mark.long)])
+def accelerated(
+    request: pytest.FixtureRequest, two_processes: TwoProcesses, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    """What each process saw of ``accelerated.py``, which serves every test of Trainer and Accelerate on two."""
+    return two_processes.run("accelerated.py", tmp_path_factory.mktemp("accelerated"), request.param)
 
 
 @pytest.fixture

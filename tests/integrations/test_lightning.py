@@ -1,7 +1,5 @@
 """Lightning trains as a plain loop with the same losses would, to the bit."""
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.optim import Together
 
-from .conftest import run
+from .conftest import TwoProcesses
 
 STEPS, LR, EPOCH = 12, 0.02, 12
 
@@ -166,9 +164,9 @@ def test_misuse(tmp_path: Path) -> None:
         fit(Without(), tmp_path, WarmupCallback(), enable_checkpointing=False)
 
 
-def test_two_devices(tmp_path: Path) -> None:
-    run([sys.executable, str(Path(__file__).parent / "two_devices.py"), str(tmp_path)], tmp_path)
-    a, b = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+@pytest.mark.parametrize("by", ["forked", pytest.param("itself", marks=pytest.mark.long)])
+def test_two_devices(by: str, two_processes: TwoProcesses, tmp_path: Path) -> None:
+    a, b = two_processes.run("lightning_devices.py", tmp_path, by)
     assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
     assert a["losses"] != b["losses"]
     opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)

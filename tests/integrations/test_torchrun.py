@@ -1,22 +1,20 @@
 """A plain loop under torchrun: both ranks have the rates of one process that sees the losses of both."""
 
-import json
-import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from autowarm import AdaptiveWarmup, Lion
 
-from .conftest import run
+from .conftest import TwoProcesses
 
 STEPS, LR = 12, 0.02
 
 
-def test_two_ranks(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    run([*torchrun, str(Path(__file__).parent / "two_ranks.py"), str(tmp_path)], tmp_path)
-    a, b = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+@pytest.mark.parametrize("by", ["forked", pytest.param("torchrun", marks=pytest.mark.long)])
+def test_two_ranks(by: str, two_processes: TwoProcesses, tmp_path: Path) -> None:
+    a, b = two_processes.run("plain_ranks.py", tmp_path, by)
     assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
     assert a["losses"] == a["resumed losses"] != b["losses"] == b["resumed losses"]
     assert a["phase"] == "decay"

@@ -1,5 +1,6 @@
 """transformers' Trainer trains as a plain loop with the same losses would, to the bit."""
 
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -118,11 +119,17 @@ def test_the_rates_and_weights_are_a_plain_loops(kind: type, accumulation: int, 
         assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), model.parameters(), strict=True))
 
 
+def stand_in(scheduler: Any) -> Any:
+    """A trainer as the callback needs it between its hooks."""
+    accelerator = SimpleNamespace(optimizer_step_was_skipped=False)
+    return SimpleNamespace(lr_scheduler=scheduler, accelerator=accelerator, create_scheduler=lambda: scheduler)
+
+
 def test_accumulated_losses_weigh_by_their_tokens() -> None:
     """What the plug-in hands over is the mean over tokens, not over micro-batches."""
     handed: list[float] = []
     scheduler = SimpleNamespace(observe=lambda loss: handed.append(float(loss)))
-    trainer = SimpleNamespace(lr_scheduler=scheduler, accelerator=SimpleNamespace(optimizer_step_was_skipped=False))
+    trainer = stand_in(scheduler)
     callback = WarmupCallback(trainer)
     sums, tokens = [6.0, 1.0, 2.0], [2, 1, 6]
     callback._losses = [torch.tensor(s / sum(tokens)) for s in sums]
@@ -133,7 +140,7 @@ def test_accumulated_losses_weigh_by_their_tokens() -> None:
 def test_an_update_that_was_skipped_leaves_no_loss_behind() -> None:
     handed: list[float] = []
     scheduler = SimpleNamespace(observe=lambda loss: handed.append(float(loss)))
-    trainer = SimpleNamespace(lr_scheduler=scheduler, accelerator=SimpleNamespace(optimizer_step_was_skipped=True))
+    trainer = stand_in(scheduler)
     callback = WarmupCallback(trainer)
     for skipped, loss in ((True, 100.0), (False, 3.0)):
         trainer.accelerator.optimizer_step_was_skipped = skipped
@@ -191,12 +198,31 @@ def test_optimizers_by_name(tmp_path: Path) -> None:
 
 
 def test_trainers_own_optimizers_warm_up_too(tmp_path: Path) -> None:
-    args = make_args(tmp_path, optim="adamw_torch", warmup_steps=5)
+    args = make_args(tmp_path, optim="adamw_torch")
     trainer = WarmupTrainer(make_model(), args, warmup={"geometry": "sign"})
-    with pytest.warns(UserWarning, match="warmup_steps=5 is not used"):
-        trainer.create_optimizer_and_scheduler(STEPS)
+    trainer.create_optimizer_and_scheduler(STEPS)
     assert isinstance(trainer.lr_scheduler, AdaptiveWarmup)
     assert 0 < trainer.lr_scheduler.get_last_lr()[0] < LR
+
+
+def test_each_setting_that_is_not_used_is_named_once(tmp_path: Path) -> None:
+    given = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2.0}, "warmup_steps": 5}
+    for used in ({}, *({name: value} for name, value in given.items()), given):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer = WarmupTrainer(make_model(), make_args(tmp_path, **used), optim="muon")
+            for _ in range(2):
+                trainer.create_optimizer_and_scheduler(STEPS)
+        said = [str(one.message) for one in caught if "is not used" in str(one.message)]
+        assert {text.partition("=")[0] for text in said} == used.keys()
+        assert len(said) == len(used)
+        assert all(f"{name}={value!r} is not used: " in " ".join(said) for name, value in used.items())
+        # They point at the line that made the trainer.
+        assert {one.filename for one in caught if str(one.message) in said} <= {__file__}
+    opt = Lion(make_model().parameters(), lr=LR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # with a scheduler of one's own, plain Trainer says nothing either
+        WarmupTrainer(make_model(), make_args(tmp_path, **given), optimizers=(opt, AdaptiveWarmup(opt, STEPS)))
 
 
 def test_misuse(tmp_path: Path) -> None:
@@ -213,9 +239,9 @@ def test_misuse(tmp_path: Path) -> None:
         trainer.train()
 
 
-def test_two_processes(two_processes: list[dict[str, Any]]) -> None:
-    """`accelerate launch` on two CPU processes: rates are the same on both, a plain loop's over both, and resume."""
-    a, b = (rank["trainer"] for rank in two_processes)
+def test_two_processes(accelerated: list[dict[str, Any]]) -> None:
+    """On two CPU processes: rates are the same on both, a plain loop's over both, and resume."""
+    a, b = (rank["trainer"] for rank in accelerated)
     assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
     assert a["losses"] != b["losses"]
     opt = Lion([torch.nn.Parameter(torch.zeros(4, 4))], lr=LR)

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..schedule import AdaptiveWarmup
+from .metrics import loggable_metrics
 
 try:
     from accelerate import Accelerator
@@ -27,6 +28,12 @@ class WarmupScheduler(AdaptiveWarmup):
         accelerator: the run's.
         optimizer: before or after ``prepare``.
         total_steps, options: see `AdaptiveWarmup`.
+        log_every: updates between two calls of ``accelerator.log`` with `AdaptiveWarmup.metrics` under ``autowarm/``;
+            their ``step`` is the number of updates. None logs nothing: a loop of one's own decides what a step is, and
+            some trackers (W&B) drop what comes with a smaller step than they have seen.
+
+    Raises:
+        ValueError: ``log_every`` is less than 1, and as for `AdaptiveWarmup`.
 
     Example:
         >>> import torch
@@ -51,9 +58,19 @@ class WarmupScheduler(AdaptiveWarmup):
     # Accelerate leaves alone, and saves, what says that it has been prepared.
     _is_accelerate_prepared = True
 
-    def __init__(self, accelerator: Accelerator, optimizer: Optimizer, total_steps: int, **options: Any) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        optimizer: Optimizer,
+        total_steps: int | None,
+        *,
+        log_every: int | None = None,
+        **options: Any,
+    ) -> None:
+        if log_every is not None and log_every < 1:
+            raise ValueError(f"log_every counts updates and must be at least 1, or None, got {log_every}")
         super().__init__(optimizer, total_steps, **options)
-        self._accelerator = accelerator
+        self._accelerator, self._log_every = accelerator, log_every
         accelerator.prepare(self)
 
     def step(self, loss: Tensor | float | None = None, weight: float = 1.0) -> None:
@@ -65,8 +82,13 @@ class WarmupScheduler(AdaptiveWarmup):
         """
         if loss is not None:
             self.observe(loss, weight)
-        if self._accelerator.sync_gradients:
-            super().step()
+        if not self._accelerator.sync_gradients:
+            return
+        made = self.last_epoch
+        super().step()
+        # A skipped update was not counted, and is not logged a second time.
+        if self._log_every is not None and self.last_epoch > made and self.last_epoch % self._log_every == 0:
+            self._accelerator.log(loggable_metrics(self), step=self.last_epoch)
 
 
 def check(accelerator: Accelerator) -> None:

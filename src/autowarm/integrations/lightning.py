@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
 from ..schedule import AdaptiveWarmup
+from .metrics import loggable_metrics
 
 try:
     import lightning.pytorch as pl
@@ -18,6 +21,10 @@ except ImportError:
         raise ImportError("this plug-in needs lightning: pip install 'autowarm[lightning]'") from missing
 
 __all__ = ["WarmupCallback", "scheduler_config"]
+
+# BackboneFinetuning writes whole parameter groups, geometries and all, into its checkpoints, and they are read with
+# weights_only=True. Ours are frozen dataclasses of numbers and names.
+torch.serialization.add_safe_globals([Spectral, Sign, Frobenius, Rows, Columns])
 
 
 def scheduler_config(scheduler: AdaptiveWarmup, monitor: str | None = None) -> dict[str, Any]:
@@ -45,10 +52,13 @@ def scheduler_config(scheduler: AdaptiveWarmup, monitor: str | None = None) -> d
 
 
 class WarmupCallback(pl.Callback):
-    """Hands every micro-batch's loss to the `AdaptiveWarmup` that ``configure_optimizers`` returned.
+    """Hands every micro-batch's loss to the `AdaptiveWarmup` that ``configure_optimizers`` returned, and logs it.
 
     Right under gradient accumulation, mixed precision and manual optimization, and to the bit on resuming from any
     checkpoint.
+
+    Every ``log_every_n_steps`` the trainer's loggers get `AdaptiveWarmup.metrics` under ``autowarm/``; a second
+    scheduler's are under ``autowarm-1/``.
 
     Args:
         weight: what a batch weighs, such as ``lambda batch: batch["labels"].numel()``; None for its number of samples,
@@ -70,7 +80,7 @@ class WarmupCallback(pl.Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Check that the schedulers are stepped as they need to be."""
-        configs = [c for c in trainer.lr_scheduler_configs if isinstance(c.scheduler, AdaptiveWarmup)]
+        configs = _adaptive_configs(trainer)
         if not configs:
             raise ValueError("WarmupCallback found no AdaptiveWarmup: return one from configure_optimizers")
         for c in configs:
@@ -93,6 +103,18 @@ class WarmupCallback(pl.Callback):
             loss = loss / scaler.get_scale()
         if pl_module.automatic_optimization:
             loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
-        for config in trainer.lr_scheduler_configs:
-            if isinstance(config.scheduler, AdaptiveWarmup):
-                config.scheduler.observe(loss, self._weight)
+        for config in _adaptive_configs(trainer):
+            config.scheduler.observe(loss, self._weight)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log the schedule, where the trainer logs anything."""
+        every = trainer.log_every_n_steps
+        if every == 0 or trainer.global_step % every:
+            return  # metrics() may wait for the device
+        for i, config in enumerate(_adaptive_configs(trainer)):
+            metrics = loggable_metrics(config.scheduler, f"autowarm-{i}" if i else "autowarm")
+            pl_module.log_dict(metrics, on_step=True, on_epoch=False)
+
+
+def _adaptive_configs(trainer: Any) -> list[Any]:
+    return [config for config in trainer.lr_scheduler_configs if isinstance(config.scheduler, AdaptiveWarmup)]

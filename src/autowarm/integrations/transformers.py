@@ -1,6 +1,7 @@
 """transformers' `Trainer`, whose scheduler is stepped without a loss and whose callbacks see none."""
 
 import ast
+import dataclasses
 import difflib
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 
 from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..schedule import AdaptiveWarmup
+from .metrics import loggable_metrics
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -21,14 +23,23 @@ except ImportError as missing:
 __all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "optimizer_by_name"]
 
 _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
+# Settings of a `TrainingArguments` that an `AdaptiveWarmup` replaces, and where to say the same to it instead.
+_REPLACED = {
+    "warmup_steps": "the warm-up sets its own length",
+    "lr_scheduler_type": 'choose the decay with warmup={"decay": "cosine", "linear", "wsd" or "wso"}',
+    "lr_scheduler_kwargs": "AdaptiveWarmup takes its options from warmup={...}",
+}
 
 
 class WarmupCallback(TrainerCallback):
-    """Hands a trainer's losses to its `AdaptiveWarmup`.
+    """Hands a trainer's losses to its `AdaptiveWarmup`, and the schedule's metrics to the trainer's logs.
 
     An update's loss is what its micro-batches back-propagate, summed, which is how `Trainer` weighs them: by tokens
     where the model takes ``num_items_in_batch``, evenly where it does not. Over ranks the scheduler averages. An update
     that mixed precision skipped leaves no loss behind.
+
+    Each log entry of training (the one with ``loss`` and ``learning_rate``, every ``logging_steps``) also gets
+    `AdaptiveWarmup.metrics` under ``autowarm/``, and so does whatever ``report_to`` names.
 
     Args:
         trainer: the trainer this is added to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))``.
@@ -50,28 +61,67 @@ class WarmupCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
+        self._trainer: Any = trainer
         self._wrapped = False
         self._losses: list[Tensor] = []
+        self._load_warnings: list[warnings.WarningMessage] = []
+        self._keep_load_warnings()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start listening to the trainer's ``training_step``."""
+        """Start listening to the trainer's ``training_step``, and adding to its ``log``."""
         scheduler = self._trainer.lr_scheduler
         if not isinstance(scheduler, AdaptiveWarmup):
             raise ValueError(
                 f"the trainer's scheduler is a {type(scheduler).__name__}: use WarmupTrainer, or give Trainer "
                 "optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))"
             )
-        if self._wrapped:
-            return
-        self._wrapped, training_step = True, self._trainer.training_step
+        for warning in self._load_warnings:
+            warnings.warn(warning.message, stacklevel=2)
+        self._load_warnings = []
+        if not self._wrapped:
+            self._wrapped = True
+            self._keep_losses()
+            self._log_metrics()
 
-        def listened_to(*args: Any, **kwargs: Any) -> Tensor:
+    def _keep_load_warnings(self) -> None:
+        """Trainer drops what a scheduler's ``load_state_dict`` warns of, such as another horizon: say it afterwards."""
+        create_scheduler = self._trainer.create_scheduler
+
+        def create_and_listen(*args: Any, **kwargs: Any) -> Any:
+            scheduler = create_scheduler(*args, **kwargs)
+            if not isinstance(scheduler, AdaptiveWarmup) or "load_state_dict" in vars(scheduler):
+                return scheduler  # one that was given is handed out again by every train()
+            load_state_dict = scheduler.load_state_dict
+
+            def load_and_keep_warnings(state_dict: dict[str, Any]) -> None:
+                with warnings.catch_warnings(record=True) as self._load_warnings:
+                    warnings.simplefilter("always")
+                    load_state_dict(state_dict)
+
+            scheduler.load_state_dict = load_and_keep_warnings  # type: ignore[method-assign]
+            return scheduler
+
+        self._trainer.create_scheduler = create_and_listen
+
+    def _keep_losses(self) -> None:
+        training_step = self._trainer.training_step
+
+        def training_step_with_loss_kept(*args: Any, **kwargs: Any) -> Tensor:
             loss: Tensor = training_step(*args, **kwargs)
             self._losses.append(loss.detach())
             return loss
 
-        self._trainer.training_step = listened_to
+        self._trainer.training_step = training_step_with_loss_kept
+
+    def _log_metrics(self) -> None:
+        log = self._trainer.log
+
+        def log_with_metrics(logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+            if "learning_rate" in logs:  # entries of evaluations and the final summary have none
+                logs = logs | loggable_metrics(self._trainer.lr_scheduler)
+            log(logs, *args, **kwargs)
+
+        self._trainer.log = log_with_metrics
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Forget losses of an update that was skipped."""
@@ -84,14 +134,14 @@ class WarmupCallback(TrainerCallback):
         for loss in self._losses:
             # Each is already the micro-batch's share of the update's loss, and the scheduler takes their mean.
             wide = torch.promote_types(loss.dtype, torch.float32)
-            scheduler: Any = self._trainer.lr_scheduler
-            scheduler.observe(loss.to(wide) * len(self._losses))
+            self._trainer.lr_scheduler.observe(loss.to(wide) * len(self._losses))
 
 
 class AdaptiveWarmupMixin:
     """Makes any `Trainer` (TRL's, one's own) warm up by its losses: put it before the trainer among the base classes.
 
-    ``learning_rate`` is the peak rate. ``warmup_steps`` and ``lr_scheduler_type`` are not used.
+    ``learning_rate`` is the peak rate. ``warmup_steps``, ``lr_scheduler_type`` and ``lr_scheduler_kwargs`` are not
+    used, and a warning names each that was set.
 
     Args:
         optim: one of ours by name, see `optimizer_by_name`; None for what ``args.optim`` or ``optimizers`` say.
@@ -117,14 +167,14 @@ class AdaptiveWarmupMixin:
             if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None:
                 raise ValueError(f"optim={optim!r} and an optimizer were given: give one of them")
             trainer.optimizer_cls_and_kwargs = optimizer_by_name(optim, trainer.args)
+        if trainer.lr_scheduler is None:
+            _warn_of_replaced_settings(trainer.args)
         trainer.add_callback(WarmupCallback(trainer))
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
         """As `Trainer.create_scheduler`: an `AdaptiveWarmup` over the whole run, unless a scheduler was given."""
         trainer: Any = self
         if trainer.lr_scheduler is None:
-            if unused := trainer.args.get_warmup_steps(num_training_steps):
-                warnings.warn(f"warmup_steps={unused} is not used: the warm-up sets itself", stacklevel=2)
             made_on = optimizer or trainer.optimizer
             trainer.lr_scheduler = AdaptiveWarmup(made_on, num_training_steps, **self._warmup)
             trainer._created_lr_scheduler = True
@@ -146,6 +196,16 @@ class WarmupTrainer(AdaptiveWarmupMixin, Trainer):
         >>> type(trainer.create_optimizer()).__name__
         'Muon'
     """
+
+
+def _warn_of_replaced_settings(args: Any) -> None:
+    # A setting at its default cannot be told from one that was not given: "linear", Trainer's own, passes in silence.
+    defaults = {field.name: field.default for field in dataclasses.fields(args)}
+    for name, instead in _REPLACED.items():
+        value = getattr(args, name, None)
+        if value and value != defaults.get(name):
+            shown = getattr(value, "value", value)  # an enumeration's member by its name in the command line
+            warnings.warn(f"{name}={shown!r} is not used: {instead}", stacklevel=3)
 
 
 def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:

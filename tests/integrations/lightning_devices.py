@@ -1,4 +1,4 @@
-"""Run by itself: Lightning starts the second process. A whole run and one resumed, on two CPU devices by DDP."""
+"""Run on two processes, or by itself, and then Lightning starts the second: a whole run and one resumed, by DDP."""
 
 import sys
 import warnings

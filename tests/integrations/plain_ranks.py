@@ -1,4 +1,4 @@
-"""Run by ``torchrun`` on two processes: a loop of one's own under DDP, whole and resumed."""
+"""Run on two processes, as by ``torchrun``: a loop of one's own under DDP, whole and resumed."""
 
 import sys
 from pathlib import Path

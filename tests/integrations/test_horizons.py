@@ -1,0 +1,271 @@
+"""Runs that go on for longer than planned, stop early, or go back to their best checkpoint, in each trainer."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import EarlyStoppingCallback
+
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
+
+from . import test_lightning as for_lightning
+from . import test_transformers as for_transformers
+from .test_docs import block
+
+STEPS, LR = 12, 0.02
+
+
+def plain_rates(sched: AdaptiveWarmup, losses: list[float]) -> list[float]:
+    """The rate of each update in a plain loop."""
+    rates = []
+    for loss in losses:
+        rates.append(sched.get_last_lr()[0])
+        sched.optimizer.step()
+        sched.step(loss)
+    return rates
+
+
+def make_scheduler(total_steps: int | None = STEPS, **options: Any) -> AdaptiveWarmup:
+    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
+    return AdaptiveWarmup(opt, total_steps, geometry="spectral", **options)
+
+
+def said(caught: list[warnings.WarningMessage]) -> list[str]:
+    return [str(one.message) for one in caught if "total_steps" in str(one.message)]
+
+
+# transformers
+
+
+def make_trainer(kind: type, folder: Path, steps: int = STEPS, *, callbacks: Any = (), **options: Any) -> Any:
+    args = for_transformers.make_args(folder, **options)
+    args.max_steps = steps
+    data = for_transformers.make_data(STEPS * for_transformers.BATCH)
+    # Both kinds take their optimizer and schedule from args, over args.max_steps.
+    return kind(
+        for_transformers.make_model(), args, optim="muon", train_dataset=data, eval_dataset=data, callbacks=[*callbacks]
+    )
+
+
+rates_of = for_transformers.logged
+
+
+@pytest.mark.parametrize("kind", [for_transformers.Mixed, for_transformers.CalledBack])
+@pytest.mark.parametrize("at", [2, STEPS], ids=["in warm-up", "finished"])
+def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, tmp_path: Path) -> None:
+    make_trainer(kind, tmp_path).train()
+    longer = make_trainer(kind, tmp_path, 2 * STEPS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        longer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    (text,) = said(caught)
+    assert f"total_steps={STEPS} " in text
+    assert f"total_steps={2 * STEPS}" in text
+    sched, rates = longer.lr_scheduler, rates_of(longer, "learning_rate")
+    assert (sched.total_steps, sched.last_epoch, longer.state.global_step) == (2 * STEPS,) * 3
+    assert len(rates) == 2 * STEPS
+    assert all(0 < rate <= LR for rate in rates)
+    assert rates[-1] < 0.1 * max(rates[at:])
+    # Extended again, from a checkpoint of the extended run, nothing is said: the horizon is the same.
+    again = make_trainer(kind, tmp_path, 2 * STEPS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{2 * STEPS - 2}"))
+    assert said(caught) == []
+    assert rates_of(again, "learning_rate") == rates
+
+
+def test_early_stopping_leaves_the_rates_where_they_are(tmp_path: Path) -> None:
+    options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    whole = make_trainer(for_transformers.Mixed, tmp_path / "whole", **options)
+    whole.train()
+    # A falling loss counts as worse, so the second evaluation stops the run.
+    stopped = make_trainer(
+        for_transformers.Mixed,
+        tmp_path / "stopped",
+        callbacks=[EarlyStoppingCallback(1)],
+        greater_is_better=True,
+        metric_for_best_model="eval_loss",
+        **options,
+    )
+    stopped.train()
+    assert stopped.state.global_step == 4
+    rates = rates_of(whole, "learning_rate")
+    assert rates_of(stopped, "learning_rate") == rates[:4]
+    assert stopped.lr_scheduler.get_last_lr()[0] == rates[4]
+
+
+def test_a_trainer_that_would_stop_decays_first(tmp_path: Path) -> None:
+    decay_then_stop = block("DecayThenStop", "transformers")["DecayThenStop"]
+
+    def train(resume: str | None = None) -> tuple[int, list[float]]:
+        trainer = make_trainer(
+            for_transformers.Mixed,
+            tmp_path,
+            callbacks=[decay_then_stop(5, early_stopping_patience=1)],
+            eval_strategy="steps",
+            eval_steps=2,
+            load_best_model_at_end=True,
+            metric_for_best_model="eval_loss",
+            greater_is_better=True,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer.state.global_step, rates_of(trainer, "learning_rate")
+
+    made, rates = train()
+    assert made == 4 + 5
+    assert rates[3] < rates[4]  # the warm-up, as far as it got
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[-1] < 0.2 * rates[4]
+    assert train(str(tmp_path / "checkpoint-6")) == (made, rates)
+
+
+def test_the_best_model_is_loaded_and_its_checkpoint_goes_on(tmp_path: Path) -> None:
+    options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    worst_is_best = {"greater_is_better": True, "metric_for_best_model": "eval_loss"}
+    trainer = make_trainer(for_transformers.Mixed, tmp_path, **worst_is_best, **options)
+    trainer.train()
+    best = trainer.state.best_model_checkpoint
+    assert best == str(tmp_path / "checkpoint-2")
+    kept = for_transformers.LlamaForCausalLM.from_pretrained(best)
+    assert all(torch.equal(a, b) for a, b in zip(trainer.model.parameters(), kept.parameters(), strict=True))
+    assert trainer.lr_scheduler.last_epoch == STEPS  # the weights went back, the schedule is at its end
+    rates = rates_of(trainer, "learning_rate")
+    resumed = make_trainer(for_transformers.Mixed, tmp_path, **options)
+    resumed.train(resume_from_checkpoint=best)
+    assert rates_of(resumed, "learning_rate") == rates
+
+
+# Lightning
+
+
+def fit(folder: Path, *callbacks: Any, epochs: int, resume: Path | str | None = None) -> for_lightning.Module:
+    """Epochs of four updates."""
+    module = for_lightning.Module()
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        limit_train_batches=4,
+        accelerator="cpu",
+        default_root_dir=folder,
+        callbacks=[WarmupCallback(), *callbacks],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
+    )
+    trainer.fit(module, DataLoader(torch.zeros(6 * 12), 6), ckpt_path=resume)
+    return module
+
+
+def keep_all(folder: Path, **options: Any) -> ModelCheckpoint:
+    return ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True, **options)
+
+
+@pytest.mark.parametrize("epoch", [0, 2], ids=["in warm-up", "finished"])
+def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Path) -> None:
+    whole = fit(tmp_path, keep_all(tmp_path), epochs=3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        longer = fit(tmp_path, epochs=6, resume=tmp_path / f"epoch={epoch}.ckpt")
+    (text,) = said(caught)
+    assert "total_steps=12 " in text
+    assert "total_steps=24" in text
+    assert (longer.sched.total_steps, longer.sched.last_epoch) == (24, 24)
+    # As in a plain loop that is extended there.
+    done, losses = 4 * (epoch + 1), whole.losses + longer.losses
+    sched = make_scheduler(kappa=whole.sched._settings["kappa"])
+    rates = plain_rates(sched, losses[:done])
+    sched.extend(24)
+    rates += plain_rates(sched, longer.losses)
+    assert whole.rates[:done] + longer.rates == rates
+
+
+def test_early_stopping_of_lightning_leaves_the_rates_where_they_are(tmp_path: Path) -> None:
+    whole = fit(tmp_path, epochs=6)
+    stopped = fit(tmp_path, EarlyStopping("train_loss", mode="max", patience=1, min_delta=1e9), epochs=6)
+    assert len(stopped.rates) == 8
+    assert stopped.rates == whole.rates[:8]
+    assert stopped.sched.get_last_lr()[0] == whole.rates[8]
+
+
+def test_lightning_that_would_stop_decays_first(tmp_path: Path) -> None:
+    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
+
+    def rates_from(resume: Path | None = None) -> list[float]:
+        stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
+        return fit(tmp_path, stopping, keep_all(tmp_path), epochs=6, resume=resume).rates
+
+    rates = rates_from()
+    assert len(rates) == 8 + 5
+    assert rates[7] < rates[8]
+    assert rates[8:] == sorted(rates[8:], reverse=True)
+    assert rates[-1] < 0.2 * rates[8]
+    assert rates_from(tmp_path / "epoch=2.ckpt") == rates[12:]
+
+
+def test_the_best_checkpoint_of_lightning_goes_on(tmp_path: Path) -> None:
+    best = ModelCheckpoint(tmp_path, filename="best", monitor="train_loss", mode="max", save_on_train_epoch_end=True)
+    whole = fit(tmp_path, best, epochs=3)
+    assert Path(best.best_model_path).name == "best.ckpt"
+    resumed = fit(tmp_path, epochs=3, resume=best.best_model_path)
+    assert resumed.rates == whole.rates[-len(resumed.rates) :]
+    assert 0 < len(resumed.rates) < len(whole.rates)
+
+
+class Finetuned(pl.LightningModule):
+    """A head, and a backbone whose parameters join the optimizer later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone, self.head = nn.Linear(6, 8), nn.Linear(8, 4)
+        self.rates: list[list[float]] = []
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        x = torch.randn(6, 6, generator=torch.Generator().manual_seed(100 * self.current_epoch + batch_idx))
+        return self.head(self.backbone(x)).square().mean() + 1
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.rates.append([group["lr"] for group in optimizer.param_groups])
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        opt = Lion(self.head.parameters(), lr=LR)
+        return {"optimizer": opt, "lr_scheduler": scheduler_config(AdaptiveWarmup(opt, 16))}
+
+
+@pytest.mark.parametrize("resume_at", [0, 2], ids=["before it joins", "after it joined"])
+def test_a_backbone_joins_the_schedule(resume_at: int, tmp_path: Path) -> None:
+    finetuning = block("ResumableFinetuning", "lightning")["ResumableFinetuning"]
+
+    def fit(resume: Path | None = None) -> Finetuned:
+        module = Finetuned()
+        trainer = pl.Trainer(
+            max_epochs=4,
+            limit_train_batches=4,
+            accelerator="cpu",
+            callbacks=[finetuning(1, backbone_initial_lr=LR / 4), WarmupCallback(), keep_all(tmp_path)],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(module, DataLoader(torch.zeros(6 * 12), 6), ckpt_path=resume)
+        return module
+
+    with pytest.warns(UserWarning, match="the lr of parameter group 1 was raised from .* this is not kept"):
+        whole = fit()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        resumed = fit(tmp_path / f"epoch={resume_at}.ckpt")
+    assert [len(rates) for rates in whole.rates] == [1] * 4 + [2] * 12
+    # The rate it joined with is its peak; the two keep their ratio. BackboneFinetuning raises its rate before the first
+    # update of an epoch, and the schedule puts it back after that.
+    kept = [rates for i, rates in enumerate(whole.rates) if i >= 4 and i % 4]
+    assert all(backbone == pytest.approx(head / 4, rel=1e-12) for head, backbone in kept)
+    assert resumed.rates == whole.rates[4 * (resume_at + 1) :]
+    assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))

@@ -1,0 +1,219 @@
+"""Every plug-in logs the schedule's metrics through its trainer's own loggers: plain numbers, under ``autowarm/``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from transformers import TrainerCallback
+
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.integrations.accelerate import WarmupScheduler
+from autowarm.integrations.lightning import WarmupCallback, pl
+from autowarm.integrations.metrics import loggable_metrics
+from autowarm.integrations.transformers import WarmupTrainer
+
+from . import test_lightning as for_lightning
+from . import test_transformers as for_transformers
+
+STEPS, LR = 12, 0.02
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows: step and value, by name."""
+    events = EventAccumulator(str(next(folder.rglob("events.out.tfevents.*")).parent)).Reload()
+    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def own(logged: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in logged.items() if "autowarm" in name}
+
+
+def test_they_are_numbers_under_one_prefix() -> None:
+    opt = Lion([nn.Parameter(torch.ones(3, 3))], lr=LR)
+    sched = AdaptiveWarmup(opt, STEPS)
+    before = loggable_metrics(sched)  # what needs a loss is not there yet
+    for t in range(STEPS):
+        opt.step()
+        sched.step(5.0 - 0.3 * t)
+        metrics = loggable_metrics(sched)
+        assert before.keys() <= metrics.keys()
+        assert all(type(value) in (int, float) for value in metrics.values())
+        assert metrics["autowarm/phase"] == int(sched.phase == "decay")
+        assert metrics["autowarm/lr"] == sched.get_last_lr()[0]
+    assert sched.phase == "decay"
+    assert all(name.startswith("autowarm/") for name in metrics)
+    assert loggable_metrics(sched, "second").keys() == {name.replace("autowarm", "second") for name in metrics}
+
+
+class Kept(TrainerCallback):
+    def __init__(self) -> None:
+        self.logs: list[dict[str, Any]] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        self.logs.append(dict(logs))
+
+
+@pytest.mark.parametrize("kind", [for_transformers.Mixed, for_transformers.CalledBack])
+def test_trainer(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
+    data = for_transformers.make_data(STEPS * for_transformers.BATCH)
+    args = for_transformers.make_args(tmp_path, eval_strategy="steps", eval_steps=5)
+    args.report_to, args.save_strategy = ["tensorboard"], "no"
+    kept = Kept()
+    trainer = kind(
+        for_transformers.make_model(), args, optim="muon", train_dataset=data, eval_dataset=data[:4], callbacks=[kept]
+    )
+    trainer.train()
+    updates = [logs for logs in kept.logs if "learning_rate" in logs]
+    assert len(updates) == STEPS
+    assert not any(own(logs) for logs in kept.logs if "learning_rate" not in logs)
+    assert own(updates[-1]) == loggable_metrics(trainer.lr_scheduler)
+    # An update's entry has the rate it was made at, and the schedule after it: the rate for the next.
+    assert [logs["autowarm/lr"] for logs in updates[:-1]] == [logs["learning_rate"] for logs in updates[1:]]
+    assert [own(logs) for logs in trainer.state.log_history if "learning_rate" in logs] == list(map(own, updates))
+    shown = scalars(tmp_path / "events")
+    for name in own(updates[-1]):
+        assert [value for _, value in shown[f"train/{name}"]] == pytest.approx(
+            [logs[name] for logs in updates if name in logs], rel=1e-6
+        )
+
+
+def test_a_trainer_logs_only_where_it_logs_anything(tmp_path: Path) -> None:
+    args = for_transformers.make_args(tmp_path)
+    args.logging_steps, args.save_strategy = 5, "no"
+    kept = Kept()
+    data = for_transformers.make_data(STEPS * for_transformers.BATCH)
+    model = for_transformers.make_model()
+    WarmupTrainer(model, args, optim="lion", train_dataset=data, callbacks=[kept]).train()
+    assert sum(bool(own(logs)) for logs in kept.logs) == STEPS // 5
+
+
+class KeptByLightning(Logger):
+    name, version = "kept", 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: dict[int, dict[str, float]] = {}
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        assert step is not None
+        self.logged.setdefault(step, {}).update(metrics)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_lightning(accumulation: int, tmp_path: Path) -> None:
+    kept, board = KeptByLightning(), TensorBoardLogger(tmp_path, "events", "")
+    module = for_lightning.Module()
+    for_lightning.fit(
+        module,
+        tmp_path,
+        WarmupCallback(),
+        logger=[kept, board],
+        log_every_n_steps=3,
+        accumulate_grad_batches=accumulation,
+        enable_checkpointing=False,
+    )
+    by_step = {step: own(metrics) for step, metrics in kept.logged.items() if own(metrics)}
+    assert list(by_step) == [2, 5, 8, 11]  # updates 3, 6, … as Lightning counts them
+    assert by_step[11] == pytest.approx(loggable_metrics(module.sched), rel=1e-6)
+    for step in (2, 5, 8):
+        assert by_step[step]["autowarm/lr"] == pytest.approx(module.rates[step + 1], rel=1e-6)
+    shown = own(scalars(tmp_path / "events"))
+    assert shown["autowarm/share"] == [(step, pytest.approx(m["autowarm/share"])) for step, m in by_step.items()]
+
+
+def test_lightning_logs_nothing_where_it_is_told_to(tmp_path: Path) -> None:
+    kept = KeptByLightning()
+    for_lightning.fit(
+        for_lightning.Module(),
+        tmp_path,
+        WarmupCallback(),
+        logger=kept,
+        log_every_n_steps=0,
+        enable_checkpointing=False,
+    )
+    assert not any(own(metrics) for metrics in kept.logged.values())
+
+
+def test_two_schedulers_of_lightning_have_two_names(tmp_path: Path) -> None:
+    class Two(pl.LightningModule):
+        """Manual optimization, an optimizer for each layer."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+            for opt, sched, net in zip(self.optimizers(), self.lr_schedulers(), (self.a, self.b), strict=True):
+                loss = net(torch.ones(2, 6)).square().mean()
+                self.manual_backward(loss)
+                opt.step()
+                opt.zero_grad()
+                sched.step()
+
+        def configure_optimizers(self) -> Any:
+            opts = [Lion(self.a.parameters(), lr=LR), Lion(self.b.parameters(), lr=LR / 2)]
+            return opts, [AdaptiveWarmup(opt, STEPS) for opt in opts]
+
+    kept = KeptByLightning()
+    for_lightning.fit(Two(), tmp_path, WarmupCallback(), logger=kept, log_every_n_steps=1, enable_checkpointing=False)
+    last = kept.logged[max(kept.logged)]
+    assert last["autowarm/lr"] == pytest.approx(2 * last["autowarm-1/lr"])
+
+
+class KeptByAccelerate(GeneralTracker):
+    name, requires_logging_directory, tracker = "kept", False, None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: list[tuple[int | None, dict[str, Any]]] = []
+
+    def log(self, values: dict[str, Any], step: int | None, **kwargs: Any) -> None:
+        self.logged.append((step, values))
+
+    def start(self) -> None: ...
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize("log_every", [None, 5])
+def test_accelerate(log_every: int | None, fresh_accelerate: None, tmp_path: Path) -> None:
+    kept = KeptByAccelerate()
+    accelerator = Accelerator(
+        cpu=True, gradient_accumulation_steps=2, log_with=["tensorboard", kept], project_dir=tmp_path
+    )
+    accelerator.init_trackers("run")
+    model = nn.Linear(4, 4)
+    model, opt = accelerator.prepare(model, Lion(model.parameters(), lr=LR))
+    sched, rates = WarmupScheduler(accelerator, opt, STEPS, log_every=log_every), []
+    for _ in range(2 * STEPS):
+        with accelerator.accumulate(model):
+            loss = model(torch.ones(2, 4)).square().mean()
+            accelerator.backward(loss)
+            opt.step()
+            sched.step(loss)
+            opt.zero_grad()
+        if accelerator.sync_gradients:
+            rates.append(sched.get_last_lr()[0])
+    accelerator.end_training()
+    steps = [] if log_every is None else [5, 10]
+    assert [step for step, _ in kept.logged] == steps
+    assert [values["autowarm/lr"] for _, values in kept.logged] == [rates[step - 1] for step in steps]
+    if steps:
+        assert scalars(tmp_path)["autowarm/lr"] == [(step, pytest.approx(rates[step - 1])) for step in steps]
+
+
+def test_accelerate_counts_updates_not_less_than_one(fresh_accelerate: None) -> None:
+    opt = Lion(nn.Linear(4, 4).parameters(), lr=LR)
+    with pytest.raises(ValueError, match="log_every counts updates and must be at least 1, or None, got 0"):
+        WarmupScheduler(Accelerator(cpu=True), opt, STEPS, log_every=0)

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from ..geometry import Geometry, resolve
 from ..optim.known import geometry_of, kappa_of, unwrapped
 from .alarms import Alarms
 from .arguments import UNSET, clean, renamed
-from .clock import UpdateClock, hook
 from .profile import Profile
-from .rates import GroupRates, checked_peaks
+from .rates import checked_peaks
 from .report import metrics, one_line, plot_profile
-from .rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
+from .rule import Formula, HostRule, Observation, Ranks, rule_for
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 from .state import STATE_VERSION, differences, read_state
+from .stepping import RuleScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveWarmup"]
 
 
-class AdaptiveWarmup(LRScheduler):
+class AdaptiveWarmup(RuleScheduler):
     """Warm up by the loss, then decay over what is left of the run. There is no ``warmup_steps`` to choose.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the smoothed loss (see `Profile`), and a ramp in
@@ -128,9 +127,9 @@ class AdaptiveWarmup(LRScheduler):
             smoothing=smoothing,
             max_nonfinite=renamed(patience=patience, max_nonfinite=max_nonfinite),
         )
-        self._alarms = Alarms(given.pop("max_nonfinite"))
+        max_nonfinite = given.pop("max_nonfinite")
         self.process_group = process_group
-        optimizer = unwrapped(optimizer)  # a trainer's wrapper has no step hooks of its own
+        optimizer = unwrapped(optimizer)
         shapes = warmup_shape(warmup), decay_shape(decay)
         self._check_open(given["total_steps"], shapes[1])
         geometry = None if geometry is None else resolve(geometry)
@@ -138,7 +137,7 @@ class AdaptiveWarmup(LRScheduler):
             # Only the calibration needs κ.
             geometry = geometry or geometry_of(optimizer)
             given["kappa"] = kappa_of(optimizer, geometry)
-        self._formula_arguments: dict[str, Any] = {
+        formula: dict[str, Any] = {
             "lr": next(lr for lr in checked_peaks(optimizer) if lr > 0),
             "warmup": shapes[0],
             "planned_decay": shapes[1],
@@ -156,14 +155,8 @@ class AdaptiveWarmup(LRScheduler):
             **given,
         }
         self._kappa_counted = kappa is None
-        self._rule: Rule = HostRule(Formula(**self._formula_arguments))
-        self._ranks = Ranks(process_group, self._settings)
-        self._pending: list[Observation] = []
         self._probe: Probe | None = None
-        self._clock = UpdateClock(optimizer)
-        self._rates = GroupRates(optimizer)
-        super().__init__(optimizer)
-        self._watch_groups()
+        super().__init__(optimizer, formula, Ranks(process_group, self._settings), Alarms(max_nonfinite))
 
     @classmethod
     def paper(cls, optimizer: Optimizer, total_steps: int, *, target_loss: float, **options: Any) -> Self:
@@ -339,98 +332,6 @@ class AdaptiveWarmup(LRScheduler):
             self._pending.append(Observation.of(loss, 1.0))
         self._step_count += 1
         self._update_lr()
-
-    def get_lr(self) -> list[float | Tensor]:
-        """The rates for the next update: each group's peak rate times its share."""
-        return self._rates.aims(self.base_lrs, self._rule)
-
-    def _initial_step(self) -> None:
-        self._step_count = 1
-        self._rates.adopt(self.base_lrs)
-        self._restart()
-
-    def _restart(self) -> None:
-        self.last_epoch = 0
-        self._rule = HostRule(Formula(**self._formula_arguments))
-        self._pending = []
-        self._clock.restart()
-        self._rates.restart()
-        self._write()
-
-    def _update_lr(self, epoch: int | None = None) -> None:
-        # An epoch comes only from SequentialLR, which starts us at a milestone.
-        if epoch is not None:
-            if epoch != 0:
-                raise ValueError(
-                    f"AdaptiveWarmup can be restarted at step 0 only, not at {epoch}: it depends on past losses"
-                )
-            self._restart()
-            return
-        if self.optimizer is not self._clock.optimizer or len(self.optimizer.param_groups) != len(self._rates.warms):
-            self._follow_optimizer()
-        lost = self._rates.notice()
-        observations, self._pending = self._pending, []
-        made = self._clock.tick(observations)
-        if made is None:
-            observations = []  # a skipped update counts neither as a step nor as an observation
-        # Every rank comes here at every call: one that skipped an update alone is found out instead of waited for.
-        updates = self.last_epoch + (made or 0)
-        loss = self._rule.reduce(updates, observations, self._ranks)
-        if made is not None:
-            self._rule.advance(updates, loss)
-            self.last_epoch = updates
-            self._write()
-        notices, total = self._rule.notices(), self._rule.formula.total_steps
-        near_end = total is not None and updates + 1 >= total
-        if near_end or loss is None or notices.failures or notices.disagree:
-            self._alarms.check(
-                notices, updates, self._rule, self._clock, skipped=made is None, observed=loss is not None
-            )
-        if lost is not None:
-            self._alarms.warn("raised", lost)
-        self._place()
-
-    def _place(self) -> None:
-        self._rule = rule_for(self.optimizer.param_groups[0]["lr"], self._rule)
-
-    def _write(self) -> None:
-        self._last_lr = self._rates.write(self.base_lrs, self._rule)
-
-    @property
-    def _formula(self) -> Formula:
-        return self._rule.formula
-
-    # Groups and optimizers that change on the way.
-
-    def _watch_groups(self) -> None:
-        hook(self.optimizer.register_step_pre_hook, self, AdaptiveWarmup._before_update)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._watch_groups()  # a copied optimizer has lost its hooks
-
-    def _before_update(self, *_: Any) -> None:
-        if len(self.optimizer.param_groups) != len(self._rates.warms):
-            self._adopt_groups()  # before they make an update at their peak rates
-
-    def _adopt_groups(self) -> None:
-        self._rates.notice()
-        self._rates.adopt(self.base_lrs)
-        self._write()
-
-    def _follow_optimizer(self) -> None:
-        """See to it that what is scheduled is what the optimizer has now."""
-        if self.optimizer is not self._clock.optimizer:
-            # A trainer has put another one, or a wrapper, in its place.
-            self.optimizer = unwrapped(self.optimizer)
-            if self.optimizer is not self._clock.optimizer:
-                self._clock.watch(self.optimizer)
-                self._rates = GroupRates(self.optimizer)
-                self._rates.adopt(self.base_lrs)
-                self._watch_groups()
-                self._write()
-        if len(self.optimizer.param_groups) != len(self._rates.warms):
-            self._adopt_groups()
 
     # What users change on the way.
 

@@ -39,13 +39,8 @@ class Alarms:
             observed: there was a loss.
 
         Raises:
-            RuntimeError: losses were not finite too often, or ranks disagree.
+            RuntimeError: losses were not finite too often.
         """
-        if notices.disagree:
-            raise RuntimeError(
-                f"ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
-                f"{updates}"
-            )
         if skipped:
             self._idle(clock)
             return

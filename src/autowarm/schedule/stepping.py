@@ -1,0 +1,135 @@
+"""A scheduler that sets rates by a rule, through PyTorch's own hooks."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..optim.known import unwrapped
+from .alarms import Alarms
+from .clock import UpdateClock, hook
+from .rates import GroupRates
+from .rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
+
+__all__ = ["RuleScheduler"]
+
+
+class RuleScheduler(LRScheduler):
+    """What happens at each step: updates are counted, losses reduced, the rule advanced, rates written.
+
+    SequentialLR, ChainedScheduler and trainers that know only ``step()`` work, because it is all done in the hooks that
+    PyTorch's schedulers have for it (``get_lr``, ``_initial_step``, ``_update_lr``).
+
+    Args:
+        optimizer: whose rates are set.
+        formula: arguments of `Formula`, by which a rule is begun anew.
+        ranks, alarms: see their classes.
+    """
+
+    def __init__(self, optimizer: Optimizer, formula: dict[str, Any], ranks: Ranks, alarms: Alarms) -> None:
+        optimizer = unwrapped(optimizer)  # a trainer's wrapper has no step hooks of its own
+        self._formula_arguments, self._ranks, self._alarms = formula, ranks, alarms
+        self._rule: Rule = HostRule(Formula(**formula))
+        self._pending: list[Observation] = []
+        self._clock = UpdateClock(optimizer)
+        self._rates = GroupRates(optimizer)
+        super().__init__(optimizer)
+        self._watch_groups()
+
+    def get_lr(self) -> list[float | Tensor]:
+        """The rates for the next update: each group's peak rate times its share."""
+        return self._rates.aims(self.base_lrs, self._rule)
+
+    def _initial_step(self) -> None:
+        self._step_count = 1
+        self._rates.adopt(self.base_lrs)
+        self._restart()
+
+    def _restart(self) -> None:
+        self.last_epoch = 0
+        self._rule = HostRule(Formula(**self._formula_arguments))
+        self._pending = []
+        self._clock.restart()
+        self._rates.restart()
+        self._write()
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        # An epoch comes only from SequentialLR, which starts us at a milestone.
+        if epoch is not None:
+            if epoch != 0:
+                raise ValueError(
+                    f"AdaptiveWarmup can be restarted at step 0 only, not at {epoch}: it depends on past losses"
+                )
+            self._restart()
+            return
+        if self.optimizer is not self._clock.optimizer or len(self.optimizer.param_groups) != len(self._rates.warms):
+            self._follow_optimizer()
+        lost = self._rates.notice()
+        observations, self._pending = self._pending, []
+        made = self._clock.tick(observations)
+        if made is None:
+            observations = []  # a skipped update counts neither as a step nor as an observation
+        # Every rank comes here at every call: one that skipped an update alone is found out instead of waited for.
+        updates = self.last_epoch + (made or 0)
+        loss = self._rule.reduce(updates, observations, self._ranks)
+        if made is not None:
+            self._rule.advance(updates, loss)
+            self.last_epoch = updates
+            self._write()
+        notices, total = self._rule.notices(), self._rule.formula.total_steps
+        near_end = total is not None and updates + 1 >= total
+        if near_end or loss is None or notices.failures or notices.disagree:
+            if notices.disagree:
+                raise RuntimeError(
+                    "ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
+                    f"{self.last_epoch}; this rank's are {self._ranks.settings}"
+                )
+            self._alarms.check(
+                notices, updates, self._rule, self._clock, skipped=made is None, observed=loss is not None
+            )
+        if lost is not None:
+            self._alarms.warn("raised", lost)
+        self._place()
+
+    def _place(self) -> None:
+        self._rule = rule_for(self.optimizer.param_groups[0]["lr"], self._rule)
+
+    def _write(self) -> None:
+        self._last_lr = self._rates.write(self.base_lrs, self._rule)
+
+    @property
+    def _formula(self) -> Formula:
+        return self._rule.formula
+
+    # Groups and optimizers that change on the way.
+
+    def _watch_groups(self) -> None:
+        hook(self.optimizer.register_step_pre_hook, self, RuleScheduler._before_update)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._watch_groups()  # a copied optimizer has lost its hooks
+
+    def _before_update(self, *_: Any) -> None:
+        if len(self.optimizer.param_groups) != len(self._rates.warms):
+            self._adopt_groups()  # before they make an update at their peak rates
+
+    def _adopt_groups(self) -> None:
+        self._rates.notice()
+        self._rates.adopt(self.base_lrs)
+        self._write()
+
+    def _follow_optimizer(self) -> None:
+        """See to it that what is scheduled is what the optimizer has now."""
+        if self.optimizer is not self._clock.optimizer:
+            # A trainer has put another one, or a wrapper, in its place.
+            self.optimizer = unwrapped(self.optimizer)
+            if self.optimizer is not self._clock.optimizer:
+                self._clock.watch(self.optimizer)
+                self._rates = GroupRates(self.optimizer)
+                self._rates.adopt(self.base_lrs)
+                self._watch_groups()
+                self._write()
+        if len(self.optimizer.param_groups) != len(self._rates.warms):
+            self._adopt_groups()

@@ -292,6 +292,18 @@ class LMO(Optimizer):
             ValueError: it is no state of an optimizer, a group's geometry is another (the message lists the
                 differences), an option is outside its range, or a momentum has another shape or is not finite.
         """
+        self.check_state_dict(state_dict)
+        geometries = [group["geometry"] for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, geometry in zip(self.param_groups, geometries, strict=True):
+            group["geometry"] = geometry
+
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """What `load_state_dict` checks before it takes anything over.
+
+        Raises:
+            ValueError: as there.
+        """
         check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         saved = state_dict["param_groups"]
@@ -308,9 +320,6 @@ class LMO(Optimizer):
                 self._check_group(self.defaults | group)
             except ValueError as error:
                 raise ValueError(f"the saved optimizer's group {i}: {error}") from None
-        super().load_state_dict(state_dict)
-        for group, geometry in zip(self.param_groups, geometries, strict=True):
-            group["geometry"] = geometry
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_skipped": self._skipped}

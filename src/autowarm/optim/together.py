@@ -1,5 +1,6 @@
 """Several optimizers as one, so that one scheduler sets all their rates."""
 
+import math
 from collections.abc import Callable, Iterator, MutableMapping
 from itertools import chain
 from typing import Any, overload
@@ -7,6 +8,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from .lmo import LMO
+from .options import check_state
 
 __all__ = ["Together"]
 
@@ -113,26 +117,36 @@ class Together(Optimizer):
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.load_state_dict`, each optimizer its share.
+        """As `torch.optim.Optimizer.load_state_dict`, each optimizer its share; all are checked before one takes any.
 
         Raises:
-            ValueError: the numbers of groups or of tensors in them are others than saved.
+            ValueError: the numbers of groups or of tensors in them are others than saved, or a rate, an option or a
+                momentum cannot be.
         """
+        check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
         saved = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in saved], [len(group["params"]) for group in self.param_groups]
         if sizes[0] != sizes[1]:
             raise ValueError(f"the saved optimizers are others: tensors by group, saved {sizes[0]}, here {sizes[1]}")
+        for i, group in enumerate(saved):
+            lr = float(group.get("lr", 0.0))
+            if not (lr >= 0 and math.isfinite(lr)):
+                raise ValueError(f"the saved optimizer's group {i}: lr must be finite and not negative, got {lr}")
+        shares = []
         start = 0
         for one in self.optimizers:
             mine = saved[start : start + len(one.param_groups)]
             start += len(one.param_groups)
             renumbered = {old: new for new, old in enumerate(chain.from_iterable(group["params"] for group in mine))}
-            one.load_state_dict(
-                {
-                    "state": {renumbered[i]: v for i, v in state_dict["state"].items() if i in renumbered},
-                    "param_groups": [{**group, "params": [renumbered[i] for i in group["params"]]} for group in mine],
-                }
-            )
+            share = {
+                "state": {renumbered[i]: v for i, v in state_dict["state"].items() if i in renumbered},
+                "param_groups": [{**group, "params": [renumbered[i] for i in group["params"]]} for group in mine],
+            }
+            if isinstance(one, LMO):
+                one.check_state_dict(share)
+            shares.append(share)
+        for one, share in zip(self.optimizers, shares, strict=True):
+            one.load_state_dict(share)
 
     def __repr__(self) -> str:
         return "Together(\n" + ",\n".join(repr(one) for one in self.optimizers) + "\n)"

@@ -1,0 +1,179 @@
+"""Saved, pickled and copied optimizers go on as the uninterrupted one; bad states are refused before any is taken."""
+
+import copy
+import io
+import math
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.geometry import Spectral
+from autowarm.optim import Together
+
+Rate = float | torch.Tensor
+
+
+def together(model: nn.Module, lr: Rate) -> Together:
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    return Together(Muon(matrices, lr=lr), torch.optim.AdamW(vectors, lr=lr))
+
+
+MAKERS: dict[str, Callable[[nn.Module, Rate], torch.optim.Optimizer]] = {
+    "muon": lambda m, lr: Muon.from_model(m, lr=lr, adamw_lr=0.005, blocks={"0": 4}),
+    "lion": lambda m, lr: Lion.from_model(m, lr=lr),
+    "signsgd": lambda m, lr: SignSGD.from_model(m, lr=lr),
+    "normsgd": lambda m, lr: NormSGD.from_model(m, lr=lr, momentum_init="weights"),
+    "svd": lambda m, lr: LMO.from_model(m, lr=lr, geometry=Spectral()),
+    "together": together,
+}
+every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+every_lr = pytest.mark.parametrize("lr", [lambda: 0.02, lambda: torch.tensor(0.02)], ids=["float lr", "tensor lr"])
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def train(model: nn.Module, opt: torch.optim.Optimizer, steps: range) -> list[torch.Tensor]:
+    for t in steps:
+        for group in opt.param_groups:  # a schedule that fills tensor rates in place
+            value = 0.02 / (t + 1)
+            group["lr"].fill_(value) if isinstance(group["lr"], torch.Tensor) else group.update(lr=value)
+        opt.zero_grad()
+        model(torch.randn(16, 6, generator=torch.Generator().manual_seed(t))).square().mean().backward()
+        opt.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def saved_whole(pair: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(pair, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@every_lr
+@every_optimizer
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair)), saved_whole],
+    ids=["copy", "pickle", "save"],
+)
+def test_a_copy_goes_on_to_the_same_bits(make: Callable, lr: Callable, copied: Callable) -> None:
+    model = make_model()
+    opt = make(model, lr())
+    train(model, opt, range(3))
+    other, other_opt = copied((model, opt))
+    assert len({id(g["lr"]) for g in other_opt.param_groups}) == len({id(g["lr"]) for g in opt.param_groups})
+    for p, q in zip(train(model, opt, range(3, 7)), train(other, other_opt, range(3, 7)), strict=True):
+        assert torch.equal(p, q)
+    assert not torch.equal(other[0].weight, make_model()[0].weight)
+
+
+@every_lr
+@every_optimizer
+def test_a_state_goes_on_to_the_same_bits(make: Callable, lr: Callable) -> None:
+    model = make_model()
+    opt = make(model, lr())
+    train(model, opt, range(3))
+    file = io.BytesIO()
+    torch.save((model.state_dict(), opt.state_dict()), file)
+    file.seek(0)
+    weights, state = torch.load(file, weights_only=True)
+    other = make_model()
+    other.load_state_dict(weights)
+    other_opt = make(other, lr())
+    other_opt.load_state_dict(state)
+    for p, q in zip(train(model, opt, range(3, 7)), train(other, other_opt, range(3, 7)), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_a_copy_keeps_what_it_counted() -> None:
+    p = nn.Parameter(torch.ones(2, 2))
+    opt = Lion([p], lr=0.1, max_nonfinite=2)
+    p.grad = torch.full_like(p, math.nan)
+    with pytest.warns(UserWarning, match="not finite"):
+        opt.step()
+    p, opt = pickle.loads(pickle.dumps((p, opt)))
+    assert opt.skipped_updates == 1
+    p.grad = torch.full_like(p, math.nan)
+    with pytest.raises(RuntimeError, match="2 updates in a row"):
+        opt.step()
+
+
+def changed(state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+    first, second, *others = state["param_groups"]
+    return {**state, "param_groups": [first, {**second, **group}, *others]}
+
+
+def with_momentum(state: dict[str, Any], momentum: torch.Tensor) -> dict[str, Any]:
+    return {**state, "state": {**state["state"], 0: {"momentum_buffer": momentum}}}
+
+
+BAD_STATES = {
+    "the saved optimizer's group 1: lr must be positive and finite, got nan": lambda s: changed(s, {"lr": math.nan}),
+    "group 1: lr must be positive and finite, got -0.1": lambda s: changed(s, {"lr": -0.1}),
+    "group 1: momentum must be in": lambda s: changed(s, {"momentum": 7.0}),
+    "group 1: weight_decay must be": lambda s: changed(s, {"weight_decay": math.nan}),
+    "group 1: adamw_betas must be": lambda s: changed(s, {"adamw_betas": (0.9, 2.0)}),
+    "group 1: unknown algorithm 'sgd'": lambda s: changed(s, {"algorithm": "sgd"}),
+    "group 1: saved Rows(), here Sign": lambda s: changed(s, {"geometry": "Rows()"}),
+    "momentum_buffer of tensor 0 has shape (3, 3)": lambda s: with_momentum(s, torch.ones(3, 3)),
+    "momentum_buffer of tensor 0 is not finite": lambda s: with_momentum(s, torch.full((8, 6), math.nan)),
+    "needs a dictionary with state and param_groups, got ['losses']": lambda s: {"losses": [1.0]},
+    "needs a dictionary with state and param_groups, got list": lambda s: [s],
+}
+
+
+@pytest.mark.parametrize("message", BAD_STATES)
+def test_a_bad_state_is_refused_and_nothing_of_it_taken(message: str) -> None:
+    model = make_model()
+    opt = Muon.from_model(model, lr=0.02)
+    train(model, opt, range(2))
+    before = copy.deepcopy(opt.state_dict())
+    bad = BAD_STATES[message](copy.deepcopy(before))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        opt.load_state_dict(bad)
+    after = opt.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    for i, state in before["state"].items():
+        assert all(torch.equal(after["state"][i][name], value) for name, value in state.items())
+
+
+def test_together_loads_all_or_nothing() -> None:
+    model = make_model()
+    opt = together(model, 0.02)
+    train(model, opt, range(2))
+    before = copy.deepcopy(opt.state_dict())
+    bad = copy.deepcopy(before)
+    bad["param_groups"][1]["lr"] = math.nan  # the second optimizer's, which is torch's and checks nothing
+    bad["param_groups"][0]["momentum"] = 0.5
+    with pytest.raises(ValueError, match="group 1: lr must be finite and not negative, got nan"):
+        opt.load_state_dict(bad)
+    assert opt.state_dict()["param_groups"] == before["param_groups"]
+    other = copy.deepcopy(before)
+    other["param_groups"][1]["lr"] = 0.5
+    other["param_groups"][0]["momentum"] = 7.0
+    with pytest.raises(ValueError, match="momentum must be in"):
+        opt.load_state_dict(other)
+    assert opt.state_dict()["param_groups"] == before["param_groups"]
+
+
+def test_a_state_from_before_there_was_an_option_takes_the_default() -> None:
+    model = make_model()
+    opt = Muon.from_model(model, lr=0.02)
+    train(model, opt, range(2))
+    state = opt.state_dict()
+    for group in state["param_groups"]:
+        del group["adamw_eps"]
+    opt.load_state_dict(state)
+    assert all(group["adamw_eps"] == 1e-8 for group in opt.param_groups)
+    train(model, opt, range(2))

@@ -89,8 +89,6 @@ class WarmupCallback(TrainerCallback):
 
         def create_and_listen(*args: Any, **kwargs: Any) -> Any:
             scheduler = create_scheduler(*args, **kwargs)
-            if not isinstance(scheduler, AdaptiveWarmup) or "load_state_dict" in vars(scheduler):
-                return scheduler  # one that was given is handed out again by every train()
             load_state_dict = scheduler.load_state_dict
 
             def load_and_keep_warnings(state_dict: dict[str, Any]) -> None:
@@ -98,7 +96,7 @@ class WarmupCallback(TrainerCallback):
                     warnings.simplefilter("always")
                     load_state_dict(state_dict)
 
-            scheduler.load_state_dict = load_and_keep_warnings  # type: ignore[method-assign]
+            scheduler.load_state_dict = load_and_keep_warnings
             return scheduler
 
         self._trainer.create_scheduler = create_and_listen

@@ -144,7 +144,7 @@ def test_a_client_runs_resumes_to_the_bit_and_goes_on_for_longer(
     assert [row["update"] for row in whole.log] == list(range(1, made + 1))
     rates, losses = [row["lr"] for row in whole.log], [row["loss"] for row in whole.log]
     peak = max(rates)
-    assert rates[0] == pytest.approx(peak / 10, rel=0.05)  # the last step of the ramp may just miss the peak
+    assert rates[0] == pytest.approx(peak / 10)
     assert 0 < rates[-1] < peak / 10
     assert sum(losses[-5:]) < client.falls_to * sum(losses[:5])
     assert whole.result["phase"] == "decay"

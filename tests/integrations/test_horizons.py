@@ -1,5 +1,6 @@
 """Runs that go on for longer than planned, stop early, or go back to their best checkpoint, in each trainer."""
 
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, tmp_
     sched, rates = longer.lr_scheduler, rates_of(longer, "learning_rate")
     assert (sched.total_steps, sched.last_epoch, longer.state.global_step) == (2 * STEPS,) * 3
     assert len(rates) == 2 * STEPS
+    # Nothing of the trainer's is left in it.
+    assert pickle.loads(pickle.dumps(sched)).state_dict() == sched.state_dict()
     assert all(0 < rate <= LR for rate in rates)
     assert rates[-1] < 0.1 * max(rates[at:])
     # Extended again, from a checkpoint of the extended run, nothing is said: the horizon is the same.

@@ -110,7 +110,14 @@ class KeptByLightning(Logger):
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_lightning(accumulation: int, tmp_path: Path) -> None:
+def test_lightning(accumulation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(scheduler: AdaptiveWarmup, prefix: str) -> dict[str, float]:
+        asked.append(scheduler.last_epoch)
+        return loggable_metrics(scheduler, prefix)
+
+    monkeypatch.setattr("autowarm.integrations.lightning.loggable_metrics", counted)
     kept, board = KeptByLightning(), TensorBoardLogger(tmp_path, "events", "")
     module = for_lightning.Module()
     for_lightning.fit(
@@ -124,6 +131,8 @@ def test_lightning(accumulation: int, tmp_path: Path) -> None:
     )
     by_step = {step: own(metrics) for step, metrics in kept.logged.items() if own(metrics)}
     assert list(by_step) == [2, 5, 8, 11]  # updates 3, 6, … as Lightning counts them
+    # Reading them can wait for a device: only where they are logged.
+    assert set(asked) - {0} == {3, 6, 9, 12}
     assert by_step[11] == pytest.approx(loggable_metrics(module.sched), rel=1e-6)
     for step in (2, 5, 8):
         assert by_step[step]["autowarm/lr"] == pytest.approx(module.rates[step + 1], rel=1e-6)

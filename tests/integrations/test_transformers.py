@@ -180,8 +180,8 @@ def test_a_trainer_of_ones_own_with_its_own_loss(tmp_path: Path) -> None:
             sched.observe(loss)
         opt.step()
         sched.step()
-    # A third of a float32 and back can differ in the last bit.
-    assert logged(trainer, "learning_rate") == pytest.approx(rates, rel=1e-6)
+    # A third of a float32 and back can differ in the last bit, and η(Δ) is steep.
+    assert logged(trainer, "learning_rate") == pytest.approx(rates, rel=1e-5)
 
 
 def test_optimizers_by_name(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """Thin adapters to the trainers people use: `transformers`, `lightning`, `accelerate`, each a module to import by name.
 
-They bring the losses to `AdaptiveWarmup.observe` and nothing else: the schedule is the same as in a loop of one's own.
-The core imports none of them.
+They pass the losses to `AdaptiveWarmup.observe` and log what it does with them. The schedule is the same as in a loop
+of one's own. The core imports none of them.
 """

@@ -39,7 +39,7 @@ class WarmupCallback(TrainerCallback):
     that mixed precision skipped leaves no loss behind.
 
     Each log entry of training (the one with ``loss`` and ``learning_rate``, every ``logging_steps``) also gets
-    `AdaptiveWarmup.metrics` under ``autowarm/``, and so does whatever ``report_to`` names.
+    `AdaptiveWarmup.metrics` under ``autowarm/``, and with it whatever ``report_to`` names.
 
     Args:
         trainer: the trainer this is added to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))``.
@@ -75,6 +75,7 @@ class WarmupCallback(TrainerCallback):
                 f"the trainer's scheduler is a {type(scheduler).__name__}: use WarmupTrainer, or give Trainer "
                 "optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))"
             )
+        vars(scheduler).pop("load_state_dict", None)  # loading is over, and a copy must not keep this scheduler's
         for warning in self._load_warnings:
             warnings.warn(warning.message, stacklevel=2)
         self._load_warnings = []
@@ -89,8 +90,8 @@ class WarmupCallback(TrainerCallback):
 
         def create_and_listen(*args: Any, **kwargs: Any) -> Any:
             scheduler = create_scheduler(*args, **kwargs)
-            if not isinstance(scheduler, AdaptiveWarmup) or "load_state_dict" in vars(scheduler):
-                return scheduler  # one that was given is handed out again by every train()
+            if not isinstance(scheduler, AdaptiveWarmup):
+                return scheduler
             load_state_dict = scheduler.load_state_dict
 
             def load_and_keep_warnings(state_dict: dict[str, Any]) -> None:

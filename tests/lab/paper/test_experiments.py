@@ -86,7 +86,7 @@ def test_the_listing_has_a_cost_for_all_that_trains() -> None:
 @pytest.mark.usefixtures("jobs_here")
 def test_a_figure_makes_its_runs_once(corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = (f"{{model: {{layers: 1, width: 16, heads: 2, ff: 32, vocab_size: 280, seq_len: 16}}, eval_batches: 1, "
-             f"data: {{corpus: {corpus_folder}}}, steps: 3, schedule.target_loss: 0.1}}")  # fmt: skip
+             f"data: {{corpus: {corpus_folder}}}, steps: 4, schedule.target_loss: 0.1}}")  # fmt: skip
     words = ["figure", "ablation-variance", "--override", small, "--seeds", "[0]", "--workers", "2"]
     words += ["--out", str(tmp_path / "data"), "--figures", str(tmp_path / "figures")]
     assert main(words) == 0

@@ -51,7 +51,8 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
         _said.add(name)
         warnings.warn(
             f"{why}: its steps are taken as {taken} geometry, which the theory behind the schedule does not cover. "
-            f"geometry={taken!r} says the same; pass it, another one if you know better, or kappa= to be warned no more",
+            f"geometry={taken!r} says the same; pass it, another one if you know better, or kappa= to be warned no "
+            "more",
             stacklevel=3,  # the line that makes the scheduler
         )
     return resolve(taken)

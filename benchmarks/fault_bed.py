@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib
 import io
 import json
 import os
@@ -15,40 +14,45 @@ from typing import Any
 
 MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16}
 RUN = {"steps": 16, "batch_size": 4, "eval_batches": 2, "checkpoint_every": 3, "engine.eval_every": 5}
-# Where a fault may strike: what is going on, and the function that does it.
-PHASES = {
-    "data preparation": "autowarm.lab.data.text:_build",
-    "calibration": "autowarm.schedule.rule.formula:calibrate",
-    "a step": "autowarm.lab.training.loop:_Run._update",
-    "saving a checkpoint": "autowarm.lab.training.checkpoint:Checkpoints.save",
-    "noting metrics": "autowarm.lab.training.metrics:MetricsLog.flush",
-    "evaluation": "autowarm.lab.training.loop:_Run.evaluate",
-    "saving weights": "autowarm.lab.training.loop:save_weights",
-    "the manifest": "autowarm.lab.execution.engine:write_manifest",
-    "results": "autowarm.lab.execution.engine:write_results",
-    "the report": "autowarm.lab.analysis.report:make",
-}
+
+
+def places() -> dict[str, tuple[Any, Callable[..., Any]]]:
+    """Where a fault may strike: what is going on, and what does it, with the module or class it is called by."""
+    from autowarm.lab.analysis import report
+    from autowarm.lab.data import text
+    from autowarm.lab.execution import engine
+    from autowarm.lab.training import loop
+    from autowarm.lab.training.checkpoint import Checkpoints
+    from autowarm.lab.training.metrics import MetricsLog
+    from autowarm.schedule.rule import formula
+
+    return {
+        "data preparation": (text, text._build),
+        "calibration": (formula, formula.calibrate),
+        "a step": (loop._Run, loop._Run._update),
+        "saving a checkpoint": (Checkpoints, Checkpoints.save),
+        "noting metrics": (MetricsLog, MetricsLog.flush),
+        "evaluation": (loop._Run, loop._Run.evaluate),
+        "saving weights": (loop, loop.save_weights),
+        "the manifest": (engine, engine.write_manifest),
+        "results": (engine, engine.write_results),
+        "the report": (report, report.make),
+    }
 
 
 def watch_phases(tell: Callable[[str], None]) -> None:
-    """Wraps the functions of PHASES so that each says when it begins."""
-    for phase, place in PHASES.items():
-        module, _, path = place.partition(":")
-        owner: Any = importlib.import_module(module)
-        *outer, name = path.split(".")
-        for part in outer:
-            owner = getattr(owner, part)
+    """Wraps these functions so that each says when it begins."""
 
-        setattr(owner, name, _watched(getattr(owner, name), phase, tell))
+    def watched(call: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        def tells(*args: Any, **options: Any) -> Any:
+            run = args[0] if phase == "a step" else None
+            tell(f"{phase}|{run.folder.name}|{run.progress.step}" if run else f"{phase}||")
+            return call(*args, **options)
 
+        return tells
 
-def _watched(call: Callable[..., Any], phase: str, tell: Callable[[str], None]) -> Callable[..., Any]:
-    def watched(*args: Any, **options: Any) -> Any:
-        run = args[0] if phase == "a step" else None
-        tell(f"{phase}|{run.folder.name}|{run.progress.step}" if run else f"{phase}||")
-        return call(*args, **options)
-
-    return watched
+    for phase, (owner, call) in places().items():
+        setattr(owner, call.__name__, watched(call, phase))
 
 
 class Child:
@@ -131,9 +135,9 @@ class Bed:
 
     def warm_up(self) -> None:
         """Makes a comparison here, so that the forks have everything imported; jobs run where they are called for."""
-        from autowarm.lab import sweep
         from autowarm.lab.cli import main
         from autowarm.lab.data import prepare
+        from autowarm.lab.execution import engine
         from autowarm.lab.execution.pool import perform
 
         def here(jobs: Any, *_: Any) -> dict[str, str]:
@@ -141,10 +145,10 @@ class Bed:
                 perform(job, lambda event: None, lambda: False)
             return {}
 
-        sweep.run_jobs = here
+        engine.run_jobs = here
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(self.words("compare", self.folder / "warm-up")) == 0
-        for cached in (prepare, sweep._source_of):
+        for cached in (prepare, engine._source_of):
             cached.cache_clear()
 
     def words(self, command: str, out: Path) -> list[str]:

@@ -11,7 +11,7 @@ survived if the next start goes on behind the newest checkpoint and the run ends
 disturbed: losses, rates, weights, results. Everything else is lost.
 
 A command runs in a fork of this process, which has imported everything: so there is time for many. Its jobs run in the
-fork too, and not in workers; that workers die with their parent is held by tests/lab/test_compare.py.
+fork too, and not in workers; that workers die with their parent is held by tests/lab/execution/test_pool.py.
 """
 
 import argparse
@@ -225,7 +225,7 @@ def soak(options: argparse.Namespace) -> int:
     def make() -> AdaptiveWarmup:
         p = torch.nn.Parameter(torch.zeros(2, 2))
         p.grad = torch.zeros(2, 2)
-        return AdaptiveWarmup(torch.optim.SGD([p], lr=0.1), total, geometry="frobenius", max_nonfinite=None)
+        return AdaptiveWarmup(torch.optim.SGD([p], lr=0.1), total, geometry="frobenius")
 
     live, twin = make(), make()
     memory, microseconds, done = [], [], 0

@@ -29,8 +29,9 @@ from torch.nn import functional as F
 from autowarm.lab.config import LLAMA_124M, LLAMA_210M, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.data import batch, prepare
 from autowarm.lab.tasks.models import llama, parameters
-from autowarm.lab.training.optimizers import make_optimizer, make_scheduler
 from autowarm.lab.training.loop import train
+from autowarm.lab.training.optimizers import make_optimizer
+from autowarm.lab.training.schedules import make_scheduler
 
 VOCABULARY = 1024
 MODELS = {"124M": LLAMA_124M, "210M": LLAMA_210M}

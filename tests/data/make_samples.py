@@ -12,15 +12,9 @@ from pathlib import Path
 import torch
 
 from autowarm import AdaptiveWarmup, Lion, Muon
-<<<<<<< HEAD
 from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from autowarm.lab.training.parallel import Ranks
-from autowarm.schedule.adaptive import _STATE_VERSION
-=======
-from autowarm.lab.checkpoint import SCHEMA, Checkpoints
-from autowarm.lab.parallel import Ranks
 from autowarm.schedule.state import STATE_VERSION
->>>>>>> schedule
 
 STEPS, AT = 40, 12
 

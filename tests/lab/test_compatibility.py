@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
+from autowarm.lab.analysis.results import SCHEMA as RESULTS_SCHEMA
+from autowarm.lab.analysis.results import read_results
 from autowarm.lab.cli import main
 from autowarm.lab.config import LabError
 from autowarm.lab.data.shards import read_manifest
-from autowarm.lab.analysis.results import SCHEMA as RESULTS_SCHEMA
-from autowarm.lab.analysis.results import read_results, summarise
+from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from autowarm.schedule.state import STATE_VERSION
 
-from .test_checkpoint import ALONE
+from .helpers import ALONE
 
 SAMPLES = Path(__file__).parent.parent / "data"
 DEMO = SAMPLES.parent.parent / "docs" / "data" / "demo-results.json"
@@ -60,8 +60,8 @@ def test_a_stored_schedulers_state_goes_on_at_the_same_rates(samples: Any, versi
 def test_stored_results_are_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(DEMO, tmp_path / "results.json")
     results = read_results(tmp_path)
-    assert results["schema"] == RESULTS_SCHEMA
-    assert len(summarise(results["runs"])) == len(results["summary"])
+    assert results.document["schema"] == RESULTS_SCHEMA
+    assert len(results.summaries) == len(results.document["summary"])
     assert main(["report", str(tmp_path)]) == 0
     assert str(tmp_path / "report.html") in capsys.readouterr().out
 

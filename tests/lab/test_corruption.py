@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from autowarm.lab.training.checkpoint import Checkpoints
 from autowarm.lab.cli import main
-from autowarm.lab.config import CompareConfig, DataConfig, LabError, RunConfig
+from autowarm.lab.config import CompareConfig, LabError, RunConfig
 from autowarm.lab.data.shards import check, read_shards
 from autowarm.lab.data.tokenise import ShardsConfig, documents, make_shards
 from autowarm.lab.execution.display import Display
+from autowarm.lab.execution.engine import make, plan
 from autowarm.lab.files import within
-from autowarm.lab.execution.sweep import compare
-from autowarm.lab.training.loop import read_metrics, train
+from autowarm.lab.training.checkpoint import Checkpoints
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.metrics import read_metrics
 
-from .test_checkpoint import ALONE, trained
-from .test_train import crash_at, numbers
+from .conftest import small_run
+from .helpers import ALONE, contents, crash_at, numbers, stored, trained
 
 Damage = Callable[[Path], object]
 
@@ -47,16 +48,10 @@ DAMAGES: dict[str, Damage] = {
 every_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory: pytest.TempPathFactory, corpus_folder: Path) -> dict[str, Any]:
     """A run that was never stopped, and the folder of one that was cut off after step 9 of 12, twice saved."""
-    from .conftest import run as make
-
-    config: RunConfig = make.__wrapped__(DataConfig(corpus=str(corpus_folder)))
+    config = small_run(corpus_folder)
     folder = tmp_path_factory.mktemp("halves")
     straight = train(config, folder / "straight")
     with pytest.raises(RuntimeError):
@@ -207,32 +202,24 @@ def test_a_comparison_does_not_count_a_damaged_result(run: RunConfig, tmp_path: 
         run=dataclasses.replace(run, steps=4, schedule=dataclasses.replace(run.schedule, warmup_steps=1)),
         rates={"muon": [0.01]}, schedules=["linear"], warmups=[1], seeds=[0], out=str(tmp_path), workers=1,
     )  # fmt: skip
-    (planned,) = config.runs()
-    from autowarm.lab.execution.sweep import _id
-
-    folder = tmp_path / "runs" / f"{planned.label}-{_id(planned)}"
-    train(planned, folder)
-    result = json.loads((folder / "result.json").read_text())
-    damage(folder / "result.json")
+    (planned,) = plan(config.points(), tmp_path / "runs")
+    train(planned.point.run, planned.folder)
+    damage(planned.folder / "result.json")
     if damage is DAMAGES["missing"]:
-        results, _ = compare(config, Display())
-        assert [numbers(row) for row in results["runs"]] == [numbers(result)]
+        assert not planned.finished  # so it is made again
         return
     with pytest.raises(LabError, match=r"result\.json is damaged"):
-        compare(config, Display())
+        make(config, config.points(), Display())
     assert not (tmp_path / "results.json").exists()
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, corpus_folder: Path) -> Path:
-    from .test_tokenise import tokenizer
-
-    file = tokenizer.__wrapped__(tmp_path_factory)
+def shards(tmp_path_factory: pytest.TempPathFactory, tokenizer: str) -> Path:
     folder = tmp_path_factory.mktemp("shards")
     source = tmp_path_factory.mktemp("documents")
     for index in range(900):
         (source / f"{index:03d}.txt").write_text(f"document {index} says {'so ' * (index % 7)}")
-    config = ShardsConfig(out=str(folder), tokenizer=file, shard_tokens=2000, val_tokens=1000, workers=1)
+    config = ShardsConfig(out=str(folder), tokenizer=tokenizer, shard_tokens=2000, val_tokens=1000, workers=1)
     manifest = make_shards(config, "here", lambda: documents(source))
     assert len(manifest["shards"]) > 2
     return folder
@@ -300,10 +287,8 @@ def test_a_manifest_cannot_lead_out_of_its_folder(copied: Path, name: Any) -> No
 def test_a_damaged_results_json_is_refused_by_name(
     tmp_path: Path, damage: Damage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from .test_report import results
-
+    stored(tmp_path)
     path = tmp_path / "results.json"
-    path.write_text(json.dumps(results()))
     damage(path)
     before = contents(tmp_path)
     assert main(["report", str(tmp_path)]) == 1
@@ -314,9 +299,7 @@ def test_a_damaged_results_json_is_refused_by_name(
 
 
 def test_a_results_json_of_strange_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from .test_report import results
-
-    whole = results()
+    whole = dict(stored(tmp_path).document)
     for broken in (
         {**whole, "runs": {}}, {**whole, "config": None}, {**whole, "runs": [7]}, {**whole, "corpus": "x"},
         {**whole, "runs": [{**whole["runs"][0], "id": "../../elsewhere"}]},

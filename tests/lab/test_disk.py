@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.training.checkpoint import Checkpoints
 from autowarm.lab.cli import main
 from autowarm.lab.config import LabError
 from autowarm.lab.data import prepare
 from autowarm.lab.files import write_atomically, write_json
-from autowarm.lab.analysis.results import write_results
+from autowarm.lab.training.checkpoint import Checkpoints
 
-from .test_checkpoint import ALONE, trained
-from .test_report import results
+from .helpers import ALONE, stored, trained
 
 TINY = """--model.layers 1 --model.width 16 --model.heads 2 --model.ff 32 --model.vocab_size 280 --model.seq_len 8
     --steps 6 --batch_size 2 --eval_batches 1 --checkpoint_every 2"""
@@ -65,7 +63,7 @@ def one_line(error: str) -> bool:
 @pytest.mark.parametrize("state", ["full", "read-only"])
 def test_a_file_is_replaced_whole_or_not_at_all(disk: Disk, state: str) -> None:
     path = disk.folder / "results.json"
-    write_results(disk.folder, results())
+    stored(disk.folder)
     before = path.read_bytes()
     disk.fill(0) if state == "full" else disk.remount("ro")
     for write in (lambda: write_atomically(path, b"x" * 100_000), lambda: write_json(path, ["x" * 100_000])):
@@ -148,7 +146,7 @@ def test_a_read_only_folder_is_one_line(
 def test_a_report_that_finds_no_room_leaves_the_old_one(
     disk: Disk, leave: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_results(disk.folder, results())
+    stored(disk.folder)
     assert main(["report", str(disk.folder)]) == 0
     before = {path.name: path.read_bytes() for path in disk.folder.iterdir()}
     disk.fill(leave)

@@ -12,17 +12,18 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autowarm.lab.calibration.calibrate import CalibrateConfig
+from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.cli import main
-from autowarm.lab.config import CompareConfig, RunConfig, SmoothnessConfig, known_keys
-from autowarm.lab.config.grid import SweepConfig
+from autowarm.lab.config import CompareConfig, FigureConfig, RunConfig, SmoothnessConfig, SweepConfig
+from autowarm.lab.config.build import known_keys
 
 CONFIGS: dict[str, type] = {
     "train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "calibrate": CalibrateConfig,
-    "smoothness": SmoothnessConfig,
+    "smoothness": SmoothnessConfig, "figure": FigureConfig,
 }  # fmt: skip
 # Where a command has understood all that it was given and begins.
-BEGINNINGS = ["train.train", "sweep.compare", "sweep.sweep", "calibrate.calibration", "smoothness.measured"]
+BEGINNINGS = ["training.loop.train", "execution.engine.make", "calibration.calibrate.calibration",
+              "paper.smoothness.measured", "paper.experiments.produce"]  # fmt: skip
 ODD: list[Any] = [
     0, -1, 1, 7, 10**30, -(10**30), 0.5, 1e-400, 1e308, float("nan"), float("inf"), True, None, "", " ", "null", "~",
     "muon", "linear", "adaptive", "paper", "cpu", [], {}, [1], [[]], {"a": 1}, {"muon": [0.1]}, {"muon": 1},
@@ -35,7 +36,7 @@ values = st.one_of(st.sampled_from(ODD), st.integers(), st.floats(), st.text(max
 keys = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
 
 
-class Accepted(Exception):
+class Accepted(BaseException):  # no error that a command would explain
     """The command has understood what it was given."""
 
 

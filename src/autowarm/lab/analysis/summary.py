@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..config import printable
 from .statistics import Estimate, differences
 
 __all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "summarise", "verdict"]
@@ -78,8 +79,7 @@ class Summary:
         if "name" not in self.cell:
             return f"{self.name} {self.cell['lr']:g}"
         settings = [f"{key.split('.')[-1]} {value}" for key, value in self.cell.items() if "." in key]
-        words = ", ".join([str(self.cell["name"]), *settings])
-        return "".join(letter for letter in words if letter.isprintable())  # a name may hold escape sequences
+        return printable(", ".join([str(self.cell["name"]), *settings]))
 
     @property
     def best(self) -> Point | None:

@@ -12,7 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 
-from ..config import LabError, UsageError, nearest
+from ..config import LabError, UsageError, nearest, printable
 from ..training.stopping import Interrupted
 from . import files, paper, runs
 from .study import study
@@ -68,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(f"unknown command {argv[0]!r}; {nearest(argv[0], _COMMANDS)}")
         return _COMMANDS[argv[0]](argv[1:])
     except UsageError as error:
-        print(f"autowarm: {error}", file=sys.stderr)
+        print(f"autowarm: {printable(str(error))}", file=sys.stderr)
         return 2
     except LabError as error:
-        print(f"autowarm: {error}", file=sys.stderr)
+        print(f"autowarm: {printable(str(error))}", file=sys.stderr)
         return 1
     except (BrokenPipeError, ModuleNotFoundError):
         raise  # the entry point knows what to say

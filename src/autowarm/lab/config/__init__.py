@@ -6,7 +6,7 @@
 - `errors`: what the user can put right, in one line.
 """
 
-from .errors import LabError, UsageError, differences, nearest, require
+from .errors import LabError, UsageError, differences, nearest, printable, require
 from .plans import CompareConfig, EngineName, FigureConfig, Point, SmoothnessConfig, SweepConfig
 from .runs import (
     LLAMA_124M,
@@ -40,5 +40,6 @@ __all__ = [
     "UsageError",
     "differences",
     "nearest",
+    "printable",
     "require",
 ]

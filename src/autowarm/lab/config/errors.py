@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["LabError", "UsageError", "differences", "nearest", "require"]
+__all__ = ["LabError", "UsageError", "differences", "nearest", "printable", "require"]
 
 
 class LabError(Exception):
@@ -27,6 +27,11 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     if close := difflib.get_close_matches(name, choices, n=1, cutoff=0.5):
         return f"did you mean {close[0]!r}?"
     return f"known are {', '.join(choices)}"
+
+
+def printable(text: str) -> str:
+    """The text without escape sequences and other controls, which a name from a config file may hold."""
+    return "".join(letter for letter in text if letter.isprintable() or letter == "\n")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

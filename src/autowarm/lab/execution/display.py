@@ -13,6 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..config import printable
+
 
 @dataclass
 class _Run:
@@ -109,7 +111,7 @@ class Display:
             self.active.remove(label)
 
     def _line(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(printable(text), markup=False, soft_wrap=True)
         if not self.live:
             sys.stdout.flush()
 
@@ -122,7 +124,7 @@ class Display:
         for label in list(self.active):  # drawn by a thread of its own
             run = self.runs[label]
             table.add_row(
-                label, ProgressBar(run.steps, run.step, width=16), f"{run.step}/{run.steps}",
+                Text(printable(label)), ProgressBar(run.steps, run.step, width=16), f"{run.step}/{run.steps}",
                 f"{run.loss:.3f}", f"{run.lr:.2e}", run.eta(now),
             )  # fmt: skip
         if self.total:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +109,18 @@ def listing() -> list[tuple[str, str, str, str, str]]:
 
 
 def _hours(entry: Picture, scale: str) -> float:
-    total = 0.0
-    for sweep in entry.sweeps:
-        config = sweep_config(sweep, scale, Path("."), {}, None)
-        total += sum(hours(point.run, scale) for point in config.points())
+    total = sum((_hours_of(sweep, scale) for sweep in entry.sweeps), 0.0)
     if entry.measures:
         values, _ = read_yaml(f"smoothness-{scale}")
         study = build(SmoothnessConfig, values, f"smoothness-{scale}")
         measured_ones = [name for name in entry.measures if name in study.rates]
         total += sum(hours(study.run_of(name), scale, probed=study.every) for name in measured_ones)
     return total
+
+
+@cache
+def _hours_of(sweep: str, scale: str) -> float:
+    return sum(hours(point.run, scale) for point in sweep_config(sweep, scale, Path("."), {}, None).points())
 
 
 def _results(sources: Sources, sweep: str) -> Results:

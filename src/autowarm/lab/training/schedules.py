@@ -109,8 +109,8 @@ def _greedy(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
 
 @contextmanager
 def _as_lab_error() -> Iterator[None]:
-    """Re-raise a scheduler's ValueError as LabError."""
+    """Re-raise what a scheduler objects to, an unknown option included, as LabError."""
     try:
         yield
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise LabError(f"schedule: {error}") from None

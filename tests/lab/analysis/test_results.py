@@ -1,0 +1,43 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.analysis.results import read_results
+from autowarm.lab.config import LabError
+
+from ..helpers import ROWS, row, stored
+
+
+def test_json_is_strict_and_has_the_promised_keys(tmp_path: Path) -> None:
+    written = stored(tmp_path)
+    read = read_results(tmp_path)
+    assert read.document == json.loads(json.dumps(written.document, allow_nan=False))
+    assert read.summaries == written.summaries
+    assert set(read.document) == {"schema", "environment", "corpus", "config", "runs", "summary"}
+    assert read.document["schema"] == 1
+    promised = {"cell", "optimizer", "schedule", "warmup_steps", "seed", "train_loss", "val_loss", "metric",
+                "switched_at", "diverged", "seconds", "tokens_per_second"}  # fmt: skip
+    assert promised <= set(read.rows[0])
+    (summary,) = read.document["summary"]
+    assert set(summary) == {"cell", "optimizer", "best_manual", "adaptive", "difference", "stderr"}
+    assert set(summary["best_manual"]) == set(summary["adaptive"]) == {"warmup_steps", "val_loss", "stderr"}
+
+
+def test_what_is_missing_or_infinite_is_null(tmp_path: Path) -> None:
+    (only_manual,) = stored(tmp_path, ROWS[:1]).document["summary"]
+    assert only_manual["adaptive"] is only_manual["difference"] is None
+    assert only_manual["best_manual"]["stderr"] is None
+    (diverged,) = stored(tmp_path, [row("linear", 1, 0, 2.0), row("adaptive", 5, 0, None)]).document["summary"]
+    assert diverged["adaptive"]["val_loss"] is diverged["difference"] is None
+
+
+def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"holds no results\.json"):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(LabError, match=r"results\.json is damaged"):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text('{"schema": 99}')
+    with pytest.raises(LabError, match="has schema 99, this version reads 1"):
+        read_results(tmp_path)

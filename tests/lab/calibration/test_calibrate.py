@@ -1,0 +1,135 @@
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from autowarm import AdaptiveWarmup, Muon
+from autowarm.lab.calibration import CalibrateConfig
+from autowarm.lab.calibration import calibrate as module
+from autowarm.lab.calibration.calibrate import calibration, present
+from autowarm.lab.calibration.shapes import on_meta
+from autowarm.lab.cli import main
+from autowarm.lab.config import LabError, ModelConfig
+from autowarm.lab.tasks.models import llama
+
+FUSED = "50304x768, 12*2304x768, 12*768x768, 24*2048x768, 12*768x2048"
+SPLIT = "50304x768, 48*768x768, 24*2048x768, 12*768x2048"
+PAPER = {"first_loss": 10.98, "target_loss": 3.3, "div": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "optimizer", "kappa"),
+    [
+        (FUSED, "muon", 46848),
+        (FUSED, "lion", 123568128),
+        (FUSED, "normsgd", 61),
+        (SPLIT, "muon", 65280),
+        (SPLIT, "normsgd", 85),
+    ],
+)
+def test_kappa_of_the_papers_model(shapes: str, optimizer: str, kappa: float) -> None:
+    assert calibration(CalibrateConfig(shapes=shapes, optimizer=optimizer, **PAPER)).kappa == kappa
+
+
+def test_the_papers_switch_and_the_curves_meet_there() -> None:
+    found = calibration(CalibrateConfig(shapes=FUSED, **PAPER))
+    assert found.profile.peak_gap == pytest.approx(2.470, abs=5e-4)
+    assert found.switch_loss == pytest.approx(5.770, abs=5e-4)
+    assert found.width == pytest.approx(math.sqrt(1e3 / 46848))
+    assert found.minima[0] == pytest.approx(found.profile.peak_gap)
+    losses, curves = module._curves(found)
+    at = abs(losses - found.switch_loss).argmin()
+    assert [curves[name][at] for name in ("η(Δ)", "target", "weight")] == pytest.approx([1, 1, 1], abs=1e-3)
+    assert curves["target"][-1] == pytest.approx(1 / 100)
+    assert np.all(curves["η(Δ)"] <= 1)
+
+
+def test_a_second_minimum_is_told_of() -> None:
+    # Where σ_F² = 2500 the objective has two minima of nearly one height.
+    console = Console(file=io.StringIO(), width=120)
+    console.print(module.table(calibration(CalibrateConfig(shapes=FUSED, sigma_f2=2.5e3, **PAPER))))
+    assert "a second minimum" in console.file.getvalue()
+
+
+def test_it_is_what_training_would_use() -> None:
+    opt = Muon.from_model(llama(ModelConfig(vocab_size=512), seed=0), lr=1e-2)
+    default = AdaptiveWarmup(opt, 100)
+    default.step(6.25)
+    assert calibration(CalibrateConfig(model="demo", lr=1e-2, first_loss=6.25)).profile == default.profile
+    paper = AdaptiveWarmup.paper(opt, 100, target_loss=3.0)
+    paper.step(6.25)
+    config = CalibrateConfig(model="demo", lr=1e-2, first_loss=6.25, target_loss=3.0, div=100)
+    assert calibration(config).profile == paper.profile
+
+
+def test_models_by_type_by_folder_and_from_timm(tmp_path: Path) -> None:
+    by_type = calibration(CalibrateConfig(model="gpt2"))
+    assert by_type.first_loss == pytest.approx(math.log(50257))
+    assert by_type.target_loss == pytest.approx(0.3 * by_type.first_loss)
+    assert by_type.guessed == ("first_loss", "target_loss")
+    assert all(p.is_meta for p in on_meta("gpt2").parameters())
+    on_meta("demo").config.save_pretrained(tmp_path)
+    folder, preset = (calibration(CalibrateConfig(model=name)) for name in (str(tmp_path), "demo"))
+    assert folder.kappa == preset.kappa
+    vision = calibration(CalibrateConfig(model="timm:resnet10t", optimizer="lion", target_loss=0.4))
+    assert vision.first_loss == pytest.approx(math.log(1000))
+
+
+def test_the_command_prints_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["calibrate", "--kappa", "46848", "--first_loss", "10.98", "--target_loss", "3.3"]
+    assert main([*words, "--div", "100", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "loss 5.77" in text
+    assert "\x1b" not in text, "a pipe gets no colours"
+    for name in ("calibration.png", "calibration.svg", "calibration.json"):
+        assert str(tmp_path / name) in text
+        assert (tmp_path / name).stat().st_size > 0
+    assert json.loads((tmp_path / "calibration.json").read_text())["switch_loss"] == pytest.approx(5.770, abs=5e-4)
+
+
+def test_a_peak_of_ones_own_and_a_geometry_by_name(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    config = CalibrateConfig(
+        shapes="64x16", geometry="rows", first_loss=4, target_loss=1, peak_gap=2, out=str(tmp_path)
+    )
+    present(config, console)
+    assert calibration(config).kappa == 64
+    assert "given" in console.file.getvalue()
+    assert "\x1b[" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give one of model, shapes and kappa, got none"),
+        (["gpt2", "--kappa", "5"], "got model and kappa"),
+        (["--shapes", "3"], 'a shape is written 768x3072, or 12*768x768 for twelve, got "3"'),
+        (["--shapes", "0x4"], 'got "0x4"'),
+        (["--kappa", "5"], "give --first_loss"),
+        (["--kappa", "5", "--first_loss", "2", "--target_loss", "3"], "first_loss must be above target_loss"),
+        (["--kappa", "5", "--first_loss", "2", "--target", "cosine"], 'a target is "warmup-decay"'),
+        (["--kappa", "-5", "--first_loss", "2"], "kappa and sigma_f2 must be positive"),
+        (["--kappa", "5", "--first_loss", "2", "--div", "1"], "div must be greater than 1"),
+        (["no-such-model"], "no model 'no-such-model'"),
+        (["timm:resnet10"], "did you mean 'resnet10t'?"),
+        (["demo", "--options", "{blocs: {qkv: 3}}"], "blocs"),
+        (["--kapa", "5"], "did you mean 'kappa'?"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(["calibrate", *words, *(["--out", str(tmp_path)] if words else [])]) in (1, 2)
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def test_a_folder_without_a_configuration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=str(tmp_path)):
+        on_meta(str(tmp_path))

@@ -1,0 +1,32 @@
+from unittest import mock
+
+import pytest
+
+from autowarm import __main__ as entry
+from autowarm import __version__
+from autowarm.lab.cli import main
+
+
+def test_help_and_version_need_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "autowarm COMMAND [options]" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+    assert main([]) == 2
+
+
+def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["comapre"]) == 2
+    assert "did you mean 'compare'?" in capsys.readouterr().err
+
+
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the wheel, with every package of the extra missing, `tests/test_release.py` has the same."""
+    monkeypatch.setattr("autowarm.lab.cli.main", mock.Mock(side_effect=ModuleNotFoundError(name="yaml")))
+    assert entry.main() == 2
+    assert "yaml is missing; install the experiments with: pip install 'autowarm[lab]'" in capsys.readouterr().err
+    monkeypatch.setattr("autowarm.lab.cli.main", mock.Mock(side_effect=ModuleNotFoundError(name="autowarm.nowhere")))
+    with pytest.raises(ModuleNotFoundError):  # ours is a bug, and shown as one
+        entry.main()

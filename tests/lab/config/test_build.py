@@ -1,0 +1,171 @@
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+
+from autowarm.lab.calibration import CalibrateConfig
+from autowarm.lab.cli import main
+from autowarm.lab.config import (
+    CompareConfig,
+    FigureConfig,
+    LabError,
+    RunConfig,
+    SmoothnessConfig,
+    SweepConfig,
+    UsageError,
+)
+from autowarm.lab.config.build import build, load_yaml, merged, parse, presets, read_yaml, take
+
+CONFIGS = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "smoothness": SmoothnessConfig,
+           "calibrate": CalibrateConfig}  # fmt: skip
+
+
+def compare_config(*words: str, preset: str | None = "demo") -> CompareConfig:
+    return parse(list(words), CompareConfig, "compare", "about", preset=preset)
+
+
+def test_overrides_win_over_the_preset_and_the_preset_over_the_defaults() -> None:
+    smoke = compare_config("--config", "smoke", "--run.model.width", "32", "--rates.muon", "[0.5, 1]")
+    assert smoke.run.model.width == 32
+    assert smoke.run.model.vocab_size == 300
+    assert smoke.rates["muon"] == [0.5, 1.0]
+    assert smoke.run.clip == RunConfig().clip
+
+
+@pytest.mark.parametrize(("command", "name"), [(command, name) for command in CONFIGS for name in presets(command)
+                                               if not name.endswith("base")])  # fmt: skip
+def test_every_preset_is_valid(command: str, name: str) -> None:
+    config = parse(["--config", name], CONFIGS[command], command, "")
+    match config:
+        case SmoothnessConfig():
+            assert all(config.run_of(optimizer).steps for optimizer in config.rates)
+        case CompareConfig():
+            assert config.points()
+        case SweepConfig():
+            points = config.points()
+            assert len({point.name for point in points}) == len(points) > 1
+
+
+def test_presets_are_those_of_their_command() -> None:
+    assert set(presets("train")) == {"llama-124m", "llama-210m"}
+    assert {"demo", "smoke"} <= set(presets("compare"))
+    assert set(presets()) == {name for command in CONFIGS for name in presets(command)}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--run.modle.width", "3"], "did you mean 'run.model.width'"),
+        (["--run.model.widht=3"], "did you mean 'run.model.width'"),
+        (["--run.steps", "many"], 'key "run.steps": Expected a int. Got value: many'),
+        (["--config", "smok"], "did you mean 'smoke'"),
+        (["--config"], "--config needs a value"),
+        (["--rates", "{lyon: [1e-3]}"], "did you mean 'lion'"),
+        (["--run.model.heads", "5"], "width must be a multiple of 2·heads"),
+        (["--run.optimizer.lr", "-1"], "lr must be positive"),
+        (["stray"], "unrecognized arguments: stray"),
+    ],
+)
+def test_wrong_words_get_one_line_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("run: {setps: 3}", "unknown key 'run.setps'; did you mean 'run.steps'?"),
+        ("run: {steps: [", "not valid YAML"),
+        ("- just\n- a list", "expected keys and values, got list"),
+        ("run: 3", "'run' must hold keys and values, got 3"),
+        ("run: {steps: few}", 'key "run.steps": Expected a int. Got value: few'),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        compare_config("--config", str(path))
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_a_value_may_stand_in_quotes_or_as_a_whole_number() -> None:
+    values = {"optimizer.lr": "1e-3", "clip": 1, "optimizer.options": {"betas": [0.9, 0.9]}}
+    run = build(RunConfig, values, "x")
+    assert (run.optimizer.lr, run.clip, run.optimizer.options) == (1e-3, 1.0, {"betas": [0.9, 0.9]})
+
+
+def test_a_file_may_extend_another(tmp_path: Path) -> None:
+    (tmp_path / "under.yaml").write_text("a: {x: 1, y: 2}\nb: 3\n")
+    (tmp_path / "over.yaml").write_text(f"extends: {tmp_path}/under.yaml\nlists: [&l [1]]\na: {{y: 4}}\n")
+    assert read_yaml(str(tmp_path / "over.yaml"))[0] == {"a": {"x": 1, "y": 4}, "b": 3}
+    assert merged({"a": {"x": 1}}, {"a": 2}) == {"a": 2}
+
+
+BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))])
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: *a}", "[" * 200 + "]" * 200, BOMB],
+                         ids=["a list in itself", "a mapping in itself", "deep", "a bomb"])  # fmt: skip
+def test_yaml_that_would_exhaust_its_reader_is_refused(text: str) -> None:
+    with pytest.raises(yaml.YAMLError):
+        load_yaml(text)
+
+
+@pytest.mark.parametrize("task", ["mine.py:Mine", "Mine@0123456789ab", "no-such-task"])
+def test_a_file_cannot_name_a_task_of_ones_own(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code runs, so only the command line may name it: `compare --task`."""
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\nMine = 1\n")
+    path = tmp_path / "mine.yaml"
+    for command, text in (("train", f"task: {task}"), ("compare", f"run: {{task: '{task}'}}"),
+                          ("sweep", f"base: {{task: '{task}'}}\ncells: {{a: {{}}}}")):  # fmt: skip
+        path.write_text(text)
+        with contextlib.chdir(tmp_path):
+            assert main([command, "--config", str(path), "--out", str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err
+        assert "task" in error
+        assert error.count("\n") == 1
+        assert sorted(one.name for one in tmp_path.iterdir()) == ["mine.py", "mine.yaml"]
+
+
+def test_words_that_are_no_keys_are_taken_out() -> None:
+    assert take(["--a", "1", "--out", "x", "--out=y", "z"], "--out") == ("y", ["--a", "1", "z"])
+    assert take(["--outer", "x"], "--out") == (None, ["--outer", "x"])
+    with pytest.raises(UsageError, match="--out needs a value"):
+        take(["--out"], "--out")
+
+
+def shown(command: str, *words: str) -> str:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), pytest.raises(SystemExit, match="0"):
+        main([command, *words])
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("command", ["compare", "train", "sweep", "smoothness", "figure"])
+def test_help_is_two_screens_and_help_all_lists_every_key(command: str) -> None:
+    brief, whole = shown(command, "--help"), shown(command, "--help-all")
+    assert brief.count("\n") <= 100
+    assert "--help-all" in brief or command in ("figure",)
+    keys = {**CONFIGS, "figure": FigureConfig}[command].__dataclass_fields__
+    flat = [key for key, item in keys.items() if not hasattr(item.type, "__dataclass_fields__")]
+    assert [key for key in flat if f"--{key}" not in whole] == []
+
+
+def test_help_offers_the_commands_own_presets_alone() -> None:
+    text = " ".join(shown("train", "--help").split())
+    assert "a preset: llama-124m, llama-210m" in text
+    assert "demo" not in text
+    assert "a preset: demo, own, smoke" in " ".join(shown("compare", "--help").split())
+
+
+def test_a_key_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(LabError, match=r"x: 'model' must hold keys and values, got 3"):
+        build(RunConfig, {"model": 3}, "x")

@@ -1,0 +1,151 @@
+import dataclasses
+from typing import Any
+
+import pytest
+
+from autowarm.lab.cli import main
+from autowarm.lab.config import CompareConfig, LabError, Point, RunConfig, SmoothnessConfig, SweepConfig
+from autowarm.lab.config.build import build, presets, read_yaml
+from autowarm.lab.config.plans import combinations
+
+SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
+
+
+def sweep(name: str) -> SweepConfig:
+    values, source = read_yaml(name)
+    return build(SweepConfig, values, str(source))
+
+
+def test_a_block_stands_for_all_its_combinations() -> None:
+    grid: list[dict[str, Any]] = [
+        {"schedule.kind": "adaptive"},
+        {"schedule": {"kind": "paper"}, "schedule.target_loss": [1, 2], "seed": 0},
+        {"schedule.kind": "linear", "schedule.warmup_steps": [5, 10]},
+    ]
+    found = list(combinations(grid))
+    assert [settings["schedule.kind"] for settings, _ in found] == ["adaptive", "paper", "paper", "linear", "linear"]
+    assert [varied for _, varied in found] == [{}, {"schedule.target_loss": 1}, {"schedule.target_loss": 2}, {}, {}]
+
+
+def test_cells_override_base_and_the_grid_overrides_cells() -> None:
+    config = SweepConfig(
+        base={"steps": 10, "model": {"width": 32}, "optimizer.name": "lion"},
+        cells={"a": {"set": {"model.layers": 1, "steps": 20}}, "b": None, "c": {"grid": [{"steps": [40]}]}},
+        grid=[{"schedule.kind": "linear", "schedule.warmup_steps": [0.5, 3]}],
+        seeds=[0, 1],
+    )
+    points = config.points()
+    assert [point.name for point in points] == [
+        "a linear10 seed0", "a linear3 seed0", "c adaptive steps=40 seed0",
+        "a linear10 seed1", "a linear3 seed1", "c adaptive steps=40 seed1",
+    ]  # fmt: skip
+    first = points[0].run
+    assert (first.model.width, first.model.layers, first.steps, first.optimizer.name) == (32, 1, 20, "lion")
+    over = dataclasses.replace(config, override={"steps": 6}, only=["a"])
+    assert {point.run.steps for point in over.points()} == {6}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model.widht": 1}, "cells.x: unknown key 'model.widht'; did you mean 'model.width'?"),
+        ({"optimizer.name": "moun"}, "unknown 'moun'; did you mean 'muon'?"),
+        ({"steps": "many"}, 'cells.x: key "steps": Expected a int. Got value: many'),
+        ({"optimizer.lr": "fast"}, 'cells.x: key "optimizer.lr": Expected a float. Got value: fast'),
+        ({"steps": 0}, "cells.x: steps must be at least 1, got 0"),
+    ],
+)
+def test_what_does_not_suit_is_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(LabError) as raised:
+        build(RunConfig, values, "cells.x")
+    assert message in str(raised.value)
+
+
+def test_every_sweep_is_there_at_both_scales() -> None:
+    scales = {scale: {name.split("/")[1] for name in SWEEPS if name.startswith(scale)} for scale in ("tiny", "paper")}
+    assert scales["tiny"] == scales["paper"]
+
+
+@pytest.mark.parametrize(("size", "layers"), [("124M", 12), ("210M", 24)])
+def test_the_cells_of_the_main_table(size: str, layers: int) -> None:
+    """The paper's Table "main_hyperparams", cell by cell."""
+    points = sweep(f"paper/warmup-sweep-{size}").points()
+    paper = {point.cell: point.run for point in points if point.run.schedule.kind == "paper"}
+    assert len(paper) == 12
+    rates = {"muon-256": 2e-3 if size == "124M" else 3e-3, "muon-32": 1e-3, "lion": 1e-3, "normsgd": 1e-2}
+    targets = {"muon": (3.3, 3.2), "lion": (3.4, 3.3), "normsgd": (4.3, 4.1)}
+    for name, run in paper.items():
+        optimizer, batch, tokens = name.split("-")
+        assert run.model.layers == layers
+        assert run.batch_size == int(batch)
+        assert run.steps * run.batch_size * 512 == (1_048_576_000 if tokens == "1B" else 2_097_152_000)
+        assert run.optimizer.lr == rates.get(f"{optimizer}-{batch}", rates.get(optimizer))
+        assert run.schedule.target_loss == targets[optimizer][tokens != "1B"]
+        assert run.schedule.div == ({"32": 2, "256": 5}[batch] if optimizer == "normsgd" else None)
+        assert (run.clip, run.optimizer.weight_decay, run.model.seq_len, run.schedule.sigma_f2) == (0.5, 0.1, 512, 1e3)
+    lengths = {
+        name: [p.run.schedule.warmup_steps for p in points if p.cell == name and p.run.schedule.kind == "linear"]
+        for name in paper
+    }
+    ends = {"muon-32": (50, 6000), "muon-256": (100, 4000), "lion-32": (1000, 16000), "normsgd-32": (50, 5000),
+            "normsgd-256": (50, 5000)}  # fmt: skip
+    for start, (low, high) in ends.items():
+        for name in (name for name in paper if name.startswith(start)):
+            assert (lengths[name][0], lengths[name][-1]) == (low, high)
+
+
+def test_the_grid_is_every_optimizer_rate_schedule_and_seed_once() -> None:
+    config = CompareConfig(
+        run=RunConfig(steps=100),
+        rates={"muon": [1e-3, 2e-3], "lion": [1e-4]},
+        warmups=[1, 0.01, 0.2, 50],
+        seeds=[0, 1, 2],
+    )
+    runs = [point.run for point in config.points()]
+    lengths = [run.schedule.warmup_steps for run in runs[:5]]
+    assert lengths == [None, None, 1, 20, 50]  # 1 % of 100 steps is 1 step: made once
+    assert len(runs) == 3 * 5 * 3
+    assert {run.seed for run in runs[:15]} == {0}
+
+
+def test_options_reach_their_optimizer_alone() -> None:
+    config = CompareConfig(rates={"lion": [1e-3], "muon": [1e-2]}, options={"lion": {"betas": [0.9, 0.95]}})
+    found = {run.optimizer.name: run.optimizer.options for run in (point.run for point in config.points())}
+    assert found == {"lion": {"betas": [0.9, 0.95]}, "muon": {}}
+    with pytest.raises(ValueError, match="options: unknown optimizer 'lyon'; did you mean 'lion'"):
+        CompareConfig(options={"lyon": {}}).points()
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_hand_set_ramps_of_the_papers_sweeps_start_where_the_paper_has_them(name: str) -> None:
+    """At lr/100, normSGD's on a LLaMA at the paper's scale at lr/2 and lr/5 (Table "main_hyperparams")."""
+    ramps = [run for point in sweep(name).points() if (run := point.run).schedule.kind == "linear"]
+    divs = {run.schedule.div for run in ramps if run.optimizer.name != "normsgd" or not name.startswith("paper")}
+    assert divs == {100.0}
+
+
+def test_schedules_are_just_those_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    config = CompareConfig(rates={"muon": [0.01]}, schedules=["constant", "greedy", "wsd"], warmups=[], seeds=[0])
+    assert [point.run.schedule.kind for point in config.points()] == ["constant", "greedy", "wsd"]
+    assert main(["compare", "--schedules", "[constant, gready]"]) == 2
+    assert "gready" in capsys.readouterr().err
+
+
+def test_a_warm_up_of_no_steps_is_a_run_of_its_own() -> None:
+    config = CompareConfig(rates={"muon": [0.01]}, schedules=["linear"], warmups=[0, 0.1], seeds=[0])
+    assert [point.run.schedule.warmup_steps for point in config.points()] == [0, 40]
+    blocks: list[dict[str, Any]] = [{"schedule.kind": "linear", "schedule.warmup_steps": [0, 0.001]}]
+    points = SweepConfig(base={"steps": 100}, cells={"a": {}}, grid=blocks).points()
+    assert [point.run.schedule.warmup_steps for point in points] == [0, 1]
+
+
+def test_smoothness_windows_follow_from_the_schedule() -> None:
+    run = build(RunConfig, {"schedule.kind": "linear", "schedule.warmup_steps": 9, "steps": 50}, "x")
+    config = SmoothnessConfig(run=run, rates={"muon": 0.01, "lion": 0.001}, windows={"lion": [5, 20]})
+    assert (config.window_of("muon"), config.window_of("lion")) == ((9, 50), (5, 20))
+
+
+def test_a_point_is_named_by_cell_schedule_and_axes() -> None:
+    grid: list[dict[str, Any]] = [{"schedule.kind": "paper", "schedule.target_loss": [1.5]}]
+    (point,) = SweepConfig(cells={"a": None, "b": {"grid": grid}}, seeds=[3]).points()
+    assert point == Point("b paper target_loss=1.5 seed3", point.run, "b", {"schedule.target_loss": 1.5})

@@ -1,0 +1,25 @@
+import pytest
+
+from autowarm.lab.config import RunConfig, ScheduleConfig
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (ScheduleConfig(kind="paper"), r"needs schedule\.target_loss"),
+        (ScheduleConfig(kind="linear"), "from 0 to steps − 1 = 9, got None"),
+        (ScheduleConfig(kind="linear", warmup_steps=10), "from 0 to steps − 1 = 9, got 10"),
+        (ScheduleConfig(kind="linear", warmup_steps=-1), "from 0 to steps − 1 = 9, got -1"),
+        (ScheduleConfig(kind="adaptive", warmup_steps=10), "belongs to kind linear"),
+        (ScheduleConfig(kind="wsd", div=1.0), "div must be above 1"),
+    ],
+)
+def test_a_schedule_is_held_to_what_its_kind_needs(schedule: ScheduleConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RunConfig(steps=10, schedule=schedule)
+
+
+def test_a_run_has_a_label_that_tells_ramps_apart() -> None:
+    shapes = (ScheduleConfig("linear", 0), ScheduleConfig("linear", 5), ScheduleConfig("linear", 5, div=100))
+    labels = [RunConfig(schedule=shape, steps=10).label for shape in shapes]
+    assert [label.split("-", 2)[2] for label in labels] == ["linear0-seed0", "linear5-seed0", "linear5-div100-seed0"]

@@ -1,0 +1,93 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from autowarm.lab.config import DataConfig, LabError, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.data.images import digits, open_images, sample, training_batches, validation_batches
+from autowarm.lab.tasks.models import classifier
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.metrics import read_metrics
+from autowarm.lab.training.stopping import Interrupted
+
+SWIN = ModelConfig(name="swin", layers=2, width=16, heads=2)
+ALL = slice(None)
+
+
+def test_every_epoch_shows_each_image_once_in_an_order_of_its_own() -> None:
+    epochs = [[sample(10, 0, place) for place in range(start, start + 10)] for start in (0, 10)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(10))
+    assert epochs[0] != epochs[1]
+    assert epochs[0] != [sample(10, 1, place) for place in range(10)]
+
+
+def test_digits_are_split_once_and_cover_all_labels() -> None:
+    images = digits()
+    assert len(images.train) + len(images.val) == 1797
+    assert {label for _, label in images.val} == set(range(10))
+    batches = list(validation_batches(images, 3, 8, ALL))
+    assert [tuple(pixels.shape) for pixels, _ in batches] == [(8, 1, 8, 8)] * 3
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> DataConfig:
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for part, count in (("train", 6), ("validation", 3)):
+        for label in ("cat", "dog"):
+            (tmp_path / part / label).mkdir(parents=True)
+            for i in range(count):
+                pixels = draw.integers(0, 255, (40, 50, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / part / label / f"{i}.png")
+    return DataConfig(images="folder", root=str(tmp_path))
+
+
+def test_transforms_follow_from_the_place_whatever_the_workers_and_the_ranks(pictures: DataConfig) -> None:
+    images = open_images(pictures, "swin_base_patch4_window7_224")
+    assert images.shape == (3, 224, 224)
+    whole = list(training_batches(images, 0, 2, 4, 4, ALL))
+    assert whole[0][0].shape == (4, 3, 224, 224)
+    torch.rand(5)
+    resumed = list(training_batches(images, 0, 3, 4, 4, slice(2, 4), workers=1))
+    assert torch.equal(whole[1][0][2:], resumed[0][0])
+    assert torch.equal(whole[1][1][2:], resumed[0][1])
+    assert not torch.equal(whole[0][0], whole[1][0])
+
+
+def test_missing_images_say_what_is_needed() -> None:
+    with pytest.raises(LabError, match=r"part 'train' cannot be read .*'digits' needs no files"):
+        open_images(DataConfig(images="folder", root="/nowhere"), "swin_base_patch4_window7_224")
+
+
+def test_the_paper_s_swin_is_timm_s() -> None:
+    with torch.device("meta"):
+        model = classifier(ModelConfig(name="swin_base_patch4_window7_224"), 0, 1000, (3, 224, 224))
+    assert sum(p.numel() for p in model.parameters()) == 87_768_224
+    with pytest.raises(LabError, match="did you mean 'swin_base_patch4_window7_224'"):
+        classifier(ModelConfig(name="swin_base_patch4_window_224"), 0, 10, (3, 224, 224))
+
+
+def test_a_small_swin_learns_digits_and_goes_on_to_the_bit(tmp_path: Path) -> None:
+    config = RunConfig(
+        model=SWIN, optimizer=OptimizerConfig(name="muon", lr=0.03),
+        schedule=ScheduleConfig(kind="linear", warmup_steps=5), steps=90, batch_size=32, eval_batches=4,
+        checkpoint_every=10,
+    )  # fmt: skip
+    straight = train(config, tmp_path / "straight")
+    assert straight["metric"]["accuracy"] > 0.3  # by chance: 0.1
+    assert straight["cell"]["task"] == "digits"
+    assert straight["cell"]["model"] == "swin-2x16"
+
+    def stop(progress: Any) -> bool:
+        return bool(progress.step == 13)
+
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "broken", stop)
+    assert train(config, tmp_path / "broken")["metric"] == straight["metric"]
+    losses = [[row["loss"] for row in read_metrics(tmp_path / name)] for name in ("straight", "broken")]
+    assert losses[0] == losses[1]
+    assert dataclasses.asdict(config)["model"]["name"] == "swin"

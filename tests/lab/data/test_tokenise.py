@@ -1,0 +1,125 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autowarm.lab.cli import main
+from autowarm.lab.config import DataConfig, LabError
+from autowarm.lab.data import batch, prepare
+from autowarm.lab.data.shards import check, open_shard
+from autowarm.lab.data.tokenise import ShardsConfig, documents, load_encoder, make_shards
+
+DOCUMENTS = 900
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    folder: Path = tmp_path_factory.mktemp("parquet")
+    for part in range(3):
+        texts = [f"document {part * 300 + i} says {'so ' * (i % 7)}" for i in range(300)]
+        write_table(pa.table({"text": texts, "id": list(range(300))}), folder / f"{part}.parquet")
+    return folder
+
+
+def settings(out: Path, tokenizer: str, **changes: Any) -> ShardsConfig:
+    return ShardsConfig(out=str(out), tokenizer=tokenizer, shard_tokens=6000, val_tokens=1000, workers=2, **changes)
+
+
+def tokens_of(folder: Path) -> np.ndarray:
+    listed = json.loads((folder / "manifest.json").read_text())["shards"]
+    return np.concatenate([open_shard(folder / row["file"]) for row in listed])
+
+
+def test_every_document_is_in_the_shards_once_and_in_order(parquet: Path, tokenizer: str, tmp_path: Path) -> None:
+    manifest = make_shards(settings(tmp_path, tokenizer), "here", lambda: documents(parquet))
+    encoder = load_encoder(tokenizer)
+    expected = encoder([row["text"] for row in documents(parquet)])
+    assert np.array_equal(tokens_of(tmp_path), expected)
+    assert manifest["documents"] == DOCUMENTS
+    assert manifest["tokens"] == len(expected)
+    assert [row["part"] for row in manifest["shards"]][:2] == ["val", "train"]
+    assert len(manifest["shards"]) > 2
+    assert check(tmp_path) == len(manifest["shards"])
+    corpus = prepare(DataConfig(corpus=str(tmp_path)), 270)
+    assert corpus.tokens == manifest["tokens"]
+    assert batch(corpus.train, 0, 0, 2, 16).shape == (2, 17)
+    with pytest.raises(LabError, match=r"270 different tokens, model\.vocab_size is only 260"):
+        prepare(DataConfig(corpus=str(tmp_path)), 260)
+
+
+def test_broken_off_it_goes_on_with_the_same_shards(parquet: Path, tokenizer: str, tmp_path: Path) -> None:
+    class Breaking:
+        """The documents' stream, which fails once it has given most of them."""
+
+        def __init__(self) -> None:
+            self.inner, self.given = documents(parquet), 0
+
+        def __iter__(self) -> Any:
+            for row in self.inner:
+                self.given += 1
+                if self.given > 800:
+                    raise ConnectionError("no route to host")
+                yield row
+
+        def state_dict(self) -> Any:
+            return self.inner.state_dict()
+
+    make_shards(settings(tmp_path / "straight", tokenizer), "here", lambda: documents(parquet))
+    with pytest.raises(LabError, match=r"broke off \(ConnectionError: no route to host\)\. Finished shards are kept"):
+        make_shards(settings(tmp_path / "broken", tokenizer), "here", Breaking)
+    with pytest.raises(LabError, match="is not finished"):
+        prepare(DataConfig(corpus=str(tmp_path / "broken")), 270)
+    make_shards(settings(tmp_path / "broken", tokenizer), "here", lambda: documents(parquet))
+    assert np.array_equal(tokens_of(tmp_path / "broken"), tokens_of(tmp_path / "straight"))
+    with pytest.raises(LabError, match="holds other shards .source: here → there"):
+        make_shards(settings(tmp_path / "broken", tokenizer), "there", lambda: documents(parquet))
+
+
+def test_a_budget_of_tokens_can_be_raised_later(parquet: Path, tokenizer: str, tmp_path: Path) -> None:
+    small = make_shards(settings(tmp_path, tokenizer, tokens=3000), "here", lambda: documents(parquet))
+    assert 3000 <= small["tokens"] < 20000
+    assert small["documents"] < DOCUMENTS
+    assert make_shards(settings(tmp_path, tokenizer), "here", lambda: documents(parquet))["documents"] == DOCUMENTS
+
+
+def test_the_command_makes_checks_and_explains(
+    corpus_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "folder", str(corpus_folder), "--tokenizer", tokenizer, "--out", str(tmp_path / "shards")]
+    assert main([*words, "--val_tokens", "10"]) == 1  # thirty small texts fit into the first piece
+    assert "lower --val_tokens" in capsys.readouterr().err
+    assert main(["data", "check", str(tmp_path / "shards")]) == 0
+    assert main(["data", "folder"]) == 2
+    assert main(["data", "fineweeb"]) == 2
+    assert "did you mean 'fineweb'" in capsys.readouterr().err
+
+
+def test_without_the_network_it_names_the_embedded_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import datasets
+    import tiktoken
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Couldn't reach the Hub")
+
+    monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
+    assert main(["data", "fineweb", "--out", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "TIKTOKEN_CACHE_DIR" in error
+    assert "embedded corpus" in error
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    assert main(["data", "fineweb", "--out", str(tmp_path), "--tokenizer", tokenizer]) == 1
+    error = capsys.readouterr().err
+    assert "FineWeb cannot be reached" in error
+    assert "embedded corpus" in error
+
+
+def test_a_folder_of_parquet_is_a_corpus(parquet: Path) -> None:
+    corpus = prepare(DataConfig(corpus=str(parquet)), 300)
+    assert corpus.tokens > DOCUMENTS

@@ -1,0 +1,64 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from autowarm.lab.execution import display as module
+from autowarm.lab.execution.display import Display, duration
+
+DONE = {"diverged": False, "val_loss": 2.0, "warmup_steps": 4, "seconds": 3.0}
+
+
+def test_without_a_terminal_each_finished_run_is_one_line() -> None:
+    text = io.StringIO()
+    with Display(Console(file=text, force_terminal=False, width=40)) as display:
+        display.begin([("first", 10), ("second", 10)], done=1, workers=2)
+        display.update("first", 5, 3.0, 0.1, 1.0)
+        display.finish("first", DONE)
+        display.finish("second", {**DONE, "diverged": True, "val_loss": None})
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "3 runs, 1 already finished; 2 side by side"
+    assert lines[1].startswith("[2/3] first  val loss 2.0000  warm-up 4  3 s  ETA")
+    assert lines[2].startswith("[3/3] second  diverged")
+
+
+def test_in_a_terminal_the_table_shows_step_loss_rate_and_eta() -> None:
+    text = io.StringIO()
+    with Display(Console(file=text, force_terminal=True, width=120)) as display:
+        display.begin([("first", 10)], done=0, workers=1)
+        display.update("first", 5, 3.25, 0.125, 1.0)
+        display.live.refresh() if display.live else None
+    for part in ("first", "5/10", "3.250", "1.25e-01", "ETA", "Ctrl-C"):
+        assert part in text.getvalue()
+
+
+def test_the_eta_counts_only_steps_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    display = Display(Console(file=io.StringIO()))
+    display.begin([("resumed", 100), ("waiting", 100)], done=0, workers=1)
+    assert display.eta() == "–"
+    display.update("resumed", 50, 1.0, 1.0, 1.0)
+    now += 10
+    display.update("resumed", 60, 1.0, 1.0, 1.0)  # 10 steps in 10 s, 140 to go
+    assert display.eta() == "2:20"
+    display.finish("resumed", DONE)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (125, "2:05"), (3725, "1:02:05")])
+def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("name", ["[/red]", "[bold]", r"$_{\foo}$", "\x1b[31mred"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_run_of_any_name_is_shown_as_it_is_written(name: str, terminal: bool) -> None:
+    text = io.StringIO()
+    with Display(Console(file=text, force_terminal=terminal, width=120, color_system=None)) as display:
+        display.begin([(name, 10), ("other", 10)], done=0, workers=1)
+        display.update(name, 5, 3.25, 0.125, 1.0)
+        display.live.refresh() if display.live else None
+        display.finish(name, DONE)
+        display.fail("other", f"an error about {name}")
+    assert text.getvalue().count(name.replace("\x1b", "")) >= 2
+    assert "\x1b[31m" not in text.getvalue()

@@ -1,0 +1,242 @@
+"""Plan, execute, gather: each run is planned, prepared and made once, whoever asks for it."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import yaml
+
+from autowarm.lab.analysis import report
+from autowarm.lab.cli import main
+from autowarm.lab.config import RunConfig, SweepConfig
+from autowarm.lab.data import prepare, text
+from autowarm.lab.execution import engine, pool
+from autowarm.lab.execution.display import Display
+from autowarm.lab.execution.engine import execute, gather, make, plan
+from autowarm.lab.training.loop import train
+
+from .comparison import RUNS, rows, words
+
+MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16}
+pytestmark = pytest.mark.usefixtures("jobs_here")
+
+
+def base(corpus: Path) -> dict[str, Any]:
+    return {"model": MODEL, "data": {"corpus": str(corpus)}, "steps": 6, "batch_size": 4, "eval_batches": 2,
+            "optimizer": {"name": "muon", "lr": 0.01}}  # fmt: skip
+
+
+@pytest.fixture
+def preset(corpus_folder: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({
+        "about": "Two cells",
+        "base": base(corpus_folder) | {"steps": 10},
+        "cells": {"muon": {}, "adamw": {"set": {"optimizer": {"name": "adamw"}},
+                                        "grid": [{"schedule.kind": "linear", "schedule.warmup_steps": 2},
+                                                 {"schedule.kind": "greedy"}]}},
+        "grid": [{"schedule.kind": "paper", "schedule.target_loss": [0.5, 1.0]},
+                 {"schedule.kind": "linear", "schedule.warmup_steps": [1, 0.3]}],
+    }, sort_keys=False))  # fmt: skip
+    return path
+
+
+def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
+    preset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, one, two = tmp_path / "store", tmp_path / "one", tmp_path / "two"
+    command = ["sweep", "--config", str(preset), "--store", str(store), "--workers", "2"]
+    assert main([*command, "--out", str(one)]) == 0
+    assert "6 runs; 2 side by side" in capsys.readouterr().out
+    manifest = json.loads((one / "manifest.json").read_text())["runs"]
+    assert [run["name"] for run in manifest] == [
+        "muon paper target_loss=0.5 seed0", "muon paper target_loss=1.0 seed0", "muon linear1 seed0",
+        "muon linear3 seed0", "adamw linear2 seed0", "adamw greedy seed0",
+    ]  # fmt: skip
+    assert all(Path(run["folder"], "result.json").exists() and run["id"] in run["folder"] for run in manifest)
+    assert manifest[3]["config"]["schedule"]["warmup_steps"] == 3
+    results = json.loads((one / "results.json").read_text())
+    assert [row["id"] for row in results["runs"]] == [run["id"] for run in manifest]
+    assert {row["cell"]["name"] for row in results["runs"]} == {"muon", "adamw"}
+    page = (one / "report.html").read_text()
+    assert "<h1>Two cells</h1>" in page
+    assert "muon, target_loss 0.5" in page
+
+    made = {path: path.stat().st_mtime_ns for path in store.rglob("result.json")}
+    assert main([*command, "--out", str(two), "--only", "[muon]", "--seeds", "[0, 1]"]) == 0
+    assert "8 runs, 4 already finished" in capsys.readouterr().out
+    assert len(list(store.rglob("result.json"))) == 6 + 4
+    assert all(path.stat().st_mtime_ns == when for path, when in made.items())
+
+
+def test_called_again_a_comparison_makes_no_run_twice(
+    finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(shutil.copytree(finished[0], tmp_path / "copy"))
+    assert main(words(corpus_folder, out)) == 0
+    assert f"all {RUNS} runs are finished" in capsys.readouterr().out
+    assert rows(out) == rows(finished[0])
+
+
+def test_a_run_is_planned_once_and_its_data_prepared_once(
+    corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOWARM_CACHE", str(tmp_path / "cache"))
+    prepare.cache_clear()
+    engine._source_of.cache_clear()
+    calls: Counter[str] = Counter()
+    for module, name in ((text, "_build"), (engine, "identity"), (engine, "make_task"), (engine, "write_results")):
+        watched = mock.Mock(wraps=getattr(module, name))
+        watched.side_effect = lambda *args, name=name, **options: calls.update([name]) or mock.DEFAULT
+        monkeypatch.setattr(module, name, watched)
+    grid: list[dict[str, Any]] = [{"schedule.kind": ["adaptive", "constant"]}]
+    config = SweepConfig(base=base(corpus_folder), cells={"a": {}, "b": {"set": {"clip": 1.0}}}, grid=grid,
+                         seeds=[0, 1], out=str(tmp_path / "out"))  # fmt: skip
+    points = config.points()
+    assert len(make(config, points, Display()).rows) == len(points) == 8
+    prepare.cache_clear()
+    assert calls == {"_build": 1, "identity": 8, "make_task": 1, "write_results": 1}
+
+
+def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(run: RunConfig, tmp_path: Path) -> None:
+    grid: list[dict[str, Any]] = [{"schedule.kind": "constant"}]
+    keys = {"model": MODEL, "data.corpus": run.data.corpus, "steps": 4, "batch_size": 4, "eval_batches": 1}
+    config = SweepConfig(base=keys, cells={"one": {}, "two": {}}, grid=grid)
+    planned = plan(config.points(), tmp_path / "runs")
+    begun: list[str] = []
+    assert execute(planned, Display(), on_row=lambda name, row: begun.append(name)) == {}
+    assert len(begun) == 1
+    found = gather(tmp_path, {}, planned, {})
+    assert [row["cell"]["name"] for row in found.rows] == ["one", "two"]
+    assert found.rows[0]["val_loss"] == found.rows[1]["val_loss"]
+
+
+def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--paper_target_loss", "50", "--seeds", "[0]", "--run.steps", "10"]
+    assert main(words(corpus_folder, tmp_path, *more)) == 1
+    error = capsys.readouterr().err
+    name = "muon-lr0.01-paper-seed0"
+    assert "1 runs failed" in error
+    assert f"{name}: schedule: the first loss" in error
+    assert "Traceback" not in error
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results["failed"]) == [name]
+    assert len(results["runs"]) == 2
+    page = (tmp_path / "report.html").read_text()
+    assert "Incomplete: 1 runs failed" in page
+    assert name in page
+    (told,) = tmp_path.glob("runs/*/error.txt")
+    assert "Traceback" in told.read_text()
+
+    shutil.rmtree(told.parent)
+    assert main(words(corpus_folder, tmp_path, "--paper_target_loss", "0.5", *more[2:])) == 0
+    assert "failed" not in json.loads((tmp_path / "results.json").read_text())
+    assert "Incomplete" not in (tmp_path / "report.html").read_text()
+
+
+def test_where_every_run_fails_there_are_no_results(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--paper_target_loss", "50", "--seeds", "[0]", "--run.steps", "10", "--schedules", "[paper]"]
+    assert main(words(corpus_folder, tmp_path, *more)) == 1
+    assert "every run failed, the first with schedule: the first loss" in capsys.readouterr().err
+    assert not (tmp_path / "results.json").exists()
+
+
+HOLDER = """
+import shutil, sys
+from pathlib import Path
+from autowarm.lab.files import locked
+
+made, folder = map(Path, sys.argv[1:])
+with locked(folder):
+    print("held", flush=True)
+    sys.stdin.readline()
+    shutil.copytree(made, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+"""
+
+
+def test_a_run_that_another_process_makes_is_waited_for_and_its_result_is_taken(
+    run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"model": MODEL, "data.corpus": run.data.corpus, "steps": 4, "batch_size": 4, "eval_batches": 1}
+    config = SweepConfig(base=keys, cells={"a": {}}, grid=[{"schedule.kind": "constant"}], out=str(tmp_path / "out"))
+    (planned,) = plan(config.points(), tmp_path / "out" / "runs")
+    train(planned.point.run, tmp_path / "made")
+    result = json.loads((tmp_path / "made" / "result.json").read_text())
+    (tmp_path / "made" / "result.json").write_text(json.dumps({**result, "val_loss": 1.25}))  # to know it by
+
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "made"), str(planned.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout.readline() == "held\n"
+        waits: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            other.communicate("now\n")  # it ends only after it was waited for
+
+        monkeypatch.setattr(pool.time, "sleep", wait)
+        results = make(config, config.points(), Display())
+    assert len(waits) == 1
+    assert [row["val_loss"] for row in results.rows] == [1.25]
+
+
+NAMES = ["[/red]", r"$_{\foo}$", "\x1b[31mred", "a {0} %s"]
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_cells_of_any_name_reach_terminal_manifest_and_report(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sweep.yaml"
+    content = {"base": base(corpus_folder), "cells": {name: {"set": {"clip": 1.0 + i}} for i, name in enumerate(NAMES)},
+               "grid": [{"schedule.kind": "linear", "schedule.warmup_steps": 2}]}  # fmt: skip
+    path.write_text(yaml.safe_dump(content))
+    assert main(["sweep", "--config", str(path), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert all(f"{name} linear2 seed0".replace("\x1b", "") in said for name in NAMES)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [run["cell"] for run in manifest["runs"]] == sorted(NAMES)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "\x1b" not in page
+    assert all(name.replace("\x1b", "") in page for name in NAMES)
+    assert (tmp_path / "out" / "sweep.png").stat().st_size > 1000
+
+
+def test_results_name_their_corpus_and_config(corpus_folder: Path, tmp_path: Path) -> None:
+    grid: list[dict[str, Any]] = [{"schedule.kind": "constant"}]
+    config = SweepConfig(base=base(corpus_folder), cells={"a": {}}, grid=grid, out=str(tmp_path))
+    results = make(config, config.points(), Display())
+    assert results.document["config"] == json.loads(json.dumps(dataclasses.asdict(config)))
+    corpus = prepare(config.points()[0].run.data, MODEL["vocab_size"])
+    assert results.document["corpus"] == {"name": corpus.name, "sha256": corpus.sha256, "tokens": corpus.tokens}
+    assert report.make(results).report == tmp_path / "report.html"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "cells must not be empty"),
+        (["--config", "tiny/baselnes"], "did you mean 'tiny/baselines'?"),
+        (["--config", "tiny/baselines", "--only", "[prodgy]"], "only: no cell 'prodgy'; did you mean 'prodigy'?"),
+        (["--config", "tiny/baselines", "--override", "{stesp: 3}"], "unknown key 'stesp'; did you mean 'steps'?"),
+        (["--config", "tiny/baselines", "--address", "auto"], "address belongs to engine ray"),
+    ],
+)
+def test_wrong_input_is_one_line(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *given]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error

@@ -1,0 +1,74 @@
+"""Real processes: two workers, interruptions of both kinds, a killed parent, a dying worker."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.cli import main
+
+from ..helpers import PATIENCE, gone, wait_for
+from .comparison import RUNS, rows, started, words
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the workers")
+
+
+def workers_of(pid: int) -> list[int]:
+    """The process's children, without the bookkeeper that `multiprocessing` starts beside them."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def checkpoints(out: Path) -> list[Path]:
+    return list(out.glob("runs/*/checkpoint-*"))
+
+
+def test_it_ends_with_table_figures_results_and_report(finished: tuple[Path, str]) -> None:
+    out, text = finished
+    for name in ("results.json", "report.html", "sweep.png", "sweep.svg", "curves.png", "curves.svg"):
+        assert (out / name).stat().st_size > 0
+        assert str(out / name) in text
+    assert f"{RUNS} runs; 2 side by side" in text
+    assert "Muon, peak rate 0.01:" in text
+    assert {(row["schedule"], row["seed"]) for row in rows(out)} == {
+        (kind, seed) for kind in ("adaptive", "paper", "linear") for seed in (0, 1)
+    }
+    assert all(row["val_loss"] is not None for row in rows(out))
+
+
+@needs_proc
+@pytest.mark.usefixtures("jobs_here")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
+    finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    with started(corpus_folder, tmp_path, "--workers", "1") as process:
+        wait_for(lambda: checkpoints(tmp_path), lambda: process.poll() is None)
+        workers = workers_of(process.pid)
+        if number == signal.SIGKILL:
+            process.kill()
+        else:
+            os.killpg(process.pid, number)
+        _, error = process.communicate(timeout=PATIENCE)
+    if number != signal.SIGKILL:
+        assert process.returncode == 128 + number
+        assert error.strip() == "interrupted; the same command goes on from here"
+    wait_for(lambda: all(map(gone, workers)))
+    assert not (tmp_path / "results.json").exists()
+
+    assert main(words(corpus_folder, tmp_path)) == 0
+    assert rows(tmp_path) == rows(finished[0])
+
+
+@needs_proc
+def test_a_dead_worker_is_an_error_and_not_a_hang(corpus_folder: Path, tmp_path: Path) -> None:
+    with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
+        wait_for(lambda: checkpoints(tmp_path), lambda: process.poll() is None)
+        for worker in workers_of(process.pid):
+            os.kill(worker, signal.SIGKILL)
+        _, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "a worker process died" in error
+    assert "goes on from here" in error
+    assert "Traceback" not in error

@@ -1,0 +1,120 @@
+"""What tests of several rooms share: rows as runs leave them, a small trained model, and ways to break runs off."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autowarm import Muon
+from autowarm.lab.analysis.results import Results, write_results
+from autowarm.lab.execution.display import Display
+from autowarm.lab.execution.pool import Job, OnRow, message_of, perform
+from autowarm.lab.training.metrics import Progress
+from autowarm.lab.training.parallel import Ranks
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+PATIENCE = 300  # seconds; a machine shared with others can be many times slower than alone
+
+CELL = {"task": "t", "model": "m", "optimizer": "muon", "batch_size": 4, "steps": 100, "lr": 0.01}
+
+
+def row(schedule: str, warmup: int, seed: int, val_loss: float | None, **more: Any) -> dict[str, Any]:
+    """The result of a run in `CELL`; without a loss it diverged."""
+    return {
+        "id": f"{schedule}{warmup}{seed}", "cell": CELL, "optimizer": "muon", "schedule": schedule,
+        "warmup_steps": warmup, "seed": seed, "train_loss": 2.0, "val_loss": val_loss, "metric": {},
+        "switched_at": None, "diverged": val_loss is None, "seconds": 1.0, "tokens_per_second": 10.0,
+        "warnings": [], **more,
+    }  # fmt: skip
+
+
+ROWS = [
+    row("linear", 1, 0, 3.0), row("linear", 1, 1, 3.2),
+    row("linear", 20, 0, 2.0), row("linear", 20, 1, 2.4),
+    row("linear", 40, 0, 1.0), row("linear", 40, 1, None),
+    row("adaptive", 10, 0, 2.1), row("adaptive", 14, 1, 2.3),
+    row("paper", 100, 0, 5.0), row("paper", 100, 1, 5.0),
+]  # fmt: skip
+
+
+def stored(folder: Path, rows: list[dict[str, Any]] = ROWS, name: str = "t", **config: Any) -> Results:
+    """`results.json` of these rows."""
+    return write_results(folder, config, {"name": name, "sha256": "0" * 64, "tokens": 9}, rows)
+
+
+def trained(steps: int, seed: int = 0) -> tuple[torch.nn.Module, Muon]:
+    """A small model with buffers, and its optimizer."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 4))
+    optimizer = Muon.from_model(model, lr=0.01)
+    for _ in range(steps):
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+def numbers(result: dict[str, Any]) -> dict[str, Any]:
+    """What must not depend on how often a run was interrupted."""
+    return {key: value for key, value in result.items() if key not in ("seconds", "tokens_per_second")}
+
+
+def stop_at(step: int) -> Callable[[Progress], bool]:
+    """Asks the run to stop after a step."""
+    return lambda progress: progress.step == step
+
+
+def crash_at(step: int) -> Callable[[Progress], None]:
+    """Breaks the run off after a step, without a word."""
+
+    def crash(progress: Progress) -> None:
+        if progress.step == step:
+            raise RuntimeError("power cut")
+
+    return crash
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def run_here(
+    jobs: Sequence[Job], workers: int | None, display: Display, done: int, on_row: OnRow | None = None
+) -> dict[str, str]:
+    """`pool.run_jobs` without its processes."""
+    display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers or 1)
+    failed: dict[str, str] = {}
+    for job in jobs:
+        try:
+            made = perform(job, lambda event: None, lambda: False)
+        except Exception as error:
+            failed[job.name] = message_of(error)
+            display.fail(job.name, failed[job.name])
+        else:
+            display.finish(job.name, made)
+            if on_row is not None:
+                on_row(job.name, made)
+    return failed
+
+
+def wait_for(condition: Callable[[], Any], alive: Callable[[], bool] = lambda: True, said: Any = "") -> None:
+    """Returns once the condition holds; fails if what should bring it about is gone, or after a long while."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert alive() or condition(), said() if callable(said) else said
+        assert time.monotonic() < deadline, said() if callable(said) else said
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, be it waited for or not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"

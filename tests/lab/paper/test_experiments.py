@@ -1,0 +1,129 @@
+"""Every figure and table of the paper from results that are made up, and one from real runs."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from autowarm.lab.analysis.results import write_results
+from autowarm.lab.cli import main
+from autowarm.lab.config import Point, RunConfig, SmoothnessConfig
+from autowarm.lab.config.build import build
+from autowarm.lab.execution.engine import Planned, write_manifest
+from autowarm.lab.paper.experiments import GALLERY, Sources, listing, sweep_config
+
+SWEPT = [name for name, entry in GALLERY.items() if entry.sweeps]
+
+
+def row(point: Point, loss: float) -> dict[str, Any]:
+    run, schedule = point.run, point.run.schedule
+    return {
+        "id": f"{abs(hash(point.name)):x}", "optimizer": run.optimizer.name, "schedule": schedule.kind,
+        "cell": {"name": point.cell, "task": "words", "model": run.model.label, "optimizer": run.optimizer.name,
+                 "batch_size": run.batch_size, "steps": run.steps, "lr": run.optimizer.lr, **point.varied},
+        "warmup_steps": schedule.warmup_steps or 7, "seed": run.seed, "train_loss": loss, "val_loss": loss,
+        "metric": {"accuracy": loss / 10}, "switched_at": 8, "ended_by": "gap", "diverged": False, "seconds": 1.0,
+        "tokens_per_second": 1.0, "warnings": [],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """Results of every sweep: the loss falls with each run, but one of Lion's, which diverged."""
+    folder = tmp_path_factory.mktemp("sweeps")
+    for name in dict.fromkeys(sweep for entry in GALLERY.values() for sweep in entry.sweeps):
+        config = sweep_config(name, "tiny", folder, {}, None)
+        points = config.points()
+        rows = [row(point, 5 - index / 1000) for index, point in enumerate(points)]
+        broken = [one for one in rows if one["optimizer"] == "lion" and one["schedule"] == "linear"][:1]
+        for one in broken:
+            one |= {"diverged": True, "val_loss": None}
+        write_results(folder / name, dataclasses.asdict(config), {"name": "w", "sha256": "0", "tokens": 1}, rows)
+        write_manifest(folder / name, "", [Planned(point, "id", folder / name) for point in points])
+    run = build(RunConfig, {"schedule.kind": "linear", "schedule.warmup_steps": 9}, "x")
+    return Sources(folder, SmoothnessConfig(run=run))
+
+
+def seen(figure: Figure) -> str:
+    """All the text of a figure."""
+    figure.draw_without_rendering()
+    return "\n".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_it_draws(name: str, sources: Sources) -> None:
+    made = GALLERY[name].make(sources)
+    text = made if isinstance(made, str) else seen(made)
+    for word in {"swin": ["peak rate 0.003", "hand-set"], "table-swin": ["swin-2x16", "| 0.05 |"],
+                 "baselines": ["prodigy (1)", "schedule-free", "d-adaptation"], "table-main": ["normSGD", "| 4.2 |"],
+                 "ablation-schedule": ["wsd", "cosine-linear"], "ablation-target-loss": ["Algorithm 1", "3.6"],
+                 "ablation-variance": ["σ_F²", "100000"]}.get(name, ["Muon", "Lion", "diverged"]):  # fmt: skip
+        assert word in text
+    if name.startswith("warmup-sweep"):
+        assert isinstance(made, Figure)
+        assert len([axes for axes in made.axes if axes.get_visible()]) == 12
+
+
+def test_the_main_table_has_a_row_for_each_of_its_cells(sources: Sources) -> None:
+    table = GALLERY["table-main"].make(sources)
+    assert isinstance(table, str)
+    lines = table.splitlines()
+    assert len(lines) == 2 + 24
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_the_listing_has_a_cost_for_all_that_trains() -> None:
+    for name, paper, tiny, large, about in listing():
+        assert about
+        assert paper or name == "stall"  # ours, on why Algorithm 1 stalls
+        needs = bool(GALLERY[name].sweeps or GALLERY[name].measures)
+        assert (tiny != "–") == needs or name == "smoothness-signsgd"
+        assert (large != "–") == needs
+
+
+@pytest.mark.usefixtures("jobs_here")
+def test_a_figure_makes_its_runs_once(corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = (f"{{model: {{layers: 1, width: 16, heads: 2, ff: 32, vocab_size: 280, seq_len: 16}}, eval_batches: 1, "
+             f"data: {{corpus: {corpus_folder}}}, steps: 4, schedule.target_loss: 0.1}}")  # fmt: skip
+    words = ["figure", "ablation-variance", "--override", small, "--seeds", "[0]", "--workers", "2"]
+    words += ["--out", str(tmp_path / "data"), "--figures", str(tmp_path / "figures")]
+    assert main(words) == 0
+    assert "14 runs; 2 side by side" in capsys.readouterr().out
+    assert (tmp_path / "figures" / "ablation-variance.png").stat().st_size > 1000
+    assert (tmp_path / "data" / "ablation-variance" / "report.html").exists()
+    assert main(words) == 0
+    assert "all 14 runs are finished" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("jobs_here")
+def test_measurements_take_the_keys_that_are_given_for_them(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure = (f"{{run: {{model: {{layers: 1, width: 16, heads: 2, ff: 32, vocab_size: 280, seq_len: 16}}, steps: 24, "
+               f"data: {{corpus: {corpus_folder}}}, batch_size: 4, eval_batches: 1, schedule: {{warmup_steps: 12}}}}, "
+               f"rates: {{lion: 0.002}}, options: {{}}}}")  # fmt: skip
+    words = ["figure", "smoothness-lion", "--measure", measure]
+    words += ["--out", str(tmp_path / "data"), "--figures", str(tmp_path / "figures")]
+    assert main(words) == 0
+    assert (tmp_path / "figures" / "smoothness-lion.svg").stat().st_size > 1000
+    points = (tmp_path / "data" / "smoothness-lion.json").stat().st_mtime_ns
+    assert main(words) == 0
+    assert (tmp_path / "data" / "smoothness-lion.json").stat().st_mtime_ns == points
+    assert main([*words[:2], "--measure", "{evry: 2}"]) == 2
+    assert "did you mean 'every'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["abblation-variance"], "unknown figure 'abblation-variance'; did you mean 'ablation-variance'?"),
+        (["all", "--scale", "huge"], "scale: unknown 'huge'; known are paper, tiny"),
+        (["all", "--engine", "rya"], "engine: unknown 'rya'; did you mean 'ray'?"),
+        ([], "figure needs a name, or all"),
+    ],
+)
+def test_wrong_input_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["figure", *words]) == 2
+    assert message in capsys.readouterr().err

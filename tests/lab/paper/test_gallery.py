@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.config import RunConfig, SmoothnessConfig
+from autowarm.lab.paper.gallery import GALLERY, Sources
+
+
+@pytest.fixture
+def sources(run: RunConfig, tmp_path: Path) -> Sources:
+    return Sources(tmp_path, SmoothnessConfig(run=run))
+
+
+def test_the_rate_of_theorem_1_peaks_where_the_paper_says(sources: Sources) -> None:
+    (line, *_) = GALLERY["eta-behaviour"].make(sources).axes[0].lines
+    t, rate = line.get_data()
+    assert t[rate.argmax()] == round((1e3 / 1e-4) ** 0.5)
+    assert rate.max() == pytest.approx(1 / (2 * (1e-4 * 1e3) ** 0.5), rel=1e-6)
+
+
+def test_the_schedule_for_lion_rises_to_the_peak_then_falls(sources: Sources) -> None:
+    right = GALLERY["schedule-lion"].make(sources).axes[1]
+    for line in right.lines:
+        rates = line.get_ydata()
+        top = rates.argmax()
+        assert rates[0] == pytest.approx(1e-5)
+        assert rates[top] == pytest.approx(1e-3, rel=1e-3)
+        assert (rates[1:top] >= rates[: top - 1]).all()
+        assert (rates[top + 1 :] <= rates[top:-1]).all()
+
+
+def test_the_toy_stalls_on_the_short_run_alone(sources: Sources) -> None:
+    short, long = GALLERY["stall"].make(sources).axes[:2]
+    assert "all along" in short.get_legend().get_texts()[0].get_text()
+    assert "all along" not in long.get_legend().get_texts()[0].get_text()

@@ -1,0 +1,64 @@
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from autowarm.lab.training.checkpoint import Checkpoints
+
+from ..helpers import ALONE, trained
+
+
+def flat(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [value for state in optimizer.state_dict()["state"].values() for value in state.values()]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_weights_buffers_and_states_come_back_to_the_bit(tmp_path: Path, asynchronous: bool) -> None:
+    model, optimizer = trained(3)
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    states = [value.clone() for value in flat(optimizer)]
+    checkpoints = Checkpoints(tmp_path, ALONE, asynchronous=asynchronous)
+    checkpoints.save(3, model, optimizer, {"note": 7})
+    with torch.no_grad():  # what comes after must not reach what is being written
+        for p in model.parameters():
+            p.add_(1)
+    checkpoints.close()
+    other, its_optimizer = trained(0, seed=1)
+    rest = Checkpoints(tmp_path, ALONE).load(other, its_optimizer)
+    assert rest is not None
+    assert rest["note"] == 7
+    assert all(torch.equal(kept[name], value) for name, value in other.state_dict().items())
+    assert all(torch.equal(a, b) for a, b in zip(states, flat(its_optimizer), strict=True))
+    assert its_optimizer.param_groups[0]["lr"] == 0.01
+
+
+def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    model, optimizer = trained(1)
+    checkpoints = Checkpoints(tmp_path, ALONE, keep=2)
+    for step in (1, 2, 3):
+        checkpoints.save(step, model, optimizer, {"step": step})
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["checkpoint-00000002", "checkpoint-00000003"]
+    (tmp_path / ".checkpoint-00000004").mkdir()
+    again = Checkpoints(tmp_path, ALONE)
+    assert not list(tmp_path.glob(".*"))
+    rest = again.load(model, optimizer)
+    assert rest is not None
+    assert rest["step"] == 3
+
+
+@pytest.mark.parametrize("damage", ["*.distcp", "rest.pt", ".metadata", "manifest.json"])
+def test_any_damaged_file_sets_the_checkpoint_aside(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, optimizer = trained(1)
+    checkpoints = Checkpoints(tmp_path, ALONE)
+    for step in (1, 2):
+        checkpoints.save(step, model, optimizer, {"step": step})
+    (file,) = (tmp_path / "checkpoint-00000002").glob(damage)
+    file.write_bytes(file.read_bytes()[:-3] + b"xyz")
+    with caplog.at_level(logging.WARNING):
+        rest = checkpoints.load(model, optimizer)
+    assert rest is not None
+    assert rest["step"] == 1
+    assert "set aside" in caplog.text

@@ -1,0 +1,125 @@
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.files import locked
+from autowarm.lab.tasks.models import token_loss
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.metrics import read_metrics
+from autowarm.lab.training.stopping import Interrupted
+
+from ..helpers import crash_at, numbers, stop_at
+
+SCHEDULES = {
+    "linear": ScheduleConfig(kind="linear", warmup_steps=3),
+    "adaptive": ScheduleConfig(kind="adaptive"),
+    "paper": ScheduleConfig(kind="paper", target_loss=1.0, peak_gap=4.2),
+}
+LOWEST = {"linear": 1 / 4, "adaptive": 1 / 10, "paper": 1 / 100}  # the first update's share of the peak rate
+
+
+@pytest.mark.parametrize("kind", list(SCHEDULES))
+@pytest.mark.parametrize("optimizer", ["muon", "lion", "signsgd", "normsgd"])
+def test_the_first_update_uses_the_lowest_rate(run: RunConfig, optimizer: Any, kind: str, tmp_path: Path) -> None:
+    chosen = OptimizerConfig(name=optimizer, lr=0.01)
+    run = dataclasses.replace(run, optimizer=chosen, schedule=SCHEDULES[kind], steps=4, eval_batches=1)
+    train(run, tmp_path)
+    assert read_metrics(tmp_path)[0]["lr"] == pytest.approx(0.01 * LOWEST[kind])
+
+
+@pytest.mark.parametrize("kind", list(SCHEDULES))
+def test_stopped_and_crashed_runs_end_with_the_same_bits(run: RunConfig, kind: str, tmp_path: Path) -> None:
+    run = dataclasses.replace(run, schedule=SCHEDULES[kind])
+    straight = train(run, tmp_path / "straight")
+    for callback, error in ((stop_at(2), Interrupted), (stop_at(5), Interrupted), (crash_at(11), RuntimeError)):
+        with pytest.raises(error):
+            train(run, tmp_path / "broken", callback)
+    broken = train(run, tmp_path / "broken")
+    assert numbers(straight) == numbers(broken)
+    curves = [
+        [(row["step"], row["loss"], row["lr"]) for row in read_metrics(tmp_path / name)]
+        for name in ("straight", "broken")
+    ]
+    assert curves[0] == curves[1]
+    assert [row[0] for row in curves[0]] == list(range(1, run.steps + 1))
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("straight", "broken")]
+    assert weights[0] == weights[1]
+
+
+def test_a_finished_run_is_not_made_again(run: RunConfig, tmp_path: Path) -> None:
+    first = train(run, tmp_path)
+    assert train(run, tmp_path, crash_at(1)) == first
+
+
+def test_another_config_in_the_same_folder_is_refused_with_the_differences(run: RunConfig, tmp_path: Path) -> None:
+    train(run, tmp_path)
+    with pytest.raises(LabError, match=r"config\.seed: 0 → 1; config\.clip: 0\.5 → 1\.0|config\.seed: 0 → 1"):
+        train(dataclasses.replace(run, seed=1), tmp_path)
+
+
+def test_a_run_that_explodes_is_marked_and_ends(run: RunConfig, tmp_path: Path) -> None:
+    wild = dataclasses.replace(run, optimizer=OptimizerConfig(name="lion", lr=1e18), clip=0.0)
+    result = train(wild, tmp_path)
+    assert result["diverged"]
+    assert json.loads((tmp_path / "result.json").read_text()) == result  # strict JSON, without NaN
+
+
+def test_same_seed_same_start_and_batches_whatever_the_schedule(run: RunConfig, tmp_path: Path) -> None:
+    losses = set()
+    for kind, schedule in SCHEDULES.items():
+        train(dataclasses.replace(run, schedule=schedule), tmp_path / kind)
+        losses.add(read_metrics(tmp_path / kind)[0]["loss"])
+    assert len(losses) == 1
+
+
+def test_a_folder_has_one_writer(run: RunConfig, tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(LabError, match="another process is working"):
+        train(run, tmp_path)
+
+
+def test_the_folder_holds_weights_that_transformers_loads_and_tensorboard_events(
+    run: RunConfig, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    train(run, tmp_path)
+    assert sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(tmp_path).parameters()) > 0
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_pieces_bound_the_memory_of_training_and_of_evaluation(
+    run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def watched(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+        seen.append(len(tokens))
+        return token_loss(model, tokens)
+
+    monkeypatch.setattr("autowarm.lab.tasks.language.token_loss", watched)
+    whole = train(run, tmp_path / "whole")
+    assert set(seen) == {run.batch_size}
+    seen.clear()
+    cut = dataclasses.replace(run, engine=dataclasses.replace(run.engine, accumulate=2))
+    pieces = train(cut, tmp_path / "pieces")
+    assert set(seen) == {run.batch_size // 2}
+    assert pieces["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-3)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
+def test_a_compiled_model_trains_alike(run: RunConfig, tmp_path: Path) -> None:
+    run = dataclasses.replace(run, steps=5, eval_batches=1)
+    eager = train(run, tmp_path / "eager")
+    compiled = dataclasses.replace(run, engine=dataclasses.replace(run.engine, compile=True))
+    assert train(compiled, tmp_path / "compiled")["val_loss"] == pytest.approx(eager["val_loss"], rel=1e-4)
+    # Its weights have the names of a model that is not compiled.
+    names = [sorted(load_file(tmp_path / folder / "model.safetensors")) for folder in ("eager", "compiled")]
+    assert names[0] == names[1]

@@ -1,0 +1,88 @@
+"""Runs of two real processes (gloo, by torchrun) against those of one: the same batches, so the same numbers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from autowarm.lab.config import EngineConfig, LabError, RunConfig
+from autowarm.lab.training.metrics import read_metrics
+from autowarm.lab.training.parallel import Ranks
+
+WAYS = ("ddp", "fsdp")
+EXACT = ("muon", "normsgd")
+ROUNDED = ("muon", "lion", "signsgd", "normsgd")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, corpus_folder: Path) -> Path:
+    made: Path = tmp_path_factory.mktemp("ranks")
+    script = [str(Path(__file__).with_name("two_ranks.py")), str(made), str(corpus_folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for launcher in ([], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]):
+        done = subprocess.run([sys.executable, *launcher, *script], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return made
+
+
+def curve(folder: Path) -> torch.Tensor:
+    return torch.tensor([row["loss"] for row in read_metrics(folder)], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", [f"{name} float32" for name in ROUNDED])
+def test_the_first_reduced_gradients_are_those_of_one_process(folder: Path, way: str, name: str) -> None:
+    alone, here = (torch.load(folder / which / name / "gradients.pt") for which in ("alone", way))
+    assert alone.keys() == here.keys()
+    assert max((alone[key] - here[key]).abs().max().item() for key in alone) <= 1e-6
+    assert max(value.abs().max().item() for value in alone.values()) > 1e-3
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", EXACT)
+def test_fifty_steps_in_double_precision_are_those_of_one_process(folder: Path, way: str, name: str) -> None:
+    name = f"{name} float64"
+    alone, here = (curve(folder / which / name) for which in ("alone", way))
+    assert len(alone) == len(here) == 50
+    assert (alone - here).abs().max().item() <= 1e-9
+    weights = [load_file(folder / which / name / "model.safetensors") for which in ("alone", way)]
+    assert max((weights[0][key] - weights[1][key]).abs().max().item() for key in weights[0]) <= 1e-9
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ROUNDED)
+def test_single_precision_curves_differ_by_less_than_seeds_do(folder: Path, way: str, name: str) -> None:
+    name = f"{name} float32"
+    alone, here, noise = (curve(folder / which / name) for which in ("alone", way, "noise"))
+    assert (alone - here).abs().mean() < 0.5 * (alone - noise).abs().mean()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_go_on_to_the_bit_and_stop_together(folder: Path, way: str) -> None:
+    assert torch.equal(curve(folder / way / "straight"), curve(folder / way / "broken"))
+    weights = [(folder / way / name / "model.safetensors").read_bytes() for name in ("straight", "broken")]
+    assert weights[0] == weights[1]
+
+
+def test_ranks_with_different_runs_or_versions_are_told_apart(folder: Path) -> None:
+    """The ranks' own assertions in `two_ranks.py` hold it, and the fixture that they all passed."""
+    assert (folder / "ddp").exists()
+    assert not (folder / "apart").exists()
+
+
+def test_a_step_draws_what_torchs_own_seeding_would_give() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    Ranks(0, 1, torch.device("cpu")).seed(7)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
+    config = RunConfig(batch_size=6, engine=EngineConfig(accumulate=2))
+    assert Ranks(1, 3, torch.device("cpu")).rows(config) == slice(2, 4)
+    with pytest.raises(LabError, match=r"batch_size 6 must be a multiple of .* 2 × 2"):
+        Ranks(0, 2, torch.device("cpu")).rows(config)

@@ -1,0 +1,97 @@
+import math
+from typing import get_args
+
+import pytest
+import torch
+
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.lab.config import LabError, ScheduleConfig
+from autowarm.lab.config.runs import ScheduleName
+from autowarm.lab.training.schedules import advance, hand_set, make_scheduler, warmup_length
+
+STEPS = 50
+
+
+def rates(schedule: ScheduleConfig, steps: int = STEPS) -> list[float]:
+    """The rate of each update at peak rate 1, of a loss that falls and falls."""
+    p = torch.nn.Parameter(torch.zeros(2, 2))
+    p.grad = torch.zeros(2, 2)
+    optimizer = Lion([p], lr=1.0)
+    scheduler, found = make_scheduler(optimizer, schedule, steps), []
+    for step in range(steps):
+        optimizer.step()
+        found.append(optimizer.param_groups[0]["lr"])
+        advance(scheduler, torch.tensor(100.0 / (1 + step)))
+    return found
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 3, 20])
+def test_a_hand_set_ramp_rises_from_zero_in_equal_steps(warmup_steps: int) -> None:
+    """(s + 1)/(w + 1): the one definition, whoever makes the run."""
+    found = rates(ScheduleConfig("linear", warmup_steps))
+    ramp = [(step + 1) / (warmup_steps + 1) for step in range(warmup_steps + 1)]
+    assert found[: warmup_steps + 1] == pytest.approx(ramp, rel=1e-12)
+    assert found == pytest.approx([hand_set(step, warmup_steps, STEPS) for step in range(STEPS)], rel=1e-12)
+
+
+@pytest.mark.parametrize("div", [2, 100])
+def test_with_div_a_hand_set_ramp_starts_there(div: float) -> None:
+    """lr/div + (lr − lr/div)·s/w, as `torch.optim.lr_scheduler.OneCycleLR` has it."""
+    warmup_steps = 4
+    found = rates(ScheduleConfig("linear", warmup_steps, div=div))
+    ramp = [1 / div + (1 - 1 / div) * step / warmup_steps for step in range(warmup_steps + 1)]
+    assert found[: warmup_steps + 1] == pytest.approx(ramp, rel=1e-12)
+
+
+def test_behind_the_ramp_the_cosine_ends_near_zero() -> None:
+    ratios = [hand_set(step, 4, 12, 100) for step in range(12)]
+    assert ratios[0] == 0.01
+    assert ratios[4] == 1.0 == max(ratios)
+    assert ratios[8] == pytest.approx(0.5)
+    assert ratios[11] == pytest.approx((1 + math.cos(math.pi * 7 / 8)) / 2)
+
+
+@pytest.mark.parametrize("kind", get_args(ScheduleName))
+def test_every_kind_can_be_made_and_stays_within_the_peak_rate(kind: ScheduleName) -> None:
+    schedule = ScheduleConfig(kind, 3 if kind == "linear" else None, target_loss=0.5 if kind == "paper" else None)
+    found = rates(schedule)
+    assert all(0 <= rate <= 1 + 1e-12 for rate in found)
+    assert (len(set(found)) == 1) == (kind == "constant")
+
+
+def test_warmup_stable_decay_is_a_tenth_up_and_a_fifth_down() -> None:
+    found = rates(ScheduleConfig("wsd"))
+    assert found[5:40] == [1.0] * 35
+    assert found[4] < 1 > found[41]
+
+
+def test_greedy_starts_low_and_rises_while_the_loss_falls() -> None:
+    found = rates(ScheduleConfig("greedy"), steps=200)
+    assert found[0] == pytest.approx(0.01)
+    assert found[-1] == pytest.approx(1.0)
+
+
+def test_the_length_of_a_warm_up_is_what_was_made_of_it() -> None:
+    p = torch.nn.Parameter(torch.zeros(2, 2))
+    p.grad = torch.zeros(2, 2)
+    optimizer = Lion([p], lr=1.0)
+    scheduler = AdaptiveWarmup.paper(optimizer, 20, target_loss=0.5)
+    for _ in range(5):
+        optimizer.step()
+        scheduler.step(10.0)
+    assert warmup_length(ScheduleConfig("paper", target_loss=0.5), scheduler, 5) == 5
+    assert warmup_length(ScheduleConfig("linear", 7), None, 5) == 7
+    assert warmup_length(ScheduleConfig("greedy"), None, 5) == 0
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ScheduleConfig(options={"candidates": 0}),
+        ScheduleConfig(options={"candidtes": 9}),
+        ScheduleConfig("paper", target_loss=200.0),
+    ],
+)
+def test_what_a_schedule_objects_to_is_one_line(schedule: ScheduleConfig) -> None:
+    with pytest.raises(LabError, match="^schedule: "):
+        rates(schedule)

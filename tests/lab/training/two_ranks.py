@@ -1,0 +1,122 @@
+"""The runs that `test_parallel` compares: `python two_ranks.py FOLDER CORPUS` alone, or started by `torchrun`."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from autowarm.lab.config import (
+    DataConfig,
+    EngineConfig,
+    LabError,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+)
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.parallel import joined
+from autowarm.lab.training.stopping import Interrupted
+
+WAYS: Any = ("ddp", "fsdp")
+EXACT: Any = {"muon": {"dtype": "float64"}, "normsgd": {}}
+ROUNDED: Any = ("muon", "lion", "signsgd", "normsgd")
+RANK = int(os.environ.get("RANK", 0))
+
+
+def short_run(corpus: str) -> RunConfig:
+    return RunConfig(
+        model=ModelConfig(layers=1, width=16, heads=2, ff=32, vocab_size=280, seq_len=16),
+        data=DataConfig(corpus=corpus),
+        schedule=ScheduleConfig(kind="linear", warmup_steps=3),
+        steps=10,
+        batch_size=4,
+        eval_batches=2,
+        checkpoint_every=3,
+    )
+
+
+def runs(base: RunConfig) -> dict[str, RunConfig]:
+    """By name: 50 steps in float64, and 30 in float32."""
+    found = {}
+    base = dataclasses.replace(base, schedule=ScheduleConfig(), batch_size=8, eval_batches=1, checkpoint_every=1000)
+    for name, options in EXACT.items():
+        optimizer = OptimizerConfig(name=name, lr=0.01, options=options)
+        engine = EngineConfig(precision="float64", accumulate=2)
+        found[f"{name} float64"] = dataclasses.replace(base, optimizer=optimizer, engine=engine, steps=50)
+    for name in ROUNDED:
+        optimizer = OptimizerConfig(name=name, lr=0.01 if name != "lion" else 0.003)
+        found[f"{name} float32"] = dataclasses.replace(base, optimizer=optimizer, steps=30)
+    return found
+
+
+def watched_run(config: RunConfig, folder: Path) -> None:
+    """Trains, and keeps the first gradients beside the rest."""
+    gradients: dict[str, torch.Tensor] = {}
+
+    def watch(model: torch.nn.Module, _: Any) -> Any:
+        @contextmanager
+        def watched(closure: Callable[[], torch.Tensor]) -> Iterator[torch.Tensor]:
+            loss = closure()
+            if not gradients:
+                for name, p in model.named_parameters():
+                    grad: Any = p.grad
+                    whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+                    gradients[name.removeprefix("module.")] = whole.clone()
+            yield loss
+
+        return watched
+
+    train(config, folder, watch=watch)
+    if RANK == 0:
+        torch.save(gradients, folder / "gradients.pt")
+
+
+def alone(folder: Path, base: RunConfig) -> None:
+    for name, config in runs(base).items():
+        watched_run(config, folder / "alone" / name)
+        if "float32" in name:  # how much seeds matter
+            train(dataclasses.replace(config, seed=1), folder / "noise" / name)
+
+
+def together(folder: Path, base: RunConfig) -> None:
+    for way in WAYS:
+        for name, config in runs(base).items():
+            engine = dataclasses.replace(config.engine, parallel=way)
+            watched_run(dataclasses.replace(config, engine=engine), folder / way / name)
+        # Broken off twice, the second time on the word of the other rank alone.
+        config = dataclasses.replace(base, engine=EngineConfig(parallel=way))
+        train(config, folder / way / "straight")
+        for step, who in ((5, (0, 1)), (7, (1,))):
+            with pytest.raises(Interrupted):
+                train(config, folder / way / "broken", lambda p, at=step, by=who: p.step == at and RANK in by)
+        train(config, folder / way / "broken")
+        with pytest.raises(LabError, match="holds another run"):  # on both ranks, though one looks
+            train(dataclasses.replace(config, seed=9), folder / way / "straight")
+    # Given different runs, or different versions of the code, every rank says so before the first step.
+    apart = dataclasses.replace(base, seed=RANK)
+    with pytest.raises(LabError, match=r"ranks disagree: rank 0 and rank 1 differ in config\.seed: 0 → 1"):
+        train(apart, folder / "apart")
+    with (
+        mock.patch("autowarm.lab.training.identity.code_fingerprint", return_value=f"code{RANK}"),
+        pytest.raises(LabError, match="rank 0 and rank 1 differ in code: code0 → code1"),
+    ):
+        train(base, folder / "apart")
+    assert not (folder / "apart").exists()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    where, config = Path(sys.argv[1]), short_run(sys.argv[2])
+    if "WORLD_SIZE" in os.environ:
+        with joined(EngineConfig()):
+            together(where, config)
+    else:
+        alone(where, config)

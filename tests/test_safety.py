@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from autowarm.lab.config.arguments import UsageError, parse
+from autowarm.lab.config.grid import SweepConfig
 
 import autowarm
 from autowarm import AdaptiveWarmup
 from autowarm.lab import report
-from autowarm.lab.config.arguments import UsageError, parse
+from autowarm.lab.analysis.results import document, summarise
 from autowarm.lab.cli import main
 from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig, RunConfig, read_yaml
-from autowarm.lab.config.grid import SweepConfig
-from autowarm.lab.analysis.results import document, summarise
 from autowarm.lab.training.loop import train
 
 SOURCE = Path(autowarm.__file__).parent

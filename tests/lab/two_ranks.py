@@ -21,8 +21,8 @@ from autowarm.lab.config import (
     RunConfig,
     ScheduleConfig,
 )
-from autowarm.lab.training.parallel import joined
 from autowarm.lab.training.loop import Interrupted, train
+from autowarm.lab.training.parallel import joined
 
 WAYS: Any = ("ddp", "fsdp")
 EXACT: Any = {"muon": {"dtype": "float64"}, "normsgd": {}}

@@ -4,21 +4,23 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import yaml
 from matplotlib.figure import Figure
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..files import write_atomically
 from . import figures
 from .results import Results
-from .summary import MARGIN, Point, Row, Summary, headline, verdict
+from .summary import Point, Row, Summary, headline, margin_of, verdict
 
-__all__ = ["HEADINGS", "Files", "cells", "html", "make", "table"]
+__all__ = ["HEADINGS", "Files", "cells", "fragment", "html", "make", "show", "shown", "table"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 HEADINGS = ("optimizer, rate", "best hand-set", "steps", "adaptive", "steps", "difference", "Algorithm 1", "steps")
@@ -69,7 +71,7 @@ def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
         failed=results.failed,
         warnings=warnings(results.rows),
         config=yaml.safe_dump(document["config"], sort_keys=False, allow_unicode=True),
-        margin=MARGIN,
+        margin=margin_of(summaries),
     )
 
 
@@ -99,6 +101,30 @@ def table(summaries: Sequence[Summary]) -> Table:
         pairs = [Text("\n").join(pair) for pair in ((best, best_steps), (adaptive, steps), (paper, paper_steps))]
         shown.add_row(label, pairs[0], pairs[1], difference, pairs[2])
     return shown
+
+
+def show(results: Results, console: Console) -> None:
+    """Print the table and a verdict for each row."""
+    console.print(table(results.summaries))
+    for summary in results.summaries:
+        console.print(f"{summary.title}: {verdict(summary)}", markup=False)
+    if results.failed:
+        console.print(f"{len(results.failed)} runs failed: {next(iter(results.failed.values()))}", markup=False)
+
+
+def shown(results: Results) -> str:
+    """What `print` says of results."""
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    show(results, console)
+    return f"{console.file.getvalue()}{results.folder / 'report.html'}"  # type: ignore[attr-defined]
+
+
+def fragment(results: Results) -> str:
+    """The same as a piece of HTML, for notebooks."""
+    rows = [list(HEADINGS), *map(cells, results.summaries)]
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    verdicts = "".join(f"<li>{escape(f'{summary.title}: {verdict(summary)}')}</li>" for summary in results.summaries)
+    return f"<table>{lines}</table><ul>{verdicts}</ul><p>{escape(str(results.folder / 'report.html'))}</p>"
 
 
 def cells(summary: Summary) -> list[str]:

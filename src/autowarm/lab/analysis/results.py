@@ -46,6 +46,16 @@ class Results:
         """The messages of runs that failed, by name. They are not among the rows."""
         return self.document.get("failed", {})
 
+    def __str__(self) -> str:
+        from .report import shown
+
+        return shown(self)
+
+    def _repr_html_(self) -> str:
+        from .report import fragment
+
+        return fragment(self)
+
 
 def write_results(
     folder: Path,
@@ -55,7 +65,7 @@ def write_results(
     failed: Mapping[str, str] | None = None,
 ) -> Results:
     """Write `results.json`; one that lacks runs says which, under "failed"."""
-    summaries = summarise(rows)
+    summaries = summarise(rows, own=bool(corpus.get("own")))
     document = {
         "schema": SCHEMA,
         "environment": environment(),
@@ -87,7 +97,7 @@ def read_results(folder: Path) -> Results:
     for row in document["runs"]:
         if not isinstance(row, dict) or not row.keys() >= _ROW or not re.fullmatch(r"[\w-]+", str(row["id"])):
             raise LabError(f"{path} is damaged (it lists a run as {str(row)[:80]}): make it again")
-    return Results(folder, document, summarise(document["runs"]))
+    return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
 
 
 def environment() -> dict[str, Any]:

@@ -13,9 +13,10 @@ from typing import Any
 from ..config import printable
 from .statistics import Estimate, differences
 
-__all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "summarise", "verdict"]
+__all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "margin_of", "summarise", "verdict"]
 
 MARGIN = 0.02  # nats: the difference from the best hand-set warm-up that still counts as none
+SHARE = 0.005  # of the best hand-set loss: the same for a user's own task, whose loss may have any unit
 _NAMES = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD", "adamw": "AdamW",
           "schedule-free": "Schedule-Free", "prodigy": "Prodigy", "d-adaptation": "D-Adaptation"}  # fmt: skip
 
@@ -54,13 +55,29 @@ class Point:
 
 @dataclass(frozen=True)
 class Summary:
-    """One cell: the hand-set grid, its best point, the schedules that set themselves, and all others by their kind."""
+    """One cell: the hand-set grid, its best point, the schedules that set themselves, and all others by their kind.
+
+    Attributes:
+        own: whether the task is the user's own, whose loss has a unit of its own.
+    """
 
     cell: Mapping[str, Any]
     manual: tuple[Point, ...]
     adaptive: Point | None
     paper: Point | None
     others: Mapping[str, Point] = field(default_factory=dict)
+    own: bool = False
+
+    @property
+    def margin(self) -> float:
+        """The difference from the best hand-set warm-up that still counts as none, in the unit of the loss."""
+        best = self.best
+        return SHARE * abs(best.val_loss) if self.own and best is not None and not best.diverged else MARGIN
+
+    @property
+    def unit(self) -> str:
+        """Of the loss, with a space before it."""
+        return "" if self.own else " nats"
 
     @property
     def name(self) -> str:
@@ -106,15 +123,15 @@ class Summary:
         return _paired(max(self.manual, key=lambda point: point.val_loss, default=None), self.best)
 
 
-def summarise(rows: Iterable[Row]) -> list[Summary]:
-    """One summary for each cell, in the order of the rows."""
+def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
+    """One summary for each cell, in the order of the rows; `own` says that the task is the user's own."""
     cells: dict[str, list[Row]] = {}
     for row in rows:
         cells.setdefault(json.dumps(row["cell"], sort_keys=True), []).append(row)
-    return [_summary(group) for group in cells.values()]
+    return [_summary(group, own) for group in cells.values()]
 
 
-def _summary(rows: Sequence[Row]) -> Summary:
+def _summary(rows: Sequence[Row], own: bool) -> Summary:
     def point(some: Sequence[Row]) -> Point | None:
         if not some:
             return None
@@ -129,7 +146,7 @@ def _summary(rows: Sequence[Row]) -> Summary:
     manual = tuple(found for length in lengths if (found := of("linear", length)) is not None)
     kinds = dict.fromkeys(row["schedule"] for row in rows if row["schedule"] not in ("linear", "adaptive", "paper"))
     others = {kind: found for kind in kinds if (found := of(kind)) is not None}
-    return Summary(rows[0]["cell"], manual, of("adaptive"), of("paper"), others)
+    return Summary(rows[0]["cell"], manual, of("adaptive"), of("paper"), others, own)
 
 
 def loss(row: Row) -> float:
@@ -146,24 +163,30 @@ def _paired(a: Point | None, b: Point | None) -> Estimate | None:
 
 def headline(summaries: Sequence[Summary]) -> str:
     """The outcome in one sentence."""
-    found = [summary.difference for summary in summaries]
-    estimates = [estimate for estimate in found if estimate is not None]
+    found = [(summary.difference, summary.margin) for summary in summaries]
+    compared = [(estimate, margin) for estimate, margin in found if estimate is not None]
+    estimates = [estimate for estimate, _ in compared]
     if not estimates:
         return "Warm-ups side by side"
     count = len(estimates)
     if all(estimate.count == 1 for estimate in estimates):
         return "One seed gives no verdict: run more seeds to compare adaptive with hand-set warm-ups"
-    outcomes = ["worse" if estimate.diverged else estimate.outcome(MARGIN) for estimate in estimates]
+    outcomes = ["worse" if estimate.diverged else estimate.outcome(margin) for estimate, margin in compared]
     level, worse = sum(o in ("better", "no worse") for o in outcomes), outcomes.count("worse")
     unclear = count - level - worse
     settings = f"{count} setting{'s' if count > 1 else ''}"
     words = [f"no worse in {level}", f"worse in {worse}", f"undecided in {unclear}"]
     shown = ", ".join(word for word, some in zip(words, (level, worse, unclear), strict=True) if some)
-    text = f"Adaptive against the best hand-set warm-up, by a margin of {MARGIN} nats, {settings}: {shown}"
+    text = f"Adaptive against the best hand-set warm-up, by a margin of {margin_of(summaries)}, {settings}: {shown}"
     adaptive = [summary.adaptive for summary in summaries if summary.adaptive is not None]
     if all(point.ended_by_time == len(point.losses) for point in adaptive):
         text += "; max_warmup ended every adaptive warm-up, so that here it is a ramp of fixed length"
     return text
+
+
+def margin_of(summaries: Sequence[Summary]) -> str:
+    """The margin in words."""
+    return f"{SHARE:.1%} of its loss" if any(summary.own for summary in summaries) else f"{MARGIN} nats"
 
 
 def verdict(summary: Summary) -> str:
@@ -177,7 +200,7 @@ def verdict(summary: Summary) -> str:
         return "Every hand-set warm-up diverged with some seed."
     words = f"best hand-set warm-up {best.warmup_steps:.0f} steps, loss {best.val_loss:.3f}"
     if summary.difference is not None:
-        words = f"adaptive {_outcome(summary.difference)}; {words}"
+        words = f"adaptive {_outcome(summary.difference, summary)}; {words}"
     words = words[0].upper() + words[1:] + "."
     if adaptive is not None and adaptive.ended_by_time:
         words += f" In {adaptive.ended_by_time} of {len(adaptive.losses)} adaptive runs max_warmup, not the loss, "
@@ -186,27 +209,29 @@ def verdict(summary: Summary) -> str:
     if spread is not None and len(summary.manual) > 1 and not spread.diverged:
         interval = spread.interval()
         if interval is not None and interval[0] <= 0:
-            words += f" All hand-set lengths lie within {spread.mean:.3f} nats, no more than the noise: this setting "
-            words += "shows nothing."
-        elif spread.mean <= MARGIN:
-            words += f" All hand-set lengths lie within {spread.mean:.3f} nats: there is little to choose here."
+            words += f" All hand-set lengths lie within {spread.mean:.3f}{summary.unit}, no more than the noise: this "
+            words += "setting shows nothing."
+        elif spread.mean <= summary.margin:
+            words += (
+                f" All hand-set lengths lie within {spread.mean:.3f}{summary.unit}: there is little to choose here."
+            )
     return words
 
 
-def _outcome(difference: Estimate) -> str:
+def _outcome(difference: Estimate, summary: Summary) -> str:
     if difference.diverged:
         return f"diverged with {difference.diverged} of {difference.count} seeds"
     interval = difference.interval()
     if interval is None:
-        return f"against the best hand-set one is {difference.mean:+.3f} nats; one seed gives no verdict"
+        return f"against the best hand-set one is {difference.mean:+.3f}{summary.unit}; one seed gives no verdict"
     low, high = interval
-    amount = f"{difference.mean:+.3f} nats, 95 % interval {low:+.3f} to {high:+.3f}"
-    match difference.outcome(MARGIN):
+    amount = f"{difference.mean:+.3f}{summary.unit}, 95 % interval {low:+.3f} to {high:+.3f}"
+    match difference.outcome(summary.margin):
         case "better":
             return f"is better than the best hand-set one ({amount})"
         case "no worse":
             return f"is no worse than the best hand-set one ({amount})"
         case "worse":
-            return f"is worse than the best hand-set one by more than {MARGIN} ({amount})"
+            return f"is worse than the best hand-set one by more than {summary.margin:.2g} ({amount})"
         case _:
-            return f"against the best hand-set one is undecided at a margin of {MARGIN} ({amount})"
+            return f"against the best hand-set one is undecided at a margin of {summary.margin:.2g} ({amount})"

@@ -45,15 +45,12 @@ def present(results: "Results") -> Callable[[], None]:
     from rich.console import Console
 
     from ..analysis import report
-    from ..analysis.summary import verdict
 
     files = report.make(results)
 
     def show() -> None:
         console = Console(highlight=False)
-        console.print(report.table(results.summaries))
-        for summary in results.summaries:
-            console.print(f"{summary.title}: {verdict(summary)}", markup=False)
+        report.show(results, console)
         for path in (results.folder / "results.json", *files.figures, files.report):
             console.print(str(path), markup=False, soft_wrap=True)
 
@@ -61,9 +58,12 @@ def present(results: "Results") -> Callable[[], None]:
 
 
 def complain(failed: Mapping[str, str]) -> None:
-    """Raise LabError if runs failed, with what each said."""
-    if failed:
-        listed = "\n".join(f"  {label}: {message}" for label, message in failed.items())
+    """Raise LabError if runs failed, with what they said; what several said, once."""
+    said: dict[str, list[str]] = {}
+    for label, message in failed.items():
+        said.setdefault(message, []).append(label)
+    if said:
+        listed = "\n".join(f"  {', '.join(labels)}: {message}" for message, labels in said.items())
         raise LabError(f"{len(failed)} runs failed (error.txt in their folders says where):\n{listed}")
 
 

@@ -27,18 +27,16 @@ def compare(argv: list[str]) -> int:
     """Adaptive against a grid of hand-set warm-ups, on the lab's task or the user's own."""
     about = "Adaptive against a grid of hand-set warm-ups. Interrupted, the same command goes on where it stopped."
     place, argv = take(argv, "--task")
-    also = {"--task": "a task of your own, FILE.py:NAME; autowarm.lab.tasks.own says what it needs"}
+    also = {"--task": "a task of your own, FILE.py:NAME; docs/own-task.md says what it needs"}
     if place is None:
         return _make(parse(argv, CompareConfig, "compare", about, preset="demo", shown=_COMPARE, also=also))
 
-    from ..execution.compare import configured, defaults, packed
+    from ..execution.compare import defaults, with_task
     from ..tasks.own import load
 
     task = load(place)
-    config = parse(argv, CompareConfig, "compare", about, preset="own", defaults=defaults(task), shown=_COMPARE,
-                   also=also)  # fmt: skip
-    own = packed(task, Path(config.out))
-    return _make(configured(config, own), own)
+    config = parse(argv, CompareConfig, "compare", about, defaults=defaults(task), shown=_COMPARE, also=also)
+    return _make(*with_task(config, task))
 
 
 def sweep(argv: list[str]) -> int:

@@ -46,7 +46,7 @@ def parse(
         command: its name, which is also the folder of its presets.
         about: what `--help` says first.
         preset: used when `--config` is not given.
-        defaults: keys that count over those of preset and file.
+        defaults: nested keys that count where a file or a preset has none.
         positional: the key that the first word sets if it is no option.
         shown: the keys that `--help` lists; `--help-all` lists every key.
         also: further options of the command, which are no keys, and what to say of them in the help.
@@ -63,13 +63,12 @@ def parse(
     if {"-h", "--help", "--help-all"} & set(words):
         _print_help(parser, command, positional, () if "--help-all" in words else shown, also or {})
         raise SystemExit(0)
-    source = ""
+    source, values = "", dict(defaults or {})
     try:
         if chosen := name or preset:
-            values, path = read_yaml(chosen)
-            source = f"{path}: "
-            values = merged(values, nested(defaults or {}))
-            parser.set_defaults(_leaves(_checked(parser, values, config_class, str(path)), config_class))
+            found, path = read_yaml(chosen)
+            source, values = f"{path}: ", merged(values, found)
+        parser.set_defaults(_leaves(_checked(parser, values, config_class, source.removesuffix(": ")), config_class))
         source = ""
         for word in words:
             key = word.split("=")[0].removeprefix("--")

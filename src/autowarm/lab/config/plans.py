@@ -83,7 +83,8 @@ class CompareConfig:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("rates", "schedules", "seeds"):
+        require(len(self.rates) > 0, "rates must not be empty: give peak rates by optimizer, such as {adamw: [0.001]}")
+        for name in ("schedules", "seeds"):
             require(len(getattr(self, name)) > 0, f"{name} must not be empty")
         require("linear" not in self.schedules or len(self.warmups) > 0, "warmups must not be empty")
         require(all(w >= 0 for w in self.warmups), f"warmups must not be negative, got {self.warmups}")

@@ -7,14 +7,14 @@ from typing import Any
 
 from ..analysis import report
 from ..analysis.results import Results
-from ..config import CompareConfig
-from ..config.build import build, merged, nested, read_yaml
+from ..config import CompareConfig, UsageError
+from ..config.build import build, check_keys, merged, nested, read_yaml
 from ..tasks.own import OwnTask, PackedTask, pack
 from ..training.stopping import Stop
 from .display import Display
 from .engine import make
 
-__all__ = ["compare", "configured", "defaults", "packed"]
+__all__ = ["compare", "defaults", "with_task"]
 
 
 def compare(
@@ -25,38 +25,39 @@ def compare(
     seeds: Sequence[int] | None = None,
     schedules: Sequence[str] | None = None,
     warmups: Sequence[float] | None = None,
-    out: str | Path = "runs/compare",
+    out: str | Path | None = None,
     **more: Any,
 ) -> Results:
     """Train your own task under adaptive and hand-set warm-ups, and write table, figures and report.
 
-    A run that is finished in ``out`` is not made again, so an interrupted comparison goes on where it stopped. Runs are
-    made by worker processes: call this under ``if __name__ == "__main__":`` in a script. A notebook needs nothing.
+    A run that is finished in ``out`` is not made again, so an interrupted comparison goes on where it stopped. Worker
+    processes make the runs; the task travels to them by value, so a script needs no ``__main__`` guard for them.
 
     Args:
         task: an object with the methods of `autowarm.lab.tasks.own.OwnTask`. Its ``defaults``, a mapping of the keys
-            below, count where an argument is not given.
+            of `autowarm.lab.config.CompareConfig`, count where an argument is not given.
         rates: peak rates of each optimizer, by name: the lab's ("muon", "lion", "adamw", …) or one of the task's own.
         steps: updates in a run.
         seeds: every run is made once with each; two or more for a verdict.
         schedules: "adaptive", "linear" (hand-set), "paper", "constant", "greedy", "wsd".
         warmups: hand-set lengths, below 1 a share of the steps.
-        out: folder of the results.
+        out: folder of the results; "runs/compare" where nothing else is said.
         more: any other key of `autowarm.lab.config.CompareConfig`, such as ``workers=1`` or ``run={"clip": 1.0}``.
 
     Returns:
-        The results: ``summaries`` (one for each optimizer and rate, with ``difference``), ``rows`` (the runs), and
-        ``folder``, which holds report.html.
+        The results. Printed, they are a table and its verdicts; ``summaries`` (one for each optimizer and rate, with
+        ``difference``), ``rows`` (the runs), ``failed`` and ``folder``, which holds report.html, are for programs.
 
     Raises:
-        LabError: a key is wrong, or the task's code fails; the message names the line.
+        LabError: a key is wrong, or the task's code fails in every run; the message names the line.
     """
-    given = {"rates": rates, "run.steps": steps, "seeds": seeds, "schedules": schedules, "warmups": warmups}
+    given = {"rates": rates, "run.steps": steps, "seeds": seeds, "schedules": schedules, "warmups": warmups,
+             "out": None if out is None else str(out)}  # fmt: skip
     chosen = {key: _plain(value) for key, value in given.items() if value is not None}
-    values = merged(merged(read_yaml("own")[0], defaults(task)), nested(more))
-    values = {**merged(values, nested({**chosen, "out": str(out)})), **({"rates": chosen["rates"]} if rates else {})}
-    own = packed(task, Path(out))
-    config = configured(build(CompareConfig, values, "compare"), own)
+    values = merged(defaults(task), merged(nested(_plain(more)), nested(chosen)))
+    if rates is not None:
+        values["rates"] = chosen["rates"]  # in place of the task's own, not beside them
+    config, own = with_task(build(CompareConfig, values, "compare"), task)
     display = Display()
     with Stop(), display:
         results = make(config, config.points(), display, own)
@@ -64,27 +65,37 @@ def compare(
     return results
 
 
-def defaults(task: OwnTask) -> dict[str, Any]:
-    """The keys of `CompareConfig` that a task brings along; AdamW at its usual rate where it names no rates."""
-    return {"rates": {"adamw": [1e-3]}, **nested(getattr(task, "defaults", {}))}
-
-
-def packed(task: OwnTask, out: Path) -> PackedTask:
-    """The task, ready to travel; what it prepares is kept beside the results."""
-    return pack(task, out / "task")
-
-
-def configured(config: CompareConfig, own: PackedTask) -> CompareConfig:
-    """The comparison with the task in every run.
+def defaults(task: Any) -> dict[str, Any]:
+    """The keys of `CompareConfig` that count where the user gives none: the task's own over those of the preset `own`.
 
     Raises:
-        LabError: a rate is of an unknown optimizer.
+        UsageError: the task's `defaults` hold an unknown key.
     """
+    theirs, name = getattr(task, "defaults", {}), getattr(task, "__name__", type(task).__name__)
+    if not isinstance(theirs, Mapping):
+        raise UsageError(f"defaults of the task {name} must be keys and values, got {theirs!r}")
+    theirs = nested(_plain(theirs))
+    check_keys(theirs, CompareConfig, f"defaults of the task {name}")
+    found = merged(read_yaml("own")[0], theirs)
+    usual: dict[str, list[float]] = {} if getattr(task, "optimizers", None) else {"adamw": [1e-3]}
+    return {"rates": usual, **found}
+
+
+def with_task(config: CompareConfig, task: Any) -> tuple[CompareConfig, PackedTask]:
+    """The comparison with the task in every run, and the task ready to travel; what it prepares is kept in `out`.
+
+    Raises:
+        LabError: the task is broken, or a rate is of an unknown optimizer.
+    """
+    own = pack(task, Path(config.out) / "task")
     own.check_optimizers(config.rates)
-    return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key)), own
 
 
 def _plain(value: Any) -> Any:
+    """Mappings and sequences as dicts and lists, NumPy's numbers as Python's."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
-    return [*value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value

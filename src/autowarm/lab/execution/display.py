@@ -45,6 +45,7 @@ class Display:
         self.started = time.monotonic()
         self.first_news: float | None = None
         self.message = ""
+        self.reasons: set[str] = set()
         self.live: Live | None = None
         if self.console.is_terminal:
             self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4, transient=True)
@@ -91,9 +92,11 @@ class Display:
             self._line(f"{text}  {result['seconds']:.0f} s  ETA {self.eta()}")
 
     def fail(self, label: str, message: str) -> None:
-        """A run ended in an error."""
+        """A run ended in an error. A reason that several share is told once."""
         self._close(label)
-        self._line(f"[{self.done}/{self.total}] {label}  failed: {message}")
+        told = "likewise" if message in self.reasons else message
+        self.reasons.add(message)
+        self._line(f"[{self.done}/{self.total}] {label}  failed: {told}")
 
     def eta(self) -> str:
         """Time to the end of all runs, from the steps made since the first worker was ready."""

@@ -25,10 +25,11 @@ from ..config import CompareConfig, DataConfig, EngineName, LabError, ModelConfi
 from ..files import locked, write_json
 from ..tasks import make_task
 from ..tasks.language import Language
-from ..tasks.own import PackedTask
+from ..tasks.own import PackedTask, blamed
 from ..training.identity import identity, run_id
 from ..training.loop import train
 from ..training.metrics import read_result
+from ..training.stopping import Interrupted
 from .display import Display
 from .pool import Job, OnRow, OnStep, run_jobs
 
@@ -84,7 +85,12 @@ class Planned:
 
 
 def _train(run: RunConfig, folder: Path, own: PackedTask | None, on_step: OnStep) -> dict[str, Any]:
-    return train(run, folder, on_step, own=own)
+    if own is None:
+        return train(run, folder, on_step)
+    with blamed(
+        own.file, "in training", passing=(Interrupted,)
+    ):  # the backward pass and optimizers run the user's code, too
+        return train(run, folder, on_step, own=own)
 
 
 def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) -> list[Planned]:
@@ -166,9 +172,13 @@ def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], fai
     """
     rows = [run.row() for run in planned if run.name not in failed]
     if not rows:
-        raise LabError(f"every run failed, the first with {next(iter(failed.values()))}")
+        reasons = list(dict.fromkeys(failed.values()))
+        told = f"every run failed: {reasons[0]}" if len(reasons) == 1 else f"every run failed, the first: {reasons[0]}"
+        raise LabError(told)
     first = planned[0]
-    corpus = {"name": first.own.name, "sha256": first.own.sha256} if first.own else _source(first.point.run)
+    corpus = (
+        {"name": first.own.name, "sha256": first.own.sha256, "own": True} if first.own else _source(first.point.run)
+    )
     return write_results(out, config, corpus, rows, failed)
 
 

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -21,6 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..config import LabError
@@ -117,7 +119,8 @@ def run_jobs(
         pool = ProcessPoolExecutor(
             workers, mp_context=context, initializer=_start_worker, initargs=(events, stop, turns)
         )
-        pending: dict[Future[dict[str, Any]], str] = {pool.submit(_work, job): job.name for job in jobs}
+        with _unseen_main():
+            pending: dict[Future[dict[str, Any]], str] = {pool.submit(_work, job): job.name for job in jobs}
         try:
             while pending:
                 asked.obey()
@@ -176,6 +179,20 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _unseen_main() -> Iterator[None]:
+    """Around starting workers: they do not import the caller's script, which would start the comparison in each.
+
+    So a script needs no ``if __name__ == "__main__"``. Nothing of the script is missed, for jobs name no code of it.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 # What follows runs in the workers.

@@ -1,16 +1,17 @@
 """A user's own task: any object with the four methods of `OwnTask`, from a file or from Python.
 
 The object travels to worker processes by value (cloudpickle), so that a class written in a notebook works as well as
-one in a file. A mistake in it comes back as one line that names the file and the line.
+one in a file. A mistake in it comes back as one line that names the place in the user's code.
 """
 
-import hashlib
+import copy
 import importlib.util
 import inspect
 import random
+import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
-from ..config import OPTIMIZERS, LabError, RunConfig, nearest
+from ..config import OPTIMIZERS, LabError, RunConfig, UsageError, nearest
+from ..files import locked, write_atomically
+from .fingerprint import fingerprint, is_users
 
-__all__ = ["AdaptedTask", "OwnTask", "PackedTask", "load", "pack"]
+__all__ = ["AdaptedTask", "OwnTask", "PackedTask", "blamed", "load", "pack"]
+
+_METHODS = ("model", "batches", "loss", "validation")
+_PREPARED = ".prepared"  # the file that says that `prepare` came to its end
+_LONGEST = 500  # characters of an exception's message that a line takes over
 
 
 class OwnTask(Protocol):
@@ -32,10 +40,12 @@ class OwnTask(Protocol):
 
     Optional attributes:
 
-    - ``prepare(folder)``: called once before any run, with a folder that stays; for what all runs share, such as
-      pretrained weights.
+    - ``prepare(folder)``: writes what all runs share, such as pretrained weights, into an empty folder. It is called
+      once, before any run and on a copy of the task; afterwards ``self.folder`` is the folder's path. A later command
+      finds the folder as it was left, and calls `prepare` again only if the task's code has changed.
     - ``optimizers``: name → function (model, peak rate) → optimizer, beside the lab's own names.
-    - ``scores(model, batch)``: name → one-element tensor, further means to report of the validation batches.
+    - ``defaults``: keys of `autowarm.lab.config.CompareConfig`, such as ``{"rates": {"adamw": [1e-3]}}``.
+    - ``scores(model, batch)``: name → number, further means to report of the validation batches.
 
     Example:
         >>> import torch
@@ -43,29 +53,33 @@ class OwnTask(Protocol):
         ...     def model(self):
         ...         return torch.nn.Linear(8, 1)
         ...     def batches(self, seed):
-        ...         draw = torch.Generator().manual_seed(seed)
         ...         while True:
-        ...             yield torch.randn(32, 8, generator=draw)
+        ...             yield torch.randn(32, 8)
         ...     def loss(self, model, batch):
         ...         return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
         ...     def validation(self):
-        ...         return [torch.randn(256, 8, generator=torch.Generator().manual_seed(7))]
+        ...         return [torch.randn(256, 8)]
     """
 
     def model(self) -> nn.Module:
-        """The network. PyTorch's generator is seeded with the run's seed before the call."""
+        """The network, which is trained in training mode. All global generators are seeded before the call."""
 
     def batches(self, seed: int) -> Iterable[Any]:
         """Training batches, at least as many as the run has steps, and the same for the same seed.
 
-        PyTorch's, NumPy's and Python's global generators are seeded before each batch, so drawing from them is fine.
+        A batch is a tensor, or tensors in tuples, lists and dicts, or any object with ``.to(device)``. The global
+        generators of PyTorch, NumPy and Python are seeded before each batch, so drawing from them is fine. A generator
+        of your own belongs inside this method: a run that goes on draws the batches before from the start.
         """
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The mean loss of a batch, a one-element tensor."""
 
     def validation(self) -> Iterable[Any]:
-        """Validation batches, the same at every call. The result of a run is their mean loss, without gradients."""
+        """A finite number of validation batches. A run's result is the mean of their losses, without gradients.
+
+        The global generators are seeded alike before each batch of every evaluation.
+        """
 
 
 @dataclass(frozen=True)
@@ -74,9 +88,10 @@ class PackedTask:
 
     Attributes:
         name: what the user calls it.
-        sha256: of its source and its attributes.
-        file: where its class is written.
+        sha256: of its code and its attributes.
+        file: where its code is written.
         optimizers: names of its own optimizers.
+        folder: what its `prepare` wrote, if it has one.
         content: the object, pickled.
     """
 
@@ -84,6 +99,7 @@ class PackedTask:
     sha256: str
     file: str
     optimizers: tuple[str, ...]
+    folder: Path | None
     content: bytes
 
     @property
@@ -95,12 +111,12 @@ class PackedTask:
         """Refuse an optimizer that is neither the task's nor the lab's.
 
         Raises:
-            LabError: the message names the nearest.
+            UsageError: the message names the nearest.
         """
         known = [*self.optimizers, *OPTIMIZERS]
         for name in names:
             if name not in known:
-                raise LabError(f"rates: unknown optimizer {name!r}; {nearest(name, known)}")
+                raise UsageError(f"rates: unknown optimizer {name!r}; {nearest(name, known)}")
 
     def unpacked(self, config: RunConfig) -> "AdaptedTask":
         """The task as the training loop takes it."""
@@ -111,56 +127,89 @@ def load(place: str) -> Any:
     """The object ``NAME`` of ``FILE.py:NAME``; a class is called without arguments.
 
     Raises:
-        LabError: there is no such file or name, or the file fails; the message names the line.
+        UsageError: there is no such file or name.
+        LabError: the file fails; the message names the line.
     """
     path, _, name = place.rpartition(":")
-    file = Path(path)
+    file = Path(path).resolve()
     if not name.isidentifier() or file.suffix != ".py" or not file.is_file():
-        raise LabError(f"--task {place}: give FILE.py:NAME, a Python file and the name of a task in it")
-    spec = importlib.util.spec_from_file_location(f"autowarm_task_{file.stem}", file.resolve())
+        raise UsageError(f"--task {place}: give FILE.py:NAME, a Python file and the name of a task in it")
+    spec = importlib.util.spec_from_file_location(f"autowarm_task_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    if str(file.resolve().parent) not in sys.path:
-        sys.path.append(str(file.resolve().parent))  # for what the file imports from beside it
-    cloudpickle.register_pickle_by_value(module)
-    with _blamed(str(file.resolve()), "as it is loaded"):
+    sys.path.insert(0, str(file.parent))  # as `python FILE.py` does, for what the file imports from beside it
+    with blamed(str(file), "as it is loaded"):
         spec.loader.exec_module(module)
-        if not hasattr(module, name):
-            found = [key for key, value in vars(module).items() if hasattr(value, "batches")]
-            raise LabError(f"{file} has no {name!r}; {nearest(name, found or vars(module))}")
-        task = getattr(module, name)
-        return task() if isinstance(task, type) else task
+    if not hasattr(module, name):
+        found = [key for key, value in vars(module).items() if hasattr(value, "batches")]
+        raise UsageError(f"--task {place}: {file.name} has no {name!r}; {nearest(name, found or vars(module))}")
+    task = getattr(module, name)
+    if not isinstance(task, type):
+        return task
+    with blamed(str(file), f"in {name}()"):
+        return task()
 
 
-def pack(task: Any, folder: Path, name: str | None = None) -> PackedTask:
-    """Check a task, let it prepare itself in a folder, and pickle it.
+def pack(task: Any, folder: Path) -> PackedTask:
+    """Check a task, let it prepare itself in a subfolder, and pickle it.
 
     Raises:
         LabError: a method is missing, `prepare` fails, or the object cannot be pickled.
     """
-    kind = type(task)
     if isinstance(task, type):
         raise LabError(f"a task is an object and {task.__name__} is a class: give {task.__name__}()")
-    if missing := [key for key in ("model", "batches", "loss", "validation") if not callable(getattr(task, key, None))]:
-        raise LabError(f"the task {kind.__name__} has no {missing[0]}(): see autowarm.lab.tasks.own.OwnTask")
+    name = type(task).__name__
+    if missing := [f"{method}()" for method in _METHODS if not callable(getattr(task, method, None))]:
+        raise LabError(f"{_place_of(type(task))}the task {name} has no {', '.join(missing)}: a task needs model(), "
+                       "batches(seed), loss(model, batch) and validation()")  # fmt: skip
+    optimizers = getattr(task, "optimizers", {})
+    if not isinstance(optimizers, Mapping) or not all(map(callable, optimizers.values())):
+        raise LabError(f"{_place_of(type(task))}optimizers of the task {name} must map names to functions (model, peak "
+                       f"rate) → optimizer, got {optimizers!r}"[:_LONGEST])  # fmt: skip
+    file = _file_of(task)
+    sha256 = fingerprint(task, without=frozenset({"defaults", "folder"}))
+    content = _pickled(task)
+    place = folder / sha256[:12] if hasattr(task, "prepare") else None
+    if place is not None:
+        with locked(folder):
+            _prepare(content, place, file)
+    return PackedTask(name, sha256, file, tuple(optimizers), place and place.resolve(), content)
+
+
+def _pickled(task: Any) -> bytes:
+    """The task and the code of its module: a worker need not find the file."""
+    module = sys.modules.get(type(task).__module__)
+    by_value = module is not None and module.__name__ != "__main__" and is_users(module.__name__)
+    if by_value:
+        cloudpickle.register_pickle_by_value(module)
     try:
-        file = inspect.getsourcefile(kind) or ""
-        source = inspect.getsource(inspect.getmodule(kind) or kind) if Path(file).is_file() else inspect.getsource(kind)
-    except (OSError, TypeError):  # written at a prompt
-        file, source = "", ""
-    with _blamed(file, "as it is packed"):
-        state = cloudpickle.dumps(vars(task) if hasattr(task, "__dict__") else task)
-    content = state if not source else b""
-    sha256 = hashlib.sha256(source.encode() + state + (cloudpickle.dumps(task) if content else b"")).hexdigest()
-    if hasattr(task, "prepare"):
-        folder.mkdir(parents=True, exist_ok=True)
-        with _blamed(file, "in prepare"):
-            task.prepare(folder)
-    with _blamed(file, "as it is packed"):
-        content = cloudpickle.dumps(task)
-    return PackedTask(name or kind.__name__, sha256, file, tuple(getattr(task, "optimizers", {})), content)
+        return bytes(cloudpickle.dumps(task))
+    except Exception as error:  # whatever an object's own pickling raises
+        raise LabError(f"{_place_of(type(task))}the task {type(task).__name__} cannot be sent to other processes "
+                       f"({_said(error)}): make locks, open files and generators in its methods, not as attributes or "
+                       "globals") from error  # fmt: skip
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _prepare(content: bytes, place: Path, file: str) -> None:
+    if (place / _PREPARED).exists():
+        return
+    shutil.rmtree(place, ignore_errors=True)  # of a `prepare` that was cut off
+    place.mkdir(parents=True)
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        _seed(_PREPARING)
+        with blamed(file, "in prepare"):
+            cloudpickle.loads(content).prepare(place)
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+    write_atomically(place / _PREPARED, "")
 
 
 class AdaptedTask:
@@ -171,101 +220,179 @@ class AdaptedTask:
     def __init__(self, packed: PackedTask, config: RunConfig) -> None:
         self.name, self.sha256 = packed.name, packed.sha256
         self._file, self._config, self._step = packed.file, config, 0
-        with self._blamed("as it is unpacked"):
+        with self._blamed("as it is unpickled"):
             self._task = cloudpickle.loads(packed.content)
+        if packed.folder is not None:
+            object.__setattr__(self._task, "folder", packed.folder)  # of a frozen dataclass, too
         self.optimizers: Mapping[str, Callable[[nn.Module, float], Optimizer]] = getattr(self._task, "optimizers", {})
 
     def model(self) -> nn.Module:
-        _seed_others(self._config.seed, -1)
+        _seed(_MODEL, self._config.seed)
         with self._blamed("in model"):
             model = self._task.model()
         if not isinstance(model, nn.Module):
             raise self._objection("model", f"must return a torch.nn.Module, got {type(model).__name__}")
-        return model
+        return model.train()
 
     def batches(self, first: int, rows: slice) -> Iterator[Any]:
-        config = self._config
+        seed, steps = self._config.seed, self._config.steps
+        _seed(_TRAINING, seed, 0)
         with self._blamed("in batches"):
-            stream = iter(self._task.batches(config.seed))
-        for self._step in range(config.steps):
-            _seed_others(config.seed, self._step)
-            with self._blamed("in batches"):
-                try:
-                    batch = next(stream)
-                except StopIteration:
-                    what = f"ended after {self._step} batches and the run has {config.steps} steps"
-                    raise self._objection("batches", what) from None
+            stream = iter(self._task.batches(seed))
+        for self._step in range(steps):
+            # Batches before `first` are drawn as in a run from the start, for a stream may keep what it drew.
+            _seed(_TRAINING, seed, self._step)
+            with self._blamed(f"in batches at step {self._step + 1}"):
+                batch = next(stream, _END)
+            if batch is _END:
+                ended = f"ended after {self._step} batches and the run has {steps} steps"
+                raise self._objection("batches", f"{ended}: repeat them, or set run.steps={self._step}")
             if self._step >= first:
                 yield batch
 
     def validation(self, rows: slice) -> Iterator[Any]:
+        _seed(_VALIDATION, 0)
         with self._blamed("in validation"):
-            batches = list(self._task.validation())
-        if not batches:
-            raise self._objection("validation", "gave no batch")
-        return iter(batches)
+            stream = iter(self._task.validation())
+        for index in range(sys.maxsize):
+            _seed(_VALIDATION, index)
+            with self._blamed("in validation"):
+                batch = next(stream, _END)
+            if batch is _END:
+                if not index:
+                    raise self._objection("validation", "gave no batch: it needs one or more")
+                return
+            yield batch
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        with self._blamed(f"in loss at step {self._step + 1}"):
+        training = torch.is_grad_enabled()
+        with self._blamed(f"in loss at step {self._step + 1}" if training else "in loss of a validation batch"):
             loss = self._task.loss(model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise self._objection("loss", f"must return a one-element tensor, got {got}")
-        if torch.is_grad_enabled() and not loss.requires_grad:
-            raise self._objection("loss", "returned a tensor without a gradient: was it detached?")
+            raise self._objection("loss", f"must return a one-element tensor, got {_kind(loss)}")
+        if training and not loss.requires_grad:
+            raise self._objection("loss", "returned a tensor without a gradient: is it detached, or all of the model "
+                                          "frozen?")  # fmt: skip
         return loss.reshape(())
 
     def scores(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        further = {}
+        found = {}
         if hasattr(self._task, "scores"):
             with self._blamed("in scores"):
-                further = {key: torch.as_tensor(value) for key, value in self._task.scores(model, batch).items()}
-        return {**further, "loss": self.loss(model, batch)}
+                found = {str(key): torch.as_tensor(value) for key, value in self._task.scores(model, batch).items()}
+            if wrong := [f"{key!r}: {_kind(value)}" for key, value in found.items() if value.numel() != 1]:
+                raise self._objection("scores", f"must return a number for each name, got {wrong[0]}")
+        return {**found, "loss": self.loss(model, batch)}
 
     def pieces(self, batch: Any, device: torch.device, count: int) -> list[Any]:
-        return [_moved(batch, device)]
+        if count > 1:
+            raise LabError("run.engine.accumulate must be 1 for a task of your own: make its batches smaller")
+        wide = torch.float64 if self._config.engine.precision == "float64" else None
+
+        def moved(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor):
+                return leaf.to(device, wide if leaf.is_floating_point() else None)
+            if isinstance(leaf, MutableMapping):  # such as transformers' BatchEncoding
+                clone: Any = copy.copy(leaf)
+                clone.update({key: tree_map(moved, value) for key, value in leaf.items()})
+                return clone
+            return leaf.to(device) if hasattr(leaf, "to") else leaf
+
+        return [tree_map(moved, batch)]
 
     def make_optimizer(self, name: str, model: nn.Module, lr: float) -> Optimizer:
         """The task's own optimizer of this name."""
         with self._blamed(f"in optimizers[{name!r}]"):
-            return self.optimizers[name](model, lr)
+            optimizer = self.optimizers[name](model, lr)
+        if not isinstance(optimizer, Optimizer):
+            got = f"optimizers[{name!r}] must return a torch.optim.Optimizer, got {_kind(optimizer)}"
+            raise LabError(f"{_place_of(self.optimizers[name])}{got}")
+        return optimizer
 
     def _blamed(self, where: str) -> Any:
-        return _blamed(self._file, where)
+        return blamed(self._file, where)
 
     def _objection(self, method: str, what: str) -> LabError:
-        code = getattr(getattr(self._task, method), "__code__", None)
-        line = f"{Path(code.co_filename).name}:{code.co_firstlineno}: " if code else ""
-        return LabError(f"{line}{method}() {what}")
+        return LabError(f"{_place_of(getattr(self._task, method))}{method}() {what}")
+
+
+_END = object()
+_PREPARING, _MODEL, _TRAINING, _VALIDATION = range(4)  # what is seeded
+
+
+def _seed(*words: int) -> None:
+    """Seed every global generator that a user may draw from unawares."""
+    key = int(np.random.SeedSequence(words).generate_state(1)[0])
+    np.random.seed(key)  # noqa: NPY002
+    random.seed(key)
+    torch.default_generator.manual_seed(key)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(key)
 
 
 @contextmanager
-def _blamed(file: str, where: str) -> Iterator[None]:
-    """Turn an exception of the user's code into a line that names the place in that code."""
+def blamed(file: str, where: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn an exception of the user's code into a line that names the place in it.
+
+    Args:
+        file: of the task. A frame in a file beside it or below counts as the user's, one of an installed package not.
+        where: what was going on.
+        passing: exceptions that are nobody's mistake.
+    """
     try:
         yield
     except LabError:
         raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [frame for frame in frames if frame.filename == file] or frames
-        said = " ".join(str(error).split())
-        place = f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno}"
-        raise LabError(f"{place}: {where}: {type(error).__name__}: {said}") from error
+    except passing:
+        raise
+    except (Exception, SystemExit) as error:
+        place = where
+        frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError) and error.filename:
+            frames.append((error.filename, error.lineno, ""))
+        if theirs := [frame for frame in frames if _is_beside(frame[0], file)]:
+            place = f"{_place(*theirs[-1])}: {where}"
+        raise LabError(f"{place}: {type(error).__name__}: {_said(error)}") from error
 
 
-def _seed_others(seed: int, step: int) -> None:
-    """Seed NumPy's and Python's global generators; the loop seeds PyTorch's."""
-    key = int(np.random.SeedSequence([seed, step + 1]).generate_state(1)[0])
-    np.random.seed(key)  # noqa: NPY002, the generator that users draw from unawares
-    random.seed(key)
+def _is_beside(filename: str, file: str) -> bool:
+    if filename == file:
+        return True
+    path, folder = Path(filename), Path(file).parent
+    return path.is_absolute() and folder in path.parents and "site-packages" not in path.parts
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
-    if hasattr(batch, "to"):
-        return batch.to(device)
-    if isinstance(batch, Mapping):
-        return {key: _moved(value, device) for key, value in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        return type(batch)([_moved(value, device) for value in batch])
-    return batch
+def _place(filename: str, line: int | None, function: str) -> str:
+    """A place in the user's code. A notebook's cell has no name that a reader knows."""
+    path = Path(filename)
+    if path.parent.name.startswith("ipykernel_") or filename.startswith("<"):
+        return f"{function}, line {line} of its cell" if function else f"line {line} of a cell"
+    return f"{path.name}:{line}"
+
+
+def _place_of(thing: Any) -> str:
+    """Where a function or a class is written, with a colon behind it; nothing where that is not known."""
+    if isinstance(thing, type):
+        try:
+            return f"{_place(inspect.getsourcefile(thing) or '', inspect.getsourcelines(thing)[1], '')}: "
+        except (OSError, TypeError):
+            return ""
+    code = getattr(inspect.unwrap(thing), "__code__", None)
+    return f"{_place(code.co_filename, code.co_firstlineno, code.co_name)}: " if code else ""
+
+
+def _file_of(task: Any) -> str:
+    """The file of a task's code, as tracebacks name it."""
+    for method in _METHODS:
+        if code := getattr(inspect.unwrap(getattr(task, method)), "__code__", None):
+            return str(code.co_filename)
+    return ""
+
+
+def _said(error: BaseException) -> str:
+    said = " ".join(str(error).split())
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]} …"
+
+
+def _kind(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

@@ -14,10 +14,12 @@ that was never interrupted.
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 import math
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -54,7 +56,9 @@ logger = logging.getLogger(__name__)
 # What surrounds an update: it is given the forward and backward pass, runs it, and hands over the loss.
 Watch: TypeAlias = Callable[[Callable[[], Tensor]], AbstractContextManager[Tensor]]
 
-_EXPLODED = 10.0  # times the first loss: nothing is left to learn from, so the rest of the run is spared
+# Times the first loss: nothing is left to learn from, so the rest of the run is spared. The loss of a user's own task
+# may have any scale and sign: there only what is not finite has diverged.
+_EXPLODED = 10.0
 _WIDE = 256  # from this width on a CPU gains by bfloat16
 
 
@@ -161,12 +165,13 @@ class _Run:
             events=engine.keep_weights, quiet=self.ranks.rank > 0,
         )  # fmt: skip
         with log:
+            if progress.step == 0 and isinstance(self.task, AdaptedTask):
+                self.evaluate(limit=1)  # a mistake in the user's validation is found now, not after the last step
             with stop.gently():
                 self._train(on_step, watch(self.net, self.optimizer), stop, log, caught)
             scores = {"loss": math.nan} if progress.diverged else self._judge()
         self._note(caught)
-        # Worse than before training is no result either, however finite.
-        progress.diverged |= not scores["loss"] <= progress.first_loss
+        progress.diverged |= not scores["loss"] <= self._bound(1.0)  # worse than before training is no result either
         result = {
             "id": self.name,
             "cell": cell(config, self.task.name),
@@ -182,7 +187,7 @@ class _Run:
             "ended_by": progress.ended_by,
             "diverged": progress.diverged,
             "seconds": round(progress.seconds, 3),
-            "tokens_per_second": round(progress.step * config.batch_size * self.task.per_example / progress.seconds, 1),
+            "tokens_per_second": self._speed(),
             "warnings": progress.warnings,
         }
         with evaluating(self.optimizer):
@@ -223,7 +228,7 @@ class _Run:
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
             # "not ≤" so that NaN counts, too
-            progress.diverged = not progress.loss <= _EXPLODED * progress.first_loss or not math.isfinite(norm_seen)
+            progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
             last = progress.step == config.steps
             look = every and progress.step % every == 0 and not last
             log.write(progress, self._judge() if look else None)
@@ -237,6 +242,17 @@ class _Run:
             if wanted:
                 self.checkpoints.close()
                 raise Interrupted(f"{self.folder.name} stopped after step {progress.step}", wanted)
+
+    def _speed(self) -> float | None:
+        """Tokens, or images, in a second; None for a user's own task, whose batches may be anything."""
+        if isinstance(self.task, AdaptedTask):
+            return None
+        progress, per_step = self.progress, self.config.batch_size * self.task.per_example
+        return round(progress.step * per_step / progress.seconds, 1)
+
+    def _bound(self, share: float) -> float:
+        """The largest loss that is not taken for divergence, by the first."""
+        return sys.float_info.max if isinstance(self.task, AdaptedTask) else share * self.progress.first_loss
 
     def _update(self, batch: Batch, watched: Watch) -> tuple[Tensor, Tensor, float]:
         """One update: the loss before it, the gradient's norm where it is clipped, and the rate."""
@@ -270,13 +286,13 @@ class _Run:
             return self.evaluate()
 
     @torch.no_grad()
-    def evaluate(self) -> dict[str, float]:
-        """Means over the fixed validation batches, which the ranks share."""
+    def evaluate(self, limit: int | None = None) -> dict[str, float]:
+        """Means over the fixed validation batches, which the ranks share, or over the first few of them."""
         was = self.net.training
         self.net.eval()
         found: dict[str, list[float]] = {}
         count = self.config.engine.accumulate
-        for batch in self.task.validation(self.rows):
+        for batch in itertools.islice(self.task.validation(self.rows), limit):
             for piece in self.task.pieces(batch, self.ranks.device, count):  # of one size: their mean is the batch's
                 with self._cast():
                     scores = self.task.scores(self.net, piece)

@@ -1,0 +1,193 @@
+"""A hash of a Python object with the user's code that it can reach, the same in every process.
+
+A pickle would not do: it changes with the order of sets, with object identities and with line numbers. Here a function
+is its bytecode, its defaults, its closure and the globals it names; a class is its bases and its attributes; an object
+is its class and its state. What a library defines counts by its name, and a module of the user's own by its source.
+"""
+
+import ast
+import dis
+import hashlib
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["fingerprint", "is_users"]
+
+_PACKAGE = Path(__file__).parents[2]  # autowarm itself: a run's id covers it already
+_PATHS = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {_PACKAGE}
+# What Python notes of a class besides its contents.
+_NOTES = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__slotnames__",
+          "__static_attributes__", "__annotate__", "__annotations_cache__"}  # fmt: skip
+
+
+def fingerprint(value: Any, without: frozenset[str] = frozenset()) -> str:
+    """Hex digest of an object and of the user's code it reaches.
+
+    Args:
+        value: any object.
+        without: attributes of the object, or of its classes, that do not count.
+    """
+    return _Walk(value, without).digest(value).hex()
+
+
+def is_users(module: str) -> bool:
+    """Whether a module is the user's own: neither built in nor of an installed package."""
+    if module == "__main__":
+        return True
+    place = _source(module)
+    return place is not None and not any(path in place.parents for path in _PATHS)
+
+
+class _Walk:
+    def __init__(self, root: Any, without: frozenset[str]) -> None:
+        self.root, self.without = root, without
+        self.known: dict[int, tuple[bytes, Any]] = {}  # by identity; the object is kept, so that its id stays its own
+        self.modules: set[str] = set()
+
+    def digest(self, value: Any) -> bytes:
+        if isinstance(value, (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))):
+            return _hash(type(value).__name__.encode(), repr(value).encode())
+        if id(value) not in self.known:
+            self.known[id(value)] = _hash(b"cycle", type(value).__name__.encode()), value  # until it is known
+            self.known[id(value)] = _hash(type(value).__name__.encode(), *self.parts(value)), value
+        return self.known[id(value)][0]
+
+    def parts(self, value: Any) -> Iterator[bytes]:
+        match value:
+            case torch.Tensor():
+                yield f"{value.dtype}{tuple(value.shape)}".encode()
+                yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            case np.ndarray() if not value.dtype.hasobject:
+                yield f"{value.dtype}{value.shape}".encode()
+                yield np.ascontiguousarray(value).tobytes()
+            case set() | frozenset():
+                yield from sorted(map(self.digest, value))
+            case list() | tuple():
+                yield from map(self.digest, value)
+            case CodeType():
+                yield from self.code(value)
+            case FunctionType():
+                yield from self.function(value)
+            case MethodType():
+                yield self.digest(value.__func__)
+                yield self.digest(value.__self__)
+            case staticmethod() | classmethod():
+                yield self.digest(value.__func__)
+            case property():
+                yield from map(self.digest, (value.fget, value.fset, value.fdel))
+            case ModuleType():
+                yield from self.module(value.__name__)
+            case BuiltinFunctionType():
+                yield f"{value.__module__}.{value.__qualname__}".encode()
+            case type():
+                yield from self.klass(value)
+            case dict():
+                for key, item in value.items():
+                    yield self.digest(key)
+                    yield self.digest(item)
+            case _:
+                yield from self.instance(value)
+
+    def code(self, code: CodeType) -> Iterator[bytes]:
+        yield code.co_code
+        for part in (code.co_names, code.co_varnames, code.co_freevars, code.co_consts):
+            yield self.digest(part)
+        for instruction in dis.get_instructions(code):
+            if instruction.opname == "IMPORT_NAME":  # inside a function, so no global holds it
+                yield from self.module(instruction.argval)
+
+    def function(self, function: FunctionType) -> Iterator[bytes]:
+        if not is_users(function.__module__):
+            yield f"{function.__module__}.{function.__qualname__}".encode()
+            return
+        yield self.digest(function.__code__)
+        yield self.digest(function.__defaults__)
+        yield self.digest(function.__kwdefaults__)
+        for cell in function.__closure__ or ():
+            yield self.digest(cell.cell_contents) if cell != type(cell)() else b"empty"
+        for name in sorted(_names(function.__code__)):
+            if name in function.__globals__:
+                yield name.encode()
+                yield self.digest(function.__globals__[name])
+
+    def klass(self, kind: type) -> Iterator[bytes]:
+        if not is_users(kind.__module__):
+            yield f"{kind.__module__}.{kind.__qualname__}".encode()
+            return
+        yield from map(self.digest, kind.__bases__)
+        left_out = _NOTES | (self.without if isinstance(self.root, kind) else frozenset())
+        for name in sorted(vars(kind).keys() - left_out):
+            yield name.encode()
+            yield self.digest(vars(kind)[name])
+
+    def instance(self, value: Any) -> Iterator[bytes]:
+        yield self.digest(type(value))
+        if value is self.root and hasattr(value, "__dict__"):
+            yield self.digest({key: item for key, item in vars(value).items() if key not in self.without})
+            return
+        if isinstance(value, Mapping):
+            yield self.digest(dict(value))
+        try:
+            reduced = value.__reduce_ex__(4)
+        except Exception:  # a lock, a file: it could not be sent to a worker either
+            return
+        if isinstance(reduced, str):
+            yield reduced.encode()
+            return
+        make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        for part in (make, arguments, state, list(items or ()), list(pairs or ())):
+            yield self.digest(part)
+
+    def module(self, name: str) -> Iterator[bytes]:
+        """The source of a user's module and of those it imports."""
+        if not name or name in self.modules or not is_users(name.partition(".")[0]) or (file := _source(name)) is None:
+            yield name.encode()
+            return
+        self.modules.add(name)
+        source = file.read_bytes()
+        yield source
+        for imported in sorted(_imports(source, name)):
+            yield from self.module(imported)
+
+
+def _hash(*parts: bytes) -> bytes:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "big") + part)
+    return found.digest()
+
+
+def _names(code: CodeType) -> set[str]:
+    """Global names that code and the functions within it look up."""
+    found = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return found.union(*(_names(const) for const in code.co_consts if isinstance(const, CodeType)))
+
+
+def _source(name: str) -> Path | None:
+    """The Python file of a module, without importing it; None where it has none."""
+    try:
+        spec = getattr(sys.modules.get(name), "__spec__", None) or importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    origin = getattr(spec, "origin", None)
+    return Path(origin) if origin and origin.endswith(".py") else None
+
+
+def _imports(source: bytes, name: str) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = name if str(_source(name)).endswith("__init__.py") else name.rpartition(".")[0]
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package or None)
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return found

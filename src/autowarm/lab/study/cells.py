@@ -4,6 +4,7 @@ Rates come from the rows of the part "tuning": for each task, optimizer and hori
 linear warm-up, none of it adaptive. A cell is run at that rate, at three times and at a third of it.
 """
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -13,8 +14,8 @@ from ..config import LabError
 from .rows import Cell, Rows
 
 __all__ = [
-    "DEFAULT", "EXTRA_SEEDS", "FIXED", "HAND_SET", "INSTEAD_OF_ADAMW", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS",
-    "TASKS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "Task", "cells", "form_cells", "peer_cells", "quick_cells",
+    "DEFAULT", "EXTRA_SEEDS", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS", "TASKS", "TUNING",
+    "TUNING_SCHEDULE", "TUNING_SEED", "Task", "cells", "find", "form_cells", "peer_cells", "quick_cells",
     "scheduled_cells", "share_of", "title", "tuned_rates",
 ]  # fmt: skip
 
@@ -46,26 +47,6 @@ DEFAULT, PAPER = "default", "paper"
 HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4")
 # Not among those that the best is chosen from: added later, to see what they cost as one choice for all cells.
 FIXED = ("linear 0.01", "linear 0.5")
-
-
-def share_of(schedule: str) -> float:
-    """The share of the run that a hand-set linear warm-up takes."""
-    return float(schedule.removeprefix("linear "))
-
-
-def title(schedule: str) -> str:
-    """What a page calls a schedule; a hand-set warm-up by its length, in percent of the run.
-
-    Example:
-        >>> from autowarm.lab.study.cells import title
-        >>> title("linear 0"), title("linear 0.05"), title("paper"), title("default")
-        ('none', '5 %', 'Algorithm 1', 'default')
-    """
-    if not schedule.startswith("linear "):
-        return "Algorithm 1" if schedule == PAPER else schedule
-    share = share_of(schedule)
-    return f"{100 * share:g} %" if share else "none"
-
 
 SEEDS = Seeds(choice=(0, 1), test=(10, 11, 12, 13, 14))
 EXTRA_SEEDS = (15, 16, 17, 18, 19)  # to test, where the first five leave a standard error above the tolerance
@@ -120,11 +101,30 @@ TUNING = sorted(
 TUNING_SEED, TUNING_SCHEDULE = 100, "linear 0.1"
 
 # Where Schedule-Free AdamW and Prodigy take the place of AdamW at its tuned rate: where a run is short.
-INSTEAD_OF_ADAMW = (
+_INSTEAD_OF_ADAMW = (
     ("lm-small", 200), ("lm-small", 1000), ("lm-middle", 200), ("mlp", 200), ("mlp", 4000), ("factor", 1000),
     ("llama", 200), ("llama", 1000), ("llama-x8", 200), ("swin", 200),
 )  # fmt: skip
-PEER_TUNING = [Cell(task, "schedule-free", steps, lr) for task, steps in INSTEAD_OF_ADAMW for lr in _GRID["adamw"]]
+PEER_TUNING = [Cell(task, "schedule-free", steps, lr) for task, steps in _INSTEAD_OF_ADAMW for lr in _GRID["adamw"]]
+
+
+def share_of(schedule: str) -> float:
+    """The share of the run that a hand-set linear warm-up takes."""
+    return float(schedule.removeprefix("linear "))
+
+
+def title(schedule: str) -> str:
+    """What a page calls a schedule; a hand-set warm-up by its length, in percent of the run.
+
+    Example:
+        >>> from autowarm.lab.study.cells import title
+        >>> title("linear 0"), title("linear 0.05"), title("paper"), title("default")
+        ('none', '5 %', 'Algorithm 1', 'default')
+    """
+    if not schedule.startswith("linear "):
+        return "Algorithm 1" if schedule == PAPER else schedule
+    share = share_of(schedule)
+    return f"{100 * share:g} %" if share else "none"
 
 
 def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tuple[str, str, int], float]:
@@ -135,11 +135,9 @@ def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tupl
     """
     best: dict[tuple[str, str, int], tuple[float, float]] = {}
     for cell in grid:
-        losses = rows.losses("tuning", cell, schedule)
-        if TUNING_SEED not in losses:
-            raise LabError(f"the rate of {cell.name} has not been tuned: run the study's stages in their order")
+        loss = rows.losses("tuning", cell, schedule, [TUNING_SEED])[TUNING_SEED]
         key = cell.task, cell.optimizer, cell.steps
-        best[key] = min(best.get(key, (math.inf, math.inf)), (losses[TUNING_SEED], cell.lr))
+        best[key] = min(best.get(key, (math.inf, math.inf)), (loss, cell.lr))
     return {key: lr for key, (_, lr) in best.items()}
 
 
@@ -152,6 +150,19 @@ def cells(rows: Rows) -> list[Cell]:
         for optimizer, factors in plan.items()
         for factor in factors
     ]
+
+
+def find(rows: Rows, name: str) -> Cell:
+    """The cell of that name.
+
+    Raises:
+        LabError: there is none; it says which names are near.
+    """
+    by_name = {cell.name: cell for cell in cells(rows)}
+    if name not in by_name:
+        near = difflib.get_close_matches(name, by_name, 3) or sorted(by_name)[:3]
+        raise LabError(f"there is no setting {name!r}; docs/schedules.md lists them, such as {', '.join(near)}")
+    return by_name[name]
 
 
 def quick_cells(rows: Rows) -> list[Cell]:
@@ -185,7 +196,7 @@ def peer_cells(rows: Rows) -> list[tuple[Cell, Cell]]:
     ours, theirs = tuned_rates(rows, TUNING, TUNING_SCHEDULE), tuned_rates(rows, PEER_TUNING, "own")
     return [
         (Cell(task, optimizer, steps, lr), Cell(task, "adamw", steps, ours[task, "adamw", steps]))
-        for task, steps in INSTEAD_OF_ADAMW
+        for task, steps in _INSTEAD_OF_ADAMW
         for optimizer, lr in (("schedule-free", theirs[task, "schedule-free", steps]), ("prodigy", 1.0))
     ]
 

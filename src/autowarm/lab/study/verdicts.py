@@ -5,12 +5,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..analysis.markdown import percent
+from ..analysis.markdown import percent, plus_minus
 from ..analysis.statistics import CAP, Estimate, Losses, Seeds, choose, differences, mean_loss, regrets
-from .cells import DEFAULT, EXTRA_SEEDS, HAND_SET, PAPER, SEEDS, cells
-from .rows import Cell, Rows
+from .cells import DEFAULT, EXTRA_SEEDS, HAND_SET, PAPER, SEEDS, cells, title
+from .rows import Cell, PlannedRow, Rows
 
-__all__ = ["ALL_SEEDS", "TOLERANCE", "Verdict", "hand_set", "headline", "judge", "verdicts"]
+__all__ = ["ALL_SEEDS", "TOLERANCE", "Verdict", "hand_set", "headline", "judge", "made_again", "verdicts"]
 
 TOLERANCE = 0.005  # relative: a difference that counts as none, and the standard error of a comparison that counts
 ALL_SEEDS = Seeds(SEEDS.choice, (*SEEDS.test, *EXTRA_SEEDS))
@@ -68,36 +68,45 @@ class Verdict:
 
 
 def hand_set(rows: Rows, cell: Cell) -> dict[str, Losses]:
-    """The losses of each hand-set warm-up, by seed."""
+    """The losses of each hand-set warm-up on the seeds of the choice, and on what other seeds there are.
+
+    Raises:
+        LabError: the grid has not been run.
+    """
+    for schedule in HAND_SET:
+        rows.runs("cells", cell, schedule, SEEDS.choice)
     return {schedule: rows.losses("cells", cell, schedule) for schedule in HAND_SET}
 
 
 def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS) -> Verdict:
     """Hold the default against the hand-set warm-up that is best on the seeds of the choice, on the seeds of the test.
 
-    Test seeds that one of the two has not been run on are left out.
+    Seeds of the test beyond the first five are left out where one of the two has not been run on them.
+
+    Raises:
+        LabError: a run that this needs has not been made.
     """
-    options, ours = hand_set(rows, cell), rows.losses("cells", cell, DEFAULT)
+    options = hand_set(rows, cell)
     best = choose(options, seeds.choice)
-    tested = [seed for seed in seeds.test if seed in ours and seed in options[best]]
-    runs = rows.runs("cells", cell, DEFAULT)
-    finite = [loss for seed in tested if math.isfinite(loss := options[best][seed])]
+    tested = [seed for seed in seeds.test if seed in SEEDS.test or seed in options[best]]
+    reference = rows.losses("cells", cell, best, tested)
+    runs = rows.runs("cells", cell, DEFAULT, (*seeds.choice, *tested))
+    ours = rows.losses("cells", cell, DEFAULT, runs)
     first_loss = runs[tested[0]]["first_loss"]
+    finite = [loss for loss in reference.values() if math.isfinite(loss)]
     unit = math.fsum(finite) / len(finite) if finite else first_loss
     hand = {schedule: mean_loss(losses, seeds.choice) for schedule, losses in options.items()}
-    also = {DEFAULT: ours}
-    if paper := rows.losses("cells", cell, PAPER):
-        also[PAPER] = paper
-    ours_of = [runs[seed] for seed in (*seeds.choice, *tested)]
+    paper = rows.losses("cells", cell, PAPER)
+    also = {DEFAULT: ours, PAPER: paper} if paper.keys() >= set(seeds.choice) else {DEFAULT: ours}
     return Verdict(
         cell=cell,
         hand=hand,
         best=best,
-        difference=differences({seed: ours[seed] for seed in tested}, options[best], unit=unit, ceiling=CAP * unit),
+        difference=differences(ours, reference, unit=unit, ceiling=CAP * unit),
         regret=regrets(options, seeds.choice, also) if math.isfinite(hand[best]) else {},
-        diverged=sum(row["diverged"] for row in ours_of),
-        unfinished=sum(row["ended_by"] is None for row in ours_of),
-        warmup=sum(row["warmup_steps"] for row in ours_of) / len(ours_of) / cell.steps,
+        diverged=sum(row["diverged"] for row in runs.values()),
+        unfinished=sum(row["ended_by"] is None for row in runs.values()),
+        warmup=statistics.fmean(row["warmup_steps"] for row in runs.values()) / cell.steps,
         learnt=unit < _LEARNT * first_loss,
     )
 
@@ -105,6 +114,18 @@ def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS) -> Verdict:
 def verdicts(rows: Rows) -> list[Verdict]:
     """Of all cells. Those that are not `learnt` go into no number."""
     return [judge(rows, cell) for cell in cells(rows)]
+
+
+def made_again(kept: Rows, again: Rows, cell: Cell) -> str:
+    """In three lines: what the stored runs of a cell come to, what the same runs made again do, and how many agree."""
+    lines = []
+    for about, rows in (("kept", kept), ("made again", again)):
+        found = judge(rows, cell)
+        best = f"best hand-set warm-up {title(found.best)}"
+        lines.append(f"{about}: {best}, default − best {plus_minus(found.difference)} %")
+    runs = [run for run in map(PlannedRow.of, again) if run.cell == cell and run.part == "cells"]
+    equal = sum(run in kept and kept[run]["val_loss"] == again[run]["val_loss"] for run in runs)
+    return "\n".join([*lines, f"{equal} of {len(runs)} runs are equal to the bit; the kept ones may have more seeds"])
 
 
 def headline(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:

@@ -166,18 +166,8 @@ def _best(rows: Rows, cell: Cell) -> str:
 
 
 STAGES: dict[str, Stage] = {
-    "tuning": tuning,
-    "hand": hand,
-    "compare": compare,
-    "more": more,
-    "paper": paper,
-    "targets": targets,
-    "parts": parts,
-    "forms": forms,
-    "fixed": fixed,
-    "peer-tuning": peer_tuning,
-    "peers": peers,
-    "orders": orders,
+    stage.__name__.replace("_", "-"): stage
+    for stage in (tuning, hand, compare, more, paper, targets, parts, forms, fixed, peer_tuning, peers, orders)
 }
 """In the order in which they build on each other; about nine CPU-hours in all."""
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from autowarm.lab.config import LabError
-from autowarm.lab.study.cells import DEFAULT, EXTRA_SEEDS, HAND_SET, PAPER, SEEDS, TASKS, cells, find
+from autowarm.lab.study.cells import DEFAULT, EXTRA_SEEDS, FAMILIES, HAND_SET, PAPER, SEEDS, cells, find
 from autowarm.lab.study.plan import CELL_STAGES, STAGES, missing
 from autowarm.lab.study.rows import PlannedRow, Rows
 from autowarm.lab.study.verdicts import made_again
+from autowarm.lab.tasks.small import TASKS
 
 from .conftest import made_up
 
@@ -37,7 +38,7 @@ def test_the_stored_rows_are_planned_but_for_rates_of_settings_that_were_dropped
 def test_a_stage_plans_each_run_once(stored: Rows, name: str) -> None:
     planned = STAGES[name](stored)
     assert len(planned) == len(set(planned)) > 0
-    assert {run.cell.task for run in planned} <= set(TASKS)
+    assert {run.cell.task for run in planned} <= set(TASKS) == set(FAMILIES)
 
 
 def test_no_stage_but_the_first_two_can_be_planned_without_the_ones_before(study: Rows) -> None:

@@ -7,38 +7,22 @@ linear warm-up, none of it adaptive. A cell is run at that rate, at three times 
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from ..analysis.statistics import Seeds
 from ..config import LabError
 from .rows import Cell, Rows
 
 __all__ = [
-    "DEFAULT", "EXTRA_SEEDS", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS", "TASKS", "TUNING",
-    "TUNING_SCHEDULE", "TUNING_SEED", "Task", "cells", "find", "form_cells", "peer_cells", "quick_cells",
-    "scheduled_cells", "share_of", "title", "tuned_rates",
+    "DEFAULT", "EXTRA_SEEDS", "FAMILIES", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS", "TUNING",
+    "TUNING_SCHEDULE", "TUNING_SEED", "cells", "find", "form_cells", "peer_cells", "quick_cells", "scheduled_cells",
+    "share_of", "title", "tuned_rates",
 ]  # fmt: skip
 
-
-class Task(NamedTuple):
-    """What is trained on what: the family that its results belong to, and a few words."""
-
-    family: str
-    about: str
-
-
-TASKS = {
-    "lm-small": Task("language", "pre-norm transformer, 2 layers of 48, 16×32 tokens of 512"),
-    "lm-middle": Task("language", "pre-norm transformer, 4 layers of 96, 8×32 tokens of 1024"),
-    "lm-large": Task("language", "pre-norm transformer, 5 layers of 256, 8×32 tokens of 2048"),
-    "post-norm": Task("language", "post-norm transformer, 6 layers of 48, 16×32 tokens of 512"),
-    "vit": Task("vision", "vision transformer on digits, 3 layers of 48"),
-    "mlp": Task("MLP", "MLP on digits, 64–128–128–10"),
-    "factor": Task("deep linear", "deep linear network, 4 layers of 64, f* = 0.02"),
-    "llama": Task("language", "LLaMA, 2 layers of 32, 16×32 tokens of 512"),
-    "llama-x8": Task("language", "LLaMA, 2 layers of 32, 128×32 tokens of 512"),
-    "swin": Task("vision", "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
-    "swin-x8": Task("vision", "the same Swin, 256 images"),
+FAMILIES = {
+    **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm", "llama", "llama-x8"), "language"),
+    **dict.fromkeys(("vit", "swin", "swin-x8"), "vision"),
+    "mlp": "MLP",
+    "factor": "deep linear",
 }
 OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 

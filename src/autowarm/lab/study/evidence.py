@@ -16,12 +16,12 @@ from ..analysis.statistics import (
 )
 from .cells import (
     DEFAULT,
+    FAMILIES,
     FIXED,
     HAND_SET,
     OPTIMIZERS,
     PAPER,
     SEEDS,
-    TASKS,
     form_cells,
     peer_cells,
     quick_cells,
@@ -88,7 +88,7 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
     cold = [rows.runs("cells", v.cell, name)[seed] for v in lion for name in HAND_SET[:2] for seed in SEEDS.choice]
     lions = _means([v.regret for v in lion])
     pairs = [(small, big) for *_, small, big in _batch_pairs(learnt)]
-    vision = [v for v in learnt if TASKS[v.cell.task].family == "vision"]
+    vision = [v for v in learnt if FAMILIES[v.cell.task] == "vision"]
 
     def changed(part: str, value: str) -> str:
         return f"{percent(statistics.fmean(changes(rows, part, value, quick)))} %"
@@ -151,7 +151,7 @@ def _by_family(learnt: Sequence[Verdict]) -> str:
 
     def of(values: Iterable[float]) -> dict[str, Estimate]:
         known = {v.cell: x for v, x in zip(learnt, values, strict=True)}
-        families = by_family(known, lambda cell: TASKS[cell.task].family, lambda cell: cell.task)
+        families = by_family(known, lambda cell: FAMILIES[cell.task], lambda cell: cell.task)
         return {**families, "*all tasks*": by_task(known, lambda cell: cell.task)}
 
     difference = of(v.mean for v in learnt)

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from autowarm.lab.config import LabError
-from autowarm.lab.study.cells import DEFAULT, EXTRA_SEEDS, FAMILIES, HAND_SET, PAPER, SEEDS, cells, find
+from autowarm.lab.study.cells import DEFAULT, EXTRA_SEEDS, FAMILIES, HAND_SET, PAPER, SEEDS, cells
 from autowarm.lab.study.plan import CELL_STAGES, STAGES, missing
 from autowarm.lab.study.rows import PlannedRow, Rows
-from autowarm.lab.study.verdicts import made_again
 from autowarm.lab.tasks.small import TASKS
 
 from .conftest import made_up
@@ -107,12 +106,6 @@ def test_one_cell_is_made_again_by_its_own_stages(study: Rows) -> None:
     assert {run.cell for run in made} == {chosen}
     assert {run.schedule for run in made} == {*HAND_SET, DEFAULT, PAPER}
     assert all(again[run] == study[run] for run in made)
-    said = made_again(study, again, chosen).splitlines()
-    assert said[0].removeprefix("kept: ") == said[1].removeprefix("made again: ")
-    assert said[0].startswith("kept: best hand-set warm-up 10 %, default − best -2.")
-    assert said[2].startswith(f"{len(made)} of {len(made)} runs are equal to the bit")
-    other = Rows([*again, {**again[made[0]], "val_loss": 3.0001}])
-    assert made_again(study, other, chosen).splitlines()[2].startswith(f"{len(made) - 1} of {len(made)} runs")
 
 
 def test_a_stage_that_was_interrupted_goes_on(finished: Callable[..., Rows], study: Rows) -> None:
@@ -123,13 +116,6 @@ def test_a_stage_that_was_interrupted_goes_on(finished: Callable[..., Rows], stu
         some = Rows(study[run] for run in planned)
         assert missing(some)
         assert list(finished(some)) == every
-
-
-def test_a_cell_is_found_by_its_name_or_near_ones_are_said(study: Rows) -> None:
-    cell = cells(study)[5]
-    assert find(study, cell.name) == cell
-    with pytest.raises(LabError, match=rf"no setting 'x{cell.name}'.* such as .*{cell.name}"):
-        find(study, f"x{cell.name}")
 
 
 def test_what_is_missing_is_named(study: Rows) -> None:

@@ -4,17 +4,15 @@ Rates come from the rows of the part "tuning": for each task, optimizer and hori
 linear warm-up, none of it adaptive. A cell is run at that rate, at three times and at a third of it.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 
 from ..analysis.statistics import Seeds
-from ..config import LabError
 from .rows import Cell, Rows
 
 __all__ = [
     "DEFAULT", "EXTRA_SEEDS", "FAMILIES", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS", "TUNING",
-    "TUNING_SCHEDULE", "TUNING_SEED", "cells", "find", "form_cells", "peer_cells", "quick_cells", "scheduled_cells",
+    "TUNING_SCHEDULE", "TUNING_SEED", "cells", "form_cells", "peer_cells", "quick_cells", "scheduled_cells",
     "share_of", "title", "tuned_rates",
 ]  # fmt: skip
 
@@ -134,19 +132,6 @@ def cells(rows: Rows) -> list[Cell]:
         for optimizer, factors in plan.items()
         for factor in factors
     ]
-
-
-def find(rows: Rows, name: str) -> Cell:
-    """The cell of that name.
-
-    Raises:
-        LabError: there is none; it says which names are near.
-    """
-    by_name = {cell.name: cell for cell in cells(rows)}
-    if name not in by_name:
-        near = difflib.get_close_matches(name, by_name, 3) or sorted(by_name)[:3]
-        raise LabError(f"there is no setting {name!r}; docs/schedules.md lists them, such as {', '.join(near)}")
-    return by_name[name]
 
 
 def quick_cells(rows: Rows) -> list[Cell]:

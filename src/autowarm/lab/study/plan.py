@@ -45,7 +45,7 @@ FORMS = (
 )  # fmt: skip
 FORM_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4)
 PEER_SCHEDULES = ("wsd", "greedy")
-_FIXED_CELLS = 49  # those with the shortest runs; the others take most of the time
+_FIXED_CELLS = 49  # those with the shortest runs: the others would take ten times as long
 ORDERS = tuple(range(100, 110))
 
 
@@ -169,7 +169,7 @@ STAGES: dict[str, Stage] = {
     stage.__name__.replace("_", "-"): stage
     for stage in (tuning, hand, compare, more, paper, targets, parts, forms, fixed, peer_tuning, peers, orders)
 }
-"""In the order in which they build on each other; about nine CPU-hours in all."""
+"""In the order in which they build on each other; about twelve CPU-hours in all."""
 
 CELL_STAGES = (hand, compare, paper)
 """What makes a single cell again, given rows without its runs: call each with the rows and ``[cell]``."""

@@ -5,12 +5,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..analysis.markdown import percent, plus_minus
+from ..analysis.markdown import percent
 from ..analysis.statistics import CAP, Estimate, Losses, Seeds, choose, differences, mean_loss, regrets
-from .cells import DEFAULT, EXTRA_SEEDS, HAND_SET, PAPER, SEEDS, cells, title
-from .rows import Cell, PlannedRow, Rows
+from .cells import DEFAULT, EXTRA_SEEDS, HAND_SET, PAPER, SEEDS, cells
+from .rows import Cell, Rows
 
-__all__ = ["ALL_SEEDS", "TOLERANCE", "Verdict", "hand_set", "headline", "judge", "made_again", "verdicts"]
+__all__ = ["ALL_SEEDS", "TOLERANCE", "Verdict", "hand_set", "headline", "judge", "verdicts"]
 
 TOLERANCE = 0.005  # relative: a difference that counts as none, and the standard error of a comparison that counts
 ALL_SEEDS = Seeds(SEEDS.choice, (*SEEDS.test, *EXTRA_SEEDS))
@@ -114,18 +114,6 @@ def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS) -> Verdict:
 def verdicts(rows: Rows) -> list[Verdict]:
     """Of all cells. Those that are not `learnt` go into no number."""
     return [judge(rows, cell) for cell in cells(rows)]
-
-
-def made_again(kept: Rows, again: Rows, cell: Cell) -> str:
-    """In three lines: what the stored runs of a cell come to, what the same runs made again do, and how many agree."""
-    lines = []
-    for about, rows in (("kept", kept), ("made again", again)):
-        found = judge(rows, cell)
-        best = f"best hand-set warm-up {title(found.best)}"
-        lines.append(f"{about}: {best}, default − best {plus_minus(found.difference)} %")
-    runs = [run for run in map(PlannedRow.of, again) if run.cell == cell and run.part == "cells"]
-    equal = sum(run in kept and kept[run]["val_loss"] == again[run]["val_loss"] for run in runs)
-    return "\n".join([*lines, f"{equal} of {len(runs)} runs are equal to the bit; the kept ones may have more seeds"])
 
 
 def headline(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:

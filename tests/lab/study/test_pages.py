@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from autowarm.lab.config import LabError
+from autowarm.lab.study import pages
 from autowarm.lab.study.cells import DEFAULT, HAND_SET, SEEDS, cells
 from autowarm.lab.study.evidence import claims, evidence, fixed_regrets, summary
 from autowarm.lab.study.figures import curves_figure, curves_wanted, differences_figure, evidence_figure
@@ -33,16 +34,18 @@ def test_the_published_pages_are_those_of_the_stored_rows(stored: Rows) -> None:
     assert f"\n{headline}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_pages_and_figures_are_written_together(stored: Rows, tmp_path: Path) -> None:
+def test_pages_and_figures_are_written_together(stored: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "curve_of", lambda run: [(0.1, 3.0), (1.0, 2.0)])  # instead of nine runs
     (tmp_path / "docs" / "figures").mkdir(parents=True)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     headline = texts(stored)[2]
     (tmp_path / "README.md").write_text(readme.replace(headline, "what it said before"), encoding="utf-8")
-    write_pages(stored, tmp_path)
+    written = write_pages(stored, tmp_path)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(written)
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
     for name in ("docs/evidence.md", "docs/schedules.md"):
         assert (tmp_path / name).read_text(encoding="utf-8") == (ROOT / name).read_text(encoding="utf-8")
-    for name in ("evidence.png", "schedules.png"):
+    for name in ("evidence.png", "schedules.png", "warming-up.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
 
 

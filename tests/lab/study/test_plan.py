@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from autowarm.lab.config import LabError
-from autowarm.lab.study.cells import DEFAULT, EXTRA_SEEDS, HAND_SET, PAPER, SEEDS, TASKS, cells
+from autowarm.lab.study.cells import DEFAULT, EXTRA_SEEDS, FAMILIES, HAND_SET, PAPER, SEEDS, cells
 from autowarm.lab.study.plan import CELL_STAGES, STAGES, missing
 from autowarm.lab.study.rows import PlannedRow, Rows
+from autowarm.lab.tasks.small import TASKS
 
 from .conftest import made_up
 
@@ -36,13 +37,17 @@ def test_the_stored_rows_are_planned_but_for_rates_of_settings_that_were_dropped
 def test_a_stage_plans_each_run_once(stored: Rows, name: str) -> None:
     planned = STAGES[name](stored)
     assert len(planned) == len(set(planned)) > 0
-    assert {run.cell.task for run in planned} <= set(TASKS)
+    assert {run.cell.task for run in planned} <= set(TASKS) == set(FAMILIES)
 
 
 def test_no_stage_but_the_first_two_can_be_planned_without_the_ones_before(study: Rows) -> None:
     assert STAGES["tuning"](Rows()) == missing(Rows())
-    with pytest.raises(LabError, match="has not been tuned: run the study's stages in their order"):
+    with pytest.raises(LabError, match=r"has not been run under 'linear 0.1' with the seeds \[100\].*in their order"):
         STAGES["hand"](Rows())
+    with pytest.raises(LabError, match=r"has not been run under 'linear 0' with the seeds \[0, 1\].*in their order"):
+        STAGES["compare"](Rows(row for row in study if row["part"] == "tuning"))
+    with pytest.raises(LabError, match=r"has not been run under 'default' with the seeds \[10\]"):
+        STAGES["more"](Rows(row for row in study if (row["schedule"], row["seed"]) != (DEFAULT, 10)))
     tuned = Rows(row for row in study if row["part"] == "tuning")
     assert missing(tuned) == STAGES["hand"](tuned)
 
@@ -101,6 +106,16 @@ def test_one_cell_is_made_again_by_its_own_stages(study: Rows) -> None:
     assert {run.cell for run in made} == {chosen}
     assert {run.schedule for run in made} == {*HAND_SET, DEFAULT, PAPER}
     assert all(again[run] == study[run] for run in made)
+
+
+def test_a_stage_that_was_interrupted_goes_on(finished: Callable[..., Rows], study: Rows) -> None:
+    """Wherever that was: the stages so far can be planned, and the end is the same."""
+    every = list(study)
+    for made in (1500, 2600, len(every) - 1):  # in "compare", between a cell's runs of "paper", before the last run
+        planned = [run for stage in STAGES.values() for run in stage(study)][:made]
+        some = Rows(study[run] for run in planned)
+        assert missing(some)
+        assert list(finished(some)) == every
 
 
 def test_what_is_missing_is_named(study: Rows) -> None:

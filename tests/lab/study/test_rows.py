@@ -2,11 +2,12 @@
 
 import json
 import math
-import multiprocessing
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from autowarm.lab.config import LabError
 from autowarm.lab.study.rows import Cell, PlannedRow, Rows, append, tidy
@@ -65,20 +66,18 @@ def test_appending_keeps_what_was_there_and_replaces_the_same_run(tmp_path: Path
     assert Rows.load(path).losses("cells", Cell(**CELL), "linear 0.1") == expected
 
 
-def _append(path: Path, first: int) -> None:
-    for seed in range(first, first + 20):
-        append(path, run(seed))
-
-
-def test_two_processes_lose_none_of_each_others_runs(tmp_path: Path) -> None:
+def test_who_appends_waits_for_whoever_is_writing(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    spawn = multiprocessing.get_context("spawn")
-    writers = [spawn.Process(target=_append, args=(path, first)) for first in (0, 20)]
-    for writer in writers:
+    append(path, run(0))
+    (lock,) = [name for name in tmp_path.iterdir() if name != path]
+    writer = threading.Thread(target=append, args=(path, run(1)))
+    with FileLock(lock):
         writer.start()
-    for writer in writers:
-        writer.join()
-    assert sorted(Rows.load(path).losses("cells", Cell(**CELL), "linear 0.1")) == list(range(40))
+        writer.join(0.2)
+        assert writer.is_alive()
+        assert list(Rows.load(path)) == [run(0)]
+    writer.join()
+    assert list(Rows.load(path)) == [run(0), run(1)]
 
 
 def test_a_line_cut_short_is_ignored_and_made_again(tmp_path: Path) -> None:

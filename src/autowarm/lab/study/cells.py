@@ -6,38 +6,21 @@ linear warm-up, none of it adaptive. A cell is run at that rate, at three times 
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from ..analysis.statistics import Seeds
-from ..config import LabError
 from .rows import Cell, Rows
 
 __all__ = [
-    "DEFAULT", "EXTRA_SEEDS", "FIXED", "HAND_SET", "INSTEAD_OF_ADAMW", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS",
-    "TASKS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "Task", "cells", "form_cells", "peer_cells", "quick_cells",
-    "scheduled_cells", "share_of", "title", "tuned_rates",
+    "DEFAULT", "EXTRA_SEEDS", "FAMILIES", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS", "TUNING",
+    "TUNING_SCHEDULE", "TUNING_SEED", "cells", "form_cells", "peer_cells", "quick_cells", "scheduled_cells",
+    "share_of", "title", "tuned_rates",
 ]  # fmt: skip
 
-
-class Task(NamedTuple):
-    """What is trained on what: the family that its results belong to, and a few words."""
-
-    family: str
-    about: str
-
-
-TASKS = {
-    "lm-small": Task("language", "pre-norm transformer, 2 layers of 48, 16×32 tokens of 512"),
-    "lm-middle": Task("language", "pre-norm transformer, 4 layers of 96, 8×32 tokens of 1024"),
-    "lm-large": Task("language", "pre-norm transformer, 5 layers of 256, 8×32 tokens of 2048"),
-    "post-norm": Task("language", "post-norm transformer, 6 layers of 48, 16×32 tokens of 512"),
-    "vit": Task("vision", "vision transformer on digits, 3 layers of 48"),
-    "mlp": Task("MLP", "MLP on digits, 64–128–128–10"),
-    "factor": Task("deep linear", "deep linear network, 4 layers of 64, f* = 0.02"),
-    "llama": Task("language", "LLaMA, 2 layers of 32, 16×32 tokens of 512"),
-    "llama-x8": Task("language", "LLaMA, 2 layers of 32, 128×32 tokens of 512"),
-    "swin": Task("vision", "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
-    "swin-x8": Task("vision", "the same Swin, 256 images"),
+FAMILIES = {
+    **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm", "llama", "llama-x8"), "language"),
+    **dict.fromkeys(("vit", "swin", "swin-x8"), "vision"),
+    "mlp": "MLP",
+    "factor": "deep linear",
 }
 OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 
@@ -46,26 +29,6 @@ DEFAULT, PAPER = "default", "paper"
 HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4")
 # Not among those that the best is chosen from: added later, to see what they cost as one choice for all cells.
 FIXED = ("linear 0.01", "linear 0.5")
-
-
-def share_of(schedule: str) -> float:
-    """The share of the run that a hand-set linear warm-up takes."""
-    return float(schedule.removeprefix("linear "))
-
-
-def title(schedule: str) -> str:
-    """What a page calls a schedule; a hand-set warm-up by its length, in percent of the run.
-
-    Example:
-        >>> from autowarm.lab.study.cells import title
-        >>> title("linear 0"), title("linear 0.05"), title("paper"), title("default")
-        ('none', '5 %', 'Algorithm 1', 'default')
-    """
-    if not schedule.startswith("linear "):
-        return "Algorithm 1" if schedule == PAPER else schedule
-    share = share_of(schedule)
-    return f"{100 * share:g} %" if share else "none"
-
 
 SEEDS = Seeds(choice=(0, 1), test=(10, 11, 12, 13, 14))
 EXTRA_SEEDS = (15, 16, 17, 18, 19)  # to test, where the first five leave a standard error above the tolerance
@@ -120,11 +83,30 @@ TUNING = sorted(
 TUNING_SEED, TUNING_SCHEDULE = 100, "linear 0.1"
 
 # Where Schedule-Free AdamW and Prodigy take the place of AdamW at its tuned rate: where a run is short.
-INSTEAD_OF_ADAMW = (
+_INSTEAD_OF_ADAMW = (
     ("lm-small", 200), ("lm-small", 1000), ("lm-middle", 200), ("mlp", 200), ("mlp", 4000), ("factor", 1000),
     ("llama", 200), ("llama", 1000), ("llama-x8", 200), ("swin", 200),
 )  # fmt: skip
-PEER_TUNING = [Cell(task, "schedule-free", steps, lr) for task, steps in INSTEAD_OF_ADAMW for lr in _GRID["adamw"]]
+PEER_TUNING = [Cell(task, "schedule-free", steps, lr) for task, steps in _INSTEAD_OF_ADAMW for lr in _GRID["adamw"]]
+
+
+def share_of(schedule: str) -> float:
+    """The share of the run that a hand-set linear warm-up takes."""
+    return float(schedule.removeprefix("linear "))
+
+
+def title(schedule: str) -> str:
+    """What a page calls a schedule; a hand-set warm-up by its length, in percent of the run.
+
+    Example:
+        >>> from autowarm.lab.study.cells import title
+        >>> title("linear 0"), title("linear 0.05"), title("paper"), title("default")
+        ('none', '5 %', 'Algorithm 1', 'default')
+    """
+    if not schedule.startswith("linear "):
+        return "Algorithm 1" if schedule == PAPER else schedule
+    share = share_of(schedule)
+    return f"{100 * share:g} %" if share else "none"
 
 
 def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tuple[str, str, int], float]:
@@ -135,11 +117,9 @@ def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tupl
     """
     best: dict[tuple[str, str, int], tuple[float, float]] = {}
     for cell in grid:
-        losses = rows.losses("tuning", cell, schedule)
-        if TUNING_SEED not in losses:
-            raise LabError(f"the rate of {cell.name} has not been tuned: run the study's stages in their order")
+        loss = rows.losses("tuning", cell, schedule, [TUNING_SEED])[TUNING_SEED]
         key = cell.task, cell.optimizer, cell.steps
-        best[key] = min(best.get(key, (math.inf, math.inf)), (losses[TUNING_SEED], cell.lr))
+        best[key] = min(best.get(key, (math.inf, math.inf)), (loss, cell.lr))
     return {key: lr for key, (_, lr) in best.items()}
 
 
@@ -185,7 +165,7 @@ def peer_cells(rows: Rows) -> list[tuple[Cell, Cell]]:
     ours, theirs = tuned_rates(rows, TUNING, TUNING_SCHEDULE), tuned_rates(rows, PEER_TUNING, "own")
     return [
         (Cell(task, optimizer, steps, lr), Cell(task, "adamw", steps, ours[task, "adamw", steps]))
-        for task, steps in INSTEAD_OF_ADAMW
+        for task, steps in _INSTEAD_OF_ADAMW
         for optimizer, lr in (("schedule-free", theirs[task, "schedule-free", steps]), ("prodigy", 1.0))
     ]
 

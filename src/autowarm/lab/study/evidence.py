@@ -3,23 +3,32 @@
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ..analysis.markdown import percent, table
-from ..analysis.statistics import Estimate, discoveries, ratios, regrets, sign_test, signed_rank_test
+from ..analysis.markdown import percent, plus_minus, table
+from ..analysis.statistics import (
+    Estimate,
+    by_family,
+    by_task,
+    discoveries,
+    ratios,
+    regrets,
+    sign_test,
+    signed_rank_test,
+)
 from .cells import (
     DEFAULT,
+    FAMILIES,
     FIXED,
     HAND_SET,
     OPTIMIZERS,
     PAPER,
     SEEDS,
-    TASKS,
     form_cells,
     peer_cells,
     quick_cells,
     scheduled_cells,
     share_of,
     title,
-)  # fmt: skip
+)
 from .plan import FORMS, PEER_SCHEDULES, TARGETS
 from .rows import Cell, Rows
 from .schedules import changes, form_cost
@@ -40,6 +49,7 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
         **_tests(learnt),
         **claims(rows, learnt),
         "names": ", ".join(f"`{v.cell.name}`" for v in judged if not v.learnt),
+        "by_family": _by_family(learnt),
         "by_kind": _by_kind(learnt),
         "sweep": len(HAND_SET) * len(SEEDS.choice),
         "lengths": len(HAND_SET),
@@ -78,7 +88,7 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
     cold = [rows.runs("cells", v.cell, name)[seed] for v in lion for name in HAND_SET[:2] for seed in SEEDS.choice]
     lions = _means([v.regret for v in lion])
     pairs = [(small, big) for *_, small, big in _batch_pairs(learnt)]
-    vision = [v for v in learnt if TASKS[v.cell.task].family == "vision"]
+    vision = [v for v in learnt if FAMILIES[v.cell.task] == "vision"]
 
     def changed(part: str, value: str) -> str:
         return f"{percent(statistics.fmean(changes(rows, part, value, quick)))} %"
@@ -123,15 +133,34 @@ def _tests(learnt: Sequence[Verdict]) -> dict[str, object]:
     """Paired t tests of the cells, corrected for their number, and tests over the cells."""
     stands = discoveries([v.difference.p_value for v in learnt])
     certain = [v.mean for v, found in zip(learnt, stands, strict=True) if found]
+    non_inferiority = [v.difference.non_inferiority(TOLERANCE) for v in learnt]
     means = [v.mean for v in learnt]
     return {
         "better": sum(x < 0 for x in certain),
         "worse": sum(x > 0 for x in certain),
         "much_worse": sum(x > TOLERANCE for x in certain),
+        "non_inferior": sum(bool(test and test.shown) for test in non_inferiority),
         "below": sum(x < 0 for x in means),
         "sign": sign_test(means),
         "wilcoxon": signed_rank_test(means),
     }
+
+
+def _by_family(learnt: Sequence[Verdict]) -> str:
+    """Differences and regrets in the mean over tasks, each of which counts once."""
+
+    def of(values: Iterable[float]) -> dict[str, Estimate]:
+        known = {v.cell: x for v, x in zip(learnt, values, strict=True)}
+        families = by_family(known, lambda cell: FAMILIES[cell.task], lambda cell: cell.task)
+        return {**families, "*all tasks*": by_task(known, lambda cell: cell.task)}
+
+    difference = of(v.mean for v in learnt)
+    regret = {schedule: of(v.regret[schedule] for v in learnt) for schedule in (*HAND_SET, DEFAULT)}
+    lines = [
+        [family, mean.count, plus_minus(mean), *(percent(found[family].mean) for found in regret.values())]
+        for family, mean in difference.items()
+    ]
+    return table(["family", "tasks", "default − best", *map(title, regret)], lines)
 
 
 def _by_kind(learnt: Sequence[Verdict]) -> str:
@@ -169,14 +198,12 @@ def _by_kind(learnt: Sequence[Verdict]) -> str:
 
 def _more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:
     """Regrets with two more fixed lengths among them, in the cells that have them."""
-    found = []
+    found, shown = [], (*sorted((*HAND_SET, *FIXED), key=share_of), DEFAULT)
     for v in learnt:
         more = {schedule: rows.losses("cells", v.cell, schedule) for schedule in FIXED}
         if all(more.values()):
             known = regrets(hand_set(rows, v.cell), SEEDS.choice, more) | {DEFAULT: v.regret[DEFAULT]}
-            found.append(
-                {schedule: known[schedule] for schedule in (*sorted((*HAND_SET, *FIXED), key=share_of), DEFAULT)}
-            )
+            found.append({schedule: known[schedule] for schedule in shown})
     return found
 
 
@@ -185,14 +212,11 @@ def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
     known = {v.cell for v in learnt}
 
     def against(part: str, theirs: Cell, schedule: str, ours: Cell) -> Estimate:
-        losses = rows.losses(part, theirs, schedule)
-        return ratios({seed: losses[seed] for seed in SEEDS.test}, rows.losses("cells", ours, DEFAULT))
+        return ratios(rows.losses(part, theirs, schedule, SEEDS.test), rows.losses("cells", ours, DEFAULT))
 
     scheduled = [cell for cell in scheduled_cells(rows) if cell in known]
     instead = [pair for pair in peer_cells(rows) if pair[1] in known]
-    compared = {
-        "the best of six hand-set lengths": [against("cells", v.cell, v.best, v.cell) for v in learnt],
-    }
+    compared = {"the best of six hand-set lengths": [against("cells", v.cell, v.best, v.cell) for v in learnt]}
     for about, name in zip(("WSD, 10 % warm-up", "GreedyLR"), PEER_SCHEDULES, strict=True):
         compared[about] = [against("cells", cell, name, cell) for cell in scheduled]
     for about, name in (("Schedule-Free AdamW, tuned rate", "schedule-free"), ("Prodigy", "prodigy")):
@@ -224,9 +248,9 @@ def _mean(some: Iterable[Verdict]) -> str:
     return percent(statistics.fmean(v.mean for v in some))
 
 
-def _means(regrets: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean regret of each schedule over cells."""
-    return {schedule: statistics.fmean(found[schedule] for found in regrets) for schedule in regrets[0]}
+    return {schedule: statistics.fmean(regret[schedule] for regret in found) for schedule in found[0]}
 
 
 def _one_row(values: Mapping[str, float]) -> str:

@@ -111,15 +111,28 @@ class Rows:
     def __getitem__(self, planned: PlannedRow) -> Row:
         return self._rows[planned]
 
-    def runs(self, part: str, cell: Cell, schedule: str) -> Mapping[int, Row]:
-        """The runs of a schedule in a cell, by seed."""
-        return self._seeds.get((part, cell, schedule), {})
+    def runs(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Mapping[int, Row]:
+        """The runs of a schedule in a cell, by seed: those that there are, or those of the seeds given.
 
-    def losses(self, part: str, cell: Cell, schedule: str) -> Losses:
-        """Their held-out losses, by seed; infinite where the run diverged."""
+        Raises:
+            LabError: a seed is given whose run has not been made.
+        """
+        found = self._seeds.get((part, cell, schedule), {})
+        if seeds is None:
+            return found
+        wanted = list(seeds)
+        if left := [seed for seed in wanted if seed not in found]:
+            raise LabError(
+                f"{cell.name} has not been run under {schedule!r} with the seeds {left} (part {part!r} of the study): "
+                "run its stages in their order"
+            )
+        return {seed: found[seed] for seed in wanted}
+
+    def losses(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Losses:
+        """Their held-out losses, by seed; infinite where the run diverged. See `runs`."""
         return {
             seed: math.inf if row["diverged"] or row["val_loss"] is None else float(row["val_loss"])
-            for seed, row in self.runs(part, cell, schedule).items()
+            for seed, row in self.runs(part, cell, schedule, seeds).items()
         }
 
     def save(self, path: Path) -> None:

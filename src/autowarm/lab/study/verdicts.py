@@ -68,36 +68,45 @@ class Verdict:
 
 
 def hand_set(rows: Rows, cell: Cell) -> dict[str, Losses]:
-    """The losses of each hand-set warm-up, by seed."""
+    """The losses of each hand-set warm-up on the seeds of the choice, and on what other seeds there are.
+
+    Raises:
+        LabError: the grid has not been run.
+    """
+    for schedule in HAND_SET:
+        rows.runs("cells", cell, schedule, SEEDS.choice)
     return {schedule: rows.losses("cells", cell, schedule) for schedule in HAND_SET}
 
 
 def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS) -> Verdict:
     """Hold the default against the hand-set warm-up that is best on the seeds of the choice, on the seeds of the test.
 
-    Test seeds that one of the two has not been run on are left out.
+    Seeds of the test beyond the first five are left out where one of the two has not been run on them.
+
+    Raises:
+        LabError: a run that this needs has not been made.
     """
-    options, ours = hand_set(rows, cell), rows.losses("cells", cell, DEFAULT)
+    options = hand_set(rows, cell)
     best = choose(options, seeds.choice)
-    tested = [seed for seed in seeds.test if seed in ours and seed in options[best]]
-    runs = rows.runs("cells", cell, DEFAULT)
-    finite = [loss for seed in tested if math.isfinite(loss := options[best][seed])]
+    tested = [seed for seed in seeds.test if seed in SEEDS.test or seed in options[best]]
+    reference = rows.losses("cells", cell, best, tested)
+    runs = rows.runs("cells", cell, DEFAULT, (*seeds.choice, *tested))
+    ours = rows.losses("cells", cell, DEFAULT, runs)
     first_loss = runs[tested[0]]["first_loss"]
+    finite = [loss for loss in reference.values() if math.isfinite(loss)]
     unit = math.fsum(finite) / len(finite) if finite else first_loss
     hand = {schedule: mean_loss(losses, seeds.choice) for schedule, losses in options.items()}
-    also = {DEFAULT: ours}
-    if paper := rows.losses("cells", cell, PAPER):
-        also[PAPER] = paper
-    ours_of = [runs[seed] for seed in (*seeds.choice, *tested)]
+    paper = rows.losses("cells", cell, PAPER)
+    also = {DEFAULT: ours, PAPER: paper} if paper.keys() >= set(seeds.choice) else {DEFAULT: ours}
     return Verdict(
         cell=cell,
         hand=hand,
         best=best,
-        difference=differences({seed: ours[seed] for seed in tested}, options[best], unit=unit, ceiling=CAP * unit),
+        difference=differences(ours, reference, unit=unit, ceiling=CAP * unit),
         regret=regrets(options, seeds.choice, also) if math.isfinite(hand[best]) else {},
-        diverged=sum(row["diverged"] for row in ours_of),
-        unfinished=sum(row["ended_by"] is None for row in ours_of),
-        warmup=sum(row["warmup_steps"] for row in ours_of) / len(ours_of) / cell.steps,
+        diverged=sum(row["diverged"] for row in runs.values()),
+        unfinished=sum(row["ended_by"] is None for row in runs.values()),
+        warmup=statistics.fmean(row["warmup_steps"] for row in runs.values()) / cell.steps,
         learnt=unit < _LEARNT * first_loss,
     )
 

@@ -464,7 +464,7 @@ class AdaptiveWarmup(RuleScheduler):
         self._rule = rule
         self._alarms.said.discard("overrun")
         self._write()
-        self._place()
+        self._rule = rule_for(self.optimizer.param_groups[0]["lr"], rule)
 
     def _agree(self, rule: HostRule) -> None:
         formula = rule.formula

@@ -77,12 +77,15 @@ def test_extended_in_decay_it_climbs_to_the_new_decay_without_a_jump(tensor: boo
 
 
 @every_lr
-def test_shortened_in_decay_it_follows_the_new_decay(tensor: bool) -> None:
+def test_shortened_in_decay_it_decays_from_the_present_rate(tensor: bool) -> None:
     scheduler = made(tensor, 100)
     rates = run(scheduler, lingering, range(60))
+    switch = scheduler.warmup_steps
     scheduler.extend(80)
     rates += run(scheduler, lingering, range(60, 80))
-    assert rates[61:] == pytest.approx([PEAK * math.cos(math.pi * (t - 50) / 30 / 2) ** 2 for t in range(61, 80)])
+    assert rates[60:] == pytest.approx([rates[60] * math.cos(math.pi * k / 20 / 2) ** 2 for k in range(20)])
+    assert rates[59] > rates[60] > 0.9 * rates[59]
+    assert scheduler.warmup_steps == switch == 50
 
 
 @every_lr

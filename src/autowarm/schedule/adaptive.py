@@ -341,10 +341,10 @@ class AdaptiveWarmup(RuleScheduler):
         - **In warm-up** the ramp goes on from where it is, and is at the peak after ``max_warmup`` of the new T. It
           never falls. If T is so much shorter that the warm-up would be over by now, it ends, and the decay starts from
           the present rate.
-        - **In decay** the rates are those of a decay over the new T that began at the same update. Where that is
-          higher than the present rate, as for a longer T, they climb to it as in a warm-up: along a ramp that would
-          reach the peak after ``max_warmup`` of the updates left (at once if there is no ramp). Where it is lower they
-          follow it. So a finished run can be extended.
+        - **In decay**, to a longer T, the rates climb to those of a decay over the new T that began at the same
+          update: along a ramp that would reach the peak after ``max_warmup`` of the updates left (at once if there is
+          no ramp). So a finished run can be extended. To a shorter T, they decay anew from the present rate over the
+          updates left.
 
         Loading a state that was saved under another T does the same, with a warning. See `rewarm` for a whole new
         warm-up. Where the rates are tensors, this waits for the device.
@@ -464,7 +464,7 @@ class AdaptiveWarmup(RuleScheduler):
         self._rule = rule
         self._alarms.said.discard("overrun")
         self._write()
-        self._place()
+        self._rule = rule_for(self.optimizer.param_groups[0]["lr"], rule)
 
     def _agree(self, rule: HostRule) -> None:
         formula = rule.formula

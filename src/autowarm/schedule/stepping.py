@@ -90,10 +90,9 @@ class RuleScheduler(LRScheduler):
             )
         if lost is not None:
             self._alarms.warn("raised", lost)
-        self._place()
-
-    def _place(self) -> None:
-        self._rule = rule_for(self.optimizer.param_groups[0]["lr"], self._rule)
+        rate = self.optimizer.param_groups[0]["lr"]
+        if isinstance(rate, Tensor) or self._rule.device is not None:
+            self._rule = rule_for(rate, self._rule)
 
     def _write(self) -> None:
         self._last_lr = self._rates.write(self.base_lrs, self._rule)

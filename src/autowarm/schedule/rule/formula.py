@@ -69,7 +69,7 @@ class Formula:
         decay: the shape in force.
         origin: the update at which the present warm-up began.
         ramp: of the present warm-up; None for none.
-        decay_peak: the share that the decay falls from. 1, unless it was started by hand.
+        decay_peak: the share that the decay falls from. 1, unless it was started by hand or the run was shortened.
         cut: the share at which the warm-up ended. 1, unless it was cut short.
         window: updates over which the loss is averaged (an exponential moving average); 1 for none.
         bound: bounds the decay after its horizon was extended, so that the rate does not jump; None for no bound.
@@ -209,13 +209,21 @@ class Formula:
         self.planned_steps = self.total_steps = total_steps
         self._warm_up_from(updates, share)
 
-    def extend_decay(self, updates: int, total_steps: int | None, share: float, start: int) -> None:
-        """Another T: the decay over the new horizon, climbed to from the present share where it is higher."""
+    def extend_decay(self, updates: int, total_steps: int | None, share: float, start: int) -> int:
+        """Another T: the rate climbs to the decay over the longer run, or decays anew over what is left of the shorter.
+
+        Returns:
+            The update at which the decay starts.
+        """
         self.planned_steps = self.total_steps = total_steps
         self.bound = None
-        if self.decay_share(updates, self.decay_progress(updates, start)) > share:
+        new = self.decay_share(updates, self.decay_progress(updates, start))
+        if new > share:
             left = OPEN_HORIZON if total_steps is None else total_steps - updates
             self.bound = self._ramp_from(updates, share, updates, left)
+        elif new < share:
+            self.decay_peak, start = share, updates
+        return start
 
     def decay_from(self, updates: int, share: float, steps: int, decay: Shape) -> None:
         """A decay that begins at this update and share."""

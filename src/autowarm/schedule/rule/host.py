@@ -180,7 +180,7 @@ class HostRule:
         if total_steps == self.formula.planned_steps == self.formula.total_steps:
             return
         if self.decay_start is not None:
-            self.formula.extend_decay(self.updates, total_steps, self.share, self.decay_start)
+            self.decay_start = self.formula.extend_decay(self.updates, total_steps, self.share, self.decay_start)
             return
         self.formula.extend_warmup(self.updates, total_steps)
         if self.started and self.formula.ramp_share(self.updates) >= 1.0:

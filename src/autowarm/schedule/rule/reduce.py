@@ -16,6 +16,10 @@ from ..._version import __version__
 __all__ = ["Observation", "Ranks", "reduce_observations"]
 
 
+_NO_NUMBERS = frozenset({torch.bool, torch.complex32, torch.complex64, torch.complex128})
+_DISTRIBUTED = dist.is_available()
+
+
 class Observation(NamedTuple):
     """One micro-batch's loss, still on its device, and its weight."""
 
@@ -31,15 +35,16 @@ class Observation(NamedTuple):
             TypeError: the loss is not a real number or tensor, or it is an int, as code that counts epochs has.
             ValueError: it has more than one element, or the weight is negative or not finite.
         """
-        weight = float(weight)
-        if not (weight >= 0 and math.isfinite(weight)):
-            raise ValueError(f"an observation's weight must be finite and not negative, got {weight}")
+        if weight != 1.0:
+            weight = float(weight)
+            if not (weight >= 0 and math.isfinite(weight)):
+                raise ValueError(f"an observation's weight must be finite and not negative, got {weight}")
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
                 raise ValueError(
                     f"a loss has one element, got a tensor of shape {tuple(loss.shape)}: take its mean first"
                 )
-            if loss.is_complex() or loss.dtype is torch.bool:
+            if loss.dtype in _NO_NUMBERS:
                 raise TypeError(f"a loss is a real number, got a tensor of {loss.dtype}")
             traced, loss = loss.requires_grad, loss.detach()
             # A DTensor's value is the whole mesh's.
@@ -82,7 +87,7 @@ class Ranks:
     @property
     def distributed(self) -> bool:
         """Whether other ranks take part."""
-        return dist.is_available() and dist.is_initialized() and dist.get_world_size(self.group) > 1
+        return _DISTRIBUTED and dist.is_initialized() and dist.get_world_size(self.group) > 1
 
 
 def reduce_observations(observations: Sequence[Observation], ranks: Ranks, updates: int) -> float | None:

@@ -56,6 +56,11 @@ __all__ = [
     "total_kappa",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
 RadiusRule = Literal["original", "match_rms_adamw", "spectral_unclamped"]
 

@@ -138,8 +138,8 @@ class Muon(LMO):
             >>> from autowarm import Muon
             >>> layer = torch.nn.ModuleDict({"qkv": torch.nn.Linear(8, 24), "out": torch.nn.Linear(8, 8)})
             >>> opt = Muon.from_model(layer, lr=0.02, blocks={"qkv": 3}, adamw_lr=0.004)
-            >>> [(group["role"], group["lr"], group["geometry"].blocks) for group in opt.param_groups]
-            [('matrices in 3 blocks', 0.02, 3), ('matrices', 0.02, 1), ('embeddings and vectors', 0.004, 1)]
+            >>> [(group["role"], group["lr"]) for group in opt.param_groups]
+            [('matrices in 3 blocks', 0.02), ('matrices', 0.02), ('embeddings and vectors', 0.004)]
         """
         parts = partition(model, heads=heads)
         if not (parts.matrices or parts.stacks):

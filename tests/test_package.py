@@ -1,5 +1,6 @@
 """What importing the package does and does not bring in."""
 
+import importlib
 import subprocess
 import sys
 
@@ -20,6 +21,13 @@ def test_every_public_name_is_there() -> None:
         assert name in dir(autowarm)
     with pytest.raises(AttributeError, match="module 'autowarm' has no attribute 'AdaptiveWormup'"):
         autowarm.AdaptiveWormup  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["geometry", "optim", "orthogonalize"])
+def test_a_room_lists_what_is_public_and_nothing_else(name: str) -> None:
+    room = importlib.import_module(f"autowarm.{name}")
+    assert sorted(room.__all__) == dir(room)
+    assert all(hasattr(room, one) for one in room.__all__)
 
 
 def test_the_package_alone_does_not_import_torch() -> None:

@@ -56,6 +56,11 @@ __all__ = [
     "total_kappa",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
 RadiusRule = Literal["original", "match_rms_adamw", "spectral_unclamped"]
 
@@ -126,7 +131,8 @@ class Geometry(ABC):
     def radius_of(self, shape: Sequence[int]) -> float:
         """R for a tensor of this shape."""
         if isinstance(self.radius, str):
-            return RADIUS_RULES[self.radius](*_rows_columns(shape))
+            rows, columns = _rows_columns(shape)
+            return RADIUS_RULES[self.radius](max(1, rows), max(1, columns))  # an empty matrix has a radius, too
         return float(self.radius)
 
     def at_radius(self, radius: float | RadiusRule) -> Self:

@@ -94,6 +94,15 @@ def test_rounding_to_bfloat16_takes_no_singular_value_beyond_its_band(spectrum, 
     assert values.max() < band(polar_express(steps), POLAR_EXPRESS_FLOOR[steps], 1.0)[1] + 0.05
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("steps", [4, 5])
+@pytest.mark.parametrize("shape", [(2, 2), (2, 8), (8, 3), (4, 4), (6, 6), (8, 8), (16, 16), (17, 17)])
+def test_of_many_small_matrices_none_takes_off(shape, steps, dtype):
+    """Where the errors of few elements do not average out."""
+    out = orthogonalize(draw(100_000 // (shape[0] * shape[1]), *shape).float(), steps=steps, dtype=dtype)
+    assert torch.linalg.matrix_norm(out.float(), ord=2).max() < 1.3
+
+
 @pytest.mark.parametrize("shape", [(64, 64), (96, 256), (256, 96)])
 def test_the_default_is_nearer_to_the_polar_factor_than_newton_schulz(shape):
     G = draw(*shape).float()

@@ -340,6 +340,14 @@ class LMO(Optimizer):
         lines = [f"{type(self).__name__}("]
         for group in self.param_groups:
             size = sum(p.numel() for p in group["params"])
-            described = ", ".join(f"{k}={group[k]}" for k in self._options_of(group))
+            described = ", ".join(
+                f"{name}={group[name]}" + (self._ratio(group) if name == "lr" else "")
+                for name in self._options_of(group)
+            )
             lines.append(f"  {group.get('role', 'tensors')} ({len(group['params'])}; {size:,} parameters): {described}")
         return "\n".join([*lines, ")"])
+
+    def _ratio(self, group: dict[str, Any]) -> str:
+        """How a group's rate compares with the first group's, where it is another."""
+        first, own = float(self.param_groups[0]["lr"]), float(group["lr"])
+        return "" if own == first or not first else f" ({own / first:.3g} × the first group's)"

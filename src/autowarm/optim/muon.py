@@ -138,8 +138,8 @@ class Muon(LMO):
             >>> from autowarm import Muon
             >>> layer = torch.nn.ModuleDict({"qkv": torch.nn.Linear(8, 24), "out": torch.nn.Linear(8, 8)})
             >>> opt = Muon.from_model(layer, lr=0.02, blocks={"qkv": 3}, adamw_lr=0.004)
-            >>> [(group["role"], group["lr"], group["geometry"].blocks) for group in opt.param_groups]
-            [('matrices in 3 blocks', 0.02, 3), ('matrices', 0.02, 1), ('embeddings and vectors', 0.004, 1)]
+            >>> [(group["role"], group["lr"]) for group in opt.param_groups]
+            [('matrices in 3 blocks', 0.02), ('matrices', 0.02), ('embeddings and vectors', 0.004)]
         """
         parts = partition(model, heads=heads)
         if not (parts.matrices or parts.stacks):
@@ -210,8 +210,6 @@ class Muon(LMO):
             super()._update(group, params, grads)
 
     def _adamw(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        # PyTorch's fused kernel is one pass over memory; it keeps the count of steps on the tensors' own device.
-        fused = all(p.is_floating_point() and p.device.type in _FUSED_ADAMW for p in params)
         flags = [
             finite
             for (_, axes), members in by_device_and_axes(params).items()
@@ -219,34 +217,47 @@ class Muon(LMO):
         ]
         found_inf = None
         if flags:
-            found_inf = ~torch.stack([finite.all().to(flags[0].device, non_blocking=True) for finite in flags]).all()
-            # Only the fused kernel leaves out an update by itself.
-            if not fused and found_inf:
-                return
+            finite = torch.stack([flag.all().to(flags[0].device, non_blocking=True) for flag in flags]).all()
+            found_inf = (~finite).to(torch.float32)
         for p in params:
             if not self.state[p]:
-                self.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=p.device if fused else "cpu")
+                # The fused kernel wants the count of steps on the tensor's own device.
+                device = p.device if p.device.type in _FUSED_ADAMW else "cpu"
+                self.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=device)
                 self.state[p]["exp_avg"] = torch.zeros_like(p)
                 self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
-        states = [self.state[p] for p in params]
-        adamw(
-            [local(p) for p in params],
-            [local(g) for g in grads],
-            [local(state["exp_avg"]) for state in states],
-            [local(state["exp_avg_sq"]) for state in states],
-            [],
-            [state["step"] for state in states],
-            fused=fused,
-            found_inf=None if found_inf is None or not fused else found_inf.to(torch.float32),
-            capturable=group["capturable"],
-            amsgrad=False,
-            beta1=group["adamw_betas"][0],
-            beta2=group["adamw_betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["adamw_eps"],
-            maximize=False,
-        )
+        # PyTorch's fused kernel is one pass over memory, and takes it for granted that all tensors lie in it alike.
+        fused: list[tuple[Tensor, ...]] = []
+        others: list[tuple[Tensor, ...]] = []
+        for p, g in zip(params, grads, strict=True):
+            state = self.state[p]
+            tensors = (local(p), local(g), local(state["exp_avg"]), local(state["exp_avg_sq"]), state["step"])
+            alike = tensors[0].stride() == tensors[1].stride() == tensors[2].stride()
+            (fused if alike and p.device.type in _FUSED_ADAMW else others).append(tensors)
+        if others and found_inf is not None and found_inf:  # only the fused kernel leaves out an update by itself
+            return
+        for kernel, tensors_of_each in ((True, fused), (False, others)):
+            if not tensors_of_each:
+                continue
+            xs, gs, exp_avgs, exp_avg_sqs, steps = (list(ts) for ts in zip(*tensors_of_each, strict=True))
+            adamw(
+                xs,
+                gs,
+                exp_avgs,
+                exp_avg_sqs,
+                [],
+                steps,
+                fused=kernel,
+                found_inf=found_inf if kernel else None,
+                capturable=group["capturable"],
+                amsgrad=False,
+                beta1=group["adamw_betas"][0],
+                beta2=group["adamw_betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["adamw_eps"],
+                maximize=False,
+            )
 
 
 def _role(geometry: Spectral) -> str:

@@ -38,6 +38,11 @@ __all__ = [
 # Up to this short side an iteration's time goes into starting products, not making them.
 NARROW = 64
 
+# Up to this one, half precision is too coarse for Polar Express. Its first quintics are steep where their intervals
+# end, and an error of 1 % there grows by powers of five from one to the next. In larger matrices the elements' errors
+# average out. Of Gaussian 2 × 2 matrices in bfloat16, two in a thousand ended with singular values of up to 8000.
+_FEW_ROWS = 16
+
 Method = Literal["svd", "newton-schulz", "polar-express"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _USUAL_STEPS = {"svd": 1, "newton-schulz": 5, "polar-express": 4}
@@ -119,6 +124,11 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> No
     """
     steps = _check(method, steps)
     if not X.numel():
+        return
+    if method == "polar-express" and min(X.shape[-2:]) <= _FEW_ROWS and X.dtype in (torch.bfloat16, torch.float16):
+        wide = X.float()
+        orthogonalize_(wide, method=method, steps=steps)
+        X.copy_(wide)
         return
     long, short = max(X.shape[-2:]), min(X.shape[-2:])
     if method == "newton-schulz" or short <= NARROW:

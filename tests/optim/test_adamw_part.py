@@ -1,0 +1,82 @@
+"""Muon's AdamW groups, set by themselves."""
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm import AdaptiveWarmup, Muon
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 8)
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 10)
+
+
+def options(opt: Muon) -> dict[str, tuple[float, float]]:
+    return {group["role"]: (float(group["lr"]), group["weight_decay"]) for group in opt.param_groups}
+
+
+def test_it_shares_the_rate_and_decays_where_layers_do() -> None:
+    assert options(Muon.from_model(Net(), lr=0.5)) == {
+        "matrices": (0.5, 0.1),
+        "output heads": (0.5, 0.1),
+        "embeddings and vectors": (0.5, 0.0),
+    }
+
+
+def test_it_is_set_by_itself_where_asked() -> None:
+    opt = Muon.from_model(
+        Net(), lr=0.5, adamw_lr=0.125, adamw_betas=(0.7, 0.9), adamw_eps=1e-3, adamw_weight_decay=0.25
+    )
+    assert options(opt) == {
+        "matrices": (0.5, 0.1),
+        "output heads": (0.125, 0.25),
+        "embeddings": (0.125, 0.25),
+        "vectors": (0.125, 0.0),
+    }
+    assert "output heads (1; 80 parameters): algorithm=adamw, lr=0.125 (0.25 × the first group's)" in repr(opt)
+    assert "adamw_betas=(0.7, 0.9), adamw_eps=0.001" in repr(opt)
+    sched = AdaptiveWarmup(opt, 10)
+    assert len({group["lr"] / group["initial_lr"] for group in opt.param_groups}) == 1
+    assert sched.phase == "warmup"
+
+
+def test_its_rate_is_a_tensor_where_muons_is() -> None:
+    opt = Muon.from_model(Net(), lr=torch.tensor(0.5), adamw_lr=0.125, capturable=True)
+    assert [group["lr"].item() for group in opt.param_groups] == [0.5, 0.125, 0.125]
+
+
+def test_eps_and_betas_are_those_of_torchs_adamw() -> None:
+    torch.manual_seed(0)
+    ours, theirs = (nn.Parameter(torch.ones(4)) for _ in range(2))
+    a = Muon([{"params": [ours], "algorithm": "adamw"}], lr=0.1, adamw_betas=(0.5, 0.7), adamw_eps=0.3)
+    b = torch.optim.AdamW([theirs], lr=0.1, betas=(0.5, 0.7), eps=0.3, weight_decay=0.0)
+    for _ in range(3):
+        ours.grad = torch.randn(4)
+        theirs.grad = ours.grad.clone()
+        a.step()
+        b.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_gradient_that_lies_otherwise_in_memory_steps_as_any() -> None:
+    """The fused kernel would take its numbers in the order of the memory, and mix them up."""
+    moved = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        p = nn.Parameter(torch.arange(96.0).reshape(4, 3, 4, 2))
+        opt = Muon([{"params": [p], "algorithm": "adamw"}], lr=0.1)
+        for seed in range(3):
+            grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed))
+            p.grad = grad.to(memory_format=layout)
+            opt.step()
+        moved.append(p.detach())
+    torch.testing.assert_close(*moved)
+
+
+@pytest.mark.parametrize("eps", [-1e-8, float("nan"), "small"])
+def test_an_eps_that_is_none_is_refused(eps: object) -> None:
+    with pytest.raises(ValueError, match="adamw_eps must be finite and not negative"):
+        Muon.from_model(Net(), adamw_eps=eps)

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test core lint docs
+.PHONY: setup demo test test-all core lint docs
 
 setup: $(READY)
 
@@ -17,14 +17,24 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/autowarm compare
 
+# A file's tests stay together, so that what they share is made once; the small files come last and even out.
+PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Every promise to users, in minutes.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m "not long"
+
+# Beyond `make test`: what takes long, and the core on the instructions of older processors.
+test-all: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m long
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) core PYTHON=$(BIN)/python
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) core PYTHON=$(BIN)/python
 
 # What torch and numpy alone are enough for, in an environment of the caller's: make core PYTHON=python
 CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/orthogonalize \
         tests/optim tests/schedule tests/smoothness tests/theory
 core:
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 $(CORE) \
+	OMP_NUM_THREADS=1 $(PYTHON) $(PYTEST) -m "not long" $(CORE) \
 	    --ignore tests/optim/test_known.py --ignore tests/optim/test_partition.py
 
 lint: $(READY)

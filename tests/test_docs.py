@@ -187,6 +187,7 @@ def test_the_evidence_is_that_of_the_stored_results() -> None:
     assert headline in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_notebook_runs_and_is_stored_as_run() -> None:
     notebook = nbformat.read(ROOT / "docs" / "from_tuned_to_none.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -197,15 +198,16 @@ def test_the_notebook_runs_and_is_stored_as_run() -> None:
         "STEPS, BATCH, SEEDS = 300, 256, (0, 1, 2)", "STEPS, BATCH, SEEDS = 130, 32, (0,)"
     )
     assert "130" in code[0].source
-    ran = NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    ran = NotebookClient(notebook, timeout=1200, kernel_name="python3").execute()
     printed = "".join(output.get("text", "") for cell in ran.cells for output in cell.get("outputs", []))
     assert "ended by" in printed
 
 
+@pytest.mark.long
 def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path)],
-        capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=1800, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "api" / "schedule.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A little of `benchmarks/faults.py` at every run of the tests; its full counts stand in `docs/reliability.md`."""
+"""A little of `benchmarks/faults.py`; its full counts stand in `docs/reliability.md`."""
 
 import json
 import os
@@ -22,12 +22,14 @@ def faults(out: Path, mode: str, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["kill", "preempt"])
 def test_runs_struck_at_random_moments_end_with_the_same_bits(mode: str, tmp_path: Path) -> None:
     found = faults(tmp_path, mode, "--tries", "6", "--seconds", "60", "--seed", "1")
     assert sum(row["survived"] for row in found["faults"].values()) >= 1
 
 
+@pytest.mark.long
 def test_a_long_run_of_the_scheduler_neither_grows_nor_drifts(tmp_path: Path) -> None:
     found = faults(tmp_path, "soak", "--steps", "6000", "--seconds", "1000")
     assert found["steps"] == 6000

@@ -22,7 +22,7 @@ from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import execute, gather, make, plan
 from autowarm.lab.training.loop import train
 
-from .comparison import RUNS, rows, words
+from .comparison import words
 
 MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16}
 pytestmark = pytest.mark.usefixtures("jobs_here")
@@ -74,15 +74,6 @@ def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
     assert "8 runs, 4 already finished" in capsys.readouterr().out
     assert len(list(store.rglob("result.json"))) == 6 + 4
     assert all(path.stat().st_mtime_ns == when for path, when in made.items())
-
-
-def test_called_again_a_comparison_makes_no_run_twice(
-    finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = Path(shutil.copytree(finished[0], tmp_path / "copy"))
-    assert main(words(corpus_folder, out)) == 0
-    assert f"all {RUNS} runs are finished" in capsys.readouterr().out
-    assert rows(out) == rows(finished[0])
 
 
 def test_a_run_is_planned_once_and_its_data_prepared_once(

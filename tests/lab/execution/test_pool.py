@@ -1,7 +1,9 @@
 """Real processes: two workers, interruptions of both kinds, a killed parent, a dying worker."""
 
 import os
+import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,17 @@ def checkpoints(out: Path) -> list[Path]:
     return list(out.glob("runs/*/checkpoint-*"))
 
 
+@pytest.fixture(scope="module")
+def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a comparison that two real workers made, and what the command said."""
+    out = tmp_path_factory.mktemp("finished")
+    with started(corpus_folder, out, "--workers", "2") as process:
+        text, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, error
+    assert error == ""
+    return out, text
+
+
 def test_it_ends_with_table_figures_results_and_report(finished: tuple[Path, str]) -> None:
     out, text = finished
     for name in ("results.json", "report.html", "sweep.png", "sweep.svg", "curves.png", "curves.svg"):
@@ -37,9 +50,23 @@ def test_it_ends_with_table_figures_results_and_report(finished: tuple[Path, str
     assert all(row["val_loss"] is not None for row in rows(out))
 
 
+@pytest.mark.usefixtures("jobs_here")
+def test_called_again_a_comparison_makes_no_run_twice(
+    finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(shutil.copytree(finished[0], tmp_path / "copy"))
+    assert main(words(corpus_folder, out)) == 0
+    assert f"all {RUNS} runs are finished" in capsys.readouterr().out
+    assert rows(out) == rows(finished[0])
+
+
 @needs_proc
 @pytest.mark.usefixtures("jobs_here")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM, signal.SIGKILL],
+    ids=lambda number: number.name,
+)
 def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
     finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -62,13 +89,19 @@ def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
 
 
 @needs_proc
-def test_a_dead_worker_is_an_error_and_not_a_hang(corpus_folder: Path, tmp_path: Path) -> None:
-    with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
-        wait_for(lambda: checkpoints(tmp_path), lambda: process.poll() is None)
-        for worker in workers_of(process.pid):
+def test_a_dead_worker_is_an_error_and_not_a_hang(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kill() -> None:
+        wait_for(lambda: checkpoints(tmp_path))
+        for worker in workers_of(os.getpid()):
             os.kill(worker, signal.SIGKILL)
-        _, error = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
+
+    with ThreadPoolExecutor(1) as thread:
+        killed = thread.submit(kill)
+        assert main(words(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000")) == 1
+        killed.result()
+    error = capsys.readouterr().err
     assert "a worker process died" in error
     assert "goes on from here" in error
     assert "Traceback" not in error

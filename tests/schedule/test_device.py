@@ -44,7 +44,11 @@ losses = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(
     first=st.floats(0.5, 20.0),
-    rest=st.lists(st.tuples(losses, st.sampled_from([1.0, 0.25, 8.0])), min_size=1, max_size=40),
+    rest=st.lists(
+        st.tuples(losses, st.sampled_from([1.0, 0.25, 8.0]), st.sampled_from([1, 1, 1, 1, 2, 0])),
+        min_size=1,
+        max_size=40,
+    ),
     mode=st.sampled_from(
         [
             {},
@@ -58,22 +62,24 @@ losses = st.one_of(
 )
 def test_as_the_plain_reference(first: float, rest: list, mode: dict, order: str) -> None:
     plain = AdaptiveWarmup(make_optimizer(), 30, max_nonfinite=None, **mode)
-    beside = AdaptiveWarmup(make_optimizer(tensor_rate()), 30, max_nonfinite=None, **mode)
+    on_device = AdaptiveWarmup(make_optimizer(tensor_rate()), 30, max_nonfinite=None, **mode)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for loss, weight in [(first, 1.0), *rest]:
-            for scheduler in (plain, beside):
+        for loss, weight, updates in [(first, 1.0, 1), *rest]:
+            for scheduler in (plain, on_device):
                 if order == "after":
-                    scheduler.optimizer.step()
+                    for _ in range(updates):
+                        scheduler.optimizer.step()
                 if loss is not None:
                     scheduler.observe(torch.tensor(loss, dtype=torch.float64), weight)
                 scheduler.step()
                 if order == "before":
-                    scheduler.optimizer.step()
-            assert float(beside.get_last_lr()[0]) == pytest.approx(plain.get_last_lr()[0], rel=1e-12, abs=0)
-            assert (beside.phase, beside.ended_by) == (plain.phase, plain.ended_by)
-            assert beside.warmup_steps == plain.warmup_steps
-    a, b = beside.state_dict()["rule"], plain.state_dict()["rule"]
+                    for _ in range(updates):
+                        scheduler.optimizer.step()
+            assert float(on_device.get_last_lr()[0]) == pytest.approx(plain.get_last_lr()[0], rel=1e-12, abs=0)
+            assert (on_device.phase, on_device.ended_by) == (plain.phase, plain.ended_by)
+            assert on_device.warmup_steps == plain.warmup_steps
+    a, b = on_device.state_dict()["rule"], plain.state_dict()["rule"]
     assert {k: v if isinstance(v, str | None) else pytest.approx(v, rel=1e-12) for k, v in b.items()} == a
 
 

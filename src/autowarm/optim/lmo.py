@@ -98,13 +98,13 @@ class LMO(Optimizer):
     def from_model(
         cls, model: nn.Module, lr: float | Tensor = 1e-3, *, weight_decay: float = 0.1, **options: Any
     ) -> Self:
-        """Every trained tensor of a model in this optimizer's geometry; weight decay on layers' weights alone.
+        """Every tensor of a model in this optimizer's geometry; weight decay on layers' weights alone.
 
         Weights of linear and convolution layers decay by λ; embeddings (and heads tied to them), biases and norms do
         not. See `autowarm.optim.partition` for how they are told apart.
 
         Raises:
-            ValueError: the model has no trained tensor.
+            ValueError: nothing in the model requires a gradient.
         """
         parts = partition(model)
         groups = [

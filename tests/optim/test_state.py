@@ -148,6 +148,13 @@ def test_a_bad_state_is_refused_and_nothing_of_it_taken(message: str) -> None:
         assert all(torch.equal(after["state"][i][name], value) for name, value in state.items())
 
 
+def test_a_state_with_other_groups_names_them() -> None:
+    state = Muon.from_model(make_model(), heads=[]).state_dict()
+    with pytest.raises(ValueError, match=r"2 saved \(matrices, embeddings and vectors\), 3 here \(.*heads"):
+        Muon.from_model(make_model()).load_state_dict(state)
+    Muon.from_model(make_model(), heads=[]).load_state_dict(state)
+
+
 def test_together_loads_all_or_nothing() -> None:
     model = make_model()
     opt = together(model, 0.02)

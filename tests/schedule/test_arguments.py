@@ -52,9 +52,12 @@ def test_a_peak_rate_of_zero() -> None:
         AdaptiveWarmup(opt, 10, geometry="frobenius")
 
 
-def test_an_unknown_optimizer_names_the_choices() -> None:
-    opt = torch.optim.SGD([nn.Parameter(torch.zeros(2, 2))], lr=0.1)
-    with pytest.raises(ValueError, match="pass geometry='spectral', 'sign', 'frobenius'.*or pass kappa="):
+def test_an_unknown_optimizer_is_taken_as_frobenius_geometry_with_a_warning() -> None:
+    class Unheard(torch.optim.SGD):
+        pass
+
+    opt = Unheard([nn.Parameter(torch.zeros(2, 2))], lr=0.1)
+    with pytest.warns(UserWarning, match="geometry of Unheard is not known: its steps are taken as frobenius geometry"):
         AdaptiveWarmup(opt, 10)
     AdaptiveWarmup(opt, 10, kappa=10.0)
     AdaptiveWarmup(opt, 10, peak_gap=1.0)  # neither needs a geometry

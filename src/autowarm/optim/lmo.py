@@ -15,7 +15,7 @@ from .batches import batches_of, is_batched
 from .distributed import by_layout, local, move_shared_, needs_sharing
 from .move import Rate, move_, move_by_stack_, parts_of
 from .nonfinite import SkippedUpdates, finite_each, masked
-from .options import check_gradient, check_options, check_parameters, check_state
+from .options import check_gradients, check_options, check_parameters, check_state
 from .partition import partition
 
 __all__ = ["LMO"]
@@ -98,13 +98,13 @@ class LMO(Optimizer):
     def from_model(
         cls, model: nn.Module, lr: float | Tensor = 1e-3, *, weight_decay: float = 0.1, **options: Any
     ) -> Self:
-        """Every trained tensor of a model in this optimizer's geometry; weight decay on layers' weights alone.
+        """Every tensor of a model in this optimizer's geometry; weight decay on layers' weights alone.
 
         Weights of linear and convolution layers decay by λ; embeddings (and heads tied to them), biases and norms do
         not. See `autowarm.optim.partition` for how they are told apart.
 
         Raises:
-            ValueError: the model has no trained tensor.
+            ValueError: nothing in the model requires a gradient.
         """
         parts = partition(model)
         groups = [
@@ -165,10 +165,10 @@ class LMO(Optimizer):
         updates = []
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            for p in params:
-                check_gradient(who, p)
             if params:
-                updates.append((group, params, [p.grad for p in params]))
+                grads = [p.grad for p in params]
+                check_gradients(who, grads)
+                updates.append((group, params, grads))
         for update in updates:
             self._update(*update)
         if updates:
@@ -307,14 +307,19 @@ class LMO(Optimizer):
         check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         saved = state_dict["param_groups"]
-        if len(saved) == len(geometries):
-            differ = [
-                f"group {i}: saved {was.get('geometry')}, here {now!r}"
-                for i, (was, now) in enumerate(zip(saved, geometries, strict=True))
-                if was.get("geometry") != repr(now)
-            ]
-            if differ:
-                raise ValueError("the saved optimizer has other geometries: " + "; ".join(differ))
+        if len(saved) != len(geometries):
+            then, now = (", ".join(g.get("role", "tensors") for g in groups) for groups in (saved, self.param_groups))
+            raise ValueError(
+                f"the saved optimizer has other parameter groups: {len(saved)} saved ({then}), {len(geometries)} here "
+                f"({now}). Where the difference is the output layer, heads= of Muon.from_model chooses it, [] for none"
+            )
+        differ = [
+            f"group {i}: saved {was.get('geometry')}, here {now!r}"
+            for i, (was, now) in enumerate(zip(saved, geometries, strict=True))
+            if was.get("geometry") != repr(now)
+        ]
+        if differ:
+            raise ValueError("the saved optimizer has other geometries: " + "; ".join(differ))
         for i, group in enumerate(saved):
             try:
                 self._check_group(self.defaults | group)

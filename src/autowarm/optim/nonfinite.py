@@ -31,11 +31,10 @@ def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
     on_host = gs[0].device.type == "cpu"
     if on_host:
         # Twelve times as fast as the largest entries, but squares may overflow where the entries have not.
-        suspect = not torch.stack(torch._foreach_norm(gs)).isfinite().all()
-        if suspect:
-            finite = torch.stack([g.isfinite().all() for g in gs])
-        else:
-            finite = torch.ones(len(gs), dtype=torch.bool)
+        suspect = not math.isfinite(torch.stack(torch._foreach_norm(gs)).sum().item())
+        if not (suspect or axes):
+            return None
+        finite = torch.stack([g.isfinite().all() for g in gs]) if suspect else torch.ones(len(gs), dtype=torch.bool)
     else:
         # The largest of no entries is not defined.
         largest = torch.stack(torch._foreach_norm([g if g.numel() else g.new_zeros(1) for g in gs], math.inf))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["check_betas", "check_gradient", "check_options", "check_parameters", "check_state"]
+__all__ = ["check_betas", "check_gradients", "check_options", "check_parameters", "check_state"]
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
@@ -51,14 +51,17 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
             )
 
 
-def check_gradient(who: str, p: Tensor) -> None:
-    """Raise ValueError where a tensor's gradient is sparse or complex."""
-    what = _unsupported(p.grad) if p.grad is not None else None
-    if what:
-        raise ValueError(
-            f"{who} steps by real, dense gradients, and that of a parameter of shape {tuple(p.shape)} is {what}: build "
-            "its layer with sparse=False, or leave it to torch.optim.SparseAdam"
-        )
+def check_gradients(who: str, grads: Sequence[Tensor]) -> None:
+    """Raise ValueError where a gradient is sparse or complex."""
+    if all(g.layout is torch.strided and not g.is_complex() for g in grads):
+        return
+    for g in grads:
+        what = _unsupported(g)
+        if what:
+            raise ValueError(
+                f"{who} steps by real, dense gradients, and that of a parameter of shape {tuple(g.shape)} is {what}: "
+                "build its layer with sparse=False, or leave it to torch.optim.SparseAdam"
+            )
 
 
 def _unsupported(x: Tensor) -> str | None:

@@ -22,7 +22,7 @@ STEPS, AT = 40, 12
 def small() -> tuple[torch.nn.Module, Muon]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 4))
-    return model, Muon.from_model(model, lr=0.01)
+    return model, Muon.from_model(model, lr=0.01, heads=[])  # one group of matrices, as the first sample has
 
 
 def scheduled() -> AdaptiveWarmup:

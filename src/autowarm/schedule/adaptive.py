@@ -9,15 +9,15 @@ from torch.optim import Optimizer
 
 from ..geometry import Geometry, resolve
 from ..optim.known import geometry_of, kappa_of, unwrapped
-from .alarms import Alarms
 from .arguments import UNSET, clean, renamed
+from .hooks.alarms import Alarms
+from .hooks.rates import checked_peaks
+from .hooks.scheduler import RuleScheduler
 from .profile import Profile
-from .rates import checked_peaks
 from .report import metrics, one_line, plot_profile
 from .rule import Formula, HostRule, Observation, Ranks, rule_for
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 from .state import STATE_VERSION, differences, read_state
-from .stepping import RuleScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

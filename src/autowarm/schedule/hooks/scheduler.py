@@ -6,11 +6,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..optim.known import unwrapped
+from ...optim.known import unwrapped
+from ..rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
 from .alarms import Alarms
 from .clock import UpdateClock, hook
 from .rates import GroupRates
-from .rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
 
 __all__ = ["RuleScheduler"]
 

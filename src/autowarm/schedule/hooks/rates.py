@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..rule import Rule
 from .clock import hook, inside
-from .rule import Rule
 
 __all__ = ["GroupRates", "checked_peaks"]
 

@@ -3,8 +3,8 @@
 import sys
 import warnings
 
+from ..rule import HostRule, Notices, Rule
 from .clock import UpdateClock
-from .rule import HostRule, Notices, Rule
 
 __all__ = ["Alarms"]
 

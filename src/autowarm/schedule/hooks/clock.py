@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from .rule import Observation
+from ..rule import Observation
 
 __all__ = ["UpdateClock", "hook", "inside"]
 

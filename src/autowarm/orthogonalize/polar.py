@@ -126,7 +126,7 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> No
     if not X.numel():
         return
     if method == "polar-express" and min(X.shape[-2:]) <= _FEW_ROWS and X.dtype in (torch.bfloat16, torch.float16):
-        wide = X.float()
+        wide = X.float().nan_to_num_(0.0, 0.0, 0.0)  # what was beyond half precision came in as infinity
         orthogonalize_(wide, method=method, steps=steps)
         X.copy_(wide)
         return

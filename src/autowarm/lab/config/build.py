@@ -8,10 +8,10 @@ import argparse
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import yaml
 
@@ -86,7 +86,7 @@ def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -
     Raises:
         LabError: a key is unknown or a value does not suit it. The message starts with ``source``.
     """
-    parser = _reader(config_class)
+    parser = _reader(cast(Hashable, config_class))
     try:
         values = nested(values)
         check_keys(values, config_class, source)
@@ -254,8 +254,8 @@ def _parser(config_class: type[Any]) -> Any:
 
 # To make a parser takes ten times as long as to read one run of a sweep's hundred by it.
 @cache
-def _reader(config_class: Any) -> Any:
-    return _parser(config_class)
+def _reader(config_class: Hashable) -> Any:
+    return _parser(cast("type[Any]", config_class))
 
 
 def _checked(parser: Any, values: dict[str, Any], config_class: type, source: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import pytest
 from tests.programs import Launcher, clean_environment, free_port, rank_environment
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SAYS = {"smoothness": "K2"}
+SAYS = {"smoothness": "K2", "own_task_nanogpt": "best hand-set", "own_task_finetune": "best hand-set"}
+LONG = {"own_task_nanogpt", "own_task_finetune"}  # whole comparisons, a minute or two each
 ON_RANKS = {"fsdp2"}
 
 
@@ -24,7 +25,11 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     made.close()
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(path, marks=[pytest.mark.long] if path.stem in LONG else [], id=path.stem)
+     for path in sorted(EXAMPLES.glob("*.py"))],
+)  # fmt: skip
 def test_it_runs(example: Path, launcher: Launcher) -> None:
     port = free_port()
     ranks = [rank_environment(rank, 2, port) for rank in (0, 1)] if example.stem in ON_RANKS else [{}]

@@ -105,6 +105,8 @@ def test_a_command_on_a_page_is_understood(
     for kind, text in fences(ROOT / page):
         if kind == "yaml":  # the file that the page's commands name
             (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+        if kind == "python" and (named := re.match(r"# (\w+\.py)\n", text)):
+            (tmp_path / named[1]).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     parse = build.parse
 

@@ -11,9 +11,9 @@ import pytest
 from tests.programs import Launcher, clean_environment, free_port, rank_environment
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SAYS = {"smoothness": "K2", "own_task_nanogpt": "best hand-set", "own_task_finetune": "best hand-set"}
-LONG = {"own_task_nanogpt", "own_task_finetune"}  # whole comparisons, a minute or two each
+SAYS = {"smoothness": "K2"}
 ON_RANKS = {"fsdp2"}
+COMPARISONS = sorted(EXAMPLES.glob("own_task_*.py"))  # on worker processes, a minute or two each
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +25,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     made.close()
 
 
-@pytest.mark.parametrize(
-    "example",
-    [pytest.param(path, marks=[pytest.mark.long] if path.stem in LONG else [], id=path.stem)
-     for path in sorted(EXAMPLES.glob("*.py"))],
-)  # fmt: skip
+@pytest.mark.parametrize("example", sorted(set(EXAMPLES.glob("*.py")) - set(COMPARISONS)), ids=lambda path: path.stem)
 def test_it_runs(example: Path, launcher: Launcher) -> None:
     port = free_port()
     ranks = [rank_environment(rank, 2, port) for rank in (0, 1)] if example.stem in ON_RANKS else [{}]
@@ -48,3 +44,14 @@ def test_it_runs_under_torchrun(example: str, tmp_path: Path) -> None:
                           cwd=tmp_path, env=environment)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "warm-up took" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("example", COMPARISONS, ids=lambda path: path.stem)
+def test_a_comparison_on_a_task_of_ones_own(example: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=1200, cwd=tmp_path,
+                          env=os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Adaptive against the best hand-set one") == 2
+    assert (tmp_path / done.stdout.split()[-1]).name == "report.html"
+    assert (tmp_path / done.stdout.split()[-1]).is_file()

@@ -9,8 +9,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from autowarm import LMO, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Sign, Spectral
-from autowarm.optim import batches, move
-from autowarm.optim.move import Rate, move_, move_reference
+from autowarm.optim.step import batches, move
+from autowarm.optim.step.move import Rate, move_, move_reference
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (6, 6), (0, 4), (9, 4)]
 GEOMETRIES = [

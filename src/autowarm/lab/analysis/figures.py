@@ -157,7 +157,7 @@ def _draw_sweep(axes: Axes, summary: Summary) -> None:
         shown += [adaptive.val_loss - error, adaptive.val_loss + error]
     # The axis is for what competes. A run that stalled far above would squeeze all the rest into one line.
     low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
-    room = max(high - low, 0.01)
+    room = max(high - low, summary.margin / 2) or 1e-9
     if paper is not None and math.isfinite(paper.val_loss):
         if low - room <= paper.val_loss <= high + room:
             axes.axhline(paper.val_loss, color=COLOURS["paper"], linestyle=":", label="Algorithm 1")
@@ -168,9 +168,9 @@ def _draw_sweep(axes: Axes, summary: Summary) -> None:
                       label=f"Algorithm 1: {paper.val_loss:.2f} {arrow} off the scale")  # fmt: skip
     elif paper is not None:
         axes.plot([], [], color=COLOURS["paper"], linestyle=":", label="Algorithm 1: diverged")
-    room = max(high - low, 0.01)
+    room = max(high - low, summary.margin / 2) or 1e-9
     axes.set_ylim(low - 0.08 * room, high + 0.5 * room)  # the head room is the legend's
-    longest = max((point.warmup_steps for point in summary.manual), default=1)
+    longest = max((point.warmup_steps for point in summary.manual), default=1) or 1
     axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for the diverged, too, which have no point of their own
     for point in summary.manual:
         if point.diverged:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..analysis import report
 from ..analysis.results import Results
-from ..config import CompareConfig, UsageError
+from ..config import CompareConfig, LabError, UsageError
 from ..config.build import build, check_keys, merged, nested, read_yaml
 from ..tasks.own import OwnTask, PackedTask, pack
 from ..training.stopping import Stop
@@ -75,7 +75,10 @@ def defaults(task: Any) -> dict[str, Any]:
     if not isinstance(theirs, Mapping):
         raise UsageError(f"defaults of the task {name} must be keys and values, got {theirs!r}")
     theirs = nested(_plain(theirs))
-    check_keys(theirs, CompareConfig, f"defaults of the task {name}")
+    try:
+        check_keys(theirs, CompareConfig, f"defaults of the task {name}")
+    except LabError as error:
+        raise UsageError(str(error)) from None
     found = merged(read_yaml("own")[0], theirs)
     usual: dict[str, list[float]] = {} if getattr(task, "optimizers", None) else {"adamw": [1e-3]}
     return {"rates": usual, **found}

@@ -131,7 +131,7 @@ def _beta(steps: int, longest: float, shortest: float = 10) -> float:
 def _options(cell: Cell) -> dict[str, Any]:
     steps = cell.steps
     options: dict[str, dict[str, Any]] = {
-        "muon": {"momentum": _beta(steps, 20)},
+        "muon": {"momentum": _beta(steps, 20), "heads": []},  # every matrix by Muon, the last layer too
         "lion": {"betas": [0.9, _beta(steps, 100, shortest=20)]},
         "signsgd": {"momentum": _beta(steps, 10)},
         "normsgd": {"momentum": _beta(steps, 20)},

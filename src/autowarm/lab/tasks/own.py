@@ -231,7 +231,7 @@ class AdaptedTask:
         with self._blamed("in model"):
             model = self._task.model()
         if not isinstance(model, nn.Module):
-            raise self._objection("model", f"must return a torch.nn.Module, got {type(model).__name__}")
+            raise self._objection("model", f"must return a torch.nn.Module, got {_kind(model)}")
         return model.train()
 
     def batches(self, first: int, rows: slice) -> Iterator[Any]:
@@ -346,7 +346,7 @@ def blamed(file: str, where: str, passing: tuple[type[Exception], ...] = ()) -> 
     except passing:
         raise
     except (Exception, SystemExit) as error:
-        place = where
+        place = f"{Path(file).name}: {where}"
         frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
         if isinstance(error, SyntaxError) and error.filename:
             frames.append((error.filename, error.lineno, ""))

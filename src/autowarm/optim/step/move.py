@@ -16,8 +16,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..geometry import Frobenius, Geometry, Sign, frobenius_norms
-from ..orthogonalize import least_norm
+from ...geometry import Frobenius, Geometry, Sign, frobenius_norms
+from ...orthogonalize import least_norm
 from .batches import Batch
 
 __all__ = ["Rate", "move_", "move_by_stack_", "move_reference", "parts_of"]

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..geometry import Frobenius, Geometry, Sign, Spectral, frobenius_norms, unit
-from ..orthogonalize import orthogonalize_each, working_dtype
+from ...geometry import Frobenius, Geometry, Sign, Spectral, frobenius_norms, unit
+from ...orthogonalize import orthogonalize_each, working_dtype
 from .move import Rate
 
 __all__ = ["Layout", "by_device_and_axes", "by_layout", "local", "move_shared_", "needs_sharing"]
@@ -204,7 +204,7 @@ def share_out(work: Sequence[float], ranks: int) -> list[int]:
     """An owner for each piece of work, for loads as equal as giving the largest first to the least busy makes them.
 
     Example:
-        >>> from autowarm.optim.distributed import share_out
+        >>> from autowarm.optim.step.distributed import share_out
         >>> share_out([1.0, 4.0, 2.0, 2.0], 2)
         [0, 0, 1, 1]
     """

@@ -11,8 +11,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from ..geometry import Geometry, Spectral
-from ..orthogonalize import NARROW, working_dtype
+from ...geometry import Geometry, Spectral
+from ...orthogonalize import NARROW, working_dtype
 
 __all__ = ["Batch", "batches_of", "is_batched"]
 

@@ -1,0 +1,223 @@
+"""A whole comparison of a user's own task: from the command line, from a script, and from a notebook."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from autowarm.lab import compare
+from autowarm.lab.analysis.results import read_results
+from autowarm.lab.config import CompareConfig, LabError, UsageError
+from autowarm.lab.config.build import build, parse
+from autowarm.lab.execution.compare import defaults
+
+TASK = """import torch
+
+class Line:
+    defaults = {"rates": {"adamw": [0.1], "sgd": [0.01]}, "run": {"steps": 12}, "warmups": [0, 0.25], "seeds": [0, 1]}
+    optimizers = {"sgd": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
+
+    def model(self):
+        return torch.nn.Linear(8, 1)
+
+    def batches(self, seed):
+        while True:
+            yield torch.randn(32, 8)
+
+    def loss(self, model, batch):
+        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    def validation(self):
+        return [torch.randn(64, 8)]
+"""
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "COLUMNS": "200"}
+
+
+def command(folder: Path, *words: str, task: str = "Line") -> "subprocess.Popen[str]":
+    line = [sys.executable, "-m", "autowarm", "compare", "--task", f"task.py:{task}", "--out", "out", *words]
+    return subprocess.Popen(
+        line, cwd=folder, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def finished(folder: Path, *words: str, task: str = "Line") -> tuple[int, str, str]:
+    process = command(folder, *words, task=task)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def losses(folder: Path) -> dict[tuple[Any, ...], float]:
+    rows = json.loads((folder / "out" / "results.json").read_text())["runs"]
+    return {(row["optimizer"], row["schedule"], row["warmup_steps"], row["seed"]): row["val_loss"] for row in rows}
+
+
+@pytest.mark.long
+def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> None:
+    for name in ("straight", "stopped"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "task.py").write_text(TASK)
+    words = ("--run.steps=600", "--run.checkpoint_every=50", "--rates={sgd: [0.01]}", "--schedules=[linear]")
+    status, out, err = finished(tmp_path / "straight", *words)
+    assert status == 0, err
+    assert "report.html" in out
+
+    stopped = tmp_path / "stopped"
+    process = command(stopped, *words)
+    began = time.monotonic()
+    while not list(stopped.glob("out/runs/*/checkpoint-*")) and time.monotonic() - began < 200:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the whole group
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 130, err
+    assert "the same command goes on from here" in err
+    assert "Traceback" not in err
+    status, _, err = finished(stopped, *words)
+    assert status == 0, err
+    assert losses(stopped) == losses(tmp_path / "straight")
+    assert len(losses(stopped)) == 4
+
+    (stopped / "task.py").write_text(f"# a remark\n{TASK}")
+    _, out, _ = finished(stopped, *words)
+    assert "all 4 runs are finished" in out
+
+
+def test_a_mistake_that_every_run_makes_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TASK.replace("self, model, batch):", "self, model, batch):\n        1 / 0", 1))
+    status, out, err = finished(tmp_path)
+    assert status == 1
+    assert err == (
+        "autowarm: every run failed: task.py:15: in loss of a validation batch: ZeroDivisionError: division by zero\n"
+    )
+    assert out.count("ZeroDivisionError") <= 1
+    assert "Traceback" not in out
+    assert "in loss" in next((tmp_path / "out" / "runs").glob("*/error.txt")).read_text()
+
+
+BROKEN = {
+    "no such name": ("Lime", TASK, 2, "task.py has no 'Lime'; did you mean 'Line'?"),
+    "import fails": ("Line", f"import nowhere_to_be_found\n{TASK}", 1, "task.py:1: as it is loaded"),
+    "unknown default": ("Line", TASK.replace('"warmups"', '"warmup"'), 2, "key 'warmup'; did you mean 'warmups'?"),
+    "default of a wrong type": ("Line", TASK.replace('"steps": 12', '"steps": "a"'), 2, "run.steps"),
+    "no rates": ("Line", TASK.replace('"rates": {"adamw": [0.1], "sgd": [0.01]}, ', ""), 2, "give peak rates"),
+    "unknown rate": ("Line", TASK.replace('"adamw": [0.1]', '"sdg": [0.1]'), 2, "did you mean 'sgd'?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_wrong_before_any_run_is_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autowarm.lab.cli import main
+
+    task, text, expected, words = BROKEN[name]
+    monkeypatch.chdir(tmp_path)
+    Path("task.py").write_text(text)
+    assert main(["compare", "--task", f"task.py:{task}"]) == expected
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_config_files_name_no_code(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("run: {task: 'task.py:Line'}\n")
+    with pytest.raises(UsageError, match="unknown task 'task.py:Line'"):
+        parse(["--config", str(tmp_path / "mine.yaml")], CompareConfig, "compare", "")
+
+
+class Line:
+    defaults = {"run.steps": 40, "seeds": [5], "rates": {"muon": [0.1]}}  # noqa: RUF012
+
+
+def test_the_command_counts_over_a_file_over_the_task_over_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("seeds: [6]\nrates: {lion: [0.1]}\nwarmups: [0.5]\n")
+    words = ["--config", str(path), "--warmups=[0.3]"]
+    config = parse(words, CompareConfig, "compare", "", defaults=defaults(Line()))
+    assert (config.run.clip, config.run.steps, config.seeds, config.warmups) == (0.0, 40, [6], [0.3])
+    assert parse([], CompareConfig, "compare", "", defaults=defaults(Line())).rates == {"muon": [0.1]}
+
+
+SCRIPT = f"""{TASK}
+from autowarm.lab import compare
+results = compare(Line(), schedules=["adaptive", "linear"], rates={{"adamw": [0.1]}}, out="out", workers=2)
+print(results)
+"""
+
+
+@pytest.mark.long
+def test_a_script_needs_no_guard(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("6 runs; 2 side by side") == 1
+    assert "AdamW, peak rate 0.1: Adaptive" in done.stdout
+    assert done.stdout.rstrip().endswith("out/report.html")
+    results = read_results(tmp_path / "out")
+    assert results.summaries[0].own
+    assert "nats" not in str(results)
+    assert "<table>" in results._repr_html_()
+
+
+@pytest.mark.long
+def test_a_notebook(tmp_path: Path) -> None:
+    cells = [
+        "from autowarm.lab import compare\nimport torch\nWIDTH = 8\nclass Net(torch.nn.Linear):\n    pass\n",
+        TASK.replace("torch.nn.Linear(8, 1)", "Net(WIDTH, 1)"),
+        'results = compare(Line(), rates={"adamw": [0.1]}, seeds=[0], schedules=["linear"], warmups=[0])\nresults',
+        'compare(Line(), rates={"adamw": [0.1]}, seeds=[0], schedules=["linear"], warmups=[0]).rows[0]["id"]',
+        "WIDTH = 9",
+        'try:\n    compare(Line(), rates={"adamw": [0.1]}, seeds=[0], schedules=["linear"], warmups=[0])\n'
+        "except Exception as error:\n    print(type(error).__name__, error)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    said = [
+        "".join(str(output.get("text", output.get("data", ""))) for output in cell.outputs) for cell in notebook.cells
+    ]
+    assert "<table>" in said[2]
+    assert "all 1 runs are finished" in said[3]
+    assert "LabError every run failed: loss, line 15 of its cell: in loss of a validation batch" in said[5]
+
+
+def test_a_failure_in_one_optimizer_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Half(Line):
+        optimizers = {"bad": lambda model, lr: 1 / 0}  # noqa: RUF012
+
+        def model(self) -> Any:
+            import torch
+
+            return torch.nn.Linear(2, 1)
+
+        def batches(self, seed: int) -> Any:
+            import torch
+
+            return [torch.ones(4, 2)] * 40
+
+        def loss(self, model: Any, batch: Any) -> Any:
+            return model(batch).square().mean()
+
+        def validation(self) -> Any:
+            return self.batches(0)[:1]
+
+    results = compare(
+        Half(), rates={"bad": [1.0], "adamw": [0.1]}, schedules=["linear"], warmups=[0], out=tmp_path, steps=3
+    )
+    assert list(results.failed) == ["bad-lr1-linear0-seed5"]
+    assert [row["optimizer"] for row in results.rows] == ["adamw"]
+    assert "1 runs failed: test_own_compare.py" in str(results)
+    with pytest.raises(LabError, match="every run failed: test_own_compare.py:"):
+        compare(Half(), rates={"bad": [1.0]}, schedules=["linear"], warmups=[0], out=tmp_path, steps=3)
+    with pytest.raises(LabError, match="unknown key 'stepz'"):
+        compare(Half(), stepz=3)
+    assert build(CompareConfig, defaults(Half()), "x").seeds == [5]

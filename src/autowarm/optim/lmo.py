@@ -11,12 +11,12 @@ from torch.optim.optimizer import ParamsT
 
 from ..geometry import Geometry, GeometryName, resolve
 from ..orthogonalize import orthogonalize_
+from .options import check_gradients, check_options, check_parameters, check_state
+from .partition import partition
 from .step.batches import batches_of, is_batched
 from .step.distributed import by_layout, local, move_shared_, needs_sharing
 from .step.move import Rate, move_, move_by_stack_, parts_of
 from .step.nonfinite import SkippedUpdates, finite_each, masked
-from .options import check_gradients, check_options, check_parameters, check_state
-from .partition import partition
 
 __all__ = ["LMO"]
 

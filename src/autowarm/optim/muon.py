@@ -15,10 +15,10 @@ from torch.optim.optimizer import ParamsT
 
 from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
-from .step.distributed import by_device_and_axes, local
 from .lmo import LMO
 from .options import check_betas
 from .partition import Named, partition
+from .step.distributed import by_device_and_axes, local
 
 __all__ = ["Muon"]
 

@@ -87,7 +87,7 @@ def test_the_length_of_a_warm_up_is_what_was_made_of_it() -> None:
 @pytest.mark.parametrize(
     "schedule",
     [
-        ScheduleConfig(options={"candidates": 0}),
+        ScheduleConfig(options={"max_warmup": -1.0}),
         ScheduleConfig(options={"candidtes": 9}),
         ScheduleConfig("paper", target_loss=200.0),
     ],

@@ -14,7 +14,7 @@ from torch.distributed.tensor import distribute_tensor
 
 from autowarm import LMO, Lion, Muon, NormSGD
 from autowarm.geometry import Spectral
-from autowarm.optim import distributed
+from autowarm.optim.step import distributed
 
 SIZES = (2, 4)
 TOLERANCE = 1e-5  # of steps of about 0.1: stacks of other sizes are multiplied, and summed, in another order

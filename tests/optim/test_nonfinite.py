@@ -11,7 +11,8 @@ from torch import nn
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Spectral
-from autowarm.optim import lmo, nonfinite
+from autowarm.optim import lmo
+from autowarm.optim.step import nonfinite
 
 MAKERS = {
     "muon": lambda m, **kw: Muon.from_model(m, dtype=torch.float32, **kw),

@@ -23,5 +23,5 @@ def test_shards_read_as_one_sequence_and_damage_is_named(tmp_path: Path) -> None
     assert len(prepare(folder, 50304).train) == 30
     prepare.cache_clear()
     paths[1].write_bytes(paths[1].read_bytes()[:-4])
-    with pytest.raises(LabError, match="is cut off: its header says 10 tokens, it holds 8"):
+    with pytest.raises(LabError, match="is damaged: its header says 10 tokens, it holds 8"):
         prepare(folder, 50304)

@@ -71,6 +71,9 @@ def train(argv: list[str]) -> int:
     about = "One run. Its folder holds config, metrics, TensorBoard events and weights."
     also = {"--out": "folder of the run; default runs/LABEL"}
     config = parse(argv, RunConfig, "train", about, shown=_TRAIN, also=also)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # torchrun's
+        if not (given := os.environ.get(name, "0")).isdecimal():
+            raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")
     folder = Path(out or f"runs/{config.label}")
 
     with Stop() as stop:

@@ -19,6 +19,7 @@ Keys are those of `RunConfig`, dotted or nested.
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
@@ -87,7 +88,8 @@ class CompareConfig:
         for name in ("schedules", "seeds"):
             require(len(getattr(self, name)) > 0, f"{name} must not be empty")
         require("linear" not in self.schedules or len(self.warmups) > 0, "warmups must not be empty")
-        require(all(w >= 0 for w in self.warmups), f"warmups must not be negative, got {self.warmups}")
+        in_range = all(0 <= warmup < math.inf for warmup in self.warmups)
+        require(in_range, f"warmups must be finite and not negative, got {self.warmups}")
         _check_engine(self)
 
     @property

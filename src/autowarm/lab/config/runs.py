@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -229,6 +230,12 @@ class RunConfig:
         require(0 <= self.seed < 2**63, f"seed must be from 0 to 2⁶³ − 1, got {self.seed}")
         require(0 <= self.data_seed < 2**63, f"order must be from 0 to 2⁶³ − 1, got {self.order}")
         require(0 <= self.clip < math.inf, f"clip must be finite and not negative, got {self.clip}")
+        blocks = self.optimizer.options.get("blocks")
+        for pattern in blocks if isinstance(blocks, dict) else ():
+            try:
+                re.compile(str(pattern))
+            except re.error as error:
+                raise ValueError(f"optimizer.options.blocks: {pattern!r} is no regular expression: {error}") from None
         decay = self.optimizer.weight_decay
         require(0 <= decay < math.inf, f"weight_decay must not be negative, got {decay}")
         require(0 < model.init_scale < math.inf, f"init_scale must be positive and finite, got {model.init_scale}")

@@ -29,9 +29,11 @@ class Shards:
 
     Args:
         paths: the files, in order.
+        vocabulary: tokens are below it.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], vocabulary: int = 2**16) -> None:
+        self._paths, self._vocabulary = paths, vocabulary
         self._parts = [open_shard(path) for path in paths]
         self._starts = np.cumsum([0, *(len(part) for part in self._parts)])
 
@@ -40,10 +42,13 @@ class Shards:
 
     def __getitem__(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
         found = np.empty(places.shape, dtype=np.uint16)
-        for part, (first, end) in zip(self._parts, pairwise(self._starts), strict=True):
+        for path, part, (first, end) in zip(self._paths, self._parts, pairwise(self._starts), strict=True):
             here = (places >= first) & (places < end)
             if here.any():
                 found[here] = part[places[here] - first]
+                if (largest := found[here].max()) >= self._vocabulary:  # an embedding would read beyond its end
+                    raise LabError(f"{path} holds the token {largest} and its vocabulary ends at "
+                                   f"{self._vocabulary - 1}: it is damaged, or of another tokenizer")  # fmt: skip
         return found
 
 
@@ -88,9 +93,9 @@ def open_shard(path: Path) -> npt.NDArray[np.uint16]:
     header = np.fromfile(path, dtype="<i4", count=_HEADER)
     if len(header) < _HEADER or header[0] != _MAGIC or header[1] != _VERSION:
         raise LabError(f"{path} is no token shard: it must start with {_MAGIC} and {_VERSION}, got {header[:2]}")
-    held = (path.stat().st_size - header.nbytes) // 2
-    if held != header[2]:
-        raise LabError(f"{path} is cut off: its header says {header[2]} tokens, it holds {held}; make it again")
+    held = (path.stat().st_size - header.nbytes) / 2
+    if held != header[2]:  # half a token counts, too
+        raise LabError(f"{path} is damaged: its header says {header[2]} tokens, it holds {held:g}; make it again")
     return np.memmap(path, dtype="<u2", mode="r", offset=header.nbytes)
 
 
@@ -145,7 +150,9 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
             )
     if vocab_size < needed:
         raise LabError(f"the shards in {folder} have {needed} different tokens, model.vocab_size is only {vocab_size}")
-    return Corpus(folder.resolve().name, digest.hexdigest(), Shards(paths["train"]), Shards(paths["val"]))
+    return Corpus(
+        folder.resolve().name, digest.hexdigest(), *(Shards(paths[part], vocab_size) for part in ("train", "val"))
+    )
 
 
 def _edges(path: Path) -> bytes:

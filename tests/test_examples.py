@@ -52,6 +52,7 @@ def test_a_comparison_on_a_task_of_ones_own(example: Path, tmp_path: Path) -> No
     done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=1200, cwd=tmp_path,
                           env=os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"})  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Adaptive against the best hand-set one") == 2
-    assert (tmp_path / done.stdout.split()[-1]).name == "report.html"
-    assert (tmp_path / done.stdout.split()[-1]).is_file()
+    words = done.stdout.split()
+    assert " ".join(words).count("est hand-set warm-up") == 2  # a verdict for each optimizer
+    assert (tmp_path / words[-1]).name == "report.html"
+    assert (tmp_path / words[-1]).is_file()

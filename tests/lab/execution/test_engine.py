@@ -139,7 +139,7 @@ def test_where_every_run_fails_there_are_no_results(
 ) -> None:
     more = ["--paper_target_loss", "50", "--seeds", "[0]", "--run.steps", "10", "--schedules", "[paper]"]
     assert main(words(corpus_folder, tmp_path, *more)) == 1
-    assert "every run failed, the first with schedule: the first loss" in capsys.readouterr().err
+    assert "every run failed: schedule: the first loss" in capsys.readouterr().err
     assert not (tmp_path / "results.json").exists()
 
 

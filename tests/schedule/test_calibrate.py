@@ -1,6 +1,7 @@
 """The objective against 30-digit quadrature, and Δ' against the values worked out for the paper's setup."""
 
 import math
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -45,7 +46,7 @@ def reference(peak_gap: float, gap0: float, div: float, sigma: float, warmup: st
         return float(mp.quad(integrand, sorted(x for x in splits if low <= x <= high)))
 
 
-@given(
+objective_arguments = given(
     gap0=st.floats(-3, 2).map(lambda e: 10.0**e),
     peak_share=st.one_of(st.floats(-4, -0.001).map(lambda e: 10.0**e), st.floats(1e-4, 1 - 1e-4)),
     div=st.floats(-3, 4).map(lambda e: 1 + 10.0**e),
@@ -53,13 +54,34 @@ def reference(peak_gap: float, gap0: float, div: float, sigma: float, warmup: st
     warmup=st.sampled_from(["linear", "cosine"]),
     decay=st.sampled_from(["linear", "cosine", "wsd", "wso", "1-sqrt", "power"]),
 )
-@settings(max_examples=25)
-def test_objective_is_right_to_1e_8(
+
+
+def hold_objective_to_mpmath(
     gap0: float, peak_share: float, div: float, sigma_share: float, warmup: str, decay: str
 ) -> None:
     peak_gap, sigma = peak_share * gap0, sigma_share * gap0
     value = objective([peak_gap], gap0, div=div, kappa=1 / sigma**2, sigma_f2=1.0, target=f"{warmup}-{decay}")[0]
     assert value == pytest.approx(reference(peak_gap, gap0, div, sigma, warmup, decay), rel=1e-8)
+
+
+@objective_arguments
+@settings(max_examples=6)
+def test_objective_is_right_to_1e_8(**arguments: Any) -> None:
+    hold_objective_to_mpmath(**arguments)
+
+
+def test_a_target_may_have_a_dash_in_its_name() -> None:
+    both = [
+        objective([0.3], 1.0, div=10.0, kappa=1e3, target=target) for target in ("linear-1-sqrt", ("linear", "1-sqrt"))
+    ]
+    assert both[0] == both[1]
+
+
+@pytest.mark.long
+@objective_arguments
+@settings(max_examples=40)
+def test_objective_is_right_to_1e_8_for_many(**arguments: Any) -> None:
+    hold_objective_to_mpmath(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def objective(
 
 
 def _target_shapes(target: str | tuple[str | Shape, str | Shape]) -> tuple[Shape, Shape]:
-    parts: Sequence[str | Shape] = target.split("-") if isinstance(target, str) else target
+    parts: Sequence[str | Shape] = target.split("-", 1) if isinstance(target, str) else target
     if len(parts) != 2:
         raise ValueError(f'a target is "warmup-decay", as "linear-cosine", or a pair, got {target!r}')
     warmup, decay = parts

@@ -66,6 +66,7 @@ def test_it_is_what_training_would_use() -> None:
     assert calibration(config).profile == paper.profile
 
 
+@pytest.mark.long
 def test_models_by_type_by_folder_and_from_timm(tmp_path: Path) -> None:
     by_type = calibration(CalibrateConfig(model="gpt2"))
     assert by_type.first_loss == pytest.approx(math.log(50257))

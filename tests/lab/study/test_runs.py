@@ -87,7 +87,9 @@ def test_a_setting_made_again_agrees_with_its_stored_runs(cell: Cell, tmp_path: 
         stored = rows.losses("cells", cell, schedule)
         noise = statistics.stdev(rows.losses("cells", cell, "default").values())
         result = train(run_of(PlannedRow("cells", cell, schedule, 0)), tmp_path / schedule.replace(" ", "-"))
-        assert abs(result["val_loss"] - stored[0]) <= 4 * noise  # two runs that rounding or dropout set apart differ by √2 of it
+        assert (
+            abs(result["val_loss"] - stored[0]) <= 4 * noise
+        )  # two runs that rounding or dropout set apart differ by √2 of it
 
 
 def test_the_config_names_every_small_task() -> None:

@@ -190,6 +190,7 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert "LabError every run failed: loss, line 15 of its cell: in loss of a validation batch" in said[5]
 
 
+@pytest.mark.long
 def test_a_failure_in_one_optimizer_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Half(Line):
         optimizers = {"bad": lambda model, lr: 1 / 0}  # noqa: RUF012

@@ -114,6 +114,7 @@ def test_pieces_bound_the_memory_of_training_and_of_evaluation(
     assert pieces["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
 def test_a_compiled_model_trains_alike(run: RunConfig, tmp_path: Path) -> None:
     run = dataclasses.replace(run, steps=5, eval_batches=1)

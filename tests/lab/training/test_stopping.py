@@ -84,7 +84,9 @@ def goes_on(given: list[str], out: Path) -> None:
     assert [row["step"] for row in read_metrics(out)] == list(range(1, behind + 4))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)], ids=["SIGTERM", "Ctrl-C"]
+)
 def test_a_signal_saves_and_the_next_call_goes_on(number: int, corpus_folder: Path, tmp_path: Path) -> None:
     given = words(corpus_folder)
     assert stopped(["autowarm"], given, tmp_path, number) == 128 + number

@@ -56,7 +56,13 @@ def fences(page: Path) -> list[tuple[str, str]]:
 PYTHON = [page for page in PAGES if any(kind == "python" for kind, _ in fences(page))]
 
 
-@pytest.mark.parametrize("page", PYTHON, ids=name_of)
+LONG = {"own-task.md"}  # makes whole comparisons
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.long] if page.name in LONG else [], id=name_of(page)) for page in PYTHON],
+)
 def test_the_python_on_a_page_runs_from_top_to_bottom(
     page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -97,8 +97,8 @@ def test_worked_values_of_the_papers_setup(kappa: str, target_loss: float, peak_
 
 def test_the_candidate_chosen_is_the_best_of_all() -> None:
     gap0 = 7.68
-    profile = calibrate(gap0, lr=1e-3, div=100.0, kappa=KAPPA["muon"], candidates=14)
-    grid = gap0 * np.arange(1, 15) / 15
+    profile = calibrate(gap0, lr=1e-3, div=100.0, kappa=KAPPA["muon"], candidates=8)
+    grid = gap0 * np.arange(1, 9) / 9
     sigma = math.sqrt(1e3 / KAPPA["muon"])
     values = [reference(d, gap0, 100.0, sigma, "linear", "cosine") for d in grid]
     assert profile.peak_gap == grid[int(np.argmin(values))]

@@ -90,6 +90,7 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(tmp_path:
     assert "all 4 runs are finished" in out
 
 
+@pytest.mark.long
 def test_a_mistake_that_every_run_makes_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text(TASK.replace("self, model, batch):", "self, model, batch):\n        1 / 0", 1))
     status, out, err = finished(tmp_path)

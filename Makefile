@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test test-all core lint docs
+.PHONY: setup demo test test-all core lint docs verify audit
 
 setup: $(READY)
 
@@ -46,3 +46,15 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build
 	@echo docs/_build/index.html
+
+# Every pinned package again, each file against its hash; nothing is replaced if one differs.
+verify: $(READY)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --reinstall --require-hashes \
+	    --build-constraints constraints.hashes.txt -r constraints.hashes.txt
+	@echo every file matches constraints.hashes.txt
+
+# The pins against the package index's list of known vulnerabilities; what cannot be looked up is no pass.
+audit: $(READY)
+	@$(BIN)/uv tool run --quiet pip-audit==2.10.1 --strict --disable-pip --require-hashes --progress-spinner off \
+	    -r constraints.hashes.txt \
+	    || { echo "make audit: a pin is vulnerable, or the list cannot be reached; see above" >&2; exit 1; }

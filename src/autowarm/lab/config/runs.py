@@ -151,7 +151,8 @@ class EngineConfig:
         device: "auto" is a GPU where there is one.
         keep_checkpoints: the newest so many stay.
         eval_every: steps between evaluations along the way; 0 is at the end alone.
-        wandb: a project of Weights & Biases to log to as well; it needs the package `wandb`.
+        wandb: a project of Weights & Biases to log to as well; it needs the package `wandb`. With WANDB_MODE=offline it
+            asks no server and writes to `wandb/` in the run's folder, for `wandb sync`.
         keep_weights: leave the final weights and TensorBoard's events in the run's folder.
     """
 

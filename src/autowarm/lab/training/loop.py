@@ -161,7 +161,7 @@ class _Run:
         """Train to the end, evaluate, and write the result, which it returns."""
         config, progress, engine = self.config, self.progress, self.config.engine
         log = MetricsLog(
-            self.folder, progress.step, engine.wandb, dataclasses.asdict(config),
+            self.folder, progress.step, engine.wandb, self.name, dataclasses.asdict(config),
             events=engine.keep_weights, quiet=self.ranks.rank > 0,
         )  # fmt: skip
         with log:

@@ -39,7 +39,8 @@ class MetricsLog:
         folder: the run's.
         step: of the checkpoint.
         wandb: a project of Weights & Biases, or None.
-        config: for Weights & Biases.
+        run: the run's id, for Weights & Biases.
+        config: likewise.
         events: write TensorBoard's.
         quiet: write nothing: ranks but the first only keep the losses.
     """
@@ -51,6 +52,7 @@ class MetricsLog:
         folder: Path,
         step: int,
         wandb: str | None = None,
+        run: str | None = None,
         config: Any = None,
         *,
         events: bool,
@@ -72,7 +74,7 @@ class MetricsLog:
 
             self.board = SummaryWriter(str(folder), purge_step=step + 1)
         if wandb is not None:
-            self.remote = _wandb(folder, wandb, config)
+            self.remote = _wandb(folder, wandb, run, config)
 
     def write(self, progress: Progress, scores: Mapping[str, float] | None = None) -> None:
         """Notes one step, and what an evaluation after it found."""
@@ -113,13 +115,13 @@ class MetricsLog:
             self.remote.finish()
 
 
-def _wandb(folder: Path, project: str, config: Any) -> Any:
+def _wandb(folder: Path, project: str, run: str | None, config: Any) -> Any:
     try:
         import wandb
     except ImportError:
         raise LabError("engine.wandb needs the package wandb: pip install wandb, or leave it null") from None
-    # One name for one folder, so that a run that goes on is the same run there.
-    return wandb.init(project=project, name=folder.name, id=folder.name, dir=str(folder), config=config, resume="allow")
+    # A run that goes on has the same id and is the same run there; folders of one name may hold different runs.
+    return wandb.init(project=project, name=folder.name, id=run, dir=str(folder), config=config, resume="allow")
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

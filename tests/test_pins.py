@@ -1,0 +1,42 @@
+"""What the environment is built from: pins, the hashes of their files, and the commands that check them."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_pins_and_the_hashed_pins_are_the_same_and_name_no_index() -> None:
+    plain = (ROOT / "constraints.txt").read_text()
+    hashed = (ROOT / "constraints.hashes.txt").read_text()
+    assert "://" not in plain + hashed
+    assert not re.findall(r"^-", plain + hashed, re.MULTILINE)  # an option, such as an index
+    blocks = re.split(r"\n(?=\S)", hashed.strip())
+    assert sorted(block.split()[0] for block in blocks) == plain.split()
+    assert [block.split()[0] for block in blocks if not re.search(r"--hash=sha256:[0-9a-f]{64}\b", block)] == []
+
+
+def test_every_requirement_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(line for name in ("lab", "test", "lint", "docs") for line in extras[name])]
+    names = {line.partition(">=")[0].partition("[")[0].lower() for line in wanted} - {"autowarm"}
+    assert names <= {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().split()}
+
+
+@pytest.mark.parametrize("target", ["verify", "audit"])
+def test_a_check_of_the_pins_is_a_command_that_the_shell_can_read(target: str) -> None:
+    make = shutil.which("make")
+    assert make is not None
+    recipe = subprocess.run(
+        [make, "--no-print-directory", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert recipe.returncode == 0, recipe.stderr
+    assert subprocess.run(["sh", "-n"], input=recipe.stdout, capture_output=True, text=True, timeout=60).stderr == ""
+    assert "--require-hashes" in recipe.stdout
+    assert "-r constraints.hashes.txt" in recipe.stdout

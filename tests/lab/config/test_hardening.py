@@ -54,7 +54,7 @@ def test_a_hostile_file_is_refused_in_a_line(
 
 
 def test_the_bombs_are_refused_at_once(tmp_path: Path) -> None:
-    """In a process of its own, with limits on time and memory that a reader who expands them would break."""
+    """In a process of its own, with a limit on processor time that a reader who expands them would break."""
     for name in ("alias bomb", "alias bomb of mappings", "merge bomb", "deep lists"):
         (tmp_path / f"{name}.yaml").write_text(HOSTILE[name])
     code = """

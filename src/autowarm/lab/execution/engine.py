@@ -87,9 +87,8 @@ class Planned:
 def _train(run: RunConfig, folder: Path, own: PackedTask | None, on_step: OnStep) -> dict[str, Any]:
     if own is None:
         return train(run, folder, on_step)
-    with blamed(
-        own.file, "in training", passing=(Interrupted,)
-    ):  # the backward pass and optimizers run the user's code, too
+    # The backward pass and optimizers run the user's code, too.
+    with blamed(own.file, "in training", passing=(Interrupted,)):
         return train(run, folder, on_step, own=own)
 
 

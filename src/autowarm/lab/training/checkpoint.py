@@ -1,41 +1,37 @@
 """Checkpoints that are whole or not there, by `torch.distributed.checkpoint`.
 
-A checkpoint is a folder `checkpoint-STEP`: the tensors in DCP's format, cut as the ranks hold them, everything else in
-`rest.pt`, and a `manifest.json` with the run's id, the step and the checksum of each file. It is written beside its
-place under a hidden name and renamed when all of it is on disk. It loads on another number of ranks, too.
-
-DCP's own index is a pickle. It is read by an unpickler that makes DCP's records and nothing else.
+A checkpoint is a folder `checkpoint-STEP`: the tensors in safetensors files, cut as the ranks hold them, everything
+else in `rest.pt`, and a `manifest.json` with the run's id, the step and the checksum of each file. It is written beside
+its place under a hidden name and renamed when all of it is on disk. It loads on another number of ranks, too.
 """
 
 import io
 import itertools
 import logging
 import os
-import pickle
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.optim import Optimizer
 
 from ..config import LabError
-from ..files import read_object, sha256, within, write_atomically, write_json
+from ..files import read_object, sha256, write_atomically, write_json
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 1
-_MANIFEST, _REST, _INDEX = "manifest.json", "rest.pt", ".metadata"
+SCHEMA = 2  # 1 had DCP's own format, whose index is a pickle
+_MANIFEST, _REST = "manifest.json", "rest.pt"
 
 
 class Checkpoints:
@@ -87,7 +83,8 @@ class Checkpoints:
         torch.save({**rest, "groups": state["param_groups"], "plain": plain, "devices": devices}, buffer)
         target = self.folder / f"checkpoint-{step:08d}"
         scratch = self.folder / f".{target.name}"
-        options: dict[str, Any] = {"storage_writer": dcp.FileSystemWriter(scratch), "process_group": self._group,
+        writer = dcp.HuggingFaceStorageWriter(str(scratch), save_distributed=True)
+        options: dict[str, Any] = {"storage_writer": writer, "process_group": self._group,
                                    "no_dist": self.ranks.world == 1}  # fmt: skip
         with _quiet(), self._writing_to(scratch):
             if self._pool is None:
@@ -159,7 +156,7 @@ class Checkpoints:
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
         tensors = _weights(model)
         params = [p for group in optimizer.param_groups for p in group["params"]]
-        reader = _Reader(path)
+        reader = dcp.HuggingFaceStorageReader(str(path))
         for key, about in reader.read_metadata().state_dict_metadata.items():
             if key.startswith("optimizer."):
                 param = params[int(key.split(".")[1])]
@@ -250,41 +247,7 @@ def _whole(path: Path, files: Any) -> bool:
         there = {file.name: sha256(file) for file in path.iterdir() if file.name != _MANIFEST}
     except OSError:
         return False
-    return there == files and {_REST, _INDEX} <= there.keys()
-
-
-class _Records(pickle.Unpickler):
-    """Makes the records of DCP's index, and refuses all else that a pickle can name."""
-
-    _KNOWN: ClassVar[dict[str, set[str]]] = {
-        "torch.distributed.checkpoint.metadata": {
-            "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
-            "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
-        },
-        "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-        "torch.serialization": {"_get_layout"},
-        "pathlib": {"PosixPath", "WindowsPath"},
-        "pathlib._local": {"PosixPath", "WindowsPath"},
-        "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
-    }  # fmt: skip
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name not in self._KNOWN.get(module, ()):
-            raise LabError(f"a checkpoint's index names {module}.{name}, which is no record of one: it is not loaded")
-        return super().find_class(module, name)
-
-
-class _Reader(dcp.FileSystemReader):
-    """DCP's reader, which trusts the index no further than its own folder."""
-
-    def read_metadata(self, *_: Any, **__: Any) -> Any:
-        with open(Path(self.path) / _INDEX, "rb") as file:
-            index = _Records(file).load()
-        for place in index.storage_data.values():
-            within(Path(self.path), place.relative_path)
-        index.storage_meta = index.storage_meta or StorageMeta()
-        index.storage_meta.load_id = self.load_id
-        return index
+    return there == files and _REST in there
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: which one; the last four are the peers of `autowarm.lab.training.peers`.
+        name: which one; the last four are peers, by their authors' packages.
         lr: the peak learning rate; of Prodigy and D-Adaptation a factor on the rate they find, usually 1.
         weight_decay: decoupled, on the linear layers' weights only.
         options: further keyword arguments of the optimizer's `from_model`, or of the peer itself, for example

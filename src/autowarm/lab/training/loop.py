@@ -43,9 +43,8 @@ from ..tasks.own import AdaptedTask, PackedTask
 from .checkpoint import Checkpoints, whole_weights
 from .identity import identity, run_id
 from .metrics import MetricsLog, Progress, finite, read_metrics, read_result
-from .optimizers import make_optimizer
+from .optimizers import evaluating, make_optimizer
 from .parallel import Ranks, joined, spread, unreduced
-from .peers import evaluating
 from .schedules import advance, make_scheduler, warmup_length
 from .stopping import Interrupted, Stop
 

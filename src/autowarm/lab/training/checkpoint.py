@@ -28,6 +28,8 @@ from ..config import LabError
 from ..files import read_object, sha256, write_atomically, write_json
 from .parallel import Ranks
 
+__all__ = ["Checkpoints", "whole_weights"]
+
 logger = logging.getLogger(__name__)
 
 SCHEMA = 2  # 1 had DCP's own format, whose index is a pickle
@@ -83,16 +85,17 @@ class Checkpoints:
         torch.save({**rest, "groups": state["param_groups"], "plain": plain, "devices": devices}, buffer)
         target = self.folder / f"checkpoint-{step:08d}"
         scratch = self.folder / f".{target.name}"
+        write = dcp.save if self._pool is None else dcp.async_save
         writer = dcp.HuggingFaceStorageWriter(str(scratch), save_distributed=True)
-        options: dict[str, Any] = {"storage_writer": writer, "process_group": self._group,
-                                   "no_dist": self.ranks.world == 1}  # fmt: skip
-        with _quiet(), self._writing_to(scratch):
-            if self._pool is None:
-                dcp.save(tensors, **options)
-                self._finish(scratch, target, step, buffer.getvalue())
-            else:
-                written: Any = dcp.async_save(tensors, **options)
-                self._writing = self._pool.submit(self._finish_later, written, scratch, target, step, buffer.getvalue())
+        with warnings.catch_warnings(action="ignore"), self._writing_to(scratch):  # DCP remarks on running alone
+            written: Any = write(
+                tensors, storage_writer=writer, process_group=self._group, no_dist=self.ranks.world == 1
+            )
+        job = written, scratch, target, step, buffer.getvalue()
+        if self._pool is None:
+            self._finish(*job)
+        else:
+            self._writing = self._pool.submit(self._finish, *job)
 
     @contextmanager
     def _writing_to(self, scratch: Path) -> Iterator[None]:
@@ -109,23 +112,21 @@ class Checkpoints:
                 "it are whole"
             ) from error
 
-    def _finish_later(self, written: Any, scratch: Path, *rest: Any) -> None:
+    def _finish(self, written: Any, scratch: Path, target: Path, step: int, rest: bytes) -> None:
+        """Puts a checkpoint in place when every rank has written: rank 0 has DCP's word for that."""
         with self._writing_to(scratch):
-            written.result()
-            self._finish(scratch, *rest)
-
-    def _finish(self, scratch: Path, target: Path, step: int, rest: bytes) -> None:
-        """Runs when every rank has written: rank 0 has DCP's word for that."""
-        if self.ranks.rank:
-            return
-        write_atomically(scratch / _REST, rest)
-        files = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
-        write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
-        if target.exists():  # from a run that went on from an older one
-            shutil.rmtree(target)
-        os.replace(scratch, target)
-        for old in self._all()[: -self.keep]:
-            shutil.rmtree(old)
+            if isinstance(written, Future):
+                written.result()
+            if self.ranks.rank:
+                return
+            write_atomically(scratch / _REST, rest)
+            files = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
+            write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
+            if target.exists():  # from a run that went on from an older one
+                shutil.rmtree(target)
+            os.replace(scratch, target)
+            for old in self._all()[: -self.keep]:
+                shutil.rmtree(old)
 
     def wait(self) -> None:
         """Returns when what is being written is on disk; raises what went wrong with it."""
@@ -161,7 +162,7 @@ class Checkpoints:
             if key.startswith("optimizer."):
                 param = params[int(key.split(".")[1])]
                 tensors[key] = _place_for(about, param, rest["devices"][key])
-        with _quiet(), torch.no_grad():
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
         states: dict[int, dict[str, Any]] = {}
         for key, value in [*tensors.items(), *rest["plain"].items()]:
@@ -248,22 +249,3 @@ def _whole(path: Path, files: Any) -> bool:
     except OSError:
         return False
     return there == files and _REST in there
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without DCP's remarks on running alone."""
-    loggers = [logging.getLogger(f"torch.distributed.checkpoint{name}") for name in ("", "._dedup_save_plans")]
-    levels = [each.level for each in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for each in loggers:
-            each.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for each, level in zip(loggers, levels, strict=True):
-                each.setLevel(level)
-
-
-__all__ = ["Checkpoints", "whole_weights"]

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map
 
 from ..config import OPTIMIZERS, LabError, RunConfig, UsageError, nearest
 from ..files import locked, write_atomically
+from . import Task
 from .fingerprint import fingerprint, is_users
 
 __all__ = ["AdaptedTask", "OwnTask", "PackedTask", "blamed", "load", "pack"]
@@ -212,10 +213,8 @@ def _prepare(content: bytes, place: Path, file: str) -> None:
     write_atomically(place / _PREPARED, "")
 
 
-class AdaptedTask:
-    """A user's task in one run: `autowarm.lab.tasks.Task` around an `OwnTask`."""
-
-    per_example = 1
+class AdaptedTask(Task):
+    """A user's task in one run."""
 
     def __init__(self, packed: PackedTask, config: RunConfig) -> None:
         self.name, self.sha256 = packed.name, packed.sha256

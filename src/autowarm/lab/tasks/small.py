@@ -20,18 +20,18 @@ from torch.nn import functional as F
 from ..config import DataConfig, ModelConfig, RunConfig
 from ..data import batch as sample
 from ..data import prepare, validation_batches
-from . import Batch, chunks
+from . import Batch, Task
 from .models import classifier, llama
 
-__all__ = ["TASKS", "SmallTask", "make_small"]
+__all__ = ["TASKS", "SmallTask"]
 
 _SMOOTHING = 0.1  # of labels: keeps the loss away from 0, as vision transformers are trained
 _WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
 
 
 @dataclass(frozen=True)
-class SmallTask:
-    """A task in four functions.
+class Recipe:
+    """A small task in four functions.
 
     Attributes:
         about: the task in a few words.
@@ -50,39 +50,28 @@ class SmallTask:
     population: Callable[[Any], Tensor] | None = None
 
 
-class _Run:
-    """A small task in one run."""
+class SmallTask(Task):
+    """The small task that a run's config names."""
 
-    per_example = 1
-
-    def __init__(self, name: str, config: RunConfig) -> None:
-        self.name, self.sha256 = name, ""  # its data is made by code, which the run's id covers
-        self._task, self._config = TASKS[name], config
+    def __init__(self, config: RunConfig) -> None:
+        self.name, self.sha256 = str(config.task), ""  # its data is made by code, which the run's id covers
+        self._recipe, self._config = TASKS[self.name], config
 
     def model(self) -> nn.Module:
-        return self._task.build()
+        return self._recipe.build()
 
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
-        for step in range(first, self._config.steps):
-            yield self._task.draw(self._config.data_seed, step)
+        return (self._recipe.draw(self._config.data_seed, step) for step in range(first, self._config.steps))
 
     def validation(self, rows: slice) -> Iterator[Batch]:
-        return self._task.held_out()
+        return self._recipe.held_out()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self._task.loss(model, *batch)
+        return self._recipe.loss(model, *batch)
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        known = self._task.population
-        return {"loss": self.loss(model, batch) if known is None else known(model)}
-
-    def pieces(self, batch: Batch, device: torch.device, count: int) -> list[Batch]:
-        return chunks(batch, device, count)
-
-
-def make_small(config: RunConfig) -> _Run:
-    """The small task of this name."""
-    return _Run(str(config.task), config)
+        known = self._recipe.population
+        return super().scores(model, batch) if known is None else {"loss": known(model)}
 
 
 def _random(*key: int) -> np.random.Generator:
@@ -147,11 +136,6 @@ def _corpus(vocab: int) -> Any:
     return prepare(DataConfig(), vocab)
 
 
-def _seed() -> int:
-    """One for a model that is built from a seed of its own."""
-    return int(torch.randint(2**31, ()))
-
-
 class _Llama(nn.Module):
     """Tokens in, logits out."""
 
@@ -160,13 +144,13 @@ class _Llama(nn.Module):
         shape = ModelConfig(
             vocab_size=vocab, width=width, layers=depth, heads=max(1, width // 16), ff=8 * width // 3, seq_len=length
         )
-        self.model = llama(shape, _seed())
+        self.model = llama(shape, seed=int(torch.randint(2**31, ())))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(input_ids=x, use_cache=False).logits
 
 
-def _language(vocab: int, width: int, depth: int, sequences: int, length: int, kind: str = "pre-norm") -> SmallTask:
+def _language(vocab: int, width: int, depth: int, sequences: int, length: int, kind: str = "pre-norm") -> Recipe:
     """Predict the next token of Python's own documentation and source, by a "llama", "pre-norm" or "post-norm"."""
 
     def loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -190,7 +174,7 @@ def _language(vocab: int, width: int, depth: int, sequences: int, length: int, k
 
     name = "LLaMA" if kind == "llama" else f"{kind} transformer"
     about = f"{name}, {depth} layers of {width}, {sequences}×{length} tokens of {vocab}"
-    return SmallTask(about, build, draw, loss, held_out)
+    return Recipe(about, build, draw, loss, held_out)
 
 
 @lru_cache
@@ -205,7 +189,7 @@ def _scans() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return images[train], data.target[train], images[val], data.target[val]
 
 
-def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> SmallTask:
+def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Recipe:
     """Classify 8×8 digits, each drawn with a random shift of up to one pixel."""
 
     def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
@@ -224,7 +208,7 @@ def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Small
         _, _, images, labels = _scans()
         yield torch.from_numpy(images), torch.from_numpy(labels)
 
-    return SmallTask(about, build, draw, loss, held_out)
+    return Recipe(about, build, draw, loss, held_out)
 
 
 class Patches(nn.Module):
@@ -240,7 +224,7 @@ def _vit() -> nn.Module:
 
 def _swin() -> nn.Module:
     shape = ModelConfig(name="swin", layers=2, width=16, heads=2)
-    return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, _seed(), 10, (1, 8, 8)))
+    return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, int(torch.randint(2**31, ())), 10, (1, 8, 8)))
 
 
 def _mlp() -> nn.Module:
@@ -257,7 +241,7 @@ def _linear_map() -> Tensor:
     return torch.from_numpy((left * spectrum @ right).astype(np.float32))
 
 
-def _factorisation(size: int = 16) -> SmallTask:
+def _factorisation(size: int = 16) -> Recipe:
     """Fit a product of matrices to a noisy linear map of known spectrum: f* is the noise's variance."""
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -282,10 +266,10 @@ def _factorisation(size: int = 16) -> SmallTask:
         return nn.Sequential(*layers)
 
     about = f"deep linear network, {_DEPTH} layers of {_WIDTH}, f* = {_NOISE**2:.2f}"
-    return SmallTask(about, build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
+    return Recipe(about, build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
 
 
-TASKS: dict[str, SmallTask] = {
+TASKS: dict[str, Recipe] = {
     "lm-small": _language(512, 48, 2, sequences=16, length=32),
     "lm-middle": _language(1024, 96, 4, sequences=8, length=32),
     "lm-large": _language(2048, 256, 5, sequences=8, length=32),

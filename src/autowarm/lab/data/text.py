@@ -131,22 +131,17 @@ def _select(texts: Iterator[tuple[str, str]], max_bytes: int) -> list[tuple[str,
 
 def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
     """The file of a corpus: both parts' tokens, with their checksum and the tokenizer beside them."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import ByteLevelBPETokenizer
 
     parts: dict[str, list[str]] = {"train": [], "val": []}
     for name, text in texts:
         parts["val" if _hash("split " + name) < VALIDATION_SHARE else "train"].append(text)
     if not all(parts.values()):
         raise LabError(f"the corpus has {len(texts)} files, too few for a training and a validation part")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(
+        parts["train"], vocab_size, min_frequency=0, special_tokens=[END_OF_TEXT], show_progress=False
     )
-    tokenizer.train_from_iterator(parts["train"], trainer)
-
     digest, tokens = hashlib.sha256(), {}
     for part, documents in parts.items():
         encodings = tokenizer.encode_batch([END_OF_TEXT + document for document in documents])

@@ -21,7 +21,7 @@ from ..config import DataConfig, ModelConfig, RunConfig
 from ..data import batch as sample
 from ..data import prepare, validation_batches
 from . import Batch, Task
-from .models import classifier, llama
+from .models import classifier, llama, token_loss
 
 __all__ = ["TASKS", "SmallTask"]
 
@@ -36,17 +36,17 @@ class Recipe:
     Attributes:
         about: the task in a few words.
         build: makes the model, from the global generator.
-        draw: (seed, step) → inputs and targets.
-        loss: (model, inputs, targets) → mean loss.
+        draw: (seed, step) → the batch, a tuple of tensors.
+        loss: (model, *batch) → mean loss.
         held_out: batches of validation; `population` replaces their loss where it is known without sampling.
         population: model → loss.
     """
 
     about: str
     build: Callable[[], nn.Module]
-    draw: Callable[[int, int], tuple[Tensor, Tensor]]
-    loss: Callable[[nn.Module, Tensor, Tensor], Tensor]
-    held_out: Callable[[], Iterator[tuple[Tensor, Tensor]]]
+    draw: Callable[[int, int], Batch]
+    loss: Callable[..., Tensor]
+    held_out: Callable[[], Iterator[Batch]]
     population: Callable[[Any], Tensor] | None = None
 
 
@@ -76,6 +76,11 @@ class SmallTask(Task):
 
 def _random(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+
+
+def _drawn_seed() -> int:
+    """For a model that is built from a seed of its own."""
+    return int(torch.randint(2**31, ()))
 
 
 class Block(nn.Module):
@@ -131,46 +136,27 @@ class Transformer(nn.Module):
         return self.head(x if self.causal else x.mean(dim=1))
 
 
-@cache
-def _corpus(vocab: int) -> Any:
-    return prepare(DataConfig(), vocab)
-
-
-class _Llama(nn.Module):
-    """Tokens in, logits out."""
-
-    def __init__(self, vocab: int, width: int, depth: int, length: int) -> None:
-        super().__init__()
-        shape = ModelConfig(
-            vocab_size=vocab, width=width, layers=depth, heads=max(1, width // 16), ff=8 * width // 3, seq_len=length
-        )
-        self.model = llama(shape, seed=int(torch.randint(2**31, ())))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(input_ids=x, use_cache=False).logits
-
-
 def _language(vocab: int, width: int, depth: int, sequences: int, length: int, kind: str = "pre-norm") -> Recipe:
     """Predict the next token of Python's own documentation and source, by a "llama", "pre-norm" or "post-norm"."""
 
-    def loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
-
-    def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
-        tokens = torch.from_numpy(windows)
-        return tokens[:, :-1], tokens[:, 1:]
-
-    def draw(seed: int, step: int) -> tuple[Tensor, Tensor]:
-        return shifted(sample(_corpus(vocab).train, seed, step, sequences, length))
-
-    def held_out() -> Iterator[tuple[Tensor, Tensor]]:
-        return map(shifted, validation_batches(_corpus(vocab).val, 8, 64, length))
-
     def build() -> nn.Module:
+        if kind != "llama":
+            norm = kind.removesuffix("-norm")
+            return Transformer(vocab, vocab, length, width=width, depth=depth, causal=True, norm=norm)
+        heads, ff = max(1, width // 16), 8 * width // 3
+        shape = ModelConfig(vocab_size=vocab, width=width, layers=depth, heads=heads, ff=ff, seq_len=length)
+        return llama(shape, _drawn_seed())
+
+    def loss(model: nn.Module, tokens: Tensor) -> Tensor:
         if kind == "llama":
-            return _Llama(vocab, width, depth, length)
-        norm = kind.removesuffix("-norm")
-        return Transformer(vocab, vocab, length, width=width, depth=depth, causal=True, norm=norm)
+            return token_loss(model, tokens)
+        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    def draw(seed: int, step: int) -> Batch:
+        return (torch.from_numpy(sample(prepare(DataConfig(), vocab).train, seed, step, sequences, length)),)
+
+    def held_out() -> Iterator[Batch]:
+        return zip(map(torch.from_numpy, validation_batches(prepare(DataConfig(), vocab).val, 8, 64, length)))
 
     name = "LLaMA" if kind == "llama" else f"{kind} transformer"
     about = f"{name}, {depth} layers of {width}, {sequences}×{length} tokens of {vocab}"
@@ -195,7 +181,7 @@ def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Recip
     def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(model(images), labels, label_smoothing=_SMOOTHING)
 
-    def draw(seed: int, step: int) -> tuple[Tensor, Tensor]:
+    def draw(seed: int, step: int) -> Batch:
         images, labels, _, _ = _scans()
         random = _random(seed, step)
         chosen = random.integers(0, len(images), size)
@@ -204,7 +190,7 @@ def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Recip
         moved = padded[np.arange(size)[:, None, None], rows[:, :, None], columns[:, None, :]]
         return torch.from_numpy(moved), torch.from_numpy(labels[chosen])
 
-    def held_out() -> Iterator[tuple[Tensor, Tensor]]:
+    def held_out() -> Iterator[Batch]:
         _, _, images, labels = _scans()
         yield torch.from_numpy(images), torch.from_numpy(labels)
 
@@ -224,7 +210,7 @@ def _vit() -> nn.Module:
 
 def _swin() -> nn.Module:
     shape = ModelConfig(name="swin", layers=2, width=16, heads=2)
-    return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, int(torch.randint(2**31, ())), 10, (1, 8, 8)))
+    return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, _drawn_seed(), 10, (1, 8, 8)))
 
 
 def _mlp() -> nn.Module:
@@ -247,7 +233,7 @@ def _factorisation(size: int = 16) -> Recipe:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return (model(x) - y).square().mean()
 
-    def draw(seed: int, step: int) -> tuple[Tensor, Tensor]:
+    def draw(seed: int, step: int) -> Batch:
         random = _random(seed, step)
         x, noise = (torch.from_numpy(random.standard_normal((size, _WIDTH), dtype=np.float32)) for _ in range(2))
         return x, x @ _linear_map().T + _NOISE * noise

@@ -41,27 +41,17 @@ _ALSO = 2.0  # another minimum is told of when the objective there is at most so
 
 @dataclass(frozen=True)
 class Calibration:
-    """What came out.
-
-    Attributes:
-        config: what went in.
-        kappa: κ of all matrices.
-        matrices: how many tensors κ counts, and their entries; None where κ was given.
-        first_loss, target_loss: f(x0) and f*.
-        profile: η(Δ).
-        candidates, values: the Δ' tried, in units of the loss, and the objective over lr² at each.
-        minima: Δ' of each local minimum of the objective, the lowest first.
-    """
+    """What came out."""
 
     config: CalibrateConfig
-    kappa: float
-    matrices: tuple[int, int] | None
-    first_loss: float
-    target_loss: float
-    profile: Profile
-    candidates: np.ndarray
-    values: np.ndarray
-    minima: tuple[float, ...]
+    kappa: float  # κ of all matrices
+    matrices: tuple[int, int] | None  # how many tensors κ counts, and their entries; None where κ was given
+    first_loss: float  # f(x0)
+    target_loss: float  # f*
+    profile: Profile  # η(Δ)
+    candidates: np.ndarray  # the Δ' tried, in units of the loss
+    values: np.ndarray  # the objective over lr² at each
+    minima: tuple[float, ...]  # Δ' of each local minimum of the objective, the lowest first
 
     @property
     def guessed(self) -> list[str]:

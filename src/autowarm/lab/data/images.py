@@ -25,15 +25,9 @@ _AUGMENTATION: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_pro
 
 @dataclass(frozen=True)
 class Images:
-    """A training and a validation set.
+    """A training and a validation set, the first transformed at random.
 
-    Attributes:
-        name: what the images are.
-        sha256: tells them from others.
-        train: by index, (image of shape (channels, height, width), label); transformed at random.
-        val: the same; transformed in one way.
-        classes: how many labels there are.
-        shape: of an image.
+    Both hold, by index, an image of shape (channels, height, width) and its label. `sha256` tells them from others.
     """
 
     name: str

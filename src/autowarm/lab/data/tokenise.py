@@ -59,16 +59,10 @@ class ShardsConfig:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A tokenizer.
+    """A tokenizer."""
 
-    Attributes:
-        about: name, size of the vocabulary, and what else tells it from others.
-        end: the token before each document.
-        encode: text to tokens.
-    """
-
-    about: dict[str, Any]
-    end: int
+    about: dict[str, Any]  # name, size of the vocabulary, and what else tells it from others
+    end: int  # the token before each document
     encode: Callable[[str], npt.NDArray[Any]]
 
     def __call__(self, documents: list[str]) -> npt.NDArray[np.uint16]:

@@ -31,23 +31,14 @@ _WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
 
 @dataclass(frozen=True)
 class Recipe:
-    """A small task in four functions.
+    """A small task in four functions."""
 
-    Attributes:
-        about: the task in a few words.
-        build: makes the model, from the global generator.
-        draw: (seed, step) → the batch, a tuple of tensors.
-        loss: (model, *batch) → mean loss.
-        held_out: batches of validation; `population` replaces their loss where it is known without sampling.
-        population: model → loss.
-    """
-
-    about: str
-    build: Callable[[], nn.Module]
-    draw: Callable[[int, int], Batch]
-    loss: Callable[..., Tensor]
-    held_out: Callable[[], Iterator[Batch]]
-    population: Callable[[Any], Tensor] | None = None
+    about: str  # in a few words
+    build: Callable[[], nn.Module]  # from the global generator
+    draw: Callable[[int, int], Batch]  # (seed, step) → a tuple of tensors
+    loss: Callable[..., Tensor]  # (model, *batch) → mean loss
+    held_out: Callable[[], Iterator[Batch]]  # batches of validation
+    population: Callable[[Any], Tensor] | None = None  # model → their loss, where it is known without sampling
 
 
 class SmallTask(Task):

@@ -37,11 +37,9 @@ _MANIFEST, _REST = "manifest.json", "rest.pt"
 
 
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run, in its folder, which all ranks see.
 
     Args:
-        folder: the run's, seen by all ranks.
-        ranks: who saves and loads together.
         run: the run's id; checkpoints of another are not loaded.
         keep: how many of the newest stay.
         asynchronous: tensors are copied at once and written by a thread while training goes on.
@@ -62,9 +60,6 @@ class Checkpoints:
         """Saves, unless this step is saved; the oldest of more than `keep` go.
 
         Args:
-            step: after which it is.
-            model: with the weights.
-            optimizer: with its states.
             rest: plain numbers, text and tensors that are the same on all ranks.
 
         Raises:
@@ -140,8 +135,6 @@ class Checkpoints:
         One that is damaged or another run's is set aside, and the log says so.
 
         Args:
-            model: takes the weights.
-            optimizer: takes its states.
             last: the last step of which a checkpoint is of use.
 
         Returns:

@@ -48,7 +48,7 @@ def parse(
         preset: used when `--config` is not given.
         defaults: nested keys that count where a file or a preset has none.
         positional: the key that the first word sets if it is no option.
-        shown: the keys that `--help` lists; `--help-all` lists every key.
+        shown: the keys that `--help` lists, each with its description's first sentence; `--help-all` lists every key.
         also: further options of the command, which are no keys, and what to say of them in the help.
 
     Raises:
@@ -294,21 +294,33 @@ def _is_known(key: str, config_class: type) -> bool:
 def _print_help(
     parser: Any, command: str, positional: str | None, shown: Sequence[str], also: Mapping[str, str]
 ) -> None:
+    """The keys in ``shown`` with a line or two of each; argparse's own help, of every key, where there are none."""
     names = ", ".join(presets(command))
-    for option, about in also.items():
-        parser.add_argument(option, help=about)
-    parser.add_argument("--config", metavar="NAME|PATH", help=f"a YAML file{names and f', or a preset: {names}'}")
-    parser.add_argument("--help-all", help="list every option" if shown else "this list")
-    for action in parser._actions:
-        if shown and action.dest not in (*shown, "config", "help_all", *(word.strip("-") for word in also)):
-            action.help = argparse.SUPPRESS
-    if shown:  # titles of groups without a visible option
-        parser._action_groups = [
-            group for group in parser._action_groups
-            if any(action.help != argparse.SUPPRESS for action in group._group_actions)
-        ]  # fmt: skip
-    parser.usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
-    parser.print_help()
+    also = {**also, "--config": f"a YAML file{names and f', or a preset: {names}'}"}
+    usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
+    if not shown:
+        for option, about in also.items():
+            parser.add_argument(option, help=about)
+        parser.usage = usage
+        parser.print_help()
+        return
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = {**also, "--help-all": "every option, with its type and the whole of its description"}
+    helps = {action.dest: action.help for action in parser._actions}
+    for key in shown:
+        default = parser.get_default(key)
+        first = re.split(r"[.;] ", " ".join(helps[key].split()).removesuffix("."))[0]
+        rows[f"--{key}"] = first if default in (None, "", [], {}) else f"{first} (default: {default})"
+    table = Table.grid(padding=(0, 2))
+    for option, about in rows.items():
+        table.add_row(Text(f"  {option}"), Text(about))
+    console = Console(highlight=False)
+    console.print(f"usage: {usage}\n\n{parser.description}\n", markup=False)
+    console.print(table)
 
 
 def _one_line(error: Exception) -> str:

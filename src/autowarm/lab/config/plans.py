@@ -59,15 +59,15 @@ class CompareConfig:
         run: what all runs share; its optimizer's name and rate, its schedule's kind and its seed are filled in.
         rates: the peak rates of each optimizer. Each (optimizer, rate) is compared for itself.
         options: further keyword arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
-        schedules: which kinds to run.
+        schedules: which kinds to run, of those of `ScheduleConfig`.
         warmups: the hand-set lengths: below 1 a share of the steps, otherwise steps.
         paper_target_loss: f* for the paper's Algorithm 1.
-        seeds: every run is made once with each.
+        seeds: the seeds with each of which every run is made.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`.
-        engine: "processes" on this machine, one per GPU or core; "ray" on a cluster.
+        engine: "processes" on this machine, or "ray" on a cluster.
         workers: processes side by side, each with one thread; null is one per GPU, or per core.
-        address: of the Ray cluster, HOST:PORT or auto; null starts Ray here.
+        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
     run: RunConfig = field(default_factory=RunConfig)
@@ -143,14 +143,14 @@ class SweepConfig:
         base: keys that all runs share.
         cells: name → {set: keys of the cell, grid: its own blocks}; null leaves out a cell of the file it extends.
         grid: the blocks of every cell that has none of its own.
-        seeds: every run is made once with each.
+        seeds: the seeds with each of which every run is made.
         override: keys that count over those of base, cells and grid, for a quick look.
         only: make these cells alone.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`. Sweeps that share a store share runs they have in common.
-        engine: "processes" on this machine, one per GPU or core; "ray" on a cluster.
+        engine: "processes" on this machine, or "ray" on a cluster.
         workers: processes side by side; null is one per GPU, or per core.
-        address: of the Ray cluster, HOST:PORT or auto; null starts Ray here.
+        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
     about: str = ""

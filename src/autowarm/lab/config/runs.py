@@ -22,8 +22,8 @@ class ModelConfig:
     """A LLaMA (RMSNorm, SwiGLU, rotary positions, tied embeddings, split q, k, v), or a classifier of images.
 
     Args:
-        name: "llama"; "swin", a Swin of two stages for small pictures; or any classifier by timm's name for it, such as
-            "swin_base_patch4_window7_224", which has a shape of its own.
+        name: "llama", "swin" (a Swin of two stages for small pictures), or any classifier by timm's name for it, such
+            as "swin_base_patch4_window7_224", which has a shape of its own.
         layers: number of blocks; of a "swin", in each stage.
         width: size of the residual stream; of a "swin", in its first stage.
         heads: attention heads; divides `width`.
@@ -64,9 +64,9 @@ class DataConfig:
     """Where the text comes from, or the images.
 
     Args:
-        corpus: "python" is the running interpreter's own documentation and standard-library source, so nothing is
-            downloaded; otherwise a folder: of token shards, as `autowarm data` makes them or as kjj0/fineweb10B-gpt2
-            holds them, or of .py, .md, .rst, .txt and .parquet files, for which a tokenizer is learnt.
+        corpus: "python" or a folder of texts or token shards. "python" is the running interpreter's own documentation
+            and standard-library source, so nothing is downloaded. Token shards are as `autowarm data` makes them or as
+            kjj0/fineweb10B-gpt2 holds them; for .py, .md, .rst, .txt and .parquet files a tokenizer is learnt.
         max_bytes: take only so much text, file by file in an order that mixes topics; shards are used whole.
         images: of a classifier. "digits" are scikit-learn's, 8×8, nothing is downloaded; "folder" is `root` with a
             folder, or a tar file, of training images and one of validation images; otherwise what timm calls it, such
@@ -87,7 +87,8 @@ class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: which one; the last four are the peers of `autowarm.lab.training.peers`.
+        name: muon, lion, signsgd, normsgd, adamw, schedule-free, prodigy or d-adaptation. The last four are the peers
+            of `autowarm.lab.training.peers`.
         lr: the peak learning rate; of Prodigy and D-Adaptation a factor on the rate they find, usually 1.
         weight_decay: decoupled, on the linear layers' weights only.
         options: further keyword arguments of the optimizer's `from_model`, or of the peer itself, for example
@@ -105,13 +106,14 @@ class ScheduleConfig:
     """How the rate moves.
 
     Args:
-        kind: "adaptive" is the library's default, "paper" its Algorithm 1 to the letter, "linear" the hand-set
-            baseline: the rate rises from lr/div to lr over `warmup_steps`, then decays. "constant" leaves the rate
-            alone, for optimizers that schedule themselves; "greedy" is transformers' GreedyLR between lr/div and lr;
-            "wsd" is transformers' warmup-stable-decay, 10 % and 20 % of the run.
-        warmup_steps: of "linear" alone, 0 for none; the others find it themselves.
+        kind: adaptive, paper, linear, constant, greedy or wsd. "adaptive" is the library's default, "paper" its
+            Algorithm 1 to the letter, "linear" the hand-set baseline: the rate rises from lr/div to lr over
+            `warmup_steps`, then decays. "constant" leaves the rate alone, for optimizers that schedule themselves;
+            "greedy" is transformers' GreedyLR between lr/div and lr; "wsd" is transformers' warmup-stable-decay, 10 %
+            and 20 % of the run.
+        warmup_steps: length of a "linear" warm-up, 0 for none; the others find it themselves.
         warmup: the shape of the warm-up: of the hand-set one, of the adaptive ramp and of the calibration's target.
-        decay: the shape of the decay, see `autowarm.AdaptiveWarmup`.
+        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them.
         target_loss: f*, of "paper" (which needs it) and "adaptive" (which works it out where it is null).
         div: the first update's rate is lr/div. Null is warmup_steps + 1 for "linear", so that the ramp starts from 0
             in equal steps; the library's default for "adaptive"; and 100 for the others.
@@ -143,11 +145,12 @@ class EngineConfig:
     """How a run is computed. Its result is the same but for rounding, whatever stands here.
 
     Args:
-        precision: "float32"; "bfloat16", by autocast, with weights and optimizer in float32; "float64"; "auto" is
-            bfloat16 where the hardware multiplies it and the model is wide enough (256 on a CPU) to gain by it.
+        precision: auto, float32, bfloat16 or float64. "bfloat16" is by autocast, with weights and optimizer in float32;
+            "auto" is bfloat16 where the hardware multiplies it and the model is wide enough (256 on a CPU) to gain by
+            it.
         accumulate: each rank's share of a batch is taken in so many pieces, for less memory.
         compile: hand the model to `torch.compile`.
-        parallel: what `torchrun` spreads a run by: "ddp" copies the model, "fsdp" cuts it (FSDP2).
+        parallel: ddp copies the model to every rank of `torchrun`, fsdp (FSDP2) cuts it.
         device: "auto" is a GPU where there is one.
         keep_checkpoints: the newest so many stay.
         eval_every: steps between evaluations along the way; 0 is at the end alone.
@@ -172,15 +175,15 @@ class RunConfig:
     """All that decides one run's numbers.
 
     Args:
-        task: null trains `model` on `data`. A name is that of a small task with its own model, data and batch:
-            lm-small, lm-middle, lm-large, post-norm, vit, mlp, factor, llama, llama-x8, swin, swin-x8.
+        task: a small task with its own model, data and batch: lm-small, lm-middle, lm-large, post-norm, vit, mlp,
+            factor, llama, llama-x8, swin or swin-x8. Null trains `model` on `data`.
         model: the network.
         data: the text.
         optimizer: the optimizer.
         schedule: the learning-rate schedule.
         steps: optimizer updates in the whole run.
         batch_size: sequences, or images, in a batch; under `torchrun`, of all ranks together.
-        seed: of the initial weights and of the batches.
+        seed: seed of the initial weights and of the batches.
         order: a seed of its own for the batches; null is `seed`.
         clip: the gradient's norm is clipped to this before each update; 0 is no clipping.
         eval_batches: fixed validation batches, the same for every run.

@@ -220,38 +220,37 @@ class RunConfig:
             256 < model.vocab_size <= 65536,
             f"vocab_size must be from 257 (bytes and an end mark) to 65536, got {model.vocab_size}",
         )
-        for name in ("layers", "ff", "seq_len"):
-            require(getattr(model, name) > 0, f"{name} must be at least 1, got {getattr(model, name)}")
-        for name in ("steps", "batch_size", "eval_batches", "checkpoint_every"):
-            require(getattr(self, name) > 0, f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("accumulate", "keep_checkpoints"):
-            require(getattr(engine, name) > 0, f"engine.{name} must be at least 1, got {getattr(engine, name)}")
+        counts = {
+            "layers": model.layers, "ff": model.ff, "seq_len": model.seq_len, "steps": self.steps,
+            "batch_size": self.batch_size, "eval_batches": self.eval_batches, "checkpoint_every": self.checkpoint_every,
+            "engine.accumulate": engine.accumulate, "engine.keep_checkpoints": engine.keep_checkpoints,
+            "data.max_bytes": self.data.max_bytes,
+        }  # fmt: skip
+        for name, count in counts.items():
+            require(count > 0, f"{name} must be at least 1, got {count}")
         require(
             self.batch_size % engine.accumulate == 0,
             f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {engine.accumulate}",
         )
-        require(engine.eval_every >= 0, f"engine.eval_every must not be negative, got {engine.eval_every}")
-        require(0 <= self.seed < 2**63, f"seed must be from 0 to 2⁶³ − 1, got {self.seed}")
-        require(0 <= self.data_seed < 2**63, f"order must be from 0 to 2⁶³ − 1, got {self.order}")
-        require(0 <= self.clip < math.inf, f"clip must be finite and not negative, got {self.clip}")
+        from_zero = {"engine.eval_every": engine.eval_every, "data.workers": self.data.workers, "clip": self.clip,
+                     "weight_decay": self.optimizer.weight_decay}  # fmt: skip
+        for name, value in from_zero.items():
+            require(0 <= value < math.inf, f"{name} must not be negative, got {value}")
+        positive = {"init_scale": model.init_scale, "lr": self.optimizer.lr, "schedule: sigma_f2": schedule.sigma_f2,
+                    "schedule: peak_gap": schedule.peak_gap}  # fmt: skip
+        for name, given in positive.items():
+            require(given is None or 0 < given < math.inf, f"{name} must be positive and finite, got {given}")
+        for name, seed in {"seed": self.seed, "order": self.data_seed}.items():
+            require(0 <= seed < 2**63, f"{name} must be from 0 to 2⁶³ − 1, got {seed}")
         blocks = self.optimizer.options.get("blocks")
         for pattern in blocks if isinstance(blocks, dict) else ():
             try:
                 re.compile(str(pattern))
             except re.error as error:
                 raise ValueError(f"optimizer.options.blocks: {pattern!r} is no regular expression: {error}") from None
-        decay = self.optimizer.weight_decay
-        require(0 <= decay < math.inf, f"weight_decay must not be negative, got {decay}")
-        require(0 < model.init_scale < math.inf, f"init_scale must be positive and finite, got {model.init_scale}")
-        require(self.data.max_bytes > 0, f"data.max_bytes must be at least 1, got {self.data.max_bytes}")
-        require(self.data.workers >= 0, f"data.workers must not be negative, got {self.data.workers}")
-        require(0 < self.optimizer.lr < math.inf, f"lr must be positive and finite, got {self.optimizer.lr}")
-        div, target, gap = schedule.div, schedule.target_loss, schedule.peak_gap
+        div, target = schedule.div, schedule.target_loss
         require(div is None or 1 < div < math.inf, f"schedule: div must be above 1 and finite, got {div}")
         require(target is None or math.isfinite(target), f"schedule: target_loss must be finite, got {target}")
-        for name, value in (("sigma_f2", schedule.sigma_f2), ("peak_gap", gap)):
-            finite = value is None or 0 < value < math.inf
-            require(finite, f"schedule: {name} must be positive and finite, got {value}")
         if schedule.kind == "linear":
             require(
                 schedule.warmup_steps is not None and 0 <= schedule.warmup_steps < self.steps,

@@ -3,6 +3,8 @@
     python benchmarks/optimizers.py                      # all workloads, on a GPU if there is one
     python benchmarks/optimizers.py d64 d128 --rounds 50
     python benchmarks/optimizers.py --threads 1 --clock cpu   # on a machine that others use too
+    python benchmarks/optimizers.py --threads 2 --rounds 21 --out docs/data/optimizers.json
+    python benchmarks/optimizers.py --page                    # from that, the tables of docs/optimizers.md
 
 Peers that are missing are listed as missing; `pip install pytorch-optimizer heavyball lion-pytorch timm` gets most. For
 every contender the output has the median time of a step, its ratio to the workload's base line, the peak of memory
@@ -30,8 +32,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import autowarm
+from autowarm.lab.analysis import markdown
 from autowarm.orthogonalize import working_dtype
 
+DOCS = Path(__file__).parents[1] / "docs"
 _AT_LEAST = 3.0  # seconds to measure for: short steps get more rounds, up to twenty times as many
 _PATIENCE = 20.0  # seconds for a first step, with whatever is compiled in it
 
@@ -302,6 +306,54 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def page(results: list[dict[str, Any]]) -> str:
+    """The tables of docs/optimizers.md: Muon's time, its singular values, the elementwise optimizers."""
+    found = {result["workload"]: result["contenders"] for result in results}
+    stacks = {result["workload"]: result["largest_stack_bytes"] for result in results}
+    layers = {"d64": 4, "d128": 6, "d256": 6, "d768": 2}
+
+    def ms(contender: dict[str, Any]) -> str:
+        return f"{contender['ms']:.3g} ms" if "ms" in contender else "–"
+
+    times, bands, elementwise = [], [], []
+    for name, count in layers.items():
+        for split in ("", "-split"):
+            of = found[name + split]
+            ours = of["autowarm"]
+            times.append([
+                f"{count} layers, d = {name[1:]}{', split' if split else ''}", ms(of["torch.optim.Muon"]), ms(ours),
+                f"**{ours['times_faster']:.2f}**", f"{of['autowarm, 5 steps']['times_faster']:.2f}",
+                f"{ours['ms'] / ours['products_ms']:.2f}", f"{ours['peak_bytes'] / stacks[name + split]:.1f}",
+                *(ms(of[peer]) for peer in ("timm", "pytorch-optimizer", "heavyball, eager")),
+            ])  # fmt: skip
+        for spectrum, words in (("flat", "Gaussian"), ("falling", "falling as 1/i")):
+            columns = ("torch.optim.Muon", "autowarm", "autowarm, 5 steps", "timm")
+            values = [found[name][column]["singular_values"][spectrum] for column in columns]
+            cells = [f"{v['low']:.2f}–{v['high']:.2f} ± {v['rms_error']:.2f}" for v in values]
+            bands.append([f"d = {name[1:]}", words, *cells])
+    for kind, words, ours in (("lion", "Lion", "autowarm"), ("sgd", "NormSGD", "autowarm NormSGD")):
+        for size in ("d64", "d768"):
+            of = found[f"{kind}-{size}"]
+            base = next(iter(of))
+            row = [f"`{words}`, {layers[size]} layers d = {size[1:]}", base, ms(of[base])]
+            elementwise.append([*row, f"{of[ours]['times_faster']:.2f}"])
+    peers = ["timm", "pytorch-optimizer", "HeavyBall"]
+    return "\n\n".join([
+        markdown.table(["shapes", "torch.optim.Muon", "ours", "× faster", "with `steps=5`", "ours / its products",
+                        "peak / largest stack", *peers], times),
+        markdown.table(["", "gradient", "torch.optim.Muon", "ours", "ours, `steps=5`", "timm"], bands),
+        markdown.table(["elementwise", "base line", "", "ours is faster by"], elementwise),
+    ])  # fmt: skip
+
+
+def write_page() -> None:
+    """Put the tables of the stored results into the page."""
+    path, begin, end = DOCS / "optimizers.md", "<!-- measured -->\n", "<!-- end of measured -->"
+    results = json.loads((DOCS / "data" / "optimizers.json").read_text(encoding="utf-8"))["results"]
+    before, rest = path.read_text(encoding="utf-8").split(begin)
+    path.write_text(f"{before}{begin}{page(results)}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+
+
 def plot(results: list[dict[str, Any]], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
@@ -337,8 +389,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: only with --threads 1")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--page", action="store_true", help="measure nothing: write the tables of docs/optimizers.md")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/optimizers.json"))
     options = parser.parse_args()
+    if options.page:
+        return write_page()
     unknown = [name for name in options.workloads if name not in WORKLOADS]
     if unknown:
         parser.error(f"unknown workload {unknown[0]!r}: use some of {', '.join(WORKLOADS)}")

@@ -1,8 +1,8 @@
 """Speed and memory of the training loop.
 
-`python benchmarks/training.py` trains the same LLaMA in turns by the lab's loop, by a plain eager float32 loop, and by
-that loop with a minimal LLaMA written by hand, and prints the medians of the ratios of neighbouring turns: the machine
-may be busy, and what slows one turn slows its neighbours.
+`python benchmarks/training.py` trains the same LLaMA in turns by the lab's loop and by a plain eager float32 loop, and
+prints the medians of the ratios of neighbouring turns: the machine may be busy, and what slows one turn slows its
+neighbours.
 
 `python benchmarks/training.py memory` takes a few steps of the 124M model, or with `--model 210M` of that, on shards in
 FineWeb's format, and holds its peak memory against the sum of weights, gradients, optimizer state and activations.
@@ -12,75 +12,26 @@ import argparse
 import dataclasses
 import itertools
 import json
-import math
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from autowarm.lab.config import LLAMA_124M, LLAMA_210M, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.data import batch, prepare
-from autowarm.lab.tasks.models import llama, parameters
+from autowarm.lab.tasks.models import llama, parameters, token_loss
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
 
 VOCABULARY = 1024
 MODELS = {"124M": LLAMA_124M, "210M": LLAMA_210M}
-
-
-class Block(nn.Module):
-    """Attention and SwiGLU, each behind an RMSNorm."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        d = config.width
-        self.heads = config.heads
-        self.norms = nn.ModuleList(nn.RMSNorm(d, eps=1e-6) for _ in range(2))
-        self.q, self.k, self.v, self.o = (nn.Linear(d, d, bias=False) for _ in range(4))
-        self.gate, self.up = (nn.Linear(d, config.ff, bias=False) for _ in range(2))
-        self.down = nn.Linear(config.ff, d, bias=False)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        h = self.norms[0](x)
-        q, k, v = (f(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
-        q, k = (
-            t * cos + torch.cat((-t[..., t.shape[-1] // 2 :], t[..., : t.shape[-1] // 2]), -1) * sin for t in (q, k)
-        )
-        x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-        h = self.norms[1](x)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))
-
-
-class Minimal(nn.Module):
-    """A LLaMA with nothing that training does not need."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, eps=1e-6)
-        size = config.width // config.heads
-        angles = torch.outer(torch.arange(config.seq_len), 1e4 ** (-torch.arange(0, size, 2) / size))
-        self.register_buffer("cos", torch.cat((angles, angles), -1).cos())
-        self.register_buffer("sin", torch.cat((angles, angles), -1).sin())
-        for p in self.parameters():
-            if p.ndim == 2:
-                nn.init.normal_(p, std=config.init_scale / math.sqrt(config.width))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x, self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
-        return F.linear(self.norm(x), self.embedding.weight)
 
 
 def config_of(width: int, steps: int, seq_len: int, batch_size: int) -> RunConfig:
@@ -102,40 +53,37 @@ def ours(config: RunConfig, compiled: bool = False) -> float:
     return statistics.median(b - a for a, b in itertools.pairwise(times[1:]))
 
 
-def plain(config: RunConfig, model: nn.Module, logits_of: Callable[[nn.Module, Tensor], Tensor]) -> float:
+def plain(config: RunConfig) -> float:
     """Seconds a step of the loop everybody writes first: eager, float32."""
+    model = llama(config.model, 0)
     corpus = prepare(config.data, VOCABULARY)
     optimizer = make_optimizer(model, config.optimizer)
     scheduler = make_scheduler(optimizer, config.schedule, config.steps)
     times = []
     for step in range(config.steps):
         tokens = torch.from_numpy(batch(corpus.train, 0, step, config.batch_size, config.model.seq_len))
-        loss = F.cross_entropy(logits_of(model, tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
+        token_loss(model, tokens).backward()
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
-        loss.item()
         times.append(time.perf_counter())
     return statistics.median(b - a for a, b in itertools.pairwise(times[1:]))
 
 
 def speed(args: argparse.Namespace) -> None:
-    print("width  precision  tokens/s  over plain float32  the same, compiled  model over minimal, float32")
+    print("width  precision  tokens/s  over plain float32  the same, compiled")
     for width in args.widths:
         config = config_of(width, args.steps, args.seq_len, args.batch_size)
-        gains, compiled, costs, rates = [], [], [], []
+        gains, compiled, rates = [], [], []
         for _ in range(args.turns):
-            base = plain(config, llama(config.model, 0), lambda m, t: m(input_ids=t, use_cache=False).logits)
+            base = plain(config)
             mine = ours(config)
             compiled.append(base / ours(config, compiled=True))
-            hand = plain(config, Minimal(config.model), lambda m, t: m(t))
             gains.append(base / mine)
-            costs.append(base / hand)
             rates.append(config.batch_size * config.model.seq_len / mine)
         print(f"{width:5}  {'bfloat16' if width >= 256 else 'float32':9}  {statistics.median(rates):8,.0f}  "
-              f"{spread_of(gains)}  {spread_of(compiled)}  {spread_of(costs)}", flush=True)  # fmt: skip
+              f"{spread_of(gains)}  {spread_of(compiled)}", flush=True)  # fmt: skip
 
 
 def spread_of(ratios: list[float]) -> str:

@@ -22,7 +22,7 @@ def test_a_block_stands_for_all_its_combinations() -> None:
         {"schedule": {"kind": "paper"}, "schedule.target_loss": [1, 2], "seed": 0},
         {"schedule.kind": "linear", "schedule.warmup_steps": [5, 10]},
     ]
-    found = list(combinations(grid))
+    found = list(combinations(grid, "grid"))
     assert [settings["schedule.kind"] for settings, _ in found] == ["adaptive", "paper", "paper", "linear", "linear"]
     assert [varied for _, varied in found] == [{}, {"schedule.target_loss": 1}, {"schedule.target_loss": 2}, {}, {}]
 

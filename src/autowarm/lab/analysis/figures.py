@@ -1,11 +1,13 @@
 """Figures of a comparison. Each function takes summaries or metrics and returns a matplotlib `Figure`."""
 
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,7 +16,7 @@ from ..training.metrics import read_metrics
 from .summary import Point, Row, Summary
 
 # Okabe and Ito's palette: told apart with any colour vision, and by line style in grey.
-COLOURS = {"adaptive": "#D55E00", "linear": "#0072B2", "paper": "#555555"}
+COLOURS = {"adaptive": "#D55E00", "linear": "#0072B2", "best": "#0072B2", "paper": "#555555"}
 STYLES = {"adaptive": "--", "linear": "-", "paper": ":"}
 PANEL = (4.2, 3.2)  # inches
 _COLUMNS = 3
@@ -29,11 +31,18 @@ class Curve:
     rows: Sequence[Mapping[str, Any]]
 
 
-def sweep_figure(summaries: Sequence[Summary]) -> Figure:
-    """Validation loss over hand-set warm-up length, one panel a cell; adaptive dashed, Algorithm 1 dotted."""
+def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation loss", unit: float = 1.0) -> Figure:
+    """Validation loss over hand-set warm-up length, one panel a cell; adaptive dashed, Algorithm 1 dotted.
+
+    Args:
+        summaries: the cells.
+        quantity: what stands in the place of the loss, if something does.
+        unit: what it is multiplied by.
+    """
     figure, panels = _grid(len(summaries), rows=1)
     for (axes,), summary in zip(panels, summaries, strict=True):
-        _draw_sweep(axes, summary)
+        _draw_sweep(axes, summary, unit)
+        axes.set_ylabel(quantity)
     return figure
 
 
@@ -96,8 +105,6 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 def save(figure: Figure, path: Path) -> list[Path]:
     """The figure as PNG and SVG, named `path` with these endings."""
-    import io
-
     paths = []
     for ending in ("png", "svg"):
         buffer = io.BytesIO()
@@ -105,6 +112,17 @@ def save(figure: Figure, path: Path) -> list[Path]:
         paths.append(path.with_suffix(f".{ending}"))
         write_atomically(paths[-1], buffer.getvalue())
     return paths
+
+
+def errorbars(
+    axes: Axes, placed: Iterable[tuple[float, Point]], kind: str, label: str, unit: float = 1.0, **style: Any
+) -> None:
+    """Points over x with their standard errors; what diverged is left out."""
+    shown = [(x, point) for x, point in placed if not point.diverged]
+    if shown:
+        losses, errors = zip(*((unit * point.val_loss, unit * (point.stderr or 0)) for _, point in shown), strict=True)
+        look: Any = {"color": COLOURS[kind], "marker": "o", "markersize": 4, "capsize": 3, "label": label} | style
+        axes.errorbar([x for x, _ in shown], losses, errors, **look)
 
 
 def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float = 3.6) -> tuple[Figure, list[Axes]]:
@@ -117,58 +135,44 @@ def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float =
     return figure, panels
 
 
-def _grid(count: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
+def _grid(count: int, rows: int) -> tuple[Figure, np.ndarray]:
     """`count` panels of `rows` axes each, at most three side by side."""
     columns = min(count, _COLUMNS)
     lines = math.ceil(count / columns)
-    height = PANEL[1] if rows == 1 else PANEL[1] * 0.8 * rows
-    figure = Figure(figsize=(PANEL[0] * columns, height * lines), layout="constrained")
+    figure, every = axes_of(columns, lines * rows, PANEL[0], PANEL[1] * (1.0 if rows == 1 else 0.8))
     figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
-    grid = figure.subplots(lines * rows, columns, squeeze=False)
-    panels = []
-    for index in range(lines * columns):
-        line, column = divmod(index, columns)
-        axes = [grid[line * rows + row, column] for row in range(rows)]
-        for one in axes:
-            one.spines[["top", "right"]].set_visible(False)
-            one.grid(axis="y", alpha=0.25, linewidth=0.6)
-            if index >= count:
-                one.set_visible(False)
-        panels.append(axes)
+    panels = np.array(every, dtype=object).reshape(lines, rows, columns).swapaxes(1, 2).reshape(-1, rows)
+    for axes in panels[count:].flat:
+        axes.set_visible(False)
     return figure, panels[:count]
 
 
-def _draw_sweep(axes: Axes, summary: Summary) -> None:
-    manual = [point for point in summary.manual if math.isfinite(point.val_loss)]
-    lengths = [point.warmup_steps for point in manual]
-    losses = [point.val_loss for point in manual]
-    errors = [point.stderr or 0.0 for point in manual]
-    if manual:
-        axes.errorbar(lengths, losses, errors, color=COLOURS["linear"], marker="o", markersize=4, capsize=3,
-                      label="hand-set", zorder=3)  # fmt: skip
-    shown = [*(loss + error for loss, error in zip(losses, errors, strict=True)),
-             *(loss - error for loss, error in zip(losses, errors, strict=True))]  # fmt: skip
+def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
     adaptive, paper = summary.adaptive, summary.paper
-    if adaptive is not None and math.isfinite(adaptive.val_loss):
-        error = adaptive.stderr or 0.0
-        axes.axhspan(adaptive.val_loss - error, adaptive.val_loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
-        axes.axhline(adaptive.val_loss, color=COLOURS["adaptive"], linestyle="--",
-                     label=f"adaptive ({adaptive.warmup_steps:.0f} steps)")  # fmt: skip
-        shown += [adaptive.val_loss - error, adaptive.val_loss + error]
+    errorbars(axes, [(point.warmup_steps, point) for point in summary.manual], "linear", "hand-set", unit, zorder=3)
+    if adaptive is not None and not adaptive.diverged:
+        loss, error = unit * adaptive.val_loss, unit * (adaptive.stderr or 0.0)
+        axes.axhspan(loss - error, loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
+        label = f"adaptive ({adaptive.warmup_steps:.0f} steps)"
+        axes.axhline(loss, color=COLOURS["adaptive"], linestyle="--", label=label)
     # The axis is for what competes. A run that stalled far above would squeeze all the rest into one line.
-    low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
-    room = max(high - low, summary.margin / 2) or 1e-9
-    if paper is not None and math.isfinite(paper.val_loss):
-        if low - room <= paper.val_loss <= high + room:
-            axes.axhline(paper.val_loss, color=COLOURS["paper"], linestyle=":", label="Algorithm 1")
-            low, high = min(low, paper.val_loss), max(high, paper.val_loss)
+    compete = [point for point in (*summary.manual, adaptive) if point is not None and not point.diverged]
+    edges = [unit * (point.val_loss + side * (point.stderr or 0.0)) for point in compete for side in (-1, 1)]
+    low, high = (min(edges), max(edges)) if edges else (0.0, 1.0)
+    least = unit * summary.margin / 2 or 1e-9
+    if paper is not None:
+        loss, room = unit * paper.val_loss, max(high - low, least)
+        fits = low - room <= loss <= high + room
+        label = "Algorithm 1" if fits else f"Algorithm 1: {loss:.2f} {'↑' if loss > high else '↓'} off the scale"
+        style: Any = {"color": COLOURS["paper"], "linestyle": ":", "label": label}
+        if paper.diverged:
+            axes.plot([], [], **style | {"label": "Algorithm 1: diverged"})
+        elif fits:
+            axes.axhline(loss, **style)
+            low, high = min(low, loss), max(high, loss)
         else:
-            arrow = "↑" if paper.val_loss > high else "↓"
-            axes.plot([], [], color=COLOURS["paper"], linestyle=":",
-                      label=f"Algorithm 1: {paper.val_loss:.2f} {arrow} off the scale")  # fmt: skip
-    elif paper is not None:
-        axes.plot([], [], color=COLOURS["paper"], linestyle=":", label="Algorithm 1: diverged")
-    room = max(high - low, summary.margin / 2) or 1e-9
+            axes.plot([], [], **style)
+    room = max(high - low, least)
     axes.set_ylim(low - 0.08 * room, high + 0.5 * room)  # the head room is the legend's
     longest = max((point.warmup_steps for point in summary.manual), default=1) or 1
     axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for the diverged, too, which have no point of their own
@@ -176,8 +180,6 @@ def _draw_sweep(axes: Axes, summary: Summary) -> None:
         if point.diverged:
             axes.annotate("diverged", (point.warmup_steps, 0.02), xycoords=("data", "axes fraction"), rotation=90,
                           ha="center", va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
-    axes.set_title(literal(summary.title))
-    axes.set_xlabel("warm-up length (steps)")
-    axes.set_ylabel("final validation loss")
+    axes.set(title=literal(summary.title), xlabel="warm-up length (steps)")
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.legend(frameon=False, fontsize="small", loc="upper right")

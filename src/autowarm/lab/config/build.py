@@ -18,7 +18,7 @@ import yaml
 from .errors import LabError, UsageError, nearest, require
 from .runs import SMALL_TASKS
 
-__all__ = ["build", "check_keys", "known_keys", "merged", "nested", "parse", "presets", "read_yaml", "take"]
+__all__ = ["build", "known_keys", "leaves", "merged", "nested", "parse", "presets", "read_yaml", "take"]
 
 _Config = TypeVar("_Config")
 _PRESETS = Path(__file__).parent / "presets"
@@ -48,7 +48,7 @@ def parse(
         preset: used when `--config` is not given.
         defaults: nested keys that count where a file or a preset has none.
         positional: the key that the first word sets if it is no option.
-        shown: the keys that `--help` lists; `--help-all` lists every key.
+        shown: the keys that `--help` lists, each with its description's first sentence; `--help-all` lists every key.
         also: further options of the command, which are no keys, and what to say of them in the help.
 
     Raises:
@@ -67,12 +67,14 @@ def parse(
     try:
         if chosen := name or preset:
             found, path = read_yaml(chosen)
-            source, values = f"{path}: ", merged(values, found)
-        parser.set_defaults(_leaves(_checked(parser, values, config_class, source.removesuffix(": ")), config_class))
+            source, values = f"{path}: ", merged(values, nested(found))
+        found = leaves(values, config_class, source.removesuffix(": "))
+        parser.parse_object(values, defaults=False)  # as defaults they would be taken unchecked
+        parser.set_defaults(found)
         source = ""
         for word in words:
             key = word.split("=")[0].removeprefix("--")
-            if word.startswith("--") and not _is_known(key, config_class):
+            if word.startswith("--") and not _is_known(key.rstrip("+"), config_class):
                 raise LabError(f"unknown option --{key}; {nearest(key, known_keys(config_class))}")
         return _instantiate(parser, parser.parse_args(words), config_class)
     except (argparse.ArgumentError, LabError, ValueError, TypeError, RecursionError) as error:
@@ -89,7 +91,7 @@ def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -
     parser = _reader(cast(Hashable, config_class))
     try:
         values = nested(values)
-        check_keys(values, config_class, source)
+        leaves(values, config_class, source)
         return _instantiate(parser, parser.parse_object(values, defaults=False), config_class)
     except (argparse.ArgumentError, ValueError, TypeError) as error:
         raise LabError(f"{source}: {_one_line(error)}") from None
@@ -154,6 +156,16 @@ def load_yaml(text: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """YAML's plain types without dates, which no key takes, and with 1e-3 as a number."""
 
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > _MOST_DEPTH:
+            raise yaml.YAMLError("it is too deeply nested")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -206,22 +218,28 @@ def known_keys(config_class: type) -> frozenset[str]:
     return frozenset(keys)
 
 
-def check_keys(given: Mapping[str, Any], config_class: type, source: str) -> None:
-    """Refuse a key that the config class does not know, with the nearest that it does."""
+def leaves(values: Any, config_class: type, source: str, prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones; a value that is a mapping itself, such as the rates, stays whole.
 
-    def visit(values: Mapping[str, Any], inner: type, prefix: str) -> None:
-        fields = {item.name: item.type for item in dataclasses.fields(inner)}
-        for key, value in values.items():
-            if key not in fields:
-                choices = {prefix + name for name in fields} | known_keys(config_class)
-                raise LabError(f"{source}: unknown key {prefix + str(key)!r}; {nearest(prefix + str(key), choices)}")
-            kind = fields[key]
-            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-                if not isinstance(value, Mapping):
-                    raise LabError(f"{source}: {prefix + key!r} must hold keys and values, got {value!r}")
-                visit(value, kind, f"{prefix}{key}.")
-
-    visit(given, config_class, "")
+    Raises:
+        LabError: a key is unknown; the message starts with ``source`` and names the nearest.
+    """
+    if not isinstance(values, Mapping):
+        what = f"{prefix.rstrip('.')!r} must hold" if prefix else "expected"
+        raise LabError(f"{source}: {what} keys and values, got {values!r}")
+    kinds = {item.name: item.type for item in dataclasses.fields(config_class)}
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name, _, rest = str(key).partition(".")
+        kind = kinds.get(name)
+        if kind is None:
+            known = [prefix + key for key in known_keys(config_class)]
+            raise LabError(f"{source}: unknown key {prefix + name!r}; {nearest(prefix + name, known)}")
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            found |= leaves({rest: value} if rest else value, kind, source, f"{prefix}{name}.")
+        else:
+            found[prefix + str(key)] = value
+    return found
 
 
 def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
@@ -258,12 +276,6 @@ def _reader(config_class: Hashable) -> Any:
     return _parser(cast("type[Any]", config_class))
 
 
-def _checked(parser: Any, values: dict[str, Any], config_class: type, source: str) -> dict[str, Any]:
-    check_keys(values, config_class, source)
-    parser.parse_object(values, defaults=False)  # as defaults they are taken unchecked
-    return values
-
-
 def _instantiate(parser: Any, parsed: Any, config_class: type[_Config]) -> _Config:
     config = config_class(**vars(parser.instantiate(parsed)))
     run: Any = getattr(config, "run", config)
@@ -272,43 +284,43 @@ def _instantiate(parser: Any, parsed: Any, config_class: type[_Config]) -> _Conf
     return config
 
 
-def _leaves(values: Mapping[str, Any], config_class: type, prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted paths; a value that is a mapping itself, such as the rates, stays whole."""
-    leaves: dict[str, Any] = {}
-    for key, value in values.items():
-        kind = config_class.__annotations__[key]
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            leaves |= _leaves(value, kind, f"{prefix}{key}.")
-        else:
-            leaves[prefix + key] = value
-    return leaves
-
-
 def _is_known(key: str, config_class: type) -> bool:
     """Whether an option names a key, or an entry of a key that is a mapping, such as --rates.muon."""
     known, parent = known_keys(config_class), key.rpartition(".")[0]
     is_leaf = parent in known and not any(other.startswith(f"{parent}.") for other in known)
-    return key.rstrip("+") in known or is_leaf
+    return key in known or is_leaf
 
 
 def _print_help(
     parser: Any, command: str, positional: str | None, shown: Sequence[str], also: Mapping[str, str]
 ) -> None:
+    """The keys in ``shown`` with a line or two of each; argparse's own help, of every key, where there are none."""
     names = ", ".join(presets(command))
-    for option, about in also.items():
-        parser.add_argument(option, help=about)
-    parser.add_argument("--config", metavar="NAME|PATH", help=f"a YAML file{names and f', or a preset: {names}'}")
-    parser.add_argument("--help-all", help="list every option" if shown else "this list")
-    for action in parser._actions:
-        if shown and action.dest not in (*shown, "config", "help_all", *(word.strip("-") for word in also)):
-            action.help = argparse.SUPPRESS
-    if shown:  # titles of groups without a visible option
-        parser._action_groups = [
-            group for group in parser._action_groups
-            if any(action.help != argparse.SUPPRESS for action in group._group_actions)
-        ]  # fmt: skip
-    parser.usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
-    parser.print_help()
+    also = {**also, "--config": f"a YAML file{names and f', or a preset: {names}'}"}
+    usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
+    if not shown:
+        for option, about in also.items():
+            parser.add_argument(option, help=about)
+        parser.usage = usage
+        parser.print_help()
+        return
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = {**also, "--help-all": "every option, with its type and the whole of its description"}
+    helps = {action.dest: action.help for action in parser._actions}
+    for key in shown:
+        default = parser.get_default(key)
+        first = re.split(r"[.;] ", " ".join(helps[key].split()).removesuffix("."))[0]
+        rows[f"--{key}"] = first if default in (None, "", [], {}) else f"{first} (default: {default})"
+    table = Table.grid(padding=(0, 2))
+    for option, about in rows.items():
+        table.add_row(Text(f"  {option}"), Text(about))
+    console = Console(highlight=False)
+    console.print(f"usage: {usage}\n\n{parser.description}\n", markup=False)
+    console.print(table)
 
 
 def _one_line(error: Exception) -> str:

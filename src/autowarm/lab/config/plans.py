@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
-from .build import build, nested
+from .build import build, leaves, nested
 from .errors import LabError, nearest, require
 from .runs import OPTIMIZERS, RunConfig, ScheduleConfig, ScheduleName
 
@@ -59,15 +59,15 @@ class CompareConfig:
         run: what all runs share; its optimizer's name and rate, its schedule's kind and its seed are filled in.
         rates: the peak rates of each optimizer. Each (optimizer, rate) is compared for itself.
         options: further keyword arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
-        schedules: which kinds to run.
+        schedules: which kinds to run, of those of `ScheduleConfig`.
         warmups: the hand-set lengths: below 1 a share of the steps, otherwise steps.
         paper_target_loss: f* for the paper's Algorithm 1.
-        seeds: every run is made once with each.
+        seeds: the seeds with each of which every run is made.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`.
-        engine: "processes" on this machine, one per GPU or core; "ray" on a cluster.
+        engine: "processes" on this machine, or "ray" on a cluster.
         workers: processes side by side, each with one thread; null is one per GPU, or per core.
-        address: of the Ray cluster, HOST:PORT or auto; null starts Ray here.
+        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
     run: RunConfig = field(default_factory=RunConfig)
@@ -143,14 +143,14 @@ class SweepConfig:
         base: keys that all runs share.
         cells: name → {set: keys of the cell, grid: its own blocks}; null leaves out a cell of the file it extends.
         grid: the blocks of every cell that has none of its own.
-        seeds: every run is made once with each.
+        seeds: the seeds with each of which every run is made.
         override: keys that count over those of base, cells and grid, for a quick look.
         only: make these cells alone.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`. Sweeps that share a store share runs they have in common.
-        engine: "processes" on this machine, one per GPU or core; "ray" on a cluster.
+        engine: "processes" on this machine, or "ray" on a cluster.
         workers: processes side by side; null is one per GPU, or per core.
-        address: of the Ray cluster, HOST:PORT or auto; null starts Ray here.
+        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
     about: str = ""
@@ -186,10 +186,11 @@ class SweepConfig:
         for name, cell in self.cells.items():
             if cell is None or (self.only and name not in self.only):
                 continue
-            for settings, varied in combinations(cell.get("grid") or self.grid):
-                values = [_flat(part or {}) for part in (self.base, cell.get("set"), settings, self.override)]
-                keys = {key: value for part in values for key, value in part.items()}
-                chosen.append((name, varied, _run(keys, f"cells.{name}")))
+            place = f"cells.{name}"
+            for settings, varied in combinations(cell.get("grid") or self.grid, place):
+                parts = (self.base, cell.get("set") or {}, settings, self.override)
+                keys = {key: value for part in parts for key, value in leaves(part, RunConfig, place).items()}
+                chosen.append((name, varied, _run(keys, place)))
         points = []
         for seed in self.seeds:
             for name, varied, run in chosen:
@@ -199,28 +200,13 @@ class SweepConfig:
         return list({point.name: point for point in points}.values())  # two shares may round to the same step
 
 
-def combinations(grid: Sequence[Mapping[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Every combination of every block, the last axis fastest; and of each, what sets it apart from its cell."""
-    for block in map(_flat, grid):
+    for block in (leaves(block, RunConfig, source) for block in grid):
         axes = {key for key, value in block.items() if isinstance(value, list)} - _OF_A_CURVE
         for values in itertools.product(*(value if isinstance(value, list) else [value] for value in block.values())):
             settings = dict(zip(block, values, strict=True))
             yield settings, {key: value for key, value in settings.items() if key in axes}
-
-
-def _flat(values: Mapping[str, Any], config_class: type = RunConfig, prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones; a value that is a mapping itself, such as an optimizer's options, stays whole."""
-    if not isinstance(values, Mapping):
-        raise LabError(f"a sweep's base, set, override and blocks hold keys and values, got {values!r}")
-    kinds = {item.name: item.type for item in dataclasses.fields(config_class)}
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        kind = kinds.get(key)
-        if isinstance(value, Mapping) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            found |= _flat(value, kind, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
 
 
 def _run(keys: Mapping[str, Any], source: str) -> RunConfig:

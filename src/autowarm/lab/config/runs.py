@@ -22,8 +22,8 @@ class ModelConfig:
     """A LLaMA (RMSNorm, SwiGLU, rotary positions, tied embeddings, split q, k, v), or a classifier of images.
 
     Args:
-        name: "llama"; "swin", a Swin of two stages for small pictures; or any classifier by timm's name for it, such as
-            "swin_base_patch4_window7_224", which has a shape of its own.
+        name: "llama", "swin" (a Swin of two stages for small pictures), or any classifier by timm's name for it, such
+            as "swin_base_patch4_window7_224", which has a shape of its own.
         layers: number of blocks; of a "swin", in each stage.
         width: size of the residual stream; of a "swin", in its first stage.
         heads: attention heads; divides `width`.
@@ -64,9 +64,9 @@ class DataConfig:
     """Where the text comes from, or the images.
 
     Args:
-        corpus: "python" is the running interpreter's own documentation and standard-library source, so nothing is
-            downloaded; otherwise a folder: of token shards, as `autowarm data` makes them or as kjj0/fineweb10B-gpt2
-            holds them, or of .py, .md, .rst, .txt and .parquet files, for which a tokenizer is learnt.
+        corpus: "python" or a folder of texts or token shards. "python" is the running interpreter's own documentation
+            and standard-library source, so nothing is downloaded. Token shards are as `autowarm data` makes them or as
+            kjj0/fineweb10B-gpt2 holds them; for .py, .md, .rst, .txt and .parquet files a tokenizer is learnt.
         max_bytes: take only so much text, file by file in an order that mixes topics; shards are used whole.
         images: of a classifier. "digits" are scikit-learn's, 8×8, nothing is downloaded; "folder" is `root` with a
             folder, or a tar file, of training images and one of validation images; otherwise what timm calls it, such
@@ -87,7 +87,8 @@ class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: which one; the last four are peers, by their authors' packages.
+        name: muon, lion, signsgd, normsgd, adamw, schedule-free, prodigy or d-adaptation. The last four are peers, by
+            their authors' packages.
         lr: the peak learning rate; of Prodigy and D-Adaptation a factor on the rate they find, usually 1.
         weight_decay: decoupled, on the linear layers' weights only.
         options: further keyword arguments of the optimizer's `from_model`, or of the peer itself, for example
@@ -105,13 +106,14 @@ class ScheduleConfig:
     """How the rate moves.
 
     Args:
-        kind: "adaptive" is the library's default, "paper" its Algorithm 1 to the letter, "linear" the hand-set
-            baseline: the rate rises from lr/div to lr over `warmup_steps`, then decays. "constant" leaves the rate
-            alone, for optimizers that schedule themselves; "greedy" is transformers' GreedyLR between lr/div and lr;
-            "wsd" is transformers' warmup-stable-decay, 10 % and 20 % of the run.
-        warmup_steps: of "linear" alone, 0 for none; the others find it themselves.
+        kind: adaptive, paper, linear, constant, greedy or wsd. "adaptive" is the library's default, "paper" its
+            Algorithm 1 to the letter, "linear" the hand-set baseline: the rate rises from lr/div to lr over
+            `warmup_steps`, then decays. "constant" leaves the rate alone, for optimizers that schedule themselves;
+            "greedy" is transformers' GreedyLR between lr/div and lr; "wsd" is transformers' warmup-stable-decay, 10 %
+            and 20 % of the run.
+        warmup_steps: length of a "linear" warm-up, 0 for none; the others find it themselves.
         warmup: the shape of the warm-up: of the hand-set one, of the adaptive ramp and of the calibration's target.
-        decay: the shape of the decay, see `autowarm.AdaptiveWarmup`.
+        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them.
         target_loss: f*, of "paper" (which needs it) and "adaptive" (which works it out where it is null).
         div: the first update's rate is lr/div. Null is warmup_steps + 1 for "linear", so that the ramp starts from 0
             in equal steps; the library's default for "adaptive"; and 100 for the others.
@@ -143,11 +145,12 @@ class EngineConfig:
     """How a run is computed. Its result is the same but for rounding, whatever stands here.
 
     Args:
-        precision: "float32"; "bfloat16", by autocast, with weights and optimizer in float32; "float64"; "auto" is
-            bfloat16 where the hardware multiplies it and the model is wide enough (256 on a CPU) to gain by it.
+        precision: auto, float32, bfloat16 or float64. "bfloat16" is by autocast, with weights and optimizer in float32;
+            "auto" is bfloat16 where the hardware multiplies it and the model is wide enough (256 on a CPU) to gain by
+            it.
         accumulate: each rank's share of a batch is taken in so many pieces, for less memory.
         compile: hand the model to `torch.compile`.
-        parallel: what `torchrun` spreads a run by: "ddp" copies the model, "fsdp" cuts it (FSDP2).
+        parallel: ddp copies the model to every rank of `torchrun`, fsdp (FSDP2) cuts it.
         device: "auto" is a GPU where there is one.
         keep_checkpoints: the newest so many stay.
         eval_every: steps between evaluations along the way; 0 is at the end alone.
@@ -172,15 +175,15 @@ class RunConfig:
     """All that decides one run's numbers.
 
     Args:
-        task: null trains `model` on `data`. A name is that of a small task with its own model, data and batch:
-            lm-small, lm-middle, lm-large, post-norm, vit, mlp, factor, llama, llama-x8, swin, swin-x8.
+        task: a small task with its own model, data and batch: lm-small, lm-middle, lm-large, post-norm, vit, mlp,
+            factor, llama, llama-x8, swin or swin-x8. Null trains `model` on `data`.
         model: the network.
         data: the text.
         optimizer: the optimizer.
         schedule: the learning-rate schedule.
         steps: optimizer updates in the whole run.
         batch_size: sequences, or images, in a batch; under `torchrun`, of all ranks together.
-        seed: of the initial weights and of the batches.
+        seed: seed of the initial weights and of the batches.
         order: a seed of its own for the batches; null is `seed`.
         clip: the gradient's norm is clipped to this before each update; 0 is no clipping.
         eval_batches: fixed validation batches, the same for every run.
@@ -217,38 +220,37 @@ class RunConfig:
             256 < model.vocab_size <= 65536,
             f"vocab_size must be from 257 (bytes and an end mark) to 65536, got {model.vocab_size}",
         )
-        for name in ("layers", "ff", "seq_len"):
-            require(getattr(model, name) > 0, f"{name} must be at least 1, got {getattr(model, name)}")
-        for name in ("steps", "batch_size", "eval_batches", "checkpoint_every"):
-            require(getattr(self, name) > 0, f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("accumulate", "keep_checkpoints"):
-            require(getattr(engine, name) > 0, f"engine.{name} must be at least 1, got {getattr(engine, name)}")
+        counts = {
+            "layers": model.layers, "ff": model.ff, "seq_len": model.seq_len, "steps": self.steps,
+            "batch_size": self.batch_size, "eval_batches": self.eval_batches, "checkpoint_every": self.checkpoint_every,
+            "engine.accumulate": engine.accumulate, "engine.keep_checkpoints": engine.keep_checkpoints,
+            "data.max_bytes": self.data.max_bytes,
+        }  # fmt: skip
+        for name, count in counts.items():
+            require(count > 0, f"{name} must be at least 1, got {count}")
         require(
             self.batch_size % engine.accumulate == 0,
             f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {engine.accumulate}",
         )
-        require(engine.eval_every >= 0, f"engine.eval_every must not be negative, got {engine.eval_every}")
-        require(0 <= self.seed < 2**63, f"seed must be from 0 to 2⁶³ − 1, got {self.seed}")
-        require(0 <= self.data_seed < 2**63, f"order must be from 0 to 2⁶³ − 1, got {self.order}")
-        require(0 <= self.clip < math.inf, f"clip must be finite and not negative, got {self.clip}")
+        from_zero = {"engine.eval_every": engine.eval_every, "data.workers": self.data.workers, "clip": self.clip,
+                     "weight_decay": self.optimizer.weight_decay}  # fmt: skip
+        for name, value in from_zero.items():
+            require(0 <= value < math.inf, f"{name} must not be negative, got {value}")
+        positive = {"init_scale": model.init_scale, "lr": self.optimizer.lr, "schedule: sigma_f2": schedule.sigma_f2,
+                    "schedule: peak_gap": schedule.peak_gap}  # fmt: skip
+        for name, given in positive.items():
+            require(given is None or 0 < given < math.inf, f"{name} must be positive and finite, got {given}")
+        for name, seed in {"seed": self.seed, "order": self.data_seed}.items():
+            require(0 <= seed < 2**63, f"{name} must be from 0 to 2⁶³ − 1, got {seed}")
         blocks = self.optimizer.options.get("blocks")
         for pattern in blocks if isinstance(blocks, dict) else ():
             try:
                 re.compile(str(pattern))
             except re.error as error:
                 raise ValueError(f"optimizer.options.blocks: {pattern!r} is no regular expression: {error}") from None
-        decay = self.optimizer.weight_decay
-        require(0 <= decay < math.inf, f"weight_decay must not be negative, got {decay}")
-        require(0 < model.init_scale < math.inf, f"init_scale must be positive and finite, got {model.init_scale}")
-        require(self.data.max_bytes > 0, f"data.max_bytes must be at least 1, got {self.data.max_bytes}")
-        require(self.data.workers >= 0, f"data.workers must not be negative, got {self.data.workers}")
-        require(0 < self.optimizer.lr < math.inf, f"lr must be positive and finite, got {self.optimizer.lr}")
-        div, target, gap = schedule.div, schedule.target_loss, schedule.peak_gap
+        div, target = schedule.div, schedule.target_loss
         require(div is None or 1 < div < math.inf, f"schedule: div must be above 1 and finite, got {div}")
         require(target is None or math.isfinite(target), f"schedule: target_loss must be finite, got {target}")
-        for name, value in (("sigma_f2", schedule.sigma_f2), ("peak_gap", gap)):
-            finite = value is None or 0 < value < math.inf
-            require(finite, f"schedule: {name} must be positive and finite, got {value}")
         if schedule.kind == "linear":
             require(
                 schedule.warmup_steps is not None and 0 <= schedule.warmup_steps < self.steps,

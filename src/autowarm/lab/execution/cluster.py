@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..config import LabError
-from ..training.stopping import Stop
+from ..training.stopping import Interrupted, Stop
 from .display import Display
-from .pool import WORKER_ENVIRONMENT, Event, Job, OnRow, message_of, perform
+from .pool import WORKER_ENVIRONMENT, Event, Job, OnRow, follow, message_of, perform
 
 _LIVES = 4  # a job that has taken so many workers with it is not tried again
 
@@ -98,7 +98,6 @@ def run_jobs(
         )
     except (ConnectionError, ValueError) as error:
         raise LabError(f"no Ray cluster at {address}: {' '.join(str(error).split())}") from None
-    failed: dict[str, str] = {}
     try:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
@@ -106,32 +105,27 @@ def run_jobs(
         slots = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 0))  # more may join later
         display.begin([(job.name, job.steps) for job in jobs], done=done, workers=min(max(1, slots), len(jobs)))
         work = ray.remote(_work).options(num_cpus=1, num_gpus=gpus, max_retries=_LIVES - 1)
-        pending = {work.remote(job, board, os.getcwd()): job.name for job in jobs}
+        names = {work.remote(job, board, os.getcwd()): job.name for job in jobs}
+
+        def news() -> list[Event]:
+            ray.wait(list(names), num_returns=len(names), timeout=0.3)
+            return ray.get(board.read.remote())
+
         with Stop() as asked, asked.gently():
-            while pending:
-                ready, _ = ray.wait(list(pending), timeout=0.3)
-                for event in ray.get(board.read.remote()):
-                    display.update(event.name, event.step, event.loss, event.lr, event.seconds)
-                for ref in ready:
-                    name = pending.pop(ref)
-                    try:
-                        row = ray.get(ref)
-                    except ray.exceptions.RayTaskError as error:
-                        failed[name] = message_of(error.cause)
-                        display.fail(name, failed[name])
-                    except ray.exceptions.RayError as error:  # its machines died, one after the other
-                        failed[name] = f"lost with its worker {_LIVES} times: {' '.join(str(error).split())[:300]}"
-                        display.fail(name, failed[name])
-                    else:
-                        display.finish(name, row)
-                        if on_row is not None:
-                            on_row(name, row)
-                if asked.asked:
-                    ray.get(board.stop.remote())
-                    for ref in pending:
-                        ray.cancel(ref, force=False)  # those that have not begun; a running one stops by the board
-                    ray.wait(list(pending), num_returns=len(pending), timeout=30)
-                    asked.obey()
+            try:
+                return follow({ref.future(): name for ref, name in names.items()}, news, asked, display, on_row, _said)
+            except Interrupted:
+                ray.get(board.stop.remote())
+                for ref in names:
+                    ray.cancel(ref, force=False)  # those that have not begun; a running one stops by the board
+                ray.wait(list(names), num_returns=len(names), timeout=30)
+                raise
     finally:
         ray.shutdown()
-    return failed
+
+
+def _said(error: Exception) -> str:
+    """What a job's error says; Ray wraps those of the job itself."""
+    if cause := getattr(error, "cause", None):
+        return message_of(cause)
+    return f"lost with its worker {_LIVES} times: {' '.join(str(error).split())[:300]}"  # one machine after the other

@@ -8,7 +8,7 @@ from typing import Any
 from ..analysis import report
 from ..analysis.results import Results
 from ..config import CompareConfig, LabError, UsageError
-from ..config.build import build, check_keys, merged, nested, read_yaml
+from ..config.build import build, leaves, merged, nested, read_yaml
 from ..tasks.own import OwnTask, PackedTask, pack
 from ..training.stopping import Stop
 from .display import Display
@@ -76,7 +76,7 @@ def defaults(task: Any) -> dict[str, Any]:
         raise UsageError(f"defaults of the task {name} must be keys and values, got {theirs!r}")
     theirs = nested(_plain(theirs))
     try:
-        check_keys(theirs, CompareConfig, f"defaults of the task {name}")
+        leaves(theirs, CompareConfig, f"defaults of the task {name}")
     except LabError as error:
         raise UsageError(str(error)) from None
     found = merged(read_yaml("own")[0], theirs)

@@ -3,8 +3,8 @@
 More threads than cores is a trap: two processes of two OpenMP threads each on two cores were seen to run 50 times
 slower than one alone, since each thread waits, spinning, for a partner that the other process keeps off its core.
 
-A job is any call that can be pickled, is told where it stands through a callback, and can be made again after an
-interruption: `autowarm.lab.execution.sweep` says what the jobs of a sweep are.
+A job is any call that can be pickled, tells through a callback where it stands, and can be made again after an
+interruption.
 """
 
 import math
@@ -16,10 +16,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +33,7 @@ from .display import Display
 if TYPE_CHECKING:
     from ..training.metrics import Progress
 
-# Set before torch is imported anywhere in a worker; the rest keeps third parties from talking and from the network.
+# Set in a worker before it imports numpy or torch; the rest keeps third parties from talking and from the network.
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
                       "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error",
                       "TF_CPP_MIN_LOG_LEVEL": "3"}  # fmt: skip
@@ -70,7 +70,6 @@ class Event:
     step: int
     loss: float
     lr: float
-    seconds: float
 
 
 def cores() -> int:
@@ -114,39 +113,62 @@ def run_jobs(
     for index in range(workers):
         turns.put(devices[index % len(devices)] if devices else "")
     stop = context.Event()
-    failed: dict[str, str] = {}
-    with _environment(WORKER_ENVIRONMENT), Stop() as asked, asked.gently():
+    with Stop() as asked, asked.gently():
         pool = ProcessPoolExecutor(
             workers, mp_context=context, initializer=_start_worker, initargs=(events, stop, turns)
         )
-        with _unseen_main():
-            pending: dict[Future[dict[str, Any]], str] = {pool.submit(_work, job): job.name for job in jobs}
+        # Workers do not import the caller's script, which would start the comparison in each: so it needs no
+        # `if __name__ == "__main__"`. Nothing of it is missed, for jobs name no code of it.
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
-            while pending:
-                asked.obey()
-                for event in _drain(events):
-                    display.update(event.name, event.step, event.loss, event.lr, event.seconds)
-                for future in [future for future in pending if future.done()]:
-                    name = pending.pop(future)
-                    try:
-                        row = future.result()
-                    except BrokenProcessPool:
-                        asked.obey()  # a signal to the whole group ends the workers, too
-                        raise LabError(
-                            f"a worker process died while {workers} were at work (out of memory, or killed from "
-                            "outside). Finished runs are kept: the same command goes on from here, --workers 1 with "
-                            "less memory"
-                        ) from None
-                    except Exception as error:
-                        failed[name] = message_of(error)
-                        display.fail(name, failed[name])
-                    else:
-                        display.finish(name, row)
-                        if on_row is not None:
-                            on_row(name, row)
+            pending = {pool.submit(_work, job): job.name for job in jobs}
+        finally:
+            sys.modules["__main__"] = main
+        try:
+            return follow(pending, lambda: _drain(events), asked, display, on_row)
+        except BrokenProcessPool:
+            asked.obey()  # a signal to the whole group ends the workers, too
+            raise LabError(
+                f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
+                "runs are kept: the same command goes on from here, --workers 1 with less memory"
+            ) from None
         finally:
             stop.set()  # workers stop at the next step and leave a checkpoint
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def follow(
+    pending: dict[Future[dict[str, Any]], str],
+    news: Callable[[], Iterable[Event]],
+    asked: Stop,
+    display: Display,
+    on_row: OnRow | None,
+    explain: Callable[[Exception], str] | None = None,
+) -> dict[str, str]:
+    """Wait for jobs by name, telling the display; return the messages of those that failed.
+
+    Raises:
+        BrokenProcessPool: a worker died.
+        Interrupted: a signal has come.
+    """
+    failed: dict[str, str] = {}
+    while pending:
+        asked.obey()
+        for event in news():
+            display.update(event.name, event.step, event.loss, event.lr)
+        for future in [future for future in pending if future.done()]:
+            name = pending.pop(future)
+            try:
+                row = future.result()
+            except BrokenProcessPool:
+                raise
+            except Exception as error:
+                failed[name] = (explain or message_of)(error)
+                display.fail(name, failed[name])
+            else:
+                display.finish(name, row)
+                if on_row is not None:
+                    on_row(name, row)
     return failed
 
 
@@ -166,35 +188,6 @@ def _drain(events: Any) -> Iterator[Event]:
             return
 
 
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for the children; workers are spawned as they are needed, so for as long as it runs."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _unseen_main() -> Iterator[None]:
-    """Around starting workers: they do not import the caller's script, which would start the comparison in each.
-
-    So a script needs no ``if __name__ == "__main__"``. Nothing of the script is missed, for jobs name no code of it.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
 # What follows runs in the workers.
 
 _events: Any = None
@@ -206,6 +199,7 @@ def _start_worker(events: Any, stop: Any, turns: Any) -> None:
     _events, _stop = events, stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.environ.update(WORKER_ENVIRONMENT)
     os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # read when CUDA starts, which importing torch does not
 
     import torch
@@ -233,14 +227,14 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
         now = time.monotonic()
         if now - last > 1 / _EVENTS_PER_SECOND:
             last = now
-            tell(Event(job.name, progress.step, progress.loss, progress.lr, progress.seconds))
+            tell(Event(job.name, progress.step, progress.loss, progress.lr))
         return stopped()
 
     while True:
         try:
             return job.call(on_step)
         except Busy:  # another command is making this very run: wait, and take its result
-            tell(Event(job.name, 0, math.nan, math.nan, 0.0))  # on a cluster, news are how a worker hears of a stop
+            tell(Event(job.name, 0, math.nan, math.nan))  # on a cluster, news are how a worker hears of a stop
             if stopped():
                 raise Interrupted("stopped while another process was at work on the run") from None
             time.sleep(_BUSY_WAIT)

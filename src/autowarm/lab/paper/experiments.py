@@ -15,8 +15,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..analysis import report
-from ..analysis.figures import COLOURS, axes_of, literal, sweep_figure
+from ..analysis import markdown, report
+from ..analysis.figures import COLOURS, axes_of, errorbars, literal, sweep_figure
 from ..analysis.results import Results, read_results
 from ..analysis.summary import Point, Summary, summarise
 from ..config import FigureConfig, LabError, SmoothnessConfig, SweepConfig, nearest
@@ -32,6 +32,7 @@ from .gallery import GALLERY, Picture, Sources, picture
 from .smoothness import measured, studies, table
 
 SCALES = ("tiny", "paper")
+_OUTCOME = ("best hand-set", "steps", "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps")
 _ORDER = ("muon", "lion", "normsgd")
 
 
@@ -139,42 +140,29 @@ def _grid_order(summary: Summary) -> tuple[Any, ...]:
     return cell["batch_size"], cell["steps"], _ORDER.index(cell["optimizer"])
 
 
+def _warmup_sweep(sources: Sources, size: str) -> Figure:
+    return sweep_figure(sorted(_summaries(sources, f"warmup-sweep-{size}"), key=_grid_order))
+
+
 for _size in ("124M", "210M"):
-
-    def _warmup_sweep(sources: Sources, size: str = _size) -> Figure:
-        return sweep_figure(sorted(_summaries(sources, f"warmup-sweep-{size}"), key=_grid_order))
-
     picture(
         f"warmup-sweep-{_size}",
         f"validation loss over warm-up length, LLaMA {_size}: three optimizers, two batch sizes, two horizons",
         paper=f"Figure warmup-sweep-{_size}",
         sweeps=(f"warmup-sweep-{_size}",),
-    )(_warmup_sweep)
-
-
-def _error(point: Point) -> float:
-    """The bar to draw; none for a single seed."""
-    return point.stderr or 0.0
-
-
-def _losses(summaries: Sequence[Summary], key: str, kind: str) -> list[tuple[float, Point]]:
-    found = [(float(s.cell[key]), point) for s in summaries if key in s.cell and (point := getattr(s, kind))]
-    return sorted(found, key=lambda item: item[0])
+    )(partial(_warmup_sweep, size=_size))
 
 
 def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
+    """Algorithm 1 and the default by one setting, beside the best hand-set warm-up."""
     summaries = _summaries(sources, sweep)
     figure, (axes,) = axes_of()
-    reference = next((s.best for s in summaries if s.best is not None), None)
     values: list[float] = []
     for kind, name in (("paper", "Algorithm 1"), ("adaptive", "adaptive (default)")):
-        points = _losses(summaries, key, kind)
-        values = values or [value for value, _ in points]
-        finite = [(values.index(value), point) for value, point in points if not point.diverged]
-        errors = [_error(point) for _, point in finite]
-        axes.errorbar([x for x, _ in finite], [point.val_loss for _, point in finite], errors, marker="o", capsize=3,
-                      markersize=4, color=COLOURS[kind], label=name)  # fmt: skip
-    if reference is not None:
+        found = {float(s.cell[key]): point for s in summaries if key in s.cell and (point := getattr(s, kind))}
+        values = values or sorted(found)
+        errorbars(axes, [(values.index(value), found[value]) for value in sorted(found)], kind, name)
+    if reference := next((s.best for s in summaries if s.best is not None), None):
         axes.axhline(reference.val_loss, color=COLOURS["linear"], linestyle="--",
                      label=f"best hand-set ({reference.warmup_steps:.0f} steps)")  # fmt: skip
     axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
@@ -183,18 +171,14 @@ def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
     return figure
 
 
-@picture("ablation-target-loss", "validation loss over f*, Muon at the small batch", paper="Figure ablations (a)",
-         sweeps=("ablation-target-loss",))  # fmt: skip
-def ablation_target_loss(sources: Sources) -> Figure:
-    """Algorithm 1 and the default by f*, beside the best hand-set warm-up."""
-    return _ablation(sources, "ablation-target-loss", "schedule.target_loss", "target loss f*")
-
-
-@picture("ablation-variance", "validation loss over σ_F², Muon at the small batch", paper="Figure ablations (b)",
-         sweeps=("ablation-variance",))  # fmt: skip
-def ablation_variance(sources: Sources) -> Figure:
-    """Algorithm 1 and the default by σ_F², beside the best hand-set warm-up."""
-    return _ablation(sources, "ablation-variance", "schedule.sigma_f2", "σ_F²")
+for _name, _panel, _key, _label in (("target-loss", "a", "schedule.target_loss", "target loss f*"),
+                                    ("variance", "b", "schedule.sigma_f2", "σ_F²")):  # fmt: skip
+    picture(
+        f"ablation-{_name}",
+        f"validation loss over {_label.split()[-1]}, Muon at the small batch",
+        paper=f"Figure ablations ({_panel})",
+        sweeps=(f"ablation-{_name}",),
+    )(partial(_ablation, sweep=f"ablation-{_name}", key=_key, label=_label))
 
 
 @picture("ablation-schedule", "six forms of warm-up and decay: best hand-set, adaptive, Algorithm 1",
@@ -203,12 +187,10 @@ def ablation_schedule(sources: Sources) -> Figure:
     """Three points for each form; the axis does not start at 0, so points and not bars."""
     summaries = _summaries(sources, "ablation-schedule")
     figure, (axes,) = axes_of(width=6.4)
-    for shift, (kind, name) in enumerate((("best", "best hand-set"), ("adaptive", "adaptive (default)"),
-                                          ("paper", "Algorithm 1"))):  # fmt: skip
-        points = [(x, point) for x, s in enumerate(summaries) if (point := getattr(s, kind)) and not point.diverged]
-        errors = [_error(point) for _, point in points]
-        axes.errorbar([x + 0.18 * (shift - 1) for x, _ in points], [point.val_loss for _, point in points], errors,
-                      fmt="o", capsize=3, color=COLOURS["linear" if kind == "best" else kind], label=name)  # fmt: skip
+    kinds = {"best": "best hand-set", "adaptive": "adaptive (default)", "paper": "Algorithm 1"}
+    for shift, (kind, name) in enumerate(kinds.items(), -1):
+        placed = [(x + 0.18 * shift, point) for x, s in enumerate(summaries) if (point := getattr(s, kind))]
+        errorbars(axes, placed, kind, name, linestyle="none")
     axes.set_xticks(range(len(summaries)), [literal(s.cell["name"]) for s in summaries])
     axes.set(xlabel="warm-up–decay", ylabel="final validation loss")
     axes.legend(frameon=False, fontsize="small")
@@ -218,43 +200,26 @@ def ablation_schedule(sources: Sources) -> Figure:
 @picture("swin", "validation accuracy over warm-up length: a Swin under Muon", paper="Figure swin", sweeps=("swin",))
 def swin(sources: Sources) -> Figure:
     """One panel for each peak rate: the hand-set lengths, and the default and Algorithm 1 across."""
-    rates = _accuracies(sources)
-    figure, panels = axes_of(columns=len(rates), width=4.2)
-    for axes, summary in zip(panels, rates, strict=True):
-        shown = [point for point in summary.manual if not point.diverged]
-        axes.errorbar([point.warmup_steps for point in shown], [100 * point.val_loss for point in shown],
-                      [100 * _error(point) for point in shown], color=COLOURS["linear"], marker="o", markersize=4,
-                      capsize=3, label="hand-set")  # fmt: skip
-        for kind, name in (("adaptive", "adaptive (default)"), ("paper", "Algorithm 1")):
-            point = getattr(summary, kind)
-            if point is not None and not point.diverged:
-                axes.axhline(100 * point.val_loss, color=COLOURS[kind], linestyle="--" if kind == "adaptive" else ":",
-                             label=f"{name}, {point.warmup_steps:.0f} steps")  # fmt: skip
-        axes.set(xlabel="warm-up length (steps)", title=f"Muon, peak rate {summary.cell['lr']:g}")
-        axes.legend(frameon=False, fontsize="small")
-    panels[0].set_ylabel("validation accuracy (%)")
-    return figure
+    return sweep_figure(_accuracies(sources), "validation accuracy (%)", unit=100.0)
 
 
 @picture("table-swin", "Table swin: the settings of the Swin runs and what came out", paper="Table swin_hyperparams",
          sweeps=("swin",))  # fmt: skip
 def table_swin(sources: Sources) -> str:
     """Markdown, one row a peak rate; losses, and accuracies in per cent."""
-    manifest = json.loads((sources.data / "swin" / "manifest.json").read_text())["runs"]
-    lines = [_row("model", "data", "rate", "batch", "steps", "weight decay", "f*", "σ_F²", "best hand-set", "steps",
-                  "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps", "accuracy: best hand-set", "adaptive",
-                  "Algorithm 1"), "|" + "---|" * 18]  # fmt: skip
+    configs, lines = _paper_runs(sources, "swin"), []
     for loss, accuracy in zip(_summaries(sources, "swin"), _accuracies(sources), strict=True):
-        cell = loss.cell
-        config = next(run["config"] for run in manifest if run["cell"] == cell["name"]
-                      and run["config"]["schedule"]["kind"] == "paper")  # fmt: skip
+        cell, config = loss.cell, configs[loss.cell["name"]]
         highest = max(accuracy.manual, key=lambda point: -math.inf if point.diverged else point.val_loss)
         percent = ["–" if point is None or point.diverged else f"{100 * point.val_loss:.1f}"
                    for point in (highest, accuracy.adaptive, accuracy.paper)]  # fmt: skip
-        lines.append(_row(cell["model"], cell["task"], f"{cell['lr']:g}", cell["batch_size"], cell["steps"],
-                          config["optimizer"]["weight_decay"], config["schedule"]["target_loss"],
-                          config["schedule"]["sigma_f2"], *report.cells(loss)[1:], *percent))  # fmt: skip
-    return "\n".join(lines) + "\n"
+        lines.append([cell["model"], cell["task"], f"{cell['lr']:g}", cell["batch_size"], cell["steps"],
+                      config["optimizer"]["weight_decay"], config["schedule"]["target_loss"],
+                      config["schedule"]["sigma_f2"], *report.cells(loss)[1:], *percent])  # fmt: skip
+    return markdown.table(
+        ["model", "data", "rate", "batch", "steps", "weight decay", "f*", "σ_F²", *_OUTCOME, "accuracy: best hand-set",
+         "adaptive", "Algorithm 1"], lines
+    ) + "\n"  # fmt: skip
 
 
 def _accuracies(sources: Sources) -> list[Summary]:
@@ -277,7 +242,7 @@ def baselines(sources: Sources) -> Figure:
     figure, (axes,) = axes_of(width=6.4, height=0.4 * len(best) + 1)
     for y, (name, _, point) in enumerate(shown):
         colour = COLOURS["adaptive" if name == "muon-adaptive" else "linear"]
-        axes.errorbar([point.val_loss], [y], xerr=[_error(point)], fmt="o", capsize=3, color=colour)
+        axes.errorbar([point.val_loss], [y], xerr=[point.stderr or 0.0], fmt="o", capsize=3, color=colour)
         axes.annotate(f"{point.val_loss:.3f}", (point.val_loss, y), xytext=(0, 5), textcoords="offset points",
                       ha="center", fontsize="x-small")  # fmt: skip
     axes.set_yticks(range(len(shown)), [f"{name} ({s.cell['lr']:g})" for name, s, _ in shown])
@@ -290,21 +255,23 @@ def baselines(sources: Sources) -> Figure:
          sweeps=("warmup-sweep-124M", "warmup-sweep-210M"))  # fmt: skip
 def table_main(sources: Sources) -> str:
     """Markdown, one row a cell."""
-    lines = [_row("model", "optimizer", "batch", "steps", "rate", "options", "f*", "div", "best hand-set", "steps",
-                  "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps")]  # fmt: skip
-    lines.append("|" + "---|" * 15)
+    lines = []
     for size in ("124M", "210M"):
-        sweep = f"warmup-sweep-{size}"
-        manifest = json.loads((sources.data / sweep / "manifest.json").read_text())["runs"]
-        for summary in sorted(_summaries(sources, sweep), key=_grid_order):
-            runs = [run["config"] for run in manifest if run["cell"] == summary.cell["name"]]
-            paper = next(run["schedule"] for run in runs if run["schedule"]["kind"] == "paper")
-            options = ", ".join(f"{key} {value}" for key, value in runs[0]["optimizer"]["options"].items())
-            lines.append(_row(size if sources.scale == "paper" else summary.cell["model"], summary.name,
-                              summary.cell["batch_size"], summary.cell["steps"], f"{summary.cell['lr']:g}",
-                              options or "–", f"{paper['target_loss']:g}", f"{paper['div'] or 100:g}",
-                              *report.cells(summary)[1:]))  # fmt: skip
-    return "\n".join(lines) + "\n"
+        configs = _paper_runs(sources, f"warmup-sweep-{size}")
+        for summary in sorted(_summaries(sources, f"warmup-sweep-{size}"), key=_grid_order):
+            cell, config = summary.cell, configs[summary.cell["name"]]
+            options = ", ".join(f"{key} {value}" for key, value in config["optimizer"]["options"].items())
+            lines.append([size if sources.scale == "paper" else cell["model"], summary.name, cell["batch_size"],
+                          cell["steps"], f"{cell['lr']:g}", options or "–", f"{config['schedule']['target_loss']:g}",
+                          f"{config['schedule']['div'] or 100:g}", *report.cells(summary)[1:]])  # fmt: skip
+    headings = ["model", "optimizer", "batch", "steps", "rate", "options", "f*", "div", *_OUTCOME]
+    return markdown.table(headings, lines) + "\n"
+
+
+def _paper_runs(sources: Sources, sweep: str) -> dict[str, Any]:
+    """The config of a run of Algorithm 1 in each cell of a sweep."""
+    manifest = json.loads((sources.data / sweep / "manifest.json").read_text())["runs"]
+    return {run["cell"]: run["config"] for run in manifest if run["config"]["schedule"]["kind"] == "paper"}
 
 
 @picture("table-assumption", "Table assumption: the settings of the curvature runs, and the fits",
@@ -314,33 +281,29 @@ def table_assumption(sources: Sources) -> str:
     config, names = sources.smoothness, list(sources.smoothness.rates)
     runs = {name: config.run_of(name) for name in names}
     any_run = next(iter(runs.values()))
-    lines = [_row("", *names), "|" + "---|" * (len(names) + 1)]
-    lines.append(_row("rate", *(f"{run.optimizer.lr:g}" for run in runs.values())))
-    lines.append(_row("steps", *(run.steps for run in runs.values())))
-    lines.append(_row("momentum", *(run.optimizer.options.get("momentum", "default") for run in runs.values())))
+    lines: list[list[object]] = [["rate", *(f"{run.optimizer.lr:g}" for run in runs.values())],
+             ["steps", *(run.steps for run in runs.values())],
+             ["momentum", *(run.optimizer.options.get("momentum", "default") for run in runs.values())]]  # fmt: skip
     common = {"batch size": any_run.batch_size, "sequence length": any_run.model.seq_len, "warm-up steps":
               any_run.schedule.warmup_steps, "decay": any_run.schedule.decay, "clipping": any_run.clip,
               "weight decay": any_run.optimizer.weight_decay, "div": any_run.schedule.div or 100, "f*":
               config.target_loss, "ρ": 2}  # fmt: skip
-    lines += [_row(key, *[value] * len(names)) for key, value in common.items()]
+    lines += [[key, *[value] * len(names)] for key, value in common.items()]
     found = [measured(config, name, sources.data / f"smoothness-{name}.json") for name in names
              if (sources.data / f"smoothness-{name}.json").exists()]  # fmt: skip
-    return "\n".join(lines) + "\n\n" + "\n\n".join(table(one.name, studies(one)) for one in found) + "\n"
+    return "\n\n".join([markdown.table(["", *names], lines), *(table(one.name, studies(one)) for one in found)]) + "\n"
 
 
 @picture("table-model", "Table model: the shapes of the networks and their parameters", paper="Table model_arch")
 def table_model(sources: Sources) -> str:
     """Markdown, one row a network."""
-    lines = [_row("model", "layers", "width", "heads", "ff", "vocabulary", "sequence", "parameters"), "|" + "---|" * 8]
+    lines = []
     for size in ("124M", "210M"):
         model = sweep_config(f"warmup-sweep-{size}", sources.scale, sources.data, {}, None).points()[0].run.model
-        lines.append(_row(size, model.layers, model.width, model.heads, model.ff, model.vocab_size, model.seq_len,
-                          f"{parameters(model):,}"))  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
-def _row(*values: Any) -> str:
-    return "| " + " | ".join(map(str, values)) + " |"
+        lines.append([size, model.layers, model.width, model.heads, model.ff, model.vocab_size, model.seq_len,
+                      f"{parameters(model):,}"])  # fmt: skip
+    headings = ["model", "layers", "width", "heads", "ff", "vocabulary", "sequence", "parameters"]
+    return markdown.table(headings, lines) + "\n"
 
 
 def known(name: str) -> Picture:

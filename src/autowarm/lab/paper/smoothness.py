@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from autowarm.smoothness import Point, Probe, Study, sharpness, study
 
+from ..analysis import markdown
 from ..config import LabError, RunConfig, SmoothnessConfig, differences
 from ..data import batch, prepare
 from ..files import read_object, write_json
@@ -158,21 +159,14 @@ def table(name: str, fits: dict[str, Study]) -> str:
     """A Markdown table of fits, and the verdicts under it."""
     head = ["points taken", "n", "R² line → quadratic", "R² quadratic, K ≥ 0", "K0", "K1", "K2", "K2, 95 %",
             "AIC line − quadratic", "free ρ"]  # fmt: skip
-    lines = [f"**{name}**", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for label, one in fits.items():
-        bend = one.intervals[2]
-        cells = [
-            label,
-            str(one.quadratic.count),
-            f"{one.linear.r2:.3f} → {one.quadratic.r2:.3f}",
-            f"{max(one.nonnegative.r2, 0.0):.3f}",
-            *(f"{c:.3g}" for c in one.quadratic.coefficients),
-            f"[{bend.low:.3g}, {bend.high:.3g}]",
-            f"{one.aic_gain:.0f}",
-            _rho(one),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *(f"- *{label}*: {one.verdict}" for label, one in fits.items())])
+    lines = [
+        [label, one.quadratic.count, f"{one.linear.r2:.3f} → {one.quadratic.r2:.3f}",
+         f"{max(one.nonnegative.r2, 0.0):.3f}", *(f"{c:.3g}" for c in one.quadratic.coefficients),
+         f"[{one.intervals[2].low:.3g}, {one.intervals[2].high:.3g}]", f"{one.aic_gain:.0f}", _rho(one)]
+        for label, one in fits.items()
+    ]  # fmt: skip
+    verdicts = "\n".join(f"- *{label}*: {one.verdict}" for label, one in fits.items())
+    return f"**{name}**\n\n{markdown.table(head, lines)}\n\n{verdicts}"
 
 
 def _rho(one: Study) -> str:

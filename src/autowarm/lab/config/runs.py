@@ -12,7 +12,8 @@ OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "schedule-free", "p
 
 # The small tasks of `autowarm.lab.tasks.small`, each with its own model, data and batch.
 SMALL_TASKS = (
-    "lm-small", "lm-middle", "lm-large", "post-norm", "vit", "mlp", "factor", "llama", "llama-x8", "swin", "swin-x8",
+    "lm-small", "lm-middle", "lm-large", "post-norm", "vit", "mlp", "factor", "llama", "llama-x8", "llama-long", "swin",
+    "swin-x8",
 )  # fmt: skip
 ScheduleName = Literal["adaptive", "paper", "linear", "constant", "greedy", "wsd"]
 

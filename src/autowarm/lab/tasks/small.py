@@ -3,7 +3,7 @@
 They are unlike one another: language models of three sizes, a deep post-norm transformer (which is known to need
 warm-up), a vision transformer and an MLP on the scanned digits that come with scikit-learn, and a deep linear network
 whose best loss is known. The paper's two architectures, LLaMA and Swin, each have a small batch and one eight times as
-large. Batches are functions of (seed, step).
+large; "llama-long" has a quarter of the small one, for runs of many steps. Batches are functions of (seed, step).
 """
 
 import math
@@ -49,7 +49,13 @@ class SmallTask(Task):
         self._recipe, self._config = TASKS[self.name], config
 
     def model(self) -> nn.Module:
-        return self._recipe.build()
+        model = self._recipe.build()
+        if not self._config.engine.compile:
+            return model
+        compiled = _compiled(self.name)
+        compiled.load_state_dict(model.state_dict())
+        compiled.zero_grad()
+        return compiled
 
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
         return (self._recipe.draw(self._config.data_seed, step) for step in range(first, self._config.steps))
@@ -62,7 +68,14 @@ class SmallTask(Task):
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         known = self._recipe.population
-        return super().scores(model, batch) if known is None else {"loss": known(model)}
+        with torch.compiler.set_stance("force_eager"):  # a few batches of another shape are not worth a compilation
+            return super().scores(model, batch) if known is None else {"loss": known(model)}
+
+
+@cache
+def _compiled(name: str) -> nn.Module:
+    """The one network of this task in this process: compiled for the first run, it serves those after it as it is."""
+    return TASKS[name].build()
 
 
 def _random(*key: int) -> np.random.Generator:
@@ -256,6 +269,7 @@ TASKS: dict[str, Recipe] = {
     "factor": _factorisation(),
     "llama": _language(512, 32, 2, sequences=16, length=32, kind="llama"),
     "llama-x8": _language(512, 32, 2, sequences=128, length=32, kind="llama"),
+    "llama-long": _language(512, 32, 2, sequences=4, length=32, kind="llama"),
     "swin": _digits(_swin, "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
     "swin-x8": _digits(_swin, "the same Swin, 256 images", 256),
 }

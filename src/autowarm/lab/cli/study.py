@@ -23,7 +23,8 @@ class StudyConfig:
 
     Args:
         name: which one. "warm-up" compares the default with hand-set warm-ups, fixed shares and peers; "horizon" does
-            so for one small LLaMA from 1,000 to 64,000 steps.
+            so for one small LLaMA from 1,000 to 64,000 steps, "fine-tuning" from trained weights, "fresh" on six tasks
+            that the rule has not seen.
         cell: make every run of this setting again, into rows of its own, and compare them with those kept.
         rows: file of the finished runs, one a line; runs that it holds are not made. Null is the study's own file in
             docs/data/studies.
@@ -32,7 +33,7 @@ class StudyConfig:
         engine, workers, address: as for `autowarm sweep`.
     """
 
-    name: Literal["warm-up", "horizon"] = "warm-up"
+    name: Literal["warm-up", "horizon", "fine-tuning", "fresh"] = "warm-up"
     cell: str | None = None
     rows: str | None = None
     root: str | None = None
@@ -55,9 +56,12 @@ class StudyConfig:
     @property
     def stages(self) -> "Mapping[str, Stage]":
         """The study's stages, in their order."""
-        from ..study import horizon, plan
+        from ..study import horizon, plan, transfer
 
-        return plan.STAGES if self.name == "warm-up" else horizon.STAGES
+        return {
+            "warm-up": plan.STAGES, "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES,
+            "fresh": transfer.FRESH_STAGES,
+        }[self.name]  # fmt: skip
 
 
 def study(argv: list[str]) -> int:

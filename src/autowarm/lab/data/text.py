@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -21,6 +22,9 @@ from safetensors.numpy import save
 from ..config import DataConfig, LabError
 from ..files import write_atomically
 from .shards import Corpus, Tokens, is_sharded, read_shards
+
+if TYPE_CHECKING:
+    from tokenizers import ByteLevelBPETokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +52,7 @@ def prepare(data: DataConfig, vocab_size: int) -> Corpus:
     """
     if data.corpus != "python" and is_sharded(Path(data.corpus)):
         return read_shards(Path(data.corpus), vocab_size)
-    texts = _select(_read(data), data.max_bytes)
+    texts = _select(read_documents(data), data.max_bytes)
     key = hashlib.sha256(f"{_FORMAT} {vocab_size} {VALIDATION_SHARE}".encode())
     for name, text in texts:
         key.update(f"\0{name}\0".encode() + text.encode())
@@ -75,7 +79,7 @@ def _open(path: Path) -> tuple[str, Tokens, Tokens] | None:
     return (noted, train, val) if noted == digest.hexdigest() else None
 
 
-def _read(data: DataConfig) -> Iterator[tuple[str, str]]:
+def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
     """(relative name, text) of every document."""
     if data.corpus == "python":
         root, suffixes = Path(sysconfig.get_path("stdlib")), {".py"}
@@ -131,20 +135,24 @@ def _select(texts: Iterator[tuple[str, str]], max_bytes: int) -> list[tuple[str,
 
 def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
     """The file of a corpus: both parts' tokens, with their checksum and the tokenizer beside them."""
-    from tokenizers import ByteLevelBPETokenizer
-
     parts: dict[str, list[str]] = {"train": [], "val": []}
     for name, text in texts:
         parts["val" if _hash("split " + name) < VALIDATION_SHARE else "train"].append(text)
     if not all(parts.values()):
         raise LabError(f"the corpus has {len(texts)} files, too few for a training and a validation part")
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(
-        parts["train"], vocab_size, min_frequency=0, special_tokens=[END_OF_TEXT], show_progress=False
-    )
+    tokenizer = learnt_tokenizer(parts["train"], vocab_size)
     digest, tokens = hashlib.sha256(), {}
     for part, documents in parts.items():
         encodings = tokenizer.encode_batch([END_OF_TEXT + document for document in documents])
         tokens[part] = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.uint16)
         digest.update(tokens[part].tobytes())
     return save(tokens, metadata={"sha256": digest.hexdigest(), "tokenizer": tokenizer.to_str()})
+
+
+def learnt_tokenizer(texts: list[str], vocab_size: int) -> "ByteLevelBPETokenizer":
+    """A byte-level BPE learnt from the texts."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(texts, vocab_size, min_frequency=0, special_tokens=[END_OF_TEXT], show_progress=False)
+    return tokenizer

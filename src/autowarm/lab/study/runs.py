@@ -110,6 +110,7 @@ def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
         **{key: result[key] for key in ("val_loss", "train_loss", "first_loss", "diverged")},
         "warmup_steps": None if planned.schedule.split()[0] in ("wsd", "greedy", "own") else result["warmup_steps"],
         "ended_by": result["ended_by"],
+        **({"metric": result["metric"]} if result["metric"] else {}),
         "seconds": round(result["seconds"], 2),
     }
     said = sorted({re.sub(r"\s+", " ", text) for text in result["warnings"] if "sign geometry" not in text})

@@ -1,7 +1,7 @@
 """What is learnt: a network, its batches, its loss. All that the training loop needs to know.
 
 - `language`: next-token prediction by a LLaMA.      - `images`: classification of pictures.
-- `small`: tasks of a second or two for the study of warm-ups.
+- `small`: tasks of a second or two for the studies; their `recipe`s; `finetuning` and `fresh`, two more sorts of them.
 - `own`: a user's own task, from `FILE.py:NAME` or from Python.
 - `models`: the networks of the first three.
 """
@@ -27,11 +27,14 @@ class Task(ABC):
         name: of the data.
         sha256: of the data, and of the code where that is the user's.
         per_example: tokens in a sequence, or 1: what a rate of work counts.
+        first_bounds: whether a run whose loss ends above its first has diverged. Not so where a loss may have either
+            sign or starts low; there only what is not finite has.
     """
 
     name: str
     sha256: str
     per_example = 1
+    first_bounds = True
 
     @abstractmethod
     def model(self) -> nn.Module:

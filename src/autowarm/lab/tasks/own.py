@@ -207,6 +207,8 @@ def _prepare(content: bytes, place: Path, file: str) -> None:
 class AdaptedTask(Task):
     """A user's task in one run."""
 
+    first_bounds = False
+
     def __init__(self, packed: PackedTask, config: RunConfig) -> None:
         self.name, self.sha256 = packed.name, packed.sha256
         self._file, self._config, self._step = packed.file, config, 0

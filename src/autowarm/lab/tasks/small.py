@@ -8,7 +8,6 @@ large; "llama-long" has a quarter of the small one, for runs of many steps. Batc
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
 
@@ -20,25 +19,15 @@ from torch.nn import functional as F
 from ..config import DataConfig, ModelConfig, RunConfig
 from ..data import batch as sample
 from ..data import prepare, validation_batches
-from . import Batch, Task
+from . import Batch, Task, fresh
+from .finetuning import fine_tuning
 from .models import classifier, llama, token_loss
+from .recipe import Recipe
 
 __all__ = ["TASKS", "SmallTask"]
 
 _SMOOTHING = 0.1  # of labels: keeps the loss away from 0, as vision transformers are trained
 _WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A small task in four functions."""
-
-    about: str  # in a few words
-    build: Callable[[], nn.Module]  # from the global generator
-    draw: Callable[[int, int], Batch]  # (seed, step) → a tuple of tensors
-    loss: Callable[..., Tensor]  # (model, *batch) → mean loss
-    held_out: Callable[[], Iterator[Batch]]  # batches of validation
-    population: Callable[[Any], Tensor] | None = None  # model → their loss, where it is known without sampling
 
 
 class SmallTask(Task):
@@ -47,6 +36,7 @@ class SmallTask(Task):
     def __init__(self, config: RunConfig) -> None:
         self.name, self.sha256 = str(config.task), ""  # its data is made by code, which the run's id covers
         self._recipe, self._config = TASKS[self.name], config
+        self.first_bounds = self._recipe.first_bounds
 
     def model(self) -> nn.Module:
         model = self._recipe.build()
@@ -67,9 +57,9 @@ class SmallTask(Task):
         return self._recipe.loss(model, *batch)
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        known = self._recipe.population
+        scores = self._recipe.scores
         with torch.compiler.set_stance("force_eager"):  # a few batches of another shape are not worth a compilation
-            return super().scores(model, batch) if known is None else {"loss": known(model)}
+            return super().scores(model, batch) if scores is None else scores(model, *batch)
 
 
 @cache
@@ -242,12 +232,12 @@ def _factorisation(size: int = 16) -> Recipe:
         x, noise = (torch.from_numpy(random.standard_normal((size, _WIDTH), dtype=np.float32)) for _ in range(2))
         return x, x @ _linear_map().T + _NOISE * noise
 
-    def population(model: Any) -> Tensor:
-        """‖W_L…W_1 − A‖²/width + noise²."""
+    def population(model: Any, *batch: Tensor) -> dict[str, Tensor]:
+        """The loss is known without sampling: ‖W_L…W_1 − A‖²/width + noise²."""
         product = torch.eye(_WIDTH)
         for layer in model:
             product = layer.weight @ product
-        return (product - _linear_map()).square().sum() / _WIDTH + _NOISE**2
+        return {"loss": (product - _linear_map()).square().sum() / _WIDTH + _NOISE**2}
 
     def build() -> nn.Module:
         layers = [nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_DEPTH)]
@@ -259,17 +249,32 @@ def _factorisation(size: int = 16) -> Recipe:
     return Recipe(about, build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
 
 
+def _transformer(tokens: int) -> nn.Module:
+    return Transformer(tokens, tokens, 24, width=32, depth=2, causal=True)
+
+
+_MLP = _digits(_mlp, "MLP on digits, 64–128–128–10")
 TASKS: dict[str, Recipe] = {
     "lm-small": _language(512, 48, 2, sequences=16, length=32),
     "lm-middle": _language(1024, 96, 4, sequences=8, length=32),
     "lm-large": _language(2048, 256, 5, sequences=8, length=32),
     "post-norm": _language(512, 48, 6, sequences=16, length=32, kind="post-norm"),
     "vit": _digits(_vit, "vision transformer on digits, 3 layers of 48"),
-    "mlp": _digits(_mlp, "MLP on digits, 64–128–128–10"),
+    "mlp": _MLP,
     "factor": _factorisation(),
     "llama": _language(512, 32, 2, sequences=16, length=32, kind="llama"),
     "llama-x8": _language(512, 32, 2, sequences=128, length=32, kind="llama"),
     "llama-long": _language(512, 32, 2, sequences=4, length=32, kind="llama"),
     "swin": _digits(_swin, "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
     "swin-x8": _digits(_swin, "the same Swin, 256 images", 256),
+    "tune-near": fine_tuning("near"),
+    "tune-far": fine_tuning("far"),
+    "tune-near-lora": fine_tuning("near", lora=True),
+    "tune-far-lora": fine_tuning("far", lora=True),
+    "unsmoothed": fresh.unsmoothed(_MLP.draw, _MLP.held_out),
+    "cnn": fresh.cnn(_MLP.draw, _MLP.held_out),
+    "autoencoder": fresh.autoencoder(_MLP.draw, _MLP.held_out),
+    "regression": fresh.regression(),
+    "copier": fresh.copier(_transformer),
+    "policy": fresh.policy(),
 }

@@ -55,8 +55,7 @@ logger = logging.getLogger(__name__)
 # What surrounds an update: it is given the forward and backward pass, runs it, and hands over the loss.
 Watch: TypeAlias = Callable[[Callable[[], Tensor]], AbstractContextManager[Tensor]]
 
-# Times the first loss: nothing is left to learn from, so the rest of the run is spared. The loss of a user's own task
-# may have any scale and sign: there only what is not finite has diverged.
+# Times the first loss: nothing is left to learn from, so the rest of the run is spared.
 _EXPLODED = 10.0
 _WIDE = 256  # from this width on a CPU gains by bfloat16
 
@@ -247,7 +246,7 @@ class _Run:
 
     def _bound(self, share: float) -> float:
         """The largest loss that is not taken for divergence, by the first."""
-        return sys.float_info.max if isinstance(self.task, AdaptedTask) else share * self.progress.first_loss
+        return share * self.progress.first_loss if self.task.first_bounds else sys.float_info.max
 
     def _update(self, batch: Batch, watched: Watch) -> tuple[Tensor, Tensor, float]:
         """One update: the loss before it, the gradient's norm where it is clipped, and the rate."""

@@ -1,0 +1,43 @@
+"""Two studies beside that of warm-ups: fine-tuning, and tasks that no rule has seen. Chosen before their first runs.
+
+"fine-tuning" goes on from a trained LLaMA, near by or far off, with all its weights or with LoRA's. What is best there
+is short, and a warm-up that takes half of the run costs. "fresh" has six tasks unlike all others.
+"""
+
+from collections.abc import Sequence
+
+from ..analysis.statistics import Seeds
+from .grid import Grid, hand_set_grid
+from .plan import Stage
+from .rows import Rows
+
+__all__ = ["FINE_TUNING", "FINE_TUNING_STAGES", "FRESH", "FRESH_STAGES"]
+
+_SEEDS = Seeds((0, 1), (10, 11, 12, 13, 14))
+_RATES = {
+    "muon": (0.001, 0.003, 0.01, 0.03, 0.1),
+    "lion": (0.0001, 0.0003, 0.001, 0.003, 0.01),
+    "signsgd": (0.0003, 0.001, 0.003, 0.01, 0.03),
+    "normsgd": (0.003, 0.01, 0.03, 0.1, 0.3),
+    "adamw": (0.0003, 0.001, 0.003, 0.01, 0.03),
+}
+
+
+def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
+    """Weights that are trained already want smaller steps than weights that are not."""
+    tuned = task.startswith("tune-") and not task.endswith("-lora")
+    return [lr / 10 for lr in _RATES[optimizer]] if tuned else _RATES[optimizer]
+
+
+FINE_TUNING = Grid(
+    ("tune-near", "tune-far", "tune-near-lora", "tune-far-lora"), (100, 300, 1000), ("adamw", "muon", "lion"), _rates,
+    hand_set_grid(0.03, 0.1, 0.5), _SEEDS,
+)  # fmt: skip
+FRESH = Grid(
+    ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), tuple(_RATES), _rates,
+    hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS,
+)  # fmt: skip
+
+_ALL = ("tuning", "hand", "tested", "default")
+FINE_TUNING_STAGES: dict[str, Stage] = FINE_TUNING.stages(*_ALL)
+FRESH_STAGES: dict[str, Stage] = FRESH.stages(*_ALL)

@@ -1,0 +1,134 @@
+"""Fine-tuning: a small LLaMA that has learnt one kind of text goes on with another.
+
+It learns Python's standard library without a few packages. "near" is those packages: code again, by other hands; "far"
+is the language's documentation: prose. Either trains every weight, or LoRA's alone (peft). What is held out of the new
+text is scored, and of the old, to see what is forgotten.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import numpy as np
+import torch
+from filelock import FileLock
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from ..config import DataConfig, LabError, ModelConfig
+from ..data import batch as sample
+from ..data import cache_folder, validation_batches
+from ..data.text import learnt_tokenizer, read_documents
+from ..files import write_atomically
+from .models import llama, token_loss
+from .recipe import Recipe
+
+__all__ = ["fine_tuning"]
+
+SHAPE = ModelConfig(vocab_size=512, width=48, heads=3, ff=128, seq_len=32)
+NEAR = ("asyncio", "email", "json", "logging", "unittest", "xml")
+_SEQUENCES = 16
+_STEPS, _RATE = 6000, 3e-3  # of the training on the old text, by AdamW with 5 % of warm-up
+_RANK = 4  # of LoRA
+
+
+def domain(name: str) -> str:
+    """Which text a document belongs to.
+
+    Example:
+        >>> [domain(name) for name in ("email/parser.py", "documentation/with", "heapq.py")]
+        ['near', 'far', 'old']
+    """
+    package = name.partition("/")[0]
+    return "near" if package in NEAR else "far" if package == "documentation" else "old"
+
+
+@cache
+def _prepared(steps: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
+    """Tokens of each text, by "old train" and so on, and the weights learnt from the old; from the cache if there."""
+    documents = sorted(read_documents(DataConfig()))
+    key = hashlib.sha256(f"1 {SHAPE} {steps} {_RATE} {torch.__version__}".encode())
+    for name, text in documents:
+        key.update(f"\0{name}\0".encode() + text.encode())
+    path = cache_folder() / f"fine-tuning-{key.hexdigest()[:16]}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):  # runs that start side by side wait for the first
+        if not path.exists():
+            parts = _tokens(documents)
+            kept = {name: torch.from_numpy(tokens.view(np.int16)) for name, tokens in parts.items()}
+            write_atomically(path, save({**kept, **_learnt(parts["old train"], steps)}))
+    found = load_file(path)
+    tokens = {name: found.pop(name).numpy().view(np.uint16) for name in list(found) if " " in name}
+    return tokens, found
+
+
+def _tokens(documents: Iterable[tuple[str, str]]) -> dict[str, np.ndarray]:
+    """Every tenth document of each text is held out."""
+    parts: dict[str, list[str]] = {}
+    counts: dict[str, int] = {}
+    for name, text in documents:
+        which = domain(name)
+        counts[which] = counts.get(which, 0) + 1
+        parts.setdefault(f"{which} {'train' if counts[which] % 10 else 'val'}", []).append(text)
+    tokenizer = learnt_tokenizer(parts["old train"], SHAPE.vocab_size)
+    return {
+        part: np.array([token for one in tokenizer.encode_batch(texts) for token in one.ids], dtype=np.uint16)
+        for part, texts in parts.items()
+    }
+
+
+def _learnt(tokens: np.ndarray, steps: int) -> dict[str, Tensor]:
+    model = llama(SHAPE, seed=0)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.0, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, steps, pct_start=0.05, cycle_momentum=False)
+    for step in range(steps):
+        token_loss(model, torch.from_numpy(sample(tokens, 0, step, _SEQUENCES, SHAPE.seq_len))).backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return {name: weight.detach().contiguous() for name, weight in model.named_parameters()}
+
+
+def fine_tuning(text: str, *, lora: bool = False, steps: int = _STEPS) -> Recipe:
+    """The task of going on with the text "near" or "far".
+
+    Args:
+        lora: train adapters of rank 4 beside every linear layer, and nothing else.
+        steps: of the training on the old text.
+    """
+
+    def build() -> nn.Module:
+        model = llama(SHAPE, seed=0)
+        model.load_state_dict(_prepared(steps)[1], strict=False)  # the head is the embedding
+        if not lora:
+            return model
+        try:
+            from peft import LoraConfig, get_peft_model
+        except ImportError:
+            raise LabError("tasks with LoRA need the package peft: pip install 'autowarm[lab,lora]'") from None
+
+        return get_peft_model(model, LoraConfig(r=_RANK, lora_alpha=2 * _RANK, target_modules="all-linear"))
+
+    def tokens(part: str) -> np.ndarray:
+        return _prepared(steps)[0][part]
+
+    def draw(seed: int, step: int) -> tuple[Tensor]:
+        return (torch.from_numpy(sample(tokens(f"{text} train"), seed, step, _SEQUENCES, SHAPE.seq_len)),)
+
+    def held_out() -> Iterator[tuple[Tensor, Tensor]]:
+        new, old = (validation_batches(tokens(f"{which} val"), 8, 64, SHAPE.seq_len) for which in (text, "old"))
+        return zip(map(torch.from_numpy, new), map(torch.from_numpy, old), strict=True)
+
+    def scores(model: nn.Module, new: Tensor, old: Tensor) -> dict[str, Tensor]:
+        return {"loss": token_loss(model, new), "old_loss": token_loss(model, old)}
+
+    about = f"LLaMA, {SHAPE.layers} layers of {SHAPE.width}, from code to {'other code' if text == 'near' else 'prose'}"
+    return Recipe(
+        about + (f", LoRA of rank {_RANK}" if lora else ""),
+        build,
+        draw,
+        token_loss,
+        held_out,
+        scores,
+        first_bounds=False,
+    )

@@ -1,0 +1,153 @@
+"""Six tasks unlike those of the study of warm-ups, for judging a rule that was found without them.
+
+Losses that fall to zero (a classifier without label smoothing, a regression without noise, a copier whose answer is in
+the question), one that never gets near it (an autoencoder through a narrow neck), a convolutional network, and a
+policy gradient, whose loss says nothing of what is achieved and has either sign.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from . import Batch
+from .recipe import Recipe
+
+__all__ = ["autoencoder", "cnn", "copier", "policy", "regression", "unsmoothed"]
+
+_FEATURES, _ACTIONS = 16, 8
+_SYMBOLS, _COPIED = 16, 12
+
+Digits = Callable[[int, int], tuple[Tensor, Tensor]]  # (seed, step) → images (n, 8, 8) and labels
+
+
+def _generator(*key: int) -> torch.Generator:
+    """By the same key the same numbers; the global generator is left alone."""
+    mixed = 0
+    for part in key:
+        mixed = (mixed * 1_000_003 + part + 1) % 2**63
+    return torch.Generator().manual_seed(mixed)
+
+
+def unsmoothed(draw: Digits, held_out: Callable[[], Iterator[Batch]]) -> Recipe:
+    """An MLP on digits whose loss can fall to zero."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10)
+        )
+
+    return Recipe("MLP on digits, labels not smoothed", build, draw, _cross_entropy, held_out)
+
+
+def cnn(draw: Digits, held_out: Callable[[], Iterator[Batch]]) -> Recipe:
+    """Convolutions and batch normalisation on digits."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(12, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(24, 10),
+        )  # fmt: skip
+
+    return Recipe("CNN with batch normalisation on digits", build, draw, _cross_entropy, held_out)
+
+
+def autoencoder(draw: Digits, held_out: Callable[[], Iterator[Batch]]) -> Recipe:
+    """Digits through a neck of six numbers."""
+
+    def build() -> nn.Module:
+        wide, narrow = (64, 64), (64, 6)
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(*wide), nn.Tanh(), nn.Linear(*narrow), nn.Linear(*narrow[::-1]), nn.Tanh(),
+            nn.Linear(*wide),
+        )  # fmt: skip
+
+    def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        return F.mse_loss(model(images), images.flatten(1))
+
+    return Recipe("autoencoder on digits, 64–64–6–64–64", build, draw, loss, held_out)
+
+
+@cache
+def _teacher() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(_FEATURES, 8), nn.Tanh(), nn.Linear(8, 4)).requires_grad_(False)
+
+
+def regression() -> Recipe:
+    """Fit a small network that is known exactly."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(_FEATURES, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
+
+    def points(count: int, *key: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(count, _FEATURES, generator=_generator(*key))
+        return x, _teacher()(x)
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(model(x), y)
+
+    return Recipe(
+        "regression on a small network, no noise", build, lambda seed, step: points(32, seed, step), loss,
+        lambda: iter([points(1024, -3)]),
+    )  # fmt: skip
+
+
+def copier(transformer: Callable[[int], nn.Module]) -> Recipe:
+    """Say a row of symbols again, after a pause; only the second saying counts.
+
+    Args:
+        transformer: makes a causal one for so many tokens.
+    """
+
+    def rows(count: int, *key: int) -> tuple[Tensor]:
+        said = torch.randint(1, _SYMBOLS, (count, _COPIED), generator=_generator(*key))
+        return (torch.cat((said, torch.zeros(count, 1, dtype=torch.long), said), 1),)
+
+    def loss(model: nn.Module, tokens: Tensor) -> Tensor:
+        logits = model(tokens[:, :-1])[:, _COPIED:]
+        return F.cross_entropy(logits.flatten(0, 1), tokens[:, _COPIED + 1 :].flatten())
+
+    return Recipe(
+        f"transformer that repeats {_COPIED} symbols", lambda: transformer(_SYMBOLS),
+        lambda seed, step: rows(32, seed, step), loss, lambda: iter([rows(512, -4)]),
+    )  # fmt: skip
+
+
+@cache
+def _right_actions() -> Tensor:
+    return torch.randn(_FEATURES, _ACTIONS, generator=_generator(5))
+
+
+def policy() -> Recipe:
+    """REINFORCE on a contextual bandit: one action of eight is right for a context, and pays 1."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(_FEATURES, 64), nn.Tanh(), nn.Linear(64, _ACTIONS))
+
+    def contexts(count: int, *key: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(count, _FEATURES, generator=_generator(*key))
+        return x, (x @ _right_actions()).argmax(1)
+
+    def loss(model: nn.Module, x: Tensor, right: Tensor) -> Tensor:
+        chances = model(x).log_softmax(1)
+        taken = torch.multinomial(chances.detach().exp(), 1).squeeze(1)
+        reward = (taken == right).float()
+        return -((reward - reward.mean()) * chances.gather(1, taken[:, None]).squeeze(1)).mean()
+
+    def scores(model: nn.Module, x: Tensor, right: Tensor) -> dict[str, Tensor]:
+        """The loss is the expected reward's distance from the best, exactly."""
+        return {"loss": 1 - model(x).softmax(1).gather(1, right[:, None]).mean()}
+
+    return Recipe(
+        "policy gradient on a contextual bandit", build, lambda seed, step: contexts(64, seed, step), loss,
+        lambda: iter([contexts(2048, -6)]), scores, first_bounds=False,
+    )  # fmt: skip
+
+
+def _cross_entropy(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(model(images), labels)

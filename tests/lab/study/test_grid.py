@@ -1,0 +1,65 @@
+"""Studies of one form: each stage follows from the rows of those before it."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from autowarm.lab.study import horizon, transfer
+from autowarm.lab.study.plan import Stage, missing
+from autowarm.lab.study.rows import Cell, PlannedRow, Rows
+from autowarm.lab.study.runs import run_of
+
+STUDIES = {
+    "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES
+}  # fmt: skip
+
+
+def made(planned: PlannedRow) -> dict[str, object]:
+    """A made-up result: a rate near 0.01 is the best, and so is 10 % from a tenth of the peak."""
+    cell = planned.cell
+    loss = 3.0 + abs(cell.lr - 0.0101) + (planned.schedule != "tenth 0.1")
+    return {
+        "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
+        "lr": cell.lr}, "schedule": planned.schedule, "seed": planned.seed, "val_loss": loss, "diverged": False,
+    }  # fmt: skip
+
+
+def whole(stages: Mapping[str, Stage]) -> tuple[Rows, int]:
+    """The rows of a whole study, and in how many rounds they were planned."""
+    rows, rounds = Rows(), 0
+    while left := missing(rows, stages):
+        rows, rounds = Rows([*rows, *map(made, left)]), rounds + 1
+    return rows, rounds
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_stages_are_planned_in_their_order_and_end(name: str) -> None:
+    stages = STUDIES[name]
+    rows, rounds = whole(stages)
+    assert rounds == len(stages)
+    planned = {run for stage in stages.values() for run in stage(rows)}
+    assert planned == {PlannedRow.of(row) for row in rows}
+    for run in planned:
+        run_of(PlannedRow("cells", run.cell, "linear 0.1", 0))  # a config that is accepted
+
+
+def test_rates_starts_and_targets_follow_from_the_rows() -> None:
+    rows, _ = whole(horizon.STAGES)
+    assert {cell.lr for cell in horizon.SHORT.cells(rows)} == {0.01}
+    tried = {run.cell.lr for run in horizon.LONG.tuning(rows) if run.cell.optimizer == "muon"}
+    assert tried == {0.003, 0.01, 0.03}
+    assert {run.schedule for run in horizon.SHORT.tested(rows)} == {"tenth 0.1"}
+    best = min(row["val_loss"] for row in rows if row["part"] == "cells")
+    assert {run.target_loss for run in horizon.LONG.paper(rows)} == {0.95 * best}
+
+
+def test_seeds_that_choose_are_none_that_test() -> None:
+    for study in (horizon.SHORT, horizon.LONG, transfer.FINE_TUNING, transfer.FRESH):
+        assert not set(study.seeds.choice) & set(study.seeds.test)
+
+
+def test_both_starts_of_a_hand_set_warm_up() -> None:
+    cell = Cell("llama-long", "muon", 1000, 0.01)
+    cold, warm = (run_of(PlannedRow("cells", cell, f"{word} 0.4", 0)).schedule for word in ("linear", "tenth"))
+    assert (cold.warmup_steps, cold.div) == (400, None)
+    assert (warm.warmup_steps, warm.div) == (400, 10.0)

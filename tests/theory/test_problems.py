@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import mpmath
@@ -114,6 +115,16 @@ def test_gradient_is_the_derivative(f, gap, seed):
 @given(f=problems(), gap=gaps, seed=seeds)
 def test_point_lies_at_the_gap(f, gap, seed):
     assert f.gap(f.point(gap, generator(seed))) == pytest.approx(gap, rel=1e-6)
+
+
+@pytest.mark.parametrize("gap", [1e-30, 1e-9, 1e9, 1e30])
+def test_a_point_at_a_gap_of_any_size(gap):
+    for name in ("l2-quadratic", "spectral-ripples"):
+        f = catalogue()[name]
+        f = dataclasses.replace(f, x_star=torch.zeros_like(f.x_star))  # so that x itself is not rounded
+        x = f.point(gap, generator())
+        assert f.gap(x) == pytest.approx(gap, rel=1e-12, abs=0)
+        assert f.gap_and_gradient(x)[0] == f.gap(x)
 
 
 # The assumptions

@@ -1,8 +1,48 @@
-"""Settings for every test: one thread, and property tests that are the same on every run."""
+"""Settings for every test: one thread, property tests that are the same on every run, and imports that are shared."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
+import pytest
 import torch
+
+from tests.programs import Launcher, clean_environment
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session")
+def rank_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """Forks ranks that have what a distributed step imports, which takes longer than most of them run."""
+    folder = tmp_path_factory.mktemp("rank-launcher")
+    imports = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "autowarm"]
+    launcher = Launcher(imports, os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}, folder)
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="session")
+def trainer_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """Forks scripts that use a trainer, in an environment without settings, home or network."""
+    folder = tmp_path_factory.mktemp("trainer-launcher")
+    environment = clean_environment(folder) | {"MPLBACKEND": "Agg"}
+    launcher = Launcher(["transformers.trainer", "lightning.pytorch", "matplotlib.pyplot"], environment, folder)
+    yield launcher
+    launcher.close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By file, except that one worker runs all the files that use `trainer_launcher`, which so is started once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByLauncher(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "trainers" if file.startswith(("tests/integrations/", "tests/test_examples.py")) else file
+
+    return ByLauncher(config, log) if config.getoption("dist") == "loadfile" else None

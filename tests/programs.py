@@ -80,7 +80,7 @@ def clean_environment(home: Path) -> dict[str, str]:
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun tells each process of a run on one machine."""
+    """What torchrun tells each process of a run on one machine. Ranks that meet in a file need no port."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     return {name: str(value) for name, value in numbers.items()} | {
         "MASTER_ADDR": "127.0.0.1",
@@ -143,3 +143,4 @@ def _fork(job: dict) -> int:
 
 if __name__ == "__main__":
     _serve(sys.argv[1:])
+    os._exit(0)  # what the packages would tidy up is nobody's

@@ -3,33 +3,24 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.programs import Launcher, clean_environment, free_port, rank_environment
+from tests.programs import Launcher, free_port, rank_environment
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SAYS = {"smoothness": "K2"}
+SHORTER = {"smoothness": ["300"]}  # steps
 ON_RANKS = {"fsdp2"}
 COMPARISONS = sorted(EXAMPLES.glob("own_task_*.py"))  # on worker processes, a minute or two each
 
 
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    folder = tmp_path_factory.mktemp("examples")
-    environment = clean_environment(folder) | {"MPLBACKEND": "Agg"}
-    made = Launcher(["transformers.trainer", "lightning.pytorch", "matplotlib.pyplot"], environment, folder)
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("example", sorted(set(EXAMPLES.glob("*.py")) - set(COMPARISONS)), ids=lambda path: path.stem)
-def test_it_runs(example: Path, launcher: Launcher) -> None:
+def test_it_runs(example: Path, trainer_launcher: Launcher) -> None:
     port = free_port()
     ranks = [rank_environment(rank, 2, port) for rank in (0, 1)] if example.stem in ON_RANKS else [{}]
-    ended = launcher.run_together([example], ranks)
+    ended = trainer_launcher.run_together([example, *SHORTER.get(example.stem, [])], ranks)
     said = "".join(one.stderr for one in ended)  # stdout goes there as well
     assert {one.status for one in ended} == {0}, said
     assert SAYS.get(example.stem, "warm-up took") in said

@@ -34,8 +34,7 @@ def test_the_package_alone_does_not_import_torch() -> None:
     assert in_fresh_python("import sys, autowarm; print('torch' in sys.modules)") == "False"
 
 
-def test_the_core_needs_torch_and_numpy_only_and_never_the_lab() -> None:
-    code = """
+CORE_ALONE = """
 import sys, torch, numpy
 before = {name.partition(".")[0] for name in sys.modules}
 from autowarm import *
@@ -43,7 +42,23 @@ import autowarm.geometry, autowarm.orthogonalize, autowarm.schedule, autowarm.op
 import autowarm.smoothness
 third = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names) - {"autowarm"}
 # Lazily loaded parts of torch itself bring in what they find installed; none of it is ours.
-print(sorted(third & {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "yaml", "scipy"}))
-print("autowarm.lab" in sys.modules)
+print(sorted(third & {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "yaml", "scipy",
+                      "lightning", "pytorch_lightning", "accelerate"}))
+print(sorted({"autowarm.lab", "autowarm.integrations"} & set(sys.modules)))
+for trainer in ("transformers", "lightning", "accelerate"):
+    for name in (trainer, "pytorch_lightning"):
+        sys.modules[name] = None  # as if it were not installed
+    try:
+        __import__(f"autowarm.integrations.{trainer}")
+    except ImportError as problem:
+        print(problem)
 """
-    assert in_fresh_python(code).splitlines() == ["[]", "False"]
+
+
+def test_the_core_goes_alone_and_a_plug_in_without_its_trainer_says_what_to_install() -> None:
+    third, own, *messages = in_fresh_python(CORE_ALONE).splitlines()
+    assert (third, own) == ("[]", "[]")
+    assert messages == [
+        f"this plug-in needs {trainer}: pip install 'autowarm[{trainer}]'"
+        for trainer in ("transformers", "lightning", "accelerate")
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.programs import Launcher, clean_environment, free_port, rank_environment
+from tests.programs import Launcher, free_port, rank_environment
 
 HERE = Path(__file__).parent
 LAUNCHERS = {
@@ -52,11 +52,8 @@ class TwoProcesses:
 
 
 @pytest.fixture(scope="session")
-def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoProcesses]:
-    folder = tmp_path_factory.mktemp("two-processes")
-    launcher = Launcher(["transformers.trainer", "lightning.pytorch"], clean_environment(folder), folder)
-    yield TwoProcesses(launcher)
-    launcher.close()
+def two_processes(trainer_launcher: Launcher) -> TwoProcesses:
+    return TwoProcesses(trainer_launcher)
 
 
 @pytest.fixture(scope="session", params=["forked", pytest.param("accelerate launch", marks=pytest.mark.long)])

@@ -1,4 +1,4 @@
-"""Five hundred lives of a schedule, drawn at random: what happens to real runs, in any order.
+"""Hundreds of lives of a schedule, drawn at random: what happens to real runs, in any order.
 
 In each, a run that is killed and goes on from what was saved has the rates of one that is not, to the bit; every rate
 is in (0, lr]; and nothing bad passes in silence.
@@ -18,7 +18,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 
-CASES, BATCH = 500, 50
+CASES, BATCH, FEW = 500, 50, 100
 # What must be said, once, when it happens: by a part of its warning.
 SAID = {
     "nonfinite": "it is left out, and the step counts",
@@ -154,7 +154,9 @@ def killed(scheduler: AdaptiveWarmup, case: Case) -> AdaptiveWarmup:
     return other
 
 
-@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+@pytest.mark.parametrize(
+    "first", [pytest.param(n, marks=[pytest.mark.long] if n >= FEW else []) for n in range(0, CASES, BATCH)]
+)
 def test_lives_drawn_at_random(first: int) -> None:
     for number in range(first, first + BATCH):
         case = Case(number)

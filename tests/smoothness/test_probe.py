@@ -1,18 +1,16 @@
 import copy
-import os
 import random
-import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.smoothness import Probe
+from tests.programs import rank_environment
+from tests.smoothness.probe_ranks import KINDS, batches, closure_for, train_on_rank
 
 OPTIMIZERS = {"muon": (Muon, 3e-3), "lion": (Lion, 1e-3), "normsgd": (NormSGD, 3e-2)}
 
@@ -30,27 +28,10 @@ def network(*, noisy=True):
     return nn.Sequential(*(layers if noisy else [layers[0], nn.Tanh(), layers[-1]]))
 
 
-def batches(count=8, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return [(torch.randn(12, 6, generator=generator), torch.randn(12, 3, generator=generator)) for _ in range(count)]
-
-
 def seed_all():
     random.seed(5)
     np.random.seed(6)  # noqa: NPY002
     torch.manual_seed(7)
-
-
-def closure_for(model, x, y, parts=1):
-    def closure():
-        total = 0.0
-        for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
-            loss = nn.functional.mse_loss(model(xs), ys) / parts
-            loss.backward()
-            total = total + loss.detach()
-        return total
-
-    return closure
 
 
 def run(name, *, probed, every=1, clip=0.05, parts=1, model=None):
@@ -284,55 +265,10 @@ def test_bad_input():
 # Two processes.
 
 
-KINDS = ["ddp", "ddp-views", "fsdp"]
-
-
-def on_rank(rank, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.set_num_threads(1)
-    found = {}
-    for kind in KINDS:
-        (weights, points), (plain, _) = (train_on_rank(rank, kind, probed) for probed in (True, False))
-        found[kind] = (all(torch.equal(a, b) for a, b in zip(weights, plain, strict=True)), points)
-    torch.save(found, f"{folder}/{rank}.part")
-    os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")
-    # A rank that leaves while the other is still reading from it can take it down: both wait, by no collective, and go.
-    while not all(os.path.exists(f"{folder}/{r}.pt") for r in (0, 1)):
-        time.sleep(0.02)
-    os._exit(0)
-
-
-def train_on_rank(rank, kind, probed):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
-    if kind == "fsdp":
-        from torch.distributed.fsdp import fully_shard
-
-        for layer in (model[0], model[2]):
-            fully_shard(layer)
-        fully_shard(model)
-    elif kind.startswith("ddp"):
-        model = DistributedDataParallel(model, gradient_as_bucket_view=kind == "ddp-views")
-    opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    probe = Probe(model, opt, geometry="spectral")
-    for x, y in batches(4):
-        # Unequal shares would weigh ranks' losses differently; these are equal. "single" is one process with it all.
-        own = slice(None) if kind == "single" else slice(6 * rank, 6 * rank + 6)
-        closure = closure_for(model, x[own], torch.nn.functional.pad(y, (0, 1))[own])
-        if probed:
-            with probe(closure):
-                opt.step()
-        else:
-            closure()
-            opt.step()
-        assert all(p.grad is not None for p in model.parameters())
-        opt.zero_grad()
-    weights = [p.full_tensor() if kind == "fsdp" else p.detach() for p in model.parameters()]
-    return weights, [(p.loss, p.loss_after, p.smoothness, p.slope, p.slope_after) for p in probe.points]
-
-
-def test_two_ranks_measure_the_same_as_one_process(tmp_path):
-    mp.spawn(on_rank, args=(str(tmp_path),), nprocs=2)
+def test_two_ranks_measure_the_same_as_one_process(tmp_path, rank_launcher):
+    environments = [rank_environment(rank, 2, port=0) for rank in (0, 1)]
+    ended = rank_launcher.run_together([Path(__file__).parent / "probe_ranks.py", tmp_path], environments)
+    assert [one.status for one in ended] == [0, 0], "".join(one.stderr for one in ended)
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     alone = train_on_rank(0, "single", True)[1]
     for kind in KINDS:

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import mpmath
@@ -98,7 +99,7 @@ def test_the_least_value_is_an_offset():
     assert f.value(ORIGIN + 1.0) == f.f_star + f.gap(ORIGIN + 1.0) == -1.5
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(f=problems(), gap=gaps, seed=seeds)
 def test_gradient_is_the_derivative(f, gap, seed):
     x = f.point(gap, generator(seed))
@@ -110,16 +111,26 @@ def test_gradient_is_the_derivative(f, gap, seed):
     assert not f.gradient(f.x_star).any()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(f=problems(), gap=gaps, seed=seeds)
 def test_point_lies_at_the_gap(f, gap, seed):
     assert f.gap(f.point(gap, generator(seed))) == pytest.approx(gap, rel=1e-6)
 
 
+@pytest.mark.parametrize("gap", [1e-30, 1e-9, 1e9, 1e30])
+def test_a_point_at_a_gap_of_any_size(gap):
+    for name in ("l2-quadratic", "spectral-ripples"):
+        f = catalogue()[name]
+        f = dataclasses.replace(f, x_star=torch.zeros_like(f.x_star))  # so that x itself is not rounded
+        x = f.point(gap, generator())
+        assert f.gap(x) == pytest.approx(gap, rel=1e-12, abs=0)
+        assert f.gap_and_gradient(x)[0] == f.gap(x)
+
+
 # The assumptions
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(f=problems(), gap=gaps, seed=seeds, beta=st.floats(0, 1))
 def test_star_convex(f, gap, seed, beta):
     x = f.point(gap, generator(seed))
@@ -127,7 +138,7 @@ def test_star_convex(f, gap, seed, beta):
     assert f.gap(x) <= float((f.gradient(x) * (x - f.x_star)).sum()) * (1 + 1e-9)  # Corollary "star_convex_gradient"
 
 
-def midpoint_excess(f, trials=400):
+def midpoint_excess(f, trials):
     """The largest share by which f at a midpoint exceeds the mean of the ends; convex functions have none."""
     g, worst = generator(), -math.inf
     for _ in range(trials):
@@ -143,7 +154,7 @@ def midpoint_excess(f, trials=400):
 def test_convex_or_not_as_stated(name):
     f = catalogue()[name]
     assert f.convex == ("rippled" not in name and "ripples" not in name)
-    assert (midpoint_excess(f) <= 1e-9) == f.convex
+    assert (midpoint_excess(f, trials=100) <= 1e-9) == f.convex  # one in ten to twenty finds a ripple
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -169,7 +180,6 @@ def test_constants_half_as_large_are_found_out(geometry, outer):
     assert largest_smoothness_ratio(f, generator(), starts=60, climbs=300) > 1.2
 
 
-@settings(deadline=None, max_examples=60)
 @given(f=problems(), seed=seeds)
 def test_constants_hold_for_any_problem(f, seed):
     assert 0 < largest_smoothness_ratio(f, generator(seed), starts=4, climbs=20) <= 1 + 1e-9
@@ -186,7 +196,7 @@ def test_assumption_2_as_printed_fails():
     assert ratio <= 1 + 1e-9
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(f=problems(), gap=gaps, seed=seeds)
 def test_gap_is_at_most_half_of_curvature_times_distance_squared(f, gap, seed):
     # What makes λ_max of Theorem 2 unnecessary.
@@ -194,7 +204,7 @@ def test_gap_is_at_most_half_of_curvature_times_distance_squared(f, gap, seed):
     assert f.gap(x) <= f.K(f.gap(x)) * f.distance(x) ** 2 / 2 * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(f=problems(), gap=gaps, seed=seeds)
 def test_level_sets_lie_within_their_radius(f, gap, seed):
     g = generator(seed)
@@ -214,7 +224,7 @@ def test_level_radius_is_attained_on_an_axis(geometry):
 # Families
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(family=families(), share=st.floats(0.01, 0.99), seed=seeds)
 def test_families_interpolate_and_are_smooth_at_the_minimiser(family, share, seed):
     D = share * domain_radius(family)

@@ -55,7 +55,7 @@ def run_theorem_3(family, x0, seed, steps=STEPS, factor=1.0):
 # The theorems hold
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=40)
 @given(f=problems(), gap=gaps, seed=seeds)
 def test_theorem_1(f, gap, seed):
     run = run_theorem_1(f, f.point(gap, generator(seed)))
@@ -63,7 +63,7 @@ def test_theorem_1(f, gap, seed):
     assert run.gaps[-1] < run.gaps[0]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=40)
 @given(f=problems(), gap=gaps, seed=seeds, share=st.floats(0.05, 1.0), sharp=st.booleans())
 def test_theorem_2(f, gap, seed, share, sharp):
     run = run_theorem_2(f, f.point(gap, generator(seed)), share=share, sharp=sharp)
@@ -71,14 +71,14 @@ def test_theorem_2(f, gap, seed, share, sharp):
     assert run.gaps[-1] < run.gaps[0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=30)
 @given(family=families(), share=st.floats(0.05, 0.99), seed=seeds)
 def test_theorem_3(family, share, seed):
     x0 = family.point(share * domain_radius(family), generator(seed))
     check_theorem_3(*(run_theorem_3(family, x0, seed + path) for path in range(3)))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(f=problems(), gap=gaps, seed=seeds, share=st.floats(0.01, 0.99))
 def test_decay_only_and_constant_schedules(f, gap, seed, share):
     x0 = f.point(gap, generator(seed))
@@ -88,13 +88,14 @@ def test_decay_only_and_constant_schedules(f, gap, seed, share):
     check_constant(descend(f, x0, lambda now: constant, STEPS), level)
 
 
+@pytest.mark.parametrize("steps", [100, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", NAMES)
-def test_catalogue_over_a_longer_run(name):
+def test_catalogue_over_a_longer_run(name, steps):
     f = catalogue()[name]
     for gap in (0.01, 30.0):
         x0 = f.point(gap, generator())
-        check_theorem_1(run_theorem_1(f, x0, 300))
-        check_theorem_2(run_theorem_2(f, x0, 300))
+        check_theorem_1(run_theorem_1(f, x0, steps))
+        check_theorem_2(run_theorem_2(f, x0, steps))
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf", "spectral"])

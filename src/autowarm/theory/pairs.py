@@ -23,13 +23,12 @@ def smoothness_ratio(problem: Problem, x: Tensor, y: Tensor) -> float:
         >>> smoothness_ratio(f, torch.tensor([1.0, -1.0]).double(), torch.zeros(2).double())
         1.0
     """
-    if problem.gap(y) > problem.gap(x):
-        x, y = y, x
+    (gap_x, gradient_x), (gap_y, gradient_y) = problem.gap_and_gradient(x), problem.gap_and_gradient(y)
     distance = float(problem.geometry.norm(x - y))
     if distance == 0:
         return 0.0
-    change = float(problem.geometry.dual(problem.gradient(x) - problem.gradient(y)))
-    return change / (problem.K(problem.gap(x)) * distance)
+    change = float(problem.geometry.dual(gradient_x - gradient_y))
+    return change / (problem.K(max(gap_x, gap_y)) * distance)
 
 
 def largest_smoothness_ratio(

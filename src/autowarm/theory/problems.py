@@ -176,17 +176,22 @@ class Problem:
         K, c = self.outer.K, self.scale
         return Smoothness(K.rho, self.L * c * K.K0, self.L * K.K1, self.L * c ** (1 - K.rho) * K.K_rho)
 
-    def _forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        # q, and ∇q with respect to A·vec(x − x*).
-        t = (x - self.x_star).reshape(-1)
-        if self.features is not None:
-            t = self.features @ t
+    def _transform(self, x: Tensor) -> Tensor:
+        # A·vec(x) of an x of x*'s shape.
+        return x.reshape(-1) if self.features is None else self.features @ x.reshape(-1)
+
+    def _inner(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        # q and ∇q with respect to t = A·vec(x − x*), which may have leading dimensions.
         if self.ripple == 0:
-            return 0.5 * (t @ t), t
+            return 0.5 * torch.linalg.vecdot(t, t), t
         # t² times a bounded wave: at t = 0 any phase will do.
         phase = self.frequency * torch.where(t == 0, 1.0, t).abs().log()
         wave = 1 + self._epsilon * phase.sin()
-        return 0.5 * (t * t) @ wave, t * (wave + 0.5 * self._epsilon * self.frequency * phase.cos())
+        slope = t * (wave + 0.5 * self._epsilon * self.frequency * phase.cos())
+        return 0.5 * torch.linalg.vecdot(t * t, wave), slope
+
+    def _forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self._inner(self._transform(x - self.x_star))
 
     def gap(self, x: Tensor) -> float:
         """Δ = f(x) − f*, accurate to rounding however small."""
@@ -199,22 +204,32 @@ class Problem:
 
     def gradient(self, x: Tensor) -> Tensor:
         """∇f(x), of x's shape; not a number outside the domain."""
+        return self.gap_and_gradient(x)[1]
+
+    def gap_and_gradient(self, x: Tensor) -> tuple[float, Tensor]:
+        """`gap` and `gradient` for the work of one."""
         q, dq = self._forward(x)
         if not q < self.outer.edge:
-            return torch.full_like(x, math.nan)
+            return math.inf, torch.full_like(x, math.nan)
         if self.features is not None:
             dq = self.features.T @ dq
-        return (self.scale * self.outer.slope(q) * dq).reshape(x.shape)
+        return self.scale * float(self.outer.value(q)), (self.scale * self.outer.slope(q) * dq).reshape(x.shape)
 
     def point(self, gap: float, generator: torch.Generator) -> Tensor:
         """A random x with f(x) − f* = gap: a Gaussian direction from x*, followed as far as it takes."""
         ray = torch.randn(self.x_star.shape, generator=generator, dtype=torch.float64)
-        low, high = 0.0, 1.0
-        while self.gap(self.x_star + high * ray) < gap:  # ends: f grows without bound along the ray
-            high *= 2
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.gap(self.x_star + middle * ray) < gap else (low, middle)
+        t = self._transform(ray)
+
+        def gaps(s: Tensor) -> Tensor:
+            q = self._inner(s[:, None] * t)[0]
+            return torch.where(q < self.outer.edge, self.scale * self.outer.value(q), math.inf)
+
+        # f grows along the ray, without bound: first the octave in which it passes the gap, then ever finer parts.
+        s = torch.cat([torch.zeros(1, dtype=torch.float64), 2.0 ** torch.arange(-64, 512, dtype=torch.float64)])
+        for _ in range(10):
+            passed = min(max(int((gaps(s) < gap).sum()), 1), len(s) - 1)  # rounding may shift it by a place
+            low, high = s[passed - 1 : passed + 1].tolist()
+            s = torch.linspace(low, high, 65, dtype=torch.float64)
         return self.x_star + low * ray
 
     def distance(self, x: Tensor) -> float:

@@ -87,13 +87,14 @@ def descend(
     distances: list[float] = []
     for t in range(steps + 1):
         f = problem.draw(generator)
-        gaps.append(f.gap(x))
+        gap, gradient = f.gap_and_gradient(x)
+        gaps.append(gap)
         norms.append(float(geometry.norm(x)))
         distances.append(problem.distance(x))
-        if t == steps or not math.isfinite(gaps[-1]):
+        if t == steps or not math.isfinite(gap):
             break
-        rates.append(float(rate(gaps[-1])))
-        x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(f.gradient(x))
+        rates.append(float(rate(gap)))
+        x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(gradient)
     curvatures = [K(gap) if math.isfinite(gap) else math.inf for gap in gaps]
     return Run(
         problem,

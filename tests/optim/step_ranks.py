@@ -1,0 +1,135 @@
+"""Ranks of test_distributed.py: steps of 2 and of 4 against those of one process, and how often an oracle is asked."""
+
+import math
+import os
+import pickle
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
+
+from autowarm import LMO, Lion, Muon, NormSGD
+from autowarm.geometry import Spectral
+from autowarm.optim.step import distributed
+
+SIZES = (2, 4)
+
+
+class Net(nn.Module):
+    """Wide, tall and square matrices with rows that 2 and 4 ranks share unevenly, a vector, and a stack of experts."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.wide, self.tall, self.square = nn.Linear(12, 5), nn.Linear(4, 13), nn.Linear(8, 8)
+        self.narrow = nn.Linear(6, 3)  # fewer rows than 4 ranks
+        self.experts = nn.Parameter(torch.randn(4, 6, 5))
+
+
+MAKERS = {
+    "muon": lambda model, **o: Muon.from_model(model, lr=0.1, dtype=torch.float32, **o),
+    "muon, newton-schulz": lambda model, **o: Muon.from_model(
+        model, lr=0.1, dtype=torch.float32, method="newton-schulz", **o
+    ),
+    "muon, blocks": lambda model, **o: Muon.from_model(model, lr=0.1, dtype=torch.float32, blocks={"square": 2}, **o),
+    "lion": lambda model, **_: Lion(model.parameters(), lr=0.1, weight_decay=0.1),
+    "normsgd": lambda model, **_: NormSGD(model.parameters(), lr=0.1, weight_decay=0.1),
+    "rows": lambda model, **_: LMO(model.parameters(), lr=0.1, geometry="rows"),
+    "columns": lambda model, **_: LMO(model.parameters(), lr=0.1, geometry="columns"),
+    "svd": lambda model, **o: LMO(model.parameters(), lr=0.1, geometry=Spectral("match_rms_adamw"), **o),
+}
+REPLICATED = [name for name in MAKERS if name.startswith(("muon", "svd"))]
+
+
+def gradients(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(p.shape, generator=generator) for p in model.parameters()]
+
+
+def train(model, optimizer, put, spoilt=False):
+    """Three steps; in the second some gradients have a NaN, in the last rows only, which one rank of several holds."""
+    for seed in range(3):
+        for p, g in zip(model.parameters(), gradients(model, seed), strict=True):
+            if spoilt and seed == 1 and id(p) in {id(model.wide.weight), id(model.experts), id(model.tall.bias)}:
+                g[-1] = math.nan
+            p.grad = put(p, g)
+        optimizer.step()
+    assert optimizer.skipped_updates == spoilt
+    return model
+
+
+def alone(name, spoilt=False):
+    model = Net()
+    return train(model, MAKERS[name](model), lambda p, g: g, spoilt)
+
+
+def worst(model, other):
+    def whole(p):
+        return p.full_tensor() if hasattr(p, "full_tensor") else p
+
+    pairs = zip(model.parameters(), other.parameters(), strict=True)
+    return max((whole(p.detach()) - q.detach()).abs().max().item() for p, q in pairs)
+
+
+def counting(count):
+    each = distributed.orthogonalize_each
+
+    def counted(matrices, **options):
+        count.extend(tuple(m.shape) for m in matrices)
+        return each(matrices, **options)
+
+    return counted
+
+
+def both_ways(ranks, mesh):
+    """By (how, name): the largest deviation from one process, and the matrices whose oracle this rank asked."""
+    warnings.simplefilter("ignore")  # of gradients that are not finite
+    found = {}
+    for name in REPLICATED:
+        model, count = Net(), []
+        distributed.orthogonalize_each, kept = counting(count), distributed.orthogonalize_each
+        train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g)
+        distributed.orthogonalize_each = kept
+        found["ddp", name] = worst(model, alone(name)), count
+    for name in MAKERS:
+        model = fully_shard(Net(), mesh=mesh)
+        count = []
+        distributed.orthogonalize_each, kept = counting(count), distributed.orthogonalize_each
+        train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
+        distributed.orthogonalize_each = kept
+        found["fsdp", name] = worst(model, alone(name)), count
+    for name in REPLICATED:
+        model = Net()
+        train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g, spoilt=True)
+        found["ddp, spoilt", name] = worst(model, alone(name, spoilt=True)), []
+    for name in MAKERS:
+        model = fully_shard(Net(), mesh=mesh)
+        train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements), spoilt=True)
+        found["fsdp, spoilt", name] = worst(model, alone(name, spoilt=True)), []
+    return found
+
+
+def main(folder):
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=max(SIZES))
+    for size in SIZES:
+        ranks = dist.new_group(list(range(size)))
+        mesh = DeviceMesh("cpu", list(range(size)))
+        if rank < size:
+            gathered = [None] * size
+            dist.all_gather_object(gathered, both_ways(ranks, mesh), group=ranks)
+            if rank == 0:
+                (folder / f"{size}.pickle").write_bytes(pickle.dumps(gathered))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,51 @@
+"""One rank of test_reduce.py: the scenarios it is told, and what it saw of each, in a file of its own."""
+
+import json
+import math
+import os
+import sys
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.schedule.rule import reduce
+
+rank, folder, scenarios = int(os.environ["RANK"]), sys.argv[1], sys.argv[2:]
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+warnings.simplefilter("ignore")
+results = {}
+for scenario in scenarios:
+    w = torch.nn.Parameter(torch.zeros(2, 2))
+    w.grad = torch.ones(2, 2)
+    opt = Lion([w], lr=torch.tensor(0.01, dtype=torch.float64) if "tensor" in scenario else 0.01)
+    reduce.__version__ = "0.0" if scenario == "version" and rank else "1.0"
+    sched = AdaptiveWarmup(opt, 60, div=50.0 if scenario == "settings" and rank else 10.0)
+    rates, error = [], None
+    try:
+        for t in range(40):
+            loss = 1 + 9 * math.exp(-t / 20) + (0.3 if rank else -0.3) * math.sin(t)
+            if "nan" in scenario and rank and t % 3 == 0:
+                loss = math.nan
+            if "steps" in scenario and rank and t == 5:
+                sched.last_epoch += 1
+            if "extended" in scenario and rank and t == 20:
+                sched.extend(80)
+            if not (scenario == "skipped" and rank and t == 5):
+                opt.step()
+            if not (scenario == "missing" and rank):
+                sched.observe(loss, weight=1 + rank)
+            sched.step()
+            rates.append(float(sched.get_last_lr()[0]))
+    except RuntimeError as problem:
+        error = str(problem)
+    results[scenario] = {"rates": rates, "error": error, "switch": sched.warmup_steps}
+with open(f"{folder}/{rank}.part", "w") as file:
+    json.dump(results, file)
+os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.json")
+# A rank that leaves while the other is still reading from it can take it down: both wait, by no collective, and go.
+while not all(os.path.exists(f"{folder}/{r}.json") for r in (0, 1)):
+    time.sleep(0.02)
+os._exit(0)

@@ -110,10 +110,6 @@ class PackedTask:
             if name not in known:
                 raise UsageError(f"rates: unknown optimizer {name!r}; {nearest(name, known)}")
 
-    def unpacked(self, config: RunConfig) -> "AdaptedTask":
-        """The task as the training loop takes it."""
-        return AdaptedTask(self, config)
-
 
 def load(place: str) -> Any:
     """The object ``NAME`` of ``FILE.py:NAME``; a class is called without arguments.

@@ -94,7 +94,7 @@ def train(
             raise LabError(f"the task {config.task!r} runs on one process and there are {ranks.world} ranks")
 
         def make() -> Task:
-            return make_task(config) if own is None else own.unpacked(config)
+            return make_task(config) if own is None else AdaptedTask(own, config)
 
         def claim() -> Task:
             held.enter_context(locked(folder))

@@ -21,6 +21,12 @@ SPLIT = "50304x768, 48*768x768, 24*2048x768, 12*768x2048"
 PAPER = {"first_loss": 10.98, "target_loss": 3.3, "div": 100.0}
 
 
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the command has it, which says so before the hub's client is imported."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
 @pytest.mark.parametrize(
     ("shapes", "optimizer", "kappa"),
     [
@@ -122,9 +128,8 @@ def test_a_peak_of_ones_own_and_a_geometry_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["calibrate", *words, *(["--out", str(tmp_path)] if words else [])]) in (1, 2)
     errors = capsys.readouterr().err
     assert message in errors

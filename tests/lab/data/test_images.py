@@ -1,6 +1,4 @@
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +10,8 @@ from autowarm.lab.tasks.models import classifier
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
 from autowarm.lab.training.stopping import Interrupted
+
+from ..helpers import stop_at
 
 SWIN = ModelConfig(name="swin", layers=2, width=16, heads=2)
 ALL = slice(None)
@@ -71,23 +71,26 @@ def test_the_paper_s_swin_is_timm_s() -> None:
         classifier(ModelConfig(name="swin_base_patch4_window_224"), 0, 10, (3, 224, 224))
 
 
-def test_a_small_swin_learns_digits_and_goes_on_to_the_bit(tmp_path: Path) -> None:
-    config = RunConfig(
+def swin_run(steps: int) -> RunConfig:
+    return RunConfig(
         model=SWIN, optimizer=OptimizerConfig(name="muon", lr=0.03),
-        schedule=ScheduleConfig(kind="linear", warmup_steps=5), steps=90, batch_size=32, eval_batches=4,
-        checkpoint_every=10,
+        schedule=ScheduleConfig(kind="linear", warmup_steps=5), steps=steps, batch_size=32, eval_batches=4,
+        checkpoint_every=4,
     )  # fmt: skip
+
+
+def test_a_small_swin_learns_digits(tmp_path: Path) -> None:
+    result = train(swin_run(90), tmp_path)
+    assert result["metric"]["accuracy"] > 0.3  # by chance: 0.1
+    assert result["cell"]["task"] == "digits"
+    assert result["cell"]["model"] == "swin-2x16"
+
+
+def test_a_run_on_images_goes_on_to_the_bit(tmp_path: Path) -> None:
+    config = swin_run(8)
     straight = train(config, tmp_path / "straight")
-    assert straight["metric"]["accuracy"] > 0.3  # by chance: 0.1
-    assert straight["cell"]["task"] == "digits"
-    assert straight["cell"]["model"] == "swin-2x16"
-
-    def stop(progress: Any) -> bool:
-        return bool(progress.step == 13)
-
     with pytest.raises(Interrupted):
-        train(config, tmp_path / "broken", stop)
+        train(config, tmp_path / "broken", stop_at(5))
     assert train(config, tmp_path / "broken")["metric"] == straight["metric"]
     losses = [[row["loss"] for row in read_metrics(tmp_path / name)] for name in ("straight", "broken")]
     assert losses[0] == losses[1]
-    assert dataclasses.asdict(config)["model"]["name"] == "swin"

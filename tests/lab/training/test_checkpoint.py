@@ -36,6 +36,28 @@ def test_weights_buffers_and_states_come_back_to_the_bit(tmp_path: Path, asynchr
     assert its_optimizer.param_groups[0]["lr"] == 0.01
 
 
+def test_tensors_of_any_strides_and_in_one_place_come_back(tmp_path: Path) -> None:
+    def made(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 2), torch.nn.Flatten(), torch.nn.Linear(16, 5))
+        model.to(memory_format=torch.channels_last)
+        model.register_buffer("same", model[2].weight.detach())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        model(torch.randn(2, 3, 3, 3)).square().mean().backward()
+        optimizer.step()
+        return model, optimizer
+
+    model, optimizer = made(0)
+    assert not model[0].weight.is_contiguous()
+    Checkpoints(tmp_path, ALONE).save(1, model, optimizer, {})
+    other, its_optimizer = made(1)
+    assert Checkpoints(tmp_path, ALONE).load(other, its_optimizer) is not None
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name])
+    loaded = flat(its_optimizer)
+    assert all(torch.equal(value, loaded[key]) for key, value in flat(optimizer).items())
+
+
 def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_path: Path) -> None:
     model, optimizer = trained(1)
     checkpoints = Checkpoints(tmp_path, ALONE, keep=2)

@@ -44,16 +44,16 @@ def short_run(corpus: str) -> RunConfig:
 
 
 def runs(base: RunConfig) -> dict[str, RunConfig]:
-    """By name: 30 steps in float64, and 15 in float32."""
+    """By name: 16 steps in float64, and 10 in float32."""
     found = {}
     base = dataclasses.replace(base, schedule=ScheduleConfig(), batch_size=8, eval_batches=1, checkpoint_every=1000)
     for name, options in EXACT.items():
         optimizer = OptimizerConfig(name=name, lr=0.01, options=options)
         engine = EngineConfig(precision="float64", accumulate=2)
-        found[f"{name} float64"] = dataclasses.replace(base, optimizer=optimizer, engine=engine, steps=30)
+        found[f"{name} float64"] = dataclasses.replace(base, optimizer=optimizer, engine=engine, steps=16)
     for name in ROUNDED:
         optimizer = OptimizerConfig(name=name, lr=0.01 if name != "lion" else 0.003)
-        found[f"{name} float32"] = dataclasses.replace(base, optimizer=optimizer, steps=15)
+        found[f"{name} float32"] = dataclasses.replace(base, optimizer=optimizer, steps=10)
     return found
 
 

@@ -57,17 +57,10 @@ Tokens: TypeAlias = npt.NDArray[np.uint16] | Shards
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokens of a training and a validation part that share no document.
-
-    Attributes:
-        name: what the text is.
-        sha256: of the tokens, both parts; of shards, of their checksums.
-        train: training tokens.
-        val: validation tokens.
-    """
+    """Tokens of a training and a validation part that share no document."""
 
     name: str
-    sha256: str
+    sha256: str  # of the tokens, both parts; of shards, of their checksums
     train: Tokens
     val: Tokens
 

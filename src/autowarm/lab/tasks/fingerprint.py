@@ -5,13 +5,14 @@ is its bytecode, its defaults, its closure and the globals it names; a class is 
 is its class and its state. What a library defines counts by its name, and a module of the user's own by its source.
 """
 
-import ast
 import dis
 import hashlib
 import importlib.util
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from modulefinder import ModuleFinder
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -35,7 +36,10 @@ def fingerprint(value: Any, without: frozenset[str] = frozenset()) -> str:
         value: any object.
         without: attributes of the object, or of its classes, that do not count.
     """
-    return _Walk(value, without).digest(value).hex()
+    walk = _Walk(value, without)
+    found = walk.digest(value)
+    modules = {name: module.__file__ for name, module in walk.finder.modules.items() if module.__file__}
+    return _hash(found, *(Path(modules[name]).read_bytes() for name in sorted(modules))).hex()
 
 
 def is_users(module: str) -> bool:
@@ -43,14 +47,19 @@ def is_users(module: str) -> bool:
     if module == "__main__":
         return True
     place = _source(module)
-    return place is not None and not any(path in place.parents for path in _PATHS)
+    return place is not None and not _is_installed(place)
+
+
+def _is_installed(file: Path) -> bool:
+    return any(path in file.parents for path in _PATHS)
 
 
 class _Walk:
     def __init__(self, root: Any, without: frozenset[str]) -> None:
         self.root, self.without = root, without
         self.known: dict[int, tuple[bytes, Any]] = {}  # by identity; the object is kept, so that its id stays its own
-        self.modules: set[str] = set()
+        theirs = [path for path in sys.path if not _is_installed(Path(path).absolute() / "module.py")]
+        self.finder: Any = ModuleFinder(path=theirs, excludes=[_PACKAGE.name])
 
     def digest(self, value: Any) -> bytes:
         if isinstance(value, (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))):
@@ -84,7 +93,7 @@ class _Walk:
             case property():
                 yield from map(self.digest, (value.fget, value.fset, value.fdel))
             case ModuleType():
-                yield from self.module(value.__name__)
+                yield self.module(value.__name__)
             case BuiltinFunctionType():
                 yield f"{value.__module__}.{value.__qualname__}".encode()
             case type():
@@ -102,7 +111,7 @@ class _Walk:
             yield self.digest(part)
         for instruction in dis.get_instructions(code):
             if instruction.opname == "IMPORT_NAME":  # inside a function, so no global holds it
-                yield from self.module(instruction.argval)
+                yield self.module(instruction.argval)
 
     def function(self, function: FunctionType) -> Iterator[bytes]:
         if not is_users(function.__module__):
@@ -146,16 +155,11 @@ class _Walk:
         for part in (make, arguments, state, list(items or ()), list(pairs or ())):
             yield self.digest(part)
 
-    def module(self, name: str) -> Iterator[bytes]:
-        """The source of a user's module and of those it imports."""
-        if not name or name in self.modules or not is_users(name.partition(".")[0]) or (file := _source(name)) is None:
-            yield name.encode()
-            return
-        self.modules.add(name)
-        source = file.read_bytes()
-        yield source
-        for imported in sorted(_imports(source, name)):
-            yield from self.module(imported)
+    def module(self, name: str) -> bytes:
+        """The name of a module; if it is the user's, its source and those of all it imports are noted as well."""
+        with suppress(ImportError, SyntaxError):
+            self.finder.import_hook(name)
+        return name.encode()
 
 
 def _hash(*parts: bytes) -> bytes:
@@ -179,15 +183,3 @@ def _source(name: str) -> Path | None:
         return None
     origin = getattr(spec, "origin", None)
     return Path(origin) if origin and origin.endswith(".py") else None
-
-
-def _imports(source: bytes, name: str) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            package = name if str(_source(name)).endswith("__init__.py") else name.rpartition(".")[0]
-            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package or None)
-            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return found

@@ -110,10 +110,6 @@ class PackedTask:
             if name not in known:
                 raise UsageError(f"rates: unknown optimizer {name!r}; {nearest(name, known)}")
 
-    def unpacked(self, config: RunConfig) -> "AdaptedTask":
-        """The task as the training loop takes it."""
-        return AdaptedTask(self, config)
-
 
 def load(place: str) -> Any:
     """The object ``NAME`` of ``FILE.py:NAME``; a class is called without arguments.
@@ -192,15 +188,14 @@ def _prepare(content: bytes, place: Path, file: str) -> None:
         return
     shutil.rmtree(place, ignore_errors=True)  # of a `prepare` that was cut off
     place.mkdir(parents=True)
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
-        _seed(_PREPARING)
-        with blamed(file, "in prepare"):
+        with torch.random.fork_rng(devices=[]), blamed(file, "in prepare"):
+            _seed(_PREPARING)
             cloudpickle.loads(content).prepare(place)
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
     write_atomically(place / _PREPARED, "")
 
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..config import LabError
@@ -84,7 +85,7 @@ class Checkpoints:
         writer = dcp.HuggingFaceStorageWriter(str(scratch), save_distributed=True)
         with warnings.catch_warnings(action="ignore"), self._writing_to(scratch):  # DCP remarks on running alone
             written: Any = write(
-                tensors, storage_writer=writer, process_group=self._group, no_dist=self.ranks.world == 1
+                _apart(tensors), storage_writer=writer, process_group=self._group, no_dist=self.ranks.world == 1
             )
         job = written, scratch, target, step, buffer.getvalue()
         if self._pool is None:
@@ -226,6 +227,16 @@ def _weights(model: nn.Module) -> dict[str, Any]:
     for name, value in model.state_dict(keep_vars=True).items():
         found.setdefault(id(value), (name, value))
     return {f"model.{name}": value.detach() for name, value in found.values()}
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The tensors as safetensors takes them: contiguous, and no two in one place."""
+    found, places = {}, set()
+    for key, value in tensors.items():
+        place = (value.to_local() if isinstance(value, DTensor) else value).data_ptr()
+        found[key] = value.clone(memory_format=torch.contiguous_format) if place in places else value.contiguous()
+        places.add(place)
+    return found
 
 
 def _place_for(about: Any, param: Tensor, device: str) -> Tensor:

@@ -22,8 +22,8 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -93,7 +93,7 @@ def train(
             raise LabError(f"the task {config.task!r} runs on one process and there are {ranks.world} ranks")
 
         def make() -> Task:
-            return make_task(config) if own is None else own.unpacked(config)
+            return make_task(config) if own is None else AdaptedTask(own, config)
 
         def claim() -> Task:
             held.enter_context(locked(folder))
@@ -110,7 +110,7 @@ def train(
             # What a scheduler warns of is kept with the result: a screen full of runs is no place for it.
             warnings.simplefilter("always")
             run = _Run(config, folder, task, ranks, run_id(who), stop or Stop(), caught)
-            return run.finish(on_step or (lambda progress: None), watch or (lambda *_: _unwatched))
+            return run.finish(on_step, watch)
 
 
 def precision_of(config: RunConfig, device: torch.device) -> str:
@@ -130,7 +130,7 @@ class _Run:
         caught: list[warnings.WarningMessage],
     ) -> None:  # fmt: skip
         self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
-        self.stop, self.caught = stop, caught
+        self.stop, self.caught, self.is_own = stop, caught, isinstance(task, AdaptedTask)
         self.rows = ranks.rows(config)
         self.precision = precision_of(config, ranks.device)
         torch.manual_seed(config.seed)
@@ -156,7 +156,7 @@ class _Run:
             logger.info("%s goes on from step %d", folder.name, self.progress.step)
 
     def finish(
-        self, on_step: Callable[[Progress], bool | None], watch: Callable[[nn.Module, Optimizer], Watch]
+        self, on_step: Callable[[Progress], bool | None] | None, watch: Callable[[nn.Module, Optimizer], Watch] | None
     ) -> dict[str, Any]:
         """Train to the end, evaluate, and write the result, which it returns."""
         config, progress, engine = self.config, self.progress, self.config.engine
@@ -165,13 +165,15 @@ class _Run:
             events=engine.keep_weights, quiet=self.ranks.rank > 0,
         )  # fmt: skip
         with closing(log):
-            if progress.step == 0 and isinstance(self.task, AdaptedTask):
+            if progress.step == 0 and self.is_own:
                 self.evaluate(limit=1)  # a mistake in the user's validation is found now, not after the last step
+            watched: Watch = watch(self.net, self.optimizer) if watch else lambda work: nullcontext(work())
             with self.stop.gently():
-                self._train(on_step, watch(self.net, self.optimizer), log)
+                self._train(on_step, watched, log)
             scores = {"loss": math.nan} if progress.diverged else self._judge()
         self._note_warnings()
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # worse than before training is no result either
+        counted = progress.step * config.batch_size * self.task.per_example  # tokens, or images
         result = {
             "id": self.name,
             "cell": cell(config, self.task.name),
@@ -187,7 +189,8 @@ class _Run:
             "ended_by": progress.ended_by,
             "diverged": progress.diverged,
             "seconds": round(progress.seconds, 3),
-            "tokens_per_second": self._speed(),
+            # A batch of a user's own task may be anything.
+            "tokens_per_second": None if self.is_own else round(counted / progress.seconds, 1),
             "warnings": progress.warnings,
         }
         with evaluating(self.optimizer):
@@ -201,7 +204,7 @@ class _Run:
         self.checkpoints.close()
         return result
 
-    def _train(self, on_step: Callable[[Progress], bool | None], watched: Watch, log: MetricsLog) -> None:
+    def _train(self, on_step: Callable[[Progress], bool | None] | None, watched: Watch, log: MetricsLog) -> None:
         config, progress = self.config, self.progress
         every = config.engine.eval_every
         clock = time.perf_counter() - progress.seconds
@@ -226,7 +229,7 @@ class _Run:
             last = progress.step == config.steps
             look = every and progress.step % every == 0 and not last
             log.write(progress, self._judge() if look else None)
-            asked = signal.SIGINT if on_step(progress) else 0
+            asked = signal.SIGINT if on_step is not None and on_step(progress) else 0
             wanted = self.ranks.largest(self.stop.asked or asked)  # ranks hear of a signal at different steps
             if wanted or last or progress.step % config.checkpoint_every == 0:
                 log.flush()
@@ -236,13 +239,6 @@ class _Run:
             if wanted:
                 self.checkpoints.close()
                 raise Interrupted(f"{self.folder.name} stopped after step {progress.step}", wanted)
-
-    def _speed(self) -> float | None:
-        """Tokens, or images, in a second; None for a user's own task, whose batches may be anything."""
-        if isinstance(self.task, AdaptedTask):
-            return None
-        progress, per_step = self.progress, self.config.batch_size * self.task.per_example
-        return round(progress.step * per_step / progress.seconds, 1)
 
     def _bound(self, share: float) -> float:
         """The largest loss that is not taken for divergence, by the first."""
@@ -304,11 +300,6 @@ class _Run:
     def _note_warnings(self) -> None:
         ours = {str(warning.message) for warning in self.caught if issubclass(warning.category, UserWarning)}
         self.progress.warnings = sorted(ours | set(self.progress.warnings))
-
-
-@contextmanager
-def _unwatched(forward_backward: Callable[[], Tensor]) -> Iterator[Tensor]:
-    yield forward_backward()
 
 
 def cell(config: RunConfig, corpus: str) -> dict[str, Any]:

@@ -56,8 +56,14 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> 
             return LambdaLR(optimizer, lambda step: hand_set(step, *shape))
         case "constant":
             return LambdaLR(optimizer, lambda step: 1.0)
-        case "greedy":
-            return _greedy(optimizer, config, steps)
+        case "greedy":  # from lr/div up to lr; it is stepped with the loss
+            from transformers.optimization import GreedyLR
+
+            peaks = [float(group["lr"]) for group in optimizer.param_groups]
+            lows = [lr / (config.div or 100.0) for lr in peaks]
+            for group, low in zip(optimizer.param_groups, lows, strict=True):
+                group["lr"] = low
+            return GreedyLR(optimizer, patience=steps // _GREEDY_ROWS, min_lr=lows, max_lr=peaks, smooth=True)
         case "wsd":
             from transformers import get_wsd_schedule
 
@@ -94,17 +100,6 @@ def warmup_length(config: ScheduleConfig, scheduler: Any, updates: int) -> int:
     if not isinstance(scheduler, autowarm.AdaptiveWarmup):
         return 0
     return int(scheduler.warmup_steps) if scheduler.phase == "decay" else updates
-
-
-def _greedy(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
-    """GreedyLR from lr/div up to lr; it is stepped with the loss."""
-    from transformers.optimization import GreedyLR
-
-    peaks = [float(group["lr"]) for group in optimizer.param_groups]
-    lows = [lr / (config.div or 100.0) for lr in peaks]
-    for group, low in zip(optimizer.param_groups, lows, strict=True):
-        group["lr"] = low
-    return GreedyLR(optimizer, patience=steps // _GREEDY_ROWS, min_lr=lows, max_lr=peaks, smooth=True)
 
 
 @contextmanager

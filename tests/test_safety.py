@@ -48,8 +48,7 @@ NETWORK = {
 # A task of the user's own is code. `compare --task` names its file, and the command's own workers get it pickled.
 OWN_TASK = "lab/tasks/own.py"
 ALLOWED = {OWN_TASK: {"cloudpickle.loads", "importlib.util.spec_from_file_location"}}
-# The checkpoint's index is DCP's pickle; `tests/lab/test_corruption.py` springs traps in its unpickler.
-UNPICKLERS = {"lab/training/checkpoint.py": {"pickle"}, OWN_TASK: {"cloudpickle"}}
+UNPICKLERS = {OWN_TASK: {"cloudpickle"}}
 # Where a package talks to the network, and who asked for it.
 ASKED = {"lab/execution/cluster.py": "a Ray cluster's address"}
 

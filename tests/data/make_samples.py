@@ -41,7 +41,7 @@ def rates(scheduler: AdaptiveWarmup, first: int, last: int) -> list[float]:
 
 
 def main() -> None:
-    os.chdir(Path(__file__).parent)  # DCP's index notes the folder as it was given
+    os.chdir(Path(__file__).parent)
     model, optimizer = small()
     for _ in range(3):
         model(torch.randn(8, 4)).square().mean().backward()

@@ -17,7 +17,7 @@ from autowarm.lab.data.shards import read_manifest
 from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from autowarm.schedule.state import STATE_VERSION
 
-from .helpers import ALONE
+from .helpers import ALONE, contents
 
 SAMPLES = Path(__file__).parent.parent / "data"
 DEMO = SAMPLES.parent.parent / "docs" / "data" / "demo-results.json"
@@ -32,9 +32,8 @@ def samples(monkeypatch: pytest.MonkeyPatch) -> Any:
     sys.modules.pop("make_samples")
 
 
-@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
-def test_a_stored_checkpoint_is_loaded(samples: Any, schema: int, tmp_path: Path) -> None:
-    folder = shutil.copytree(SAMPLES / f"checkpoints-{schema}", tmp_path / "run")
+def test_a_stored_checkpoint_is_loaded(samples: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(SAMPLES / f"checkpoints-{SCHEMA}", tmp_path / "run")
     model, optimizer = samples.small()
     rest = Checkpoints(folder, ALONE, "sample").load(model, optimizer)
     assert rest is not None
@@ -44,6 +43,15 @@ def test_a_stored_checkpoint_is_loaded(samples: Any, schema: int, tmp_path: Path
     states = optimizer.state_dict()["state"]
     assert all(value.isfinite().all() for state in states.values() for value in state.values())
     assert len(states) == len(weights)
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA))
+def test_an_earlier_checkpoint_is_refused_by_name_and_left_alone(samples: Any, schema: int, tmp_path: Path) -> None:
+    folder = shutil.copytree(SAMPLES / f"checkpoints-{schema}", tmp_path / "run")
+    before = contents(folder)
+    with pytest.raises(LabError, match=rf"checkpoint-00000003 has schema {schema}, this version reads {SCHEMA}"):
+        Checkpoints(folder, ALONE, "sample").load(*samples.small())
+    assert contents(folder) == before
 
 
 @pytest.mark.parametrize("version", range(1, STATE_VERSION + 1))

@@ -11,7 +11,7 @@ from autowarm import AdaptiveWarmup, Muon
 from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration import calibrate as module
 from autowarm.lab.calibration.calibrate import calibration, present
-from autowarm.lab.calibration.shapes import on_meta
+from autowarm.lab.calibration.models import on_meta
 from autowarm.lab.cli import main
 from autowarm.lab.config import LabError, ModelConfig
 from autowarm.lab.tasks.models import llama
@@ -71,7 +71,7 @@ def test_models_by_type_by_folder_and_from_timm(tmp_path: Path) -> None:
     by_type = calibration(CalibrateConfig(model="gpt2"))
     assert by_type.first_loss == pytest.approx(math.log(50257))
     assert by_type.target_loss == pytest.approx(0.3 * by_type.first_loss)
-    assert by_type.guessed == ("first_loss", "target_loss")
+    assert by_type.guessed == ["first_loss", "target_loss"]
     assert all(p.is_meta for p in on_meta("gpt2").parameters())
     on_meta("demo").config.save_pretrained(tmp_path)
     folder, preset = (calibration(CalibrateConfig(model=name)) for name in (str(tmp_path), "demo"))

@@ -1,10 +1,67 @@
+"""Each peer trains in the lab's own loop, and a run that is cut off and taken up again ends with the same bits."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from autowarm.lab.config import LabError, OptimizerConfig
-from autowarm.lab.training.optimizers import make_optimizer
+from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.optimizers import evaluating, make_optimizer
+from autowarm.lab.training.stopping import Interrupted
+
+CASES = {
+    "adamw": (OptimizerConfig("adamw", 3e-3), ScheduleConfig("linear", 3)),
+    "schedule-free": (OptimizerConfig("schedule-free", 3e-3, options={"warmup_steps": 3}), ScheduleConfig("constant")),
+    "prodigy": (OptimizerConfig("prodigy", 1.0), ScheduleConfig("linear", 1)),
+    "d-adaptation": (OptimizerConfig("d-adaptation", 1.0), ScheduleConfig("linear", 1)),
+    "greedy": (OptimizerConfig("muon", 1e-2), ScheduleConfig("greedy")),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_trains_and_resumes_to_the_bit(run: RunConfig, tmp_path: Path, name: str) -> None:
+    optimizer, schedule = CASES[name]
+    run = dataclasses.replace(run, optimizer=optimizer, schedule=schedule)
+    straight = train(run, tmp_path / "straight")
+    assert straight["val_loss"] is not None
+    with pytest.raises(Interrupted):
+        train(run, tmp_path / "cut", lambda progress: progress.step == 5)
+    resumed = train(run, tmp_path / "cut")
+    assert resumed["val_loss"] == straight["val_loss"]
+    assert resumed["warmup_steps"] == (schedule.warmup_steps or 0)
+
+
+def test_matrices_decay_and_the_rest_does_not() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Linear(8, 8))
+    for name in CASES.keys() - {"greedy"}:
+        groups = make_optimizer(model, OptimizerConfig(name, 1.0, weight_decay=0.3)).param_groups  # type: ignore[arg-type]
+        assert {id(p): g["weight_decay"] for g in groups for p in g["params"]} == {
+            id(model[1].weight): 0.3, id(model[0].weight): 0.0, id(model[1].bias): 0.0,
+        }  # fmt: skip
+
+
+def test_schedule_free_is_judged_at_its_average() -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = make_optimizer(model, OptimizerConfig("schedule-free", 0.1))
+    for _ in range(3):
+        model(torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+    training = model.weight.detach().clone()
+    with evaluating(optimizer):
+        assert not torch.equal(model.weight, training)
+    torch.testing.assert_close(model.weight.detach(), training)
+
+
+def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prodigyopt", None)
+    with pytest.raises(LabError, match=r"pip install 'autowarm\[peers\]'"):
+        make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig("prodigy", 1.0))
 
 
 def test_options_that_the_optimizer_does_not_know_are_named() -> None:
-    with pytest.raises(LabError, match="do not suit normsgd"):
-        make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig(name="normsgd", options={"betas": [0.9, 0.9]}))
+    for name in ("normsgd", "prodigy"):
+        with pytest.raises(LabError, match=f"do not suit {name}"):
+            make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig(name, options={"bettas": [0.9, 0.9]}))

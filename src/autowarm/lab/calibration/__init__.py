@@ -1,14 +1,15 @@
 """The schedule before any training, from shapes and a guess at two losses.
 
-- `calibrate`: the numbers and the pictures.      - `shapes`: a model's matrices, without memory for its weights.
+- `calibrate`: the numbers and the pictures.      - `models`: a model's matrices, without memory for its weights.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..config import require
+from ..config import LabError, require
 
-__all__ = ["CalibrateConfig"]
+__all__ = ["CalibrateConfig", "read_shapes"]
 
 GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
 Stepper = Literal["muon", "lion", "signsgd", "normsgd", "adamw"]
@@ -56,6 +57,23 @@ class CalibrateConfig:
         given = [name for name in ("model", "shapes", "kappa") if getattr(self, name)]
         require(len(given) == 1, f"give one of model, shapes and kappa, got {' and '.join(given) or 'none'}")
         if self.shapes:
-            from .shapes import read_shapes
-
             read_shapes(self.shapes)  # a slip is told of before anything slow is imported
+
+
+def read_shapes(text: str) -> list[tuple[int, ...]]:
+    """The shapes in "50304x768, 12*2304x768".
+
+    Raises:
+        LabError: an item is not of this form.
+
+    Example:
+        >>> read_shapes("10x4, 2*4x4")
+        [(10, 4), (4, 4), (4, 4)]
+    """
+    shapes: list[tuple[int, ...]] = []
+    for item in text.split(","):
+        found = re.fullmatch(r"(?:(\d+)\*)?(\d+(?:x\d+)+)", item.strip())
+        if found is None or not all(size := [int(side) for side in found[2].split("x")]):
+            raise LabError(f'a shape is written 768x3072, or 12*768x768 for twelve, got "{item.strip()}"')
+        shapes += [tuple(size)] * int(found[1] or 1)
+    return shapes

@@ -4,55 +4,59 @@ Numbers first, then two pictures that share the axis of losses, which falls to t
 customary schedule it is fitted to and the weight of the fit, and the objective that the switch minimises.
 """
 
+import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import plotille
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from autowarm.geometry import total_kappa
+from autowarm.optim import geometry_of, kappa_of
+from autowarm.schedule import Profile, objective
+from autowarm.schedule.shapes import decay_shape, warmup_shape
+
+from ..analysis.figures import save
 from ..config import LabError, OptimizerConfig
-from . import CalibrateConfig
-
-if TYPE_CHECKING:  # parsing imports none of these, so that help is quick
-    import numpy as np
-    from matplotlib.figure import Figure
-    from rich.console import Console, RenderableType
-    from torch import Tensor, nn
-
-    from autowarm.schedule import Profile
+from ..files import write_atomically
+from ..training.optimizers import make_optimizer
+from . import CalibrateConfig, read_shapes
+from .models import on_meta, outputs
 
 # AdamW is outside the theory; its nearest geometry is known by name alone, for it has no oracle.
 _GEOMETRY = {"muon": "spectral", "lion": "sign", "signsgd": "sign", "normsgd": "frobenius", "adamw": "sign"}
 # Where no f* is given. On the paper's set-up it comes to 3.3, what its authors took.
-GUESSED_SHARE = 0.3
+_GUESSED_SHARE = 0.3
 _CURVE = 400  # points of a drawn curve
 _ALSO = 2.0  # another minimum is told of when the objective there is at most so many times the least
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What came out.
-
-    Attributes:
-        config: what went in.
-        kappa: κ of all matrices.
-        matrices: how many tensors κ counts, and their entries; None where κ was given.
-        first_loss, target_loss: f(x0) and f*.
-        guessed: which of the two were not given.
-        profile: η(Δ).
-        candidates, values: the Δ' tried, in units of the loss, and the objective over lr² at each.
-        minima: Δ' of each local minimum of the objective, the lowest first.
-    """
+    """What came out."""
 
     config: CalibrateConfig
-    kappa: float
-    matrices: tuple[int, int] | None
-    first_loss: float
-    target_loss: float
-    guessed: tuple[str, ...]
-    profile: "Profile"
-    candidates: "np.ndarray"
-    values: "np.ndarray"
-    minima: tuple[float, ...]
+    kappa: float  # κ of all matrices
+    matrices: tuple[int, int] | None  # how many tensors κ counts, and their entries; None where κ was given
+    first_loss: float  # f(x0)
+    target_loss: float  # f*
+    profile: Profile  # η(Δ)
+    candidates: np.ndarray  # the Δ' tried, in units of the loss
+    values: np.ndarray  # the objective over lr² at each
+    minima: tuple[float, ...]  # Δ' of each local minimum of the objective, the lowest first
+
+    @property
+    def guessed(self) -> list[str]:
+        """Which of the two losses were not given."""
+        return [name for name in ("first_loss", "target_loss") if getattr(self.config, name) is None]
 
     @property
     def switch_loss(self) -> float:
@@ -66,21 +70,9 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, as plain values."""
-        p = self.profile
-        return {
-            "config": asdict(self.config),
-            "kappa": self.kappa,
-            "first_loss": self.first_loss,
-            "target_loss": self.target_loss,
-            "guessed": list(self.guessed),
-            "gap0": p.gap0,
-            "peak_gap": p.peak_gap,
-            "K0": p.K0,
-            "K1": p.K1,
-            "K2": p.K2,
-            "switch_loss": self.switch_loss,
-            "minima": list(self.minima),
-        }
+        of_profile = {name: getattr(self.profile, name) for name in ("gap0", "peak_gap", "K0", "K1", "K2")}
+        ours = ("kappa", "first_loss", "target_loss", "guessed", "switch_loss", "minima")
+        return {"config": asdict(self.config), **{name: getattr(self, name) for name in ours}, **of_profile}
 
 
 def calibration(config: CalibrateConfig) -> Calibration:
@@ -89,48 +81,33 @@ def calibration(config: CalibrateConfig) -> Calibration:
     Raises:
         LabError: the model is not to be had here, a shape cannot be read, or a number is out of range.
     """
-    import numpy as np
-
-    from autowarm.schedule import Profile, calibrate, objective
-
-    kappa, matrices, outputs = _measure(config)
+    kappa, matrices, classes = _measure(config)
     first = config.first_loss
     if first is None:
-        if outputs is None:
+        if classes is None:
             raise LabError("the first loss cannot be guessed without a model's output layer: give --first_loss")
-        first = math.log(outputs)
-    fstar = GUESSED_SHARE * first if config.target_loss is None else config.target_loss
+        first = math.log(classes)
+    fstar = _GUESSED_SHARE * first if config.target_loss is None else config.target_loss
     gap0 = first - fstar
     if not gap0 > 0:
         raise LabError(f"first_loss must be above target_loss, which training approaches; got {first:g} and {fstar:g}")
-    knobs: dict[str, Any] = {
-        "div": config.div, "kappa": kappa, "sigma_f2": config.sigma_f2, "target": config.target,
-    }  # fmt: skip
+    candidates = gap0 * np.arange(1, 1001) / 1001  # those of `autowarm.schedule.calibrate`
     try:
-        if config.peak_gap is None:
-            profile = calibrate(gap0, lr=config.lr, **knobs)
-        else:
-            profile = Profile(config.lr, config.div, gap0, config.peak_gap)
-        candidates = gap0 * np.arange(1, 1001) / 1001  # those of `calibrate`
-        values = objective(candidates, gap0, **knobs)
+        values = objective(
+            candidates, gap0, div=config.div, kappa=kappa, sigma_f2=config.sigma_f2, target=config.target
+        )
+        peak_gap = float(candidates[values.argmin()]) if config.peak_gap is None else config.peak_gap
+        profile = Profile(config.lr, config.div, gap0, peak_gap)
     except ValueError as error:
         raise LabError(str(error)) from None
     inner = values[1:-1]
     valleys = 1 + np.flatnonzero((inner < values[:-2]) & (inner <= values[2:]))
     minima = tuple(float(candidates[i]) for i in sorted(valleys, key=lambda i: values[i]))
-    guessed = tuple(name for name in ("first_loss", "target_loss") if getattr(config, name) is None)
-    return Calibration(config, kappa, matrices, first, fstar, guessed, profile, candidates, values, minima)
+    return Calibration(config, kappa, matrices, first, fstar, profile, candidates, values, minima)
 
 
-def present(config: CalibrateConfig, console: "Console | None" = None) -> list[Path]:
+def present(config: CalibrateConfig, console: Console | None = None) -> list[Path]:
     """Print the numbers, draw in the terminal, write pictures and calibration.json; returns what was written."""
-    import json
-
-    from rich.console import Console
-
-    from ..analysis.figures import save
-    from ..files import write_atomically
-
     console = console or Console(highlight=False)
     found = calibration(config)
     console.print(table(found))
@@ -141,93 +118,65 @@ def present(config: CalibrateConfig, console: "Console | None" = None) -> list[P
     return [*paths, folder / "calibration.json"]
 
 
-# The model.
-
-
 def _measure(config: CalibrateConfig) -> tuple[float, tuple[int, int] | None, int | None]:
     """κ, (matrices, their entries), and the number of outputs where there is a model. Nothing is allocated."""
-    import torch
-    from torch import nn
-
-    from autowarm.geometry import total_kappa
-    from autowarm.optim import geometry_of, kappa_of
-
-    from .shapes import on_meta, outputs, read_shapes
-
     if config.kappa is not None:
         return config.kappa, None, None
+    geometry = config.geometry or _GEOMETRY[config.optimizer]
     if config.shapes:
-        params = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
-        kappa = total_kappa(params, config.geometry or _GEOMETRY[config.optimizer])
-        return kappa, _size(params), None
+        bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
+        return total_kappa(bare, geometry), _size(bare), None
     model = on_meta(config.model)
     if config.geometry or config.optimizer == "adamw":
         params = [p for p in model.parameters() if p.requires_grad]
-        kappa = total_kappa(params, config.geometry or _GEOMETRY[config.optimizer])
-    else:
-        from ..training.optimizers import make_optimizer
-
-        try:
-            with torch.device("meta"):
-                optimizer = make_optimizer(model, OptimizerConfig(config.optimizer, config.lr, 0.0, config.options))
-        except (TypeError, ValueError) as error:
-            raise LabError(str(error)) from None
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        kappa = kappa_of(optimizer, geometry_of(optimizer))
-    return kappa, _size(params), outputs(model)
+        return total_kappa(params, geometry), _size(params), outputs(model)
+    with torch.device("meta"):
+        optimizer = make_optimizer(model, OptimizerConfig(config.optimizer, config.lr, 0.0, config.options))
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    return kappa_of(optimizer, geometry_of(optimizer)), _size(params), outputs(model)
 
 
-def _size(params: "list[Tensor] | list[nn.Parameter]") -> tuple[int, int]:
+def _size(params: list[nn.Parameter]) -> tuple[int, int]:
     matrices = [p for p in params if p.ndim >= 2]
     return len(matrices), sum(p.numel() for p in matrices)
 
 
-# What is shown.
-
-
-def table(found: Calibration) -> "RenderableType":
+def table(found: Calibration) -> Table:
     """The numbers, with their symbols."""
-    from rich.table import Table
-
     config, p = found.config, found.profile
     rows = Table(box=None, show_header=False, pad_edge=False)
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(no_wrap=True)
     rows.add_column(style="dim")
 
-    def add(symbol: str, value: str, note: str = "") -> None:
-        rows.add_row(symbol, value, note)
-
     geometry = config.geometry or f"{config.optimizer} ({_GEOMETRY[config.optimizer]})"
     count = "given" if found.matrices is None else f"{found.matrices[0]} matrices, {found.matrices[1]:,} weights"
-    add("κ", f"{found.kappa:,.6g}" if found.kappa < 1e6 else f"{found.kappa:,.0f}", f"{geometry}: {count}")
-    for symbol, name in (("f(x0)", "first_loss"), ("f*", "target_loss")):
-        guess = {"first_loss": "a guess: even odds", "target_loss": f"a guess: {GUESSED_SHARE}·f(x0)"}[name]
-        add(symbol, f"{getattr(found, name):.4g}", f"{guess}; --{name} sets it" if name in found.guessed else "given")
-    add("Δ0", f"{p.gap0:.4g}", "f(x0) − f*, the first gap")
-    add("σ", f"{found.width:.3g}", f"σ_F/√κ, the width of the weight; σ_F² = {config.sigma_f2:g}")
+    rows.add_row("κ", f"{found.kappa:,.6g}" if found.kappa < 1e6 else f"{found.kappa:,.0f}", f"{geometry}: {count}")
+    for symbol, name, guess in (
+        ("f(x0)", "first_loss", "a guess: even odds"),
+        ("f*", "target_loss", f"a guess: {_GUESSED_SHARE}·f(x0)"),
+    ):
+        note = f"{guess}; --{name} sets it" if name in found.guessed else "given"
+        rows.add_row(symbol, f"{getattr(found, name):.4g}", note)
+    rows.add_row("Δ0", f"{p.gap0:.4g}", "f(x0) − f*, the first gap")
+    rows.add_row("σ", f"{found.width:.3g}", f"σ_F/√κ, the width of the weight; σ_F² = {config.sigma_f2:g}")
     how = "given" if config.peak_gap is not None else "minimises the objective"
-    add("Δ'", f"{p.peak_gap:.4g}", f"{p.peak_gap / p.gap0:.1%} of Δ0; {how}")
-    add("K0", f"{p.K0:.4g}", "K0 = K2·Δ'²")
-    add("K1", f"{p.K1:.4g}", "" if p.K1 >= 0 else "negative, outside the theorems; η(Δ) > 0 all the same")
-    add("K2", f"{p.K2:.4g}", "")
-    add("rate", f"{config.lr / config.div:.3g} → {config.lr:.3g}", "at the first update, and at the peak")
-    add("switch", f"loss {found.switch_loss:.4g}", "f* + Δ': warm-up ends when the loss is below")
-    others = [gap for gap in found.minima if abs(gap - p.peak_gap) > p.gap0 / 500]
-    least = found.values.min()
-    for gap in others:
-        times = float(found.values[abs(found.candidates - gap).argmin()] / least)
-        if times <= _ALSO:
-            add("also", f"loss {found.target_loss + gap:.4g}",
-                f"a second minimum, Δ' = {gap:.4g}, {times:.3g} times as high: little may flip the choice")  # fmt: skip
+    rows.add_row("Δ'", f"{p.peak_gap:.4g}", f"{p.peak_gap / p.gap0:.1%} of Δ0; {how}")
+    rows.add_row("K0", f"{p.K0:.4g}", "K0 = K2·Δ'²")
+    rows.add_row("K1", f"{p.K1:.4g}", "" if p.K1 >= 0 else "negative, outside the theorems; η(Δ) > 0 all the same")
+    rows.add_row("K2", f"{p.K2:.4g}")
+    rows.add_row("rate", f"{config.lr / config.div:.3g} → {config.lr:.3g}", "at the first update, and at the peak")
+    rows.add_row("switch", f"loss {found.switch_loss:.4g}", "f* + Δ': warm-up ends when the loss is below")
+    for gap in found.minima:
+        times = float(found.values[abs(found.candidates - gap).argmin()] / found.values.min())
+        if abs(gap - p.peak_gap) > p.gap0 / 500 and times <= _ALSO:
+            note = f"a second minimum, Δ' = {gap:.4g}, {times:.3g} times as high: little may flip the choice"
+            rows.add_row("also", f"loss {found.target_loss + gap:.4g}", note)
     return rows
 
 
 def terminal(found: Calibration, width: int, *, colour: bool) -> str:
     """Both pictures in characters, `width` columns wide."""
-    import numpy as np
-    import plotille
-
     losses, curves = _curves(found)
 
     def canvas(height: int, ylabel: str, low: float, high: float) -> Any:
@@ -243,28 +192,27 @@ def terminal(found: Calibration, width: int, *, colour: bool) -> str:
         return picture
 
     top = canvas(10, "share of lr", 0.0, 1.0)
-    marks = {"weight": (None, None, "magenta"), "target": (None, "o", "yellow"), "η(Δ)": ("linear", None, "cyan")}
-    for label, (interp, marker, tint) in marks.items():
+    for label, interp, marker, tint in (
+        ("weight", None, "·", "magenta"),
+        ("target", None, "o", "yellow"),
+        ("η(Δ)", "linear", None, "cyan"),
+    ):
         shown = np.ones_like(losses, bool) if interp else (np.arange(losses.size) % 8 == 0) & (curves[label] > 0.03)
         shares = curves[label][shown].clip(0, 0.999)  # at the very top nothing is drawn
-        top.plot(-losses[shown], shares, interp=interp, marker=marker or (None if interp else "·"),
-                 lc=tint, label=label)  # fmt: skip
+        top.plot(-losses[shown], shares, interp=interp, marker=marker, lc=tint, label=label)
     logs = np.log10(np.maximum(found.values, np.finfo(float).tiny))
-    low, high = float(logs.min()), float(logs.max())
-    room = 0.05 * max(high - low, 0.1)
-    bottom = canvas(7, "log10 J/lr²", low - room, high + room)
+    room = 0.05 * max(np.ptp(logs), 0.1)
+    ends = float(logs.min() - room), float(logs.max() + room)
+    bottom = canvas(7, "log10 J/lr²", *ends)
     bottom.plot(-(found.target_loss + found.candidates), logs, lc="green")
-    bottom.plot([-found.switch_loss] * 2, [low - room, high + room], interp=None, marker="|", lc="red")
+    bottom.plot([-found.switch_loss] * 2, ends, interp=None, marker="|", lc="red")
     legend = "— η(Δ)    o  the schedule it is fitted to    ·  weight of the fit"
     return "\n".join([top.show(), f"{'':14}{legend}", "", bottom.show(),
                       f"{'':14}the objective, over the loss at the switch; | the switch"])  # fmt: skip
 
 
-def figure(found: Calibration) -> "Figure":
+def figure(found: Calibration) -> Figure:
     """Both pictures, for paper and screen."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
-
     losses, curves = _curves(found)
     drawn = Figure(figsize=(6.4, 5.6), layout="constrained")
     top, bottom = drawn.subplots(2, 1, sharex=True, height_ratios=[3, 2])
@@ -287,12 +235,8 @@ def figure(found: Calibration) -> "Figure":
     return drawn
 
 
-def _curves(found: Calibration) -> "tuple[np.ndarray, dict[str, np.ndarray]]":
+def _curves(found: Calibration) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Losses from f* to f(x0), and at each of them rate, target and weight, as shares of their peaks."""
-    import numpy as np
-
-    from autowarm.schedule.shapes import decay_shape, warmup_shape
-
     p = found.profile
     # The peak, where all curves meet, is a point of its own; some crowd around it, for the weight may be a spike.
     near = p.peak_gap + found.width * np.linspace(-4, 4, 81)

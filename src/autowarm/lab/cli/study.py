@@ -1,6 +1,7 @@
 """`autowarm study`: a study of the product, from its plan to its pages."""
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,6 +11,7 @@ from ..config.build import parse
 from ..training.stopping import Stop
 
 if TYPE_CHECKING:
+    from ..study.plan import Stage
     from ..study.rows import Cell, PlannedRow, Rows
 
 __all__ = ["study"]
@@ -20,17 +22,19 @@ class StudyConfig:
     """A study: runs that are planned by the rows of those before, and pages that are computed from the rows.
 
     Args:
-        name: which one. "warm-up" compares the default with hand-set warm-ups, fixed shares and peers.
+        name: which one. "warm-up" compares the default with hand-set warm-ups, fixed shares and peers; "horizon" does
+            so for one small LLaMA from 1,000 to 64,000 steps.
         cell: make every run of this setting again, into rows of its own, and compare them with those kept.
-        rows: file of the finished runs, one a line; runs that it holds are not made.
+        rows: file of the finished runs, one a line; runs that it holds are not made. Null is the study's own file in
+            docs/data/studies.
         root: the repository whose docs/ and README.md the pages are written into; null writes none.
         out: folder of the runs under way, from which interrupted ones go on.
         engine, workers, address: as for `autowarm sweep`.
     """
 
-    name: Literal["warm-up"] = "warm-up"
+    name: Literal["warm-up", "horizon"] = "warm-up"
     cell: str | None = None
-    rows: str = "docs/data/studies/warm-up.jsonl"
+    rows: str | None = None
     root: str | None = None
     out: str = "runs/studies"
     engine: EngineName = "processes"
@@ -39,6 +43,21 @@ class StudyConfig:
 
     def __post_init__(self) -> None:
         require(self.workers is None or self.workers > 0, f"workers must be at least 1, got {self.workers}")
+        only = "--{} belongs to the study warm-up"
+        require(self.name == "warm-up" or self.cell is None, only.format("cell"))
+        require(self.name == "warm-up" or self.root is None, only.format("root"))
+
+    @property
+    def path(self) -> Path:
+        """The file of the rows."""
+        return Path(self.rows or f"docs/data/studies/{self.name}.jsonl")
+
+    @property
+    def stages(self) -> "Mapping[str, Stage]":
+        """The study's stages, in their order."""
+        from ..study import horizon, plan
+
+        return plan.STAGES if self.name == "warm-up" else horizon.STAGES
 
 
 def study(argv: list[str]) -> int:
@@ -53,16 +72,14 @@ def study(argv: list[str]) -> int:
 
     from ..study.rows import Rows
 
-    rows = Rows.load(Path(config.rows))
+    rows = Rows.load(config.path)
     if planning:
-        return _list_stages(rows)
+        return _list_stages(config, rows)
     return _again(config, rows, config.cell) if config.cell else _go_on(config, rows)
 
 
-def _list_stages(rows: "Rows") -> int:
-    from ..study.plan import STAGES
-
-    for name, stage in STAGES.items():
+def _list_stages(config: StudyConfig, rows: "Rows") -> int:
+    for name, stage in config.stages.items():
         try:
             planned = stage(rows)
         except LabError as error:  # it is planned by rows that are not there yet
@@ -79,8 +96,8 @@ def _go_on(config: StudyConfig, rows: "Rows") -> int:
     from ..study.plan import missing
     from ..study.rows import Rows, tidy
 
-    path = Path(config.rows)
-    while left := missing(rows):
+    path = config.path
+    while left := missing(rows, config.stages):
         _make(config, left, path)
         rows = Rows.load(path)
     if path.exists():

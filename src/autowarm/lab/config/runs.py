@@ -12,7 +12,8 @@ OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "schedule-free", "p
 
 # The small tasks of `autowarm.lab.tasks.small`, each with its own model, data and batch.
 SMALL_TASKS = (
-    "lm-small", "lm-middle", "lm-large", "post-norm", "vit", "mlp", "factor", "llama", "llama-x8", "swin", "swin-x8",
+    "lm-small", "lm-middle", "lm-large", "post-norm", "vit", "mlp", "factor", "llama", "llama-x8", "llama-long", "swin",
+    "swin-x8",
 )  # fmt: skip
 ScheduleName = Literal["adaptive", "paper", "linear", "constant", "greedy", "wsd"]
 
@@ -87,8 +88,8 @@ class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: muon, lion, signsgd, normsgd, adamw, schedule-free, prodigy or d-adaptation. The last four are the peers
-            of `autowarm.lab.training.peers`.
+        name: muon, lion, signsgd, normsgd, adamw, schedule-free, prodigy or d-adaptation. The last four are peers, by
+            their authors' packages.
         lr: the peak learning rate; of Prodigy and D-Adaptation a factor on the rate they find, usually 1.
         weight_decay: decoupled, on the linear layers' weights only.
         options: further keyword arguments of the optimizer's `from_model`, or of the peer itself, for example

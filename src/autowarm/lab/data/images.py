@@ -25,15 +25,9 @@ _AUGMENTATION: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_pro
 
 @dataclass(frozen=True)
 class Images:
-    """A training and a validation set.
+    """A training and a validation set, the first transformed at random.
 
-    Attributes:
-        name: what the images are.
-        sha256: tells them from others.
-        train: by index, (image of shape (channels, height, width), label); transformed at random.
-        val: the same; transformed in one way.
-        classes: how many labels there are.
-        shape: of an image.
+    Both hold, by index, an image of shape (channels, height, width) and its label. `sha256` tells them from others.
     """
 
     name: str
@@ -76,8 +70,7 @@ def open_images(data: DataConfig, model: str) -> Images:
 
     about: Any = timm.get_pretrained_cfg(model, allow_unregistered=True)
     settings: dict[str, Any] = resolve_data_config({}, pretrained_cfg=about.to_dict())
-    size, taken = settings["input_size"], ("interpolation", "mean", "std", "crop_pct")
-    common: dict[str, Any] = {"input_size": size, **{key: settings[key] for key in taken}}
+    common: Any = {key: settings[key] for key in ("input_size", "interpolation", "mean", "std", "crop_pct")}
     parts: dict[str, Any] = {}
     for part, training in (("train", True), ("validation", False)):
         try:
@@ -90,9 +83,9 @@ def open_images(data: DataConfig, model: str) -> Images:
                 "folders, or tar files, train and validation; 'digits' needs no files"
             ) from None
         parts[part].transform = create_transform(**common, is_training=training, **(_AUGMENTATION if training else {}))
-    classes = int(about.num_classes)
-    digest = f"{data.images} {len(parts['train'])} {len(parts['validation'])}"
-    return Images(data.images, digest, parts["train"], parts["validation"], classes, size)
+    train, val = parts["train"], parts["validation"]
+    digest = f"{data.images} {len(train)} {len(val)}"
+    return Images(data.images, digest, train, val, int(about.num_classes), settings["input_size"])
 
 
 @lru_cache(maxsize=2)
@@ -126,9 +119,7 @@ def training_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """This rank's rows of the batches of steps first to last − 1: images and labels."""
     places = ([step * batch_size + row for row in range(batch_size)[rows]] for step in range(first, last))
-    placed: Any = _Placed(images.train, seed)
-    loader: Any = DataLoader(placed, batch_sampler=places, num_workers=workers)
-    yield from loader
+    return iter(DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers))
 
 
 def validation_batches(
@@ -137,5 +128,4 @@ def validation_batches(
     """Images evenly spread over the whole validation part: the same for every run and every seed."""
     spread = np.linspace(0, len(images.val) - 1, num=count * batch_size).astype(int)
     chosen = [chunk[rows].tolist() for chunk in np.split(spread, count)]
-    loader: Any = DataLoader(images.val, batch_sampler=chosen, num_workers=workers)
-    yield from loader
+    return iter(DataLoader(images.val, batch_sampler=chosen, num_workers=workers))

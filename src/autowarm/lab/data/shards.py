@@ -5,7 +5,6 @@ the training part. Folders that `autowarm data` makes have a `manifest.json` bes
 tokenizer.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ..config import LabError
 from ..files import read_object, sha256, within, write_atomically
 
 MANIFEST, SCHEMA = "manifest.json", 1
+_PARTS = ("train", "val")
 _MAGIC, _VERSION, _HEADER = 20240520, 1, 256
 _GPT2_VOCABULARY = 50257  # of shards without a manifest
 
@@ -126,33 +126,29 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
         LabError: a file is damaged or missing, the folder is not finished, or the vocabulary is too small for it.
     """
     manifest = read_manifest(folder)
-    paths: dict[str, list[Path]]
     if manifest is None:
-        paths = {part: sorted(folder.glob(f"*{part}*.bin")) for part in ("train", "val")}
-        needed, digest = _GPT2_VOCABULARY, hashlib.sha256(b"".join(_edges(p) for ps in paths.values() for p in ps))
+        rows = [{"file": path.name, "part": part} for part in _PARTS for path in sorted(folder.glob(f"*{part}*.bin"))]
+        needed, digest = _GPT2_VOCABULARY, sha256(b"".join(_edges(folder / row["file"]) for row in rows))
     else:
         if not manifest["complete"]:
             raise LabError(f"{folder} is not finished: call the `autowarm data` command that began it again")
-        listed = manifest["shards"]
-        paths = {part: [folder / row["file"] for row in listed if row["part"] == part] for part in ("train", "val")}
-        if missing := [path.name for ps in paths.values() for path in ps if not path.exists()]:
+        rows, needed = manifest["shards"], manifest["tokenizer"]["vocab_size"]
+        if missing := [row["file"] for row in rows if not (folder / row["file"]).exists()]:
             raise LabError(f"{folder} has lost {', '.join(missing)}: delete it and make it again")
-        for row in listed:
+        for row in rows:
             if (held := len(open_shard(folder / row["file"]))) != row["tokens"]:
                 raise LabError(f"{folder / row['file']} holds {held} tokens, {MANIFEST} says {row['tokens']}: it is "
                                "another shard; make the folder again")  # fmt: skip
-        needed = manifest["tokenizer"]["vocab_size"]
-        digest = hashlib.sha256(json.dumps([row["sha256"] for row in listed]).encode())
-    for part, found in paths.items():
-        if not found:
+        digest = sha256(json.dumps([row["sha256"] for row in rows]).encode())
+    paths = {part: [folder / row["file"] for row in rows if row["part"] == part] for part in _PARTS}
+    for part in _PARTS:
+        if not paths[part]:
             raise LabError(
                 f"{folder} has no shard with {part!r} in its name: a training and a validation part are needed"
             )
     if vocab_size < needed:
         raise LabError(f"the shards in {folder} have {needed} different tokens, model.vocab_size is only {vocab_size}")
-    return Corpus(
-        folder.resolve().name, digest.hexdigest(), *(Shards(paths[part], vocab_size) for part in ("train", "val"))
-    )
+    return Corpus(folder.resolve().name, digest, *(Shards(paths[part], vocab_size) for part in _PARTS))
 
 
 def _edges(path: Path) -> bytes:
@@ -171,11 +167,8 @@ def check(folder: Path) -> int:
     """
     if (manifest := read_manifest(folder)) is None:
         raise LabError(f"{folder} has no {MANIFEST}: only folders made by `autowarm data` can be checked")
-    wrong = []
-    for row in manifest["shards"]:
-        path = folder / row["file"]
-        if not path.exists() or sha256(path) != row["sha256"]:
-            wrong.append(row["file"])
+    files = {row["file"]: row["sha256"] for row in manifest["shards"]}
+    wrong = [name for name in files if not (folder / name).exists() or sha256(folder / name) != files[name]]
     if wrong:
         raise LabError(f"in {folder} these shards are missing or damaged: {', '.join(wrong)}; delete it, make it again")
-    return len(manifest["shards"])
+    return len(files)

@@ -6,21 +6,21 @@ So is a folder of text or parquet. A folder of token shards is read as it is.
 """
 
 import hashlib
-import json
 import logging
 import os
-import shutil
 import sysconfig
-import tempfile
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from ..config import DataConfig, LabError
-from ..files import read_object, sha256, write_atomically
-from .shards import Corpus, is_sharded, read_shards
+from ..files import write_atomically
+from .shards import Corpus, Tokens, is_sharded, read_shards
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def cache_folder() -> Path:
 def prepare(data: DataConfig, vocab_size: int) -> Corpus:
     """The corpus in tokens, from the cache where it holds them whole, and otherwise built.
 
-    Builders that run side by side do no harm: each works in a folder of its own and the first to finish is kept.
+    Builders that run side by side do no harm: each puts a whole file of the same tokens in place.
     """
     if data.corpus != "python" and is_sharded(Path(data.corpus)):
         return read_shards(Path(data.corpus), vocab_size)
@@ -52,14 +52,27 @@ def prepare(data: DataConfig, vocab_size: int) -> Corpus:
     key = hashlib.sha256(f"{_FORMAT} {vocab_size} {VALIDATION_SHARE}".encode())
     for name, text in texts:
         key.update(f"\0{name}\0".encode() + text.encode())
-    folder = cache_folder() / f"corpus-{key.hexdigest()[:16]}"
-    if not _whole(folder):
-        if folder.exists():
-            logger.warning("the token cache %s is damaged and is built again", folder)
-        _build(texts, vocab_size, folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    train, val = (np.load(folder / f"{part}.npy", mmap_mode="r", allow_pickle=False) for part in ("train", "val"))
-    return Corpus("python" if data.corpus == "python" else Path(data.corpus).name, manifest["sha256"], train, val)
+    path = cache_folder() / f"corpus-{key.hexdigest()[:16]}.safetensors"
+    if (found := _open(path)) is None:
+        if path.exists():
+            logger.warning("the token cache %s is damaged and is built again", path)
+        write_atomically(path, _build(texts, vocab_size))
+        found = _open(path)
+        assert found is not None
+    return Corpus("python" if data.corpus == "python" else Path(data.corpus).name, *found)
+
+
+def _open(path: Path) -> tuple[str, Tokens, Tokens] | None:
+    """Checksum of a cached corpus, and its parts mapped into memory; None where it is not there or not whole."""
+    try:
+        with safe_open(path, "pt") as file:
+            noted = (file.metadata() or {}).get("sha256")
+            train, val = (file.get_tensor(part).numpy() for part in ("train", "val"))
+    except (OSError, SafetensorError):
+        return None
+    digest = hashlib.sha256(train.data)
+    digest.update(val.data)
+    return (noted, train, val) if noted == digest.hexdigest() else None
 
 
 def _read(data: DataConfig) -> Iterator[tuple[str, str]]:
@@ -116,58 +129,22 @@ def _select(texts: Iterator[tuple[str, str]], max_bytes: int) -> list[tuple[str,
     return chosen
 
 
-def _build(texts: list[tuple[str, str]], vocab_size: int, folder: Path) -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
+    """The file of a corpus: both parts' tokens, with their checksum and the tokenizer beside them."""
+    from tokenizers import ByteLevelBPETokenizer
 
     parts: dict[str, list[str]] = {"train": [], "val": []}
     for name, text in texts:
         parts["val" if _hash("split " + name) < VALIDATION_SHARE else "train"].append(text)
     if not all(parts.values()):
         raise LabError(f"the corpus has {len(texts)} files, too few for a training and a validation part")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(
+        parts["train"], vocab_size, min_frequency=0, special_tokens=[END_OF_TEXT], show_progress=False
     )
-    tokenizer.train_from_iterator(parts["train"], trainer)
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
-    try:
-        write_atomically(scratch / "tokenizer.json", tokenizer.to_str())
-        digest = hashlib.sha256()
-        for part, documents in parts.items():
-            ids: list[int] = []
-            for encoding in tokenizer.encode_batch([END_OF_TEXT + document for document in documents]):
-                ids += encoding.ids
-            tokens = np.array(ids, dtype=np.uint16)
-            digest.update(tokens.tobytes())
-            np.save(scratch / f"{part}.npy", tokens, allow_pickle=False)
-        files = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
-        (scratch / "manifest.json").write_text(json.dumps({"sha256": digest.hexdigest(), "files": files}))
-        _install(scratch, folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _install(scratch: Path, folder: Path) -> None:
-    """Moves a finished build into place; one that another process has finished meanwhile is as good."""
-    for _ in range(2):
-        try:
-            os.replace(scratch, folder)
-            return
-        except OSError:  # there is something: whole, then it is the same; or damaged, then it gives way
-            if _whole(folder):
-                return
-            shutil.rmtree(folder, ignore_errors=True)
-    raise LabError(f"cannot put the tokens into {folder}: delete it, or set AUTOWARM_CACHE to a writable folder")
-
-
-def _whole(folder: Path) -> bool:
-    try:
-        manifest = read_object(folder / "manifest.json", "", "sha256", "files")
-        return manifest["files"] == {name: sha256(folder / name) for name in ("tokenizer.json", "train.npy", "val.npy")}
-    except (OSError, LabError):
-        return False
+    digest, tokens = hashlib.sha256(), {}
+    for part, documents in parts.items():
+        encodings = tokenizer.encode_batch([END_OF_TEXT + document for document in documents])
+        tokens[part] = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.uint16)
+        digest.update(tokens[part].tobytes())
+    return save(tokens, metadata={"sha256": digest.hexdigest(), "tokenizer": tokenizer.to_str()})

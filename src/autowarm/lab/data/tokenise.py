@@ -1,18 +1,17 @@
 """Documents to token shards: FineWeb from the hub, or text and parquet files from a folder.
 
-Documents are streamed in pieces. Threads tokenise them side by side (both tokenizers work outside Python's lock), while
-the next pieces come in. A shard ends where a piece ends, so the stream's place behind each shard is noted in the
-manifest and the same command goes on from there.
+Documents are streamed in pieces, which threads tokenise: both tokenizers work outside Python's lock. A shard ends where
+a piece ends, so the stream's place behind each shard is noted in the manifest and the same command goes on from there.
 """
 
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,16 +59,10 @@ class ShardsConfig:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A tokenizer.
+    """A tokenizer."""
 
-    Attributes:
-        about: name, size of the vocabulary, and what else tells it from others.
-        end: the token before each document.
-        encode: text to tokens.
-    """
-
-    about: dict[str, Any]
-    end: int
+    about: dict[str, Any]  # name, size of the vocabulary, and what else tells it from others
+    end: int  # the token before each document
     encode: Callable[[str], npt.NDArray[Any]]
 
     def __call__(self, documents: list[str]) -> npt.NDArray[np.uint16]:
@@ -108,14 +101,9 @@ def load_encoder(name: str) -> Encoder:
     end = tokenizer.token_to_id(END_OF_TEXT)
     if end is None:
         raise LabError(f"--tokenizer {name}: it has no token {END_OF_TEXT}, which parts the documents")
-    if tokenizer.get_vocab_size() > 2**16:
-        raise LabError(f"--tokenizer {name}: {tokenizer.get_vocab_size()} tokens do not fit into 16 bits")
-    about = {
-        "name": path.name,
-        "library": "tokenizers",
-        "vocab_size": tokenizer.get_vocab_size(),
-        "sha256": sha256(path),
-    }
+    if (size := tokenizer.get_vocab_size()) > 2**16:
+        raise LabError(f"--tokenizer {name}: {size} tokens do not fit into 16 bits")
+    about = {"name": path.name, "library": "tokenizers", "vocab_size": size, "sha256": sha256(path)}
     return Encoder(about, end, lambda text: np.array(tokenizer.encode(text, add_special_tokens=False).ids))
 
 
@@ -149,7 +137,7 @@ def documents(folder: Path) -> Any:
 def make_shards(
     config: ShardsConfig, source: str, open_stream: Callable[[], Any], report: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Makes the shards that are not there yet.
+    """Makes the shards that are not there yet; the first is the validation part.
 
     Args:
         config: what to make.
@@ -164,123 +152,97 @@ def make_shards(
         LabError: the folder holds shards of something else, or the stream broke off; what is finished is kept.
     """
     encoder = load_encoder(config.tokenizer)
-    out = Path(config.out)
+    out, budget = Path(config.out), config.tokens or np.inf
     asked = {"source": source, "tokenizer": encoder.about, "val_tokens": config.val_tokens}
     with locked(out):
-        manifest = read_manifest(out) or {
-            "schema": SCHEMA,
-            **asked,
-            "complete": False,
-            "tokens": 0,
-            "documents": 0,
-            "shards": [],
-            "state": None,
-        }
+        begun = {"complete": False, "tokens": 0, "documents": 0, "shards": [], "state": None}
+        manifest = read_manifest(out) or {"schema": SCHEMA, **asked, **begun}
         if changed := differences({key: manifest[key] for key in asked}, asked):
             raise LabError(f"{out} holds other shards ({'; '.join(changed)}): choose another folder or delete it")
-        if manifest["complete"] and (manifest["exhausted"] or manifest["tokens"] >= (config.tokens or np.inf)):
+        if manifest["complete"] and (manifest["exhausted"] or manifest["tokens"] >= budget):
             return manifest
         stream = open_stream()
         if manifest["state"] is not None:
             logger.info("%s goes on behind %d tokens", out, manifest["tokens"])
             stream.load_state_dict(manifest["state"])
-        for shard in _shards(config, manifest, _pieces(stream, encoder, config.workers), report):
-            _add(out, manifest, *shard)
-            manifest["complete"] = False
-            write_json(out / MANIFEST, manifest)
-        manifest["exhausted"] = manifest["tokens"] < (config.tokens or np.inf)
+
+        held: list[Piece] = []
+        for piece in _pieces(stream, encoder, config.workers or os.cpu_count() or 1):
+            held.append(piece)
+            tokens = sum(len(each.tokens) for each in held)
+            enough = manifest["tokens"] + tokens >= budget
+            if report is not None:
+                report(manifest["tokens"] + tokens, manifest["documents"] + sum(each.documents for each in held))
+            if enough or tokens >= (config.shard_tokens if manifest["shards"] else config.val_tokens):
+                _write(out, manifest, held)
+                held = []
+            if enough and len(manifest["shards"]) > 1:
+                break
+        if held:
+            _write(out, manifest, held)
         if len(manifest["shards"]) < 2:
             raise LabError(
                 f"{source} has {manifest['tokens']} tokens, all of which went into the validation part: lower "
                 f"--val_tokens from {config.val_tokens} and delete {out}"
             )
-        manifest["complete"] = True
+        manifest |= {"exhausted": manifest["tokens"] < budget, "complete": True}
         write_json(out / MANIFEST, manifest)
     return manifest
 
 
-Piece = tuple[npt.NDArray[np.uint16], int, dict[str, Any]]
+class Piece(NamedTuple):
+    """Some documents' tokens, how many documents they are, and the stream's place behind them."""
+
+    tokens: npt.NDArray[np.uint16]
+    documents: int
+    state: dict[str, Any]
 
 
-def _pieces(stream: Any, encoder: Encoder, workers: int | None) -> Iterator[Piece]:
-    """Tokens, count of documents, and the stream's place behind them, in the stream's order."""
-    workers = workers or os.cpu_count() or 1
+def _pieces(stream: Any, encoder: Encoder, workers: int) -> Iterator[Piece]:
+    """The stream's documents in its order. Threads tokenise some pieces while the next come in."""
+    waiting: deque[tuple[Future[npt.NDArray[np.uint16]], int, dict[str, Any]]] = deque()
+    broken: LabError | None = None
     with ThreadPoolExecutor(workers) as pool:
-        ahead = 2 * workers
-        waiting: deque[tuple[Future[npt.NDArray[np.uint16]], int, dict[str, Any]]] = deque()
-        broken: LabError | None = None
         try:
-            rows = _read(stream)
-            reading = True
-            while reading or waiting:
-                if reading:
-                    try:
-                        texts, state = next(rows)
-                        waiting.append((pool.submit(encoder, texts), len(texts), state))
-                    except StopIteration:
-                        reading = False
-                    except LabError as error:  # what had come in before is worth its shards
-                        reading, broken = False, error
-                if waiting and (not reading or len(waiting) > ahead):
-                    future, count, place = waiting.popleft()
-                    yield future.result(), count, place
-            if broken is not None:
-                raise broken
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            for texts, state in _read(stream):
+                waiting.append((pool.submit(encoder, texts), len(texts), state))
+                if len(waiting) > 2 * workers:
+                    future, count, state = waiting.popleft()
+                    yield Piece(future.result(), count, state)
+        except LabError as error:  # what had come in before is worth its shards
+            broken = error
+        for future, count, state in waiting:
+            yield Piece(future.result(), count, state)
+    if broken is not None:
+        raise broken
 
 
 def _read(stream: Any) -> Iterator[tuple[list[str], dict[str, Any]]]:
     texts: list[str] = []
-    rows = iter(stream)
-    while True:
-        try:
-            row = next(rows, None)
-        except Exception as error:
-            raise LabError(
-                f"the stream of documents broke off ({type(error).__name__}: {error}). Finished shards are kept: the "
-                f"same command goes on from here. {_INSTEAD}"
-            ) from error
-        if row is not None:
+    try:
+        for row in stream:
             texts.append(row["text"])
-        if texts and (row is None or len(texts) == _PIECE):
-            yield texts, stream.state_dict()
-            texts = []
-        if row is None:
-            return
+            if len(texts) == _PIECE:
+                yield texts, stream.state_dict()
+                texts = []
+    except Exception as error:
+        raise LabError(
+            f"the stream of documents broke off ({type(error).__name__}: {error}). Finished shards are kept: the "
+            f"same command goes on from here. {_INSTEAD}"
+        ) from error
+    if texts:
+        yield texts, stream.state_dict()
 
 
-def _shards(
-    config: ShardsConfig, manifest: dict[str, Any], pieces: Iterable[Piece], report: Callable[[int, int], None] | None
-) -> Iterator[tuple[npt.NDArray[np.uint16], int, dict[str, Any]]]:
-    """Pieces put together until they fill a shard, and the rest at the end."""
-    held: list[npt.NDArray[np.uint16]] = []
-    tokens = count = 0
-    state: dict[str, Any] = {}
-    for piece, some, state in pieces:
-        held.append(piece)
-        tokens, count = tokens + len(piece), count + some
-        if report is not None:
-            report(manifest["tokens"] + tokens, manifest["documents"] + count)
-        enough = manifest["tokens"] + tokens >= (config.tokens or np.inf)
-        if enough or tokens >= (config.shard_tokens if manifest["shards"] else config.val_tokens):
-            yield np.concatenate(held), count, state
-            held, tokens, count = [], 0, 0
-        if enough and manifest["shards"][1:]:
-            return
-    if held:
-        yield np.concatenate(held), count, state
-
-
-def _add(
-    out: Path, manifest: dict[str, Any], tokens: npt.NDArray[np.uint16], count: int, state: dict[str, Any]
-) -> None:
-    """Writes a shard and notes it; the first is the validation part."""
+def _write(out: Path, manifest: dict[str, Any], pieces: list[Piece]) -> None:
+    """Writes a shard and notes it."""
     part = "train" if manifest["shards"] else "val"
     path = out / f"{part}_{len(manifest['shards']):06d}.bin"
+    tokens, documents = np.concatenate([piece.tokens for piece in pieces]), sum(piece.documents for piece in pieces)
     write_shard(path, tokens)
-    row = {"file": path.name, "part": part, "tokens": len(tokens), "documents": count, "sha256": sha256(path)}
+    row = {"file": path.name, "part": part, "tokens": len(tokens), "documents": documents, "sha256": sha256(path)}
     manifest["shards"].append(row)
     manifest["tokens"] += len(tokens)
-    manifest["documents"] += count
-    manifest["state"] = state
+    manifest["documents"] += documents
+    manifest |= {"state": pieces[-1].state, "complete": False}
+    write_json(out / MANIFEST, manifest)

@@ -1,7 +1,7 @@
 """Which runs the study makes, in stages: each a function of the rows of the stages before it."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..analysis.statistics import choose, mean_loss
 from .cells import (
@@ -153,9 +153,9 @@ def orders(rows: Rows) -> list[PlannedRow]:
     return [PlannedRow("orders", cell, DEFAULT, 0, order=order) for cell in chosen for order in ORDERS]
 
 
-def missing(rows: Rows) -> list[PlannedRow]:
+def missing(rows: Rows, stages: Mapping[str, Stage] | None = None) -> list[PlannedRow]:
     """The runs that are planned and not made, of the first stage that has any: later ones may depend on them."""
-    for stage in STAGES.values():
+    for stage in (STAGES if stages is None else stages).values():
         if left := [run for run in stage(rows) if run not in rows]:
             return left
     return []

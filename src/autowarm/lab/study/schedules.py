@@ -24,7 +24,7 @@ _ABOUT = {
 def schedules(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
     """What the page's template asks for, by name."""
     learnt = [v for v in judged if v.learnt]
-    quick = quick_cells(rows)
+    quick, known = quick_cells(rows), {v.cell.task for v in judged}
     return {
         **headline(rows, judged),
         "planned": len(judged),
@@ -39,7 +39,7 @@ def schedules(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
         "parts": _parts(rows, quick),
         "forms": _forms(rows),
         "orders": _orders(rows),
-        "tasks": "\n".join(f"- `{name}`: {task.about}" for name, task in TASKS.items()),
+        "tasks": "\n".join(f"- `{name}`: {task.about}" for name, task in TASKS.items() if name in known),
     }
 
 

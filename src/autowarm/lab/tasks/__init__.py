@@ -6,20 +6,21 @@
 - `models`: the networks of the first three.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..config import RunConfig
 
-__all__ = ["Batch", "Task", "chunks", "make_task"]
+__all__ = ["Batch", "Task", "make_task"]
 
 Batch = Any  # a tuple of tensors, but for a user's own task
 
 
-class Task(Protocol):
+class Task(ABC):
     """What is learnt, from what data.
 
     Attributes:
@@ -30,30 +31,31 @@ class Task(Protocol):
 
     name: str
     sha256: str
-    per_example: int
+    per_example = 1
 
+    @abstractmethod
     def model(self) -> nn.Module:
         """The network, with weights that the seed decides."""
 
+    @abstractmethod
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
         """Some rows of the global batches of all steps from ``first`` on."""
 
+    @abstractmethod
     def validation(self, rows: slice) -> Iterator[Batch]:
         """The same rows of the fixed validation batches."""
 
+    @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean over the examples."""
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Means over the examples of what validation reports; "loss" is among them."""
+        return {"loss": self.loss(model, batch)}
 
     def pieces(self, batch: Batch, device: torch.device, count: int) -> list[Batch]:
         """The batch on a device, in ``count`` micro-batches of one size."""
-
-
-def chunks(batch: tuple[Tensor, ...], device: torch.device, count: int) -> list[tuple[Tensor, ...]]:
-    """`Task.pieces` of a tuple of tensors with the examples along their first dimension."""
-    return list(zip(*(part.to(device).chunk(count) for part in batch), strict=True))
+        return list(zip(*(part.to(device).chunk(count) for part in batch), strict=True))
 
 
 def make_task(config: RunConfig) -> Task:
@@ -63,9 +65,9 @@ def make_task(config: RunConfig) -> Task:
         LabError: the data is not there.
     """
     if config.task is not None:
-        from .small import make_small
+        from .small import SmallTask
 
-        return make_small(config)
+        return SmallTask(config)
     if config.model.sees_images:
         from .images import Classification
 

@@ -8,16 +8,14 @@ from torch.nn import functional as F
 
 from ..config import RunConfig
 from ..data import images
-from . import Batch, chunks
+from . import Batch, Task
 from .models import classifier
 
 __all__ = ["Classification"]
 
 
-class Classification:
+class Classification(Task):
     """Images to labels."""
-
-    per_example = 1
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -46,6 +44,3 @@ class Classification:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         accuracy = (logits.argmax(1) == labels).to(wide.dtype).mean()
         return {"loss": F.cross_entropy(wide, labels), "accuracy": accuracy}
-
-    def pieces(self, batch: Batch, device: torch.device, count: int) -> list[Batch]:
-        return chunks(batch, device, count)

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from ..config import RunConfig
 from ..data import batch as sample
 from ..data import prepare, validation_batches
-from . import Batch, chunks
+from . import Batch, Task
 from .models import llama, token_loss
 
 __all__ = ["Language"]
 
 
-class Language:
+class Language(Task):
     """Next-token prediction."""
 
     def __init__(self, config: RunConfig) -> None:
@@ -39,9 +39,3 @@ class Language:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return token_loss(model, *batch)
-
-    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": self.loss(model, batch)}
-
-    def pieces(self, batch: Batch, device: torch.device, count: int) -> list[Batch]:
-        return chunks(batch, device, count)

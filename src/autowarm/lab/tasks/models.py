@@ -49,13 +49,9 @@ def attend_plainly(model: nn.Module, length: int) -> None:
 
 
 def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    """A classifier of images by timm, in float32; the same seed gives the same weights.
+    """A classifier of images, (channels, height, width), by timm, in float32; the same seed gives the same weights.
 
-    Args:
-        config: "swin" is a Swin of two stages with a token for each pixel and windows of 4×4; any other name is timm's.
-        seed: of the weights.
-        classes: how many labels there are.
-        shape: of an image: channels, height, width.
+    "swin" is a Swin of two stages with a token for each pixel and windows of 4×4; any other name is timm's.
     """
     try:
         import timm

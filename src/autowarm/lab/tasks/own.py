@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map
 
 from ..config import OPTIMIZERS, LabError, RunConfig, UsageError, nearest
 from ..files import locked, write_atomically
+from . import Task
 from .fingerprint import fingerprint, is_users
 
 __all__ = ["AdaptedTask", "OwnTask", "PackedTask", "blamed", "load", "pack"]
@@ -84,23 +85,14 @@ class OwnTask(Protocol):
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A user's task, ready to travel.
-
-    Attributes:
-        name: what the user calls it.
-        sha256: of its code and its attributes.
-        file: where its code is written.
-        optimizers: names of its own optimizers.
-        folder: what its `prepare` wrote, if it has one.
-        content: the object, pickled.
-    """
+    """A user's task, ready to travel."""
 
     name: str
-    sha256: str
-    file: str
-    optimizers: tuple[str, ...]
-    folder: Path | None
-    content: bytes
+    sha256: str  # of its code and its attributes
+    file: str  # where its code is written
+    optimizers: tuple[str, ...]  # names of its own
+    folder: Path | None  # what its `prepare` wrote
+    content: bytes  # the object, pickled
 
     @property
     def key(self) -> str:
@@ -212,10 +204,8 @@ def _prepare(content: bytes, place: Path, file: str) -> None:
     write_atomically(place / _PREPARED, "")
 
 
-class AdaptedTask:
-    """A user's task in one run: `autowarm.lab.tasks.Task` around an `OwnTask`."""
-
-    per_example = 1
+class AdaptedTask(Task):
+    """A user's task in one run."""
 
     def __init__(self, packed: PackedTask, config: RunConfig) -> None:
         self.name, self.sha256 = packed.name, packed.sha256
@@ -332,18 +322,14 @@ def _seed(*words: int) -> None:
 
 @contextmanager
 def blamed(file: str, where: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn an exception of the user's code into a line that names the place in it.
+    """Turn an exception of the user's code into a line that names the place in it, and says where it went wrong.
 
-    Args:
-        file: of the task. A frame in a file beside it or below counts as the user's, one of an installed package not.
-        where: what was going on.
-        passing: exceptions that are nobody's mistake.
+    A frame in the task's file, in one beside it or below counts as the user's. Exceptions in `passing` are nobody's
+    mistake.
     """
     try:
         yield
-    except LabError:
-        raise
-    except passing:
+    except (LabError, *passing):  # type: ignore[misc]
         raise
     except (Exception, SystemExit) as error:
         place = f"{Path(file).name}: {where}"

@@ -3,7 +3,7 @@
 They are unlike one another: language models of three sizes, a deep post-norm transformer (which is known to need
 warm-up), a vision transformer and an MLP on the scanned digits that come with scikit-learn, and a deep linear network
 whose best loss is known. The paper's two architectures, LLaMA and Swin, each have a small batch and one eight times as
-large. Batches are functions of (seed, step).
+large; "llama-long" has a quarter of the small one, for runs of many steps. Batches are functions of (seed, step).
 """
 
 import math
@@ -20,73 +20,71 @@ from torch.nn import functional as F
 from ..config import DataConfig, ModelConfig, RunConfig
 from ..data import batch as sample
 from ..data import prepare, validation_batches
-from . import Batch, chunks
-from .models import classifier, llama
+from . import Batch, Task
+from .models import classifier, llama, token_loss
 
-__all__ = ["TASKS", "SmallTask", "make_small"]
+__all__ = ["TASKS", "SmallTask"]
 
 _SMOOTHING = 0.1  # of labels: keeps the loss away from 0, as vision transformers are trained
 _WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
 
 
 @dataclass(frozen=True)
-class SmallTask:
-    """A task in four functions.
+class Recipe:
+    """A small task in four functions."""
 
-    Attributes:
-        about: the task in a few words.
-        build: makes the model, from the global generator.
-        draw: (seed, step) → inputs and targets.
-        loss: (model, inputs, targets) → mean loss.
-        held_out: batches of validation; `population` replaces their loss where it is known without sampling.
-        population: model → loss.
-    """
-
-    about: str
-    build: Callable[[], nn.Module]
-    draw: Callable[[int, int], tuple[Tensor, Tensor]]
-    loss: Callable[[nn.Module, Tensor, Tensor], Tensor]
-    held_out: Callable[[], Iterator[tuple[Tensor, Tensor]]]
-    population: Callable[[Any], Tensor] | None = None
+    about: str  # in a few words
+    build: Callable[[], nn.Module]  # from the global generator
+    draw: Callable[[int, int], Batch]  # (seed, step) → a tuple of tensors
+    loss: Callable[..., Tensor]  # (model, *batch) → mean loss
+    held_out: Callable[[], Iterator[Batch]]  # batches of validation
+    population: Callable[[Any], Tensor] | None = None  # model → their loss, where it is known without sampling
 
 
-class _Run:
-    """A small task in one run."""
+class SmallTask(Task):
+    """The small task that a run's config names."""
 
-    per_example = 1
-
-    def __init__(self, name: str, config: RunConfig) -> None:
-        self.name, self.sha256 = name, ""  # its data is made by code, which the run's id covers
-        self._task, self._config = TASKS[name], config
+    def __init__(self, config: RunConfig) -> None:
+        self.name, self.sha256 = str(config.task), ""  # its data is made by code, which the run's id covers
+        self._recipe, self._config = TASKS[self.name], config
 
     def model(self) -> nn.Module:
-        return self._task.build()
+        model = self._recipe.build()
+        if not self._config.engine.compile:
+            return model
+        compiled = _compiled(self.name)
+        compiled.load_state_dict(model.state_dict())
+        compiled.zero_grad()
+        return compiled
 
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
-        for step in range(first, self._config.steps):
-            yield self._task.draw(self._config.data_seed, step)
+        return (self._recipe.draw(self._config.data_seed, step) for step in range(first, self._config.steps))
 
     def validation(self, rows: slice) -> Iterator[Batch]:
-        return self._task.held_out()
+        return self._recipe.held_out()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self._task.loss(model, *batch)
+        return self._recipe.loss(model, *batch)
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        known = self._task.population
-        return {"loss": self.loss(model, batch) if known is None else known(model)}
-
-    def pieces(self, batch: Batch, device: torch.device, count: int) -> list[Batch]:
-        return chunks(batch, device, count)
+        known = self._recipe.population
+        with torch.compiler.set_stance("force_eager"):  # a few batches of another shape are not worth a compilation
+            return super().scores(model, batch) if known is None else {"loss": known(model)}
 
 
-def make_small(config: RunConfig) -> _Run:
-    """The small task of this name."""
-    return _Run(str(config.task), config)
+@cache
+def _compiled(name: str) -> nn.Module:
+    """The one network of this task in this process: compiled for the first run, it serves those after it as it is."""
+    return TASKS[name].build()
 
 
 def _random(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+
+
+def _drawn_seed() -> int:
+    """For a model that is built from a seed of its own."""
+    return int(torch.randint(2**31, ()))
 
 
 class Block(nn.Module):
@@ -142,55 +140,31 @@ class Transformer(nn.Module):
         return self.head(x if self.causal else x.mean(dim=1))
 
 
-@cache
-def _corpus(vocab: int) -> Any:
-    return prepare(DataConfig(), vocab)
-
-
-def _seed() -> int:
-    """One for a model that is built from a seed of its own."""
-    return int(torch.randint(2**31, ()))
-
-
-class _Llama(nn.Module):
-    """Tokens in, logits out."""
-
-    def __init__(self, vocab: int, width: int, depth: int, length: int) -> None:
-        super().__init__()
-        shape = ModelConfig(
-            vocab_size=vocab, width=width, layers=depth, heads=max(1, width // 16), ff=8 * width // 3, seq_len=length
-        )
-        self.model = llama(shape, _seed())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(input_ids=x, use_cache=False).logits
-
-
-def _language(vocab: int, width: int, depth: int, sequences: int, length: int, kind: str = "pre-norm") -> SmallTask:
+def _language(vocab: int, width: int, depth: int, sequences: int, length: int, kind: str = "pre-norm") -> Recipe:
     """Predict the next token of Python's own documentation and source, by a "llama", "pre-norm" or "post-norm"."""
 
-    def loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
-
-    def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
-        tokens = torch.from_numpy(windows)
-        return tokens[:, :-1], tokens[:, 1:]
-
-    def draw(seed: int, step: int) -> tuple[Tensor, Tensor]:
-        return shifted(sample(_corpus(vocab).train, seed, step, sequences, length))
-
-    def held_out() -> Iterator[tuple[Tensor, Tensor]]:
-        return map(shifted, validation_batches(_corpus(vocab).val, 8, 64, length))
-
     def build() -> nn.Module:
+        if kind != "llama":
+            norm = kind.removesuffix("-norm")
+            return Transformer(vocab, vocab, length, width=width, depth=depth, causal=True, norm=norm)
+        heads, ff = max(1, width // 16), 8 * width // 3
+        shape = ModelConfig(vocab_size=vocab, width=width, layers=depth, heads=heads, ff=ff, seq_len=length)
+        return llama(shape, _drawn_seed())
+
+    def loss(model: nn.Module, tokens: Tensor) -> Tensor:
         if kind == "llama":
-            return _Llama(vocab, width, depth, length)
-        norm = kind.removesuffix("-norm")
-        return Transformer(vocab, vocab, length, width=width, depth=depth, causal=True, norm=norm)
+            return token_loss(model, tokens)
+        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    def draw(seed: int, step: int) -> Batch:
+        return (torch.from_numpy(sample(prepare(DataConfig(), vocab).train, seed, step, sequences, length)),)
+
+    def held_out() -> Iterator[Batch]:
+        return zip(map(torch.from_numpy, validation_batches(prepare(DataConfig(), vocab).val, 8, 64, length)))
 
     name = "LLaMA" if kind == "llama" else f"{kind} transformer"
     about = f"{name}, {depth} layers of {width}, {sequences}×{length} tokens of {vocab}"
-    return SmallTask(about, build, draw, loss, held_out)
+    return Recipe(about, build, draw, loss, held_out)
 
 
 @lru_cache
@@ -205,13 +179,13 @@ def _scans() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return images[train], data.target[train], images[val], data.target[val]
 
 
-def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> SmallTask:
+def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Recipe:
     """Classify 8×8 digits, each drawn with a random shift of up to one pixel."""
 
     def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(model(images), labels, label_smoothing=_SMOOTHING)
 
-    def draw(seed: int, step: int) -> tuple[Tensor, Tensor]:
+    def draw(seed: int, step: int) -> Batch:
         images, labels, _, _ = _scans()
         random = _random(seed, step)
         chosen = random.integers(0, len(images), size)
@@ -220,11 +194,11 @@ def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Small
         moved = padded[np.arange(size)[:, None, None], rows[:, :, None], columns[:, None, :]]
         return torch.from_numpy(moved), torch.from_numpy(labels[chosen])
 
-    def held_out() -> Iterator[tuple[Tensor, Tensor]]:
+    def held_out() -> Iterator[Batch]:
         _, _, images, labels = _scans()
         yield torch.from_numpy(images), torch.from_numpy(labels)
 
-    return SmallTask(about, build, draw, loss, held_out)
+    return Recipe(about, build, draw, loss, held_out)
 
 
 class Patches(nn.Module):
@@ -240,7 +214,7 @@ def _vit() -> nn.Module:
 
 def _swin() -> nn.Module:
     shape = ModelConfig(name="swin", layers=2, width=16, heads=2)
-    return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, _seed(), 10, (1, 8, 8)))
+    return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, _drawn_seed(), 10, (1, 8, 8)))
 
 
 def _mlp() -> nn.Module:
@@ -257,13 +231,13 @@ def _linear_map() -> Tensor:
     return torch.from_numpy((left * spectrum @ right).astype(np.float32))
 
 
-def _factorisation(size: int = 16) -> SmallTask:
+def _factorisation(size: int = 16) -> Recipe:
     """Fit a product of matrices to a noisy linear map of known spectrum: f* is the noise's variance."""
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return (model(x) - y).square().mean()
 
-    def draw(seed: int, step: int) -> tuple[Tensor, Tensor]:
+    def draw(seed: int, step: int) -> Batch:
         random = _random(seed, step)
         x, noise = (torch.from_numpy(random.standard_normal((size, _WIDTH), dtype=np.float32)) for _ in range(2))
         return x, x @ _linear_map().T + _NOISE * noise
@@ -282,10 +256,10 @@ def _factorisation(size: int = 16) -> SmallTask:
         return nn.Sequential(*layers)
 
     about = f"deep linear network, {_DEPTH} layers of {_WIDTH}, f* = {_NOISE**2:.2f}"
-    return SmallTask(about, build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
+    return Recipe(about, build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
 
 
-TASKS: dict[str, SmallTask] = {
+TASKS: dict[str, Recipe] = {
     "lm-small": _language(512, 48, 2, sequences=16, length=32),
     "lm-middle": _language(1024, 96, 4, sequences=8, length=32),
     "lm-large": _language(2048, 256, 5, sequences=8, length=32),
@@ -295,6 +269,7 @@ TASKS: dict[str, SmallTask] = {
     "factor": _factorisation(),
     "llama": _language(512, 32, 2, sequences=16, length=32, kind="llama"),
     "llama-x8": _language(512, 32, 2, sequences=128, length=32, kind="llama"),
+    "llama-long": _language(512, 32, 2, sequences=4, length=32, kind="llama"),
     "swin": _digits(_swin, "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
     "swin-x8": _digits(_swin, "the same Swin, 256 images", 256),
 }

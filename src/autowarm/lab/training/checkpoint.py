@@ -1,49 +1,45 @@
 """Checkpoints that are whole or not there, by `torch.distributed.checkpoint`.
 
-A checkpoint is a folder `checkpoint-STEP`: the tensors in DCP's format, cut as the ranks hold them, everything else in
-`rest.pt`, and a `manifest.json` with the run's id, the step and the checksum of each file. It is written beside its
-place under a hidden name and renamed when all of it is on disk. It loads on another number of ranks, too.
-
-DCP's own index is a pickle. It is read by an unpickler that makes DCP's records and nothing else.
+A checkpoint is a folder `checkpoint-STEP`: the tensors in safetensors files, cut as the ranks hold them, everything
+else in `rest.pt`, and a `manifest.json` with the run's id, the step and the checksum of each file. It is written beside
+its place under a hidden name and renamed when all of it is on disk. It loads on another number of ranks, too.
 """
 
 import io
 import itertools
 import logging
 import os
-import pickle
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.optim import Optimizer
 
 from ..config import LabError
-from ..files import read_object, sha256, within, write_atomically, write_json
+from ..files import read_object, sha256, write_atomically, write_json
 from .parallel import Ranks
+
+__all__ = ["Checkpoints", "whole_weights"]
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 1
-_MANIFEST, _REST, _INDEX = "manifest.json", "rest.pt", ".metadata"
+SCHEMA = 2  # 1 had DCP's own format, whose index is a pickle
+_MANIFEST, _REST = "manifest.json", "rest.pt"
 
 
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run, in its folder, which all ranks see.
 
     Args:
-        folder: the run's, seen by all ranks.
-        ranks: who saves and loads together.
         run: the run's id; checkpoints of another are not loaded.
         keep: how many of the newest stay.
         asynchronous: tensors are copied at once and written by a thread while training goes on.
@@ -64,9 +60,6 @@ class Checkpoints:
         """Saves, unless this step is saved; the oldest of more than `keep` go.
 
         Args:
-            step: after which it is.
-            model: with the weights.
-            optimizer: with its states.
             rest: plain numbers, text and tensors that are the same on all ranks.
 
         Raises:
@@ -87,15 +80,17 @@ class Checkpoints:
         torch.save({**rest, "groups": state["param_groups"], "plain": plain, "devices": devices}, buffer)
         target = self.folder / f"checkpoint-{step:08d}"
         scratch = self.folder / f".{target.name}"
-        options: dict[str, Any] = {"storage_writer": dcp.FileSystemWriter(scratch), "process_group": self._group,
-                                   "no_dist": self.ranks.world == 1}  # fmt: skip
-        with _quiet(), self._writing_to(scratch):
-            if self._pool is None:
-                dcp.save(tensors, **options)
-                self._finish(scratch, target, step, buffer.getvalue())
-            else:
-                written: Any = dcp.async_save(tensors, **options)
-                self._writing = self._pool.submit(self._finish_later, written, scratch, target, step, buffer.getvalue())
+        write = dcp.save if self._pool is None else dcp.async_save
+        writer = dcp.HuggingFaceStorageWriter(str(scratch), save_distributed=True)
+        with warnings.catch_warnings(action="ignore"), self._writing_to(scratch):  # DCP remarks on running alone
+            written: Any = write(
+                tensors, storage_writer=writer, process_group=self._group, no_dist=self.ranks.world == 1
+            )
+        job = written, scratch, target, step, buffer.getvalue()
+        if self._pool is None:
+            self._finish(*job)
+        else:
+            self._writing = self._pool.submit(self._finish, *job)
 
     @contextmanager
     def _writing_to(self, scratch: Path) -> Iterator[None]:
@@ -112,23 +107,21 @@ class Checkpoints:
                 "it are whole"
             ) from error
 
-    def _finish_later(self, written: Any, scratch: Path, *rest: Any) -> None:
+    def _finish(self, written: Any, scratch: Path, target: Path, step: int, rest: bytes) -> None:
+        """Puts a checkpoint in place when every rank has written: rank 0 has DCP's word for that."""
         with self._writing_to(scratch):
-            written.result()
-            self._finish(scratch, *rest)
-
-    def _finish(self, scratch: Path, target: Path, step: int, rest: bytes) -> None:
-        """Runs when every rank has written: rank 0 has DCP's word for that."""
-        if self.ranks.rank:
-            return
-        write_atomically(scratch / _REST, rest)
-        files = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
-        write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
-        if target.exists():  # from a run that went on from an older one
-            shutil.rmtree(target)
-        os.replace(scratch, target)
-        for old in self._all()[: -self.keep]:
-            shutil.rmtree(old)
+            if isinstance(written, Future):
+                written.result()
+            if self.ranks.rank:
+                return
+            write_atomically(scratch / _REST, rest)
+            files = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
+            write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
+            if target.exists():  # from a run that went on from an older one
+                shutil.rmtree(target)
+            os.replace(scratch, target)
+            for old in self._all()[: -self.keep]:
+                shutil.rmtree(old)
 
     def wait(self) -> None:
         """Returns when what is being written is on disk; raises what went wrong with it."""
@@ -142,8 +135,6 @@ class Checkpoints:
         One that is damaged or another run's is set aside, and the log says so.
 
         Args:
-            model: takes the weights.
-            optimizer: takes its states.
             last: the last step of which a checkpoint is of use.
 
         Returns:
@@ -159,12 +150,12 @@ class Checkpoints:
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
         tensors = _weights(model)
         params = [p for group in optimizer.param_groups for p in group["params"]]
-        reader = _Reader(path)
+        reader = dcp.HuggingFaceStorageReader(str(path))
         for key, about in reader.read_metadata().state_dict_metadata.items():
             if key.startswith("optimizer."):
                 param = params[int(key.split(".")[1])]
                 tensors[key] = _place_for(about, param, rest["devices"][key])
-        with _quiet(), torch.no_grad():
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
         states: dict[int, dict[str, Any]] = {}
         for key, value in [*tensors.items(), *rest["plain"].items()]:
@@ -250,57 +241,4 @@ def _whole(path: Path, files: Any) -> bool:
         there = {file.name: sha256(file) for file in path.iterdir() if file.name != _MANIFEST}
     except OSError:
         return False
-    return there == files and {_REST, _INDEX} <= there.keys()
-
-
-class _Records(pickle.Unpickler):
-    """Makes the records of DCP's index, and refuses all else that a pickle can name."""
-
-    _KNOWN: ClassVar[dict[str, set[str]]] = {
-        "torch.distributed.checkpoint.metadata": {
-            "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
-            "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
-        },
-        "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-        "torch.serialization": {"_get_layout"},
-        "pathlib": {"PosixPath", "WindowsPath"},
-        "pathlib._local": {"PosixPath", "WindowsPath"},
-        "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
-    }  # fmt: skip
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name not in self._KNOWN.get(module, ()):
-            raise LabError(f"a checkpoint's index names {module}.{name}, which is no record of one: it is not loaded")
-        return super().find_class(module, name)
-
-
-class _Reader(dcp.FileSystemReader):
-    """DCP's reader, which trusts the index no further than its own folder."""
-
-    def read_metadata(self, *_: Any, **__: Any) -> Any:
-        with open(Path(self.path) / _INDEX, "rb") as file:
-            index = _Records(file).load()
-        for place in index.storage_data.values():
-            within(Path(self.path), place.relative_path)
-        index.storage_meta = index.storage_meta or StorageMeta()
-        index.storage_meta.load_id = self.load_id
-        return index
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without DCP's remarks on running alone."""
-    loggers = [logging.getLogger(f"torch.distributed.checkpoint{name}") for name in ("", "._dedup_save_plans")]
-    levels = [each.level for each in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for each in loggers:
-            each.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for each, level in zip(loggers, levels, strict=True):
-                each.setLevel(level)
-
-
-__all__ = ["Checkpoints", "whole_weights"]
+    return there == files and _REST in there

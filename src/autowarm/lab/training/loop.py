@@ -23,7 +23,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -43,9 +43,8 @@ from ..tasks.own import AdaptedTask, PackedTask
 from .checkpoint import Checkpoints, whole_weights
 from .identity import identity, run_id
 from .metrics import MetricsLog, Progress, finite, read_metrics, read_result
-from .optimizers import make_optimizer
+from .optimizers import evaluating, make_optimizer
 from .parallel import Ranks, joined, spread, unreduced
-from .peers import evaluating
 from .schedules import advance, make_scheduler, warmup_length
 from .stopping import Interrupted, Stop
 
@@ -111,9 +110,8 @@ def train(
         with warnings.catch_warnings(record=True) as caught:
             # What a scheduler warns of is kept with the result: a screen full of runs is no place for it.
             warnings.simplefilter("always")
-            return _Run(config, folder, task, ranks, run_id(who)).finish(
-                on_step or (lambda progress: None), watch or (lambda *_: _unwatched), stop or Stop(), caught
-            )
+            run = _Run(config, folder, task, ranks, run_id(who), stop or Stop(), caught)
+            return run.finish(on_step or (lambda progress: None), watch or (lambda *_: _unwatched))
 
 
 def precision_of(config: RunConfig, device: torch.device) -> str:
@@ -128,8 +126,12 @@ def precision_of(config: RunConfig, device: torch.device) -> str:
 class _Run:
     """One run, from its folder's last checkpoint on."""
 
-    def __init__(self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, name: str) -> None:
+    def __init__(
+        self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, name: str, stop: Stop,
+        caught: list[warnings.WarningMessage],
+    ) -> None:  # fmt: skip
         self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
+        self.stop, self.caught = stop, caught
         self.rows = ranks.rows(config)
         self.precision = precision_of(config, ranks.device)
         torch.manual_seed(config.seed)
@@ -138,8 +140,11 @@ class _Run:
             attend_plainly(model, config.model.seq_len)
         self.net = spread(model, config.engine, ranks)
         self.model = model
-        shared = ranks.group if config.engine.parallel == "ddp" else None
-        self.optimizer = _optimizer(task, model, config, shared)
+        if isinstance(task, AdaptedTask) and config.optimizer.name in task.optimizers:
+            self.optimizer = task.make_optimizer(config.optimizer.name, model, config.optimizer.lr)
+        else:
+            shared = ranks.group if config.engine.parallel == "ddp" else None
+            self.optimizer = make_optimizer(model, config.optimizer, shared)
         self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps)
         self.progress = Progress()
         self.checkpoints = Checkpoints(
@@ -152,11 +157,7 @@ class _Run:
             logger.info("%s goes on from step %d", folder.name, self.progress.step)
 
     def finish(
-        self,
-        on_step: Callable[[Progress], bool | None],
-        watch: Callable[[nn.Module, Optimizer], Watch],
-        stop: Stop,
-        caught: list[warnings.WarningMessage],
+        self, on_step: Callable[[Progress], bool | None], watch: Callable[[nn.Module, Optimizer], Watch]
     ) -> dict[str, Any]:
         """Train to the end, evaluate, and write the result, which it returns."""
         config, progress, engine = self.config, self.progress, self.config.engine
@@ -164,13 +165,13 @@ class _Run:
             self.folder, progress.step, engine.wandb, self.name, dataclasses.asdict(config),
             events=engine.keep_weights, quiet=self.ranks.rank > 0,
         )  # fmt: skip
-        with log:
+        with closing(log):
             if progress.step == 0 and isinstance(self.task, AdaptedTask):
                 self.evaluate(limit=1)  # a mistake in the user's validation is found now, not after the last step
-            with stop.gently():
-                self._train(on_step, watch(self.net, self.optimizer), stop, log, caught)
+            with self.stop.gently():
+                self._train(on_step, watch(self.net, self.optimizer), log)
             scores = {"loss": math.nan} if progress.diverged else self._judge()
-        self._note(caught)
+        self._note_warnings()
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # worse than before training is no result either
         result = {
             "id": self.name,
@@ -192,7 +193,7 @@ class _Run:
         }
         with evaluating(self.optimizer):
             weights = whole_weights(self.model, self.ranks)
-        with stop.gently():
+        with self.stop.gently():
             if self.ranks.rank == 0:
                 if engine.keep_weights:
                     save_weights(self.model, self.folder, weights)
@@ -201,21 +202,15 @@ class _Run:
         self.checkpoints.close()
         return result
 
-    def _train(
-        self,
-        on_step: Callable[[Progress], bool | None],
-        watched: Watch,
-        stop: Stop,
-        log: MetricsLog,
-        caught: list[warnings.WarningMessage],
-    ) -> None:
+    def _train(self, on_step: Callable[[Progress], bool | None], watched: Watch, log: MetricsLog) -> None:
         config, progress = self.config, self.progress
         every = config.engine.eval_every
         clock = time.perf_counter() - progress.seconds
         batches = self.task.batches(progress.step, self.rows)
         while progress.step < config.steps and not progress.diverged:
             # No generator's state has to be saved: what a step draws follows from the step.
-            self.ranks.seed(_step_seed(config.seed, progress.step, self.ranks.rank))
+            words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
+            self.ranks.seed(int(words.generate_state(1)[0]))
             loss, norm, progress.lr = self._update(next(batches), watched)
 
             progress.step += 1
@@ -233,10 +228,10 @@ class _Run:
             look = every and progress.step % every == 0 and not last
             log.write(progress, self._judge() if look else None)
             asked = signal.SIGINT if on_step(progress) else 0
-            wanted = self.ranks.largest(stop.asked or asked)  # ranks hear of a signal at different steps
+            wanted = self.ranks.largest(self.stop.asked or asked)  # ranks hear of a signal at different steps
             if wanted or last or progress.step % config.checkpoint_every == 0:
                 log.flush()
-                self._note(caught)
+                self._note_warnings()
                 rest = {"scheduler": self.scheduler.state_dict(), "progress": dataclasses.asdict(progress)}
                 self.checkpoints.save(progress.step, self.model, self.optimizer, rest)
             if wanted:
@@ -307,13 +302,9 @@ class _Run:
             return torch.autocast(self.ranks.device.type, torch.bfloat16)
         return nullcontext()
 
-    def _note(self, caught: list[warnings.WarningMessage]) -> None:
-        ours = {str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)}
+    def _note_warnings(self) -> None:
+        ours = {str(warning.message) for warning in self.caught if issubclass(warning.category, UserWarning)}
         self.progress.warnings = sorted(ours | set(self.progress.warnings))
-
-
-def _step_seed(seed: int, step: int, rank: int) -> int:
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
 
 
 @contextmanager
@@ -331,14 +322,6 @@ def cell(config: RunConfig, corpus: str) -> dict[str, Any]:
         "steps": config.steps,
         "lr": config.optimizer.lr,
     }
-
-
-def _optimizer(task: Task, model: nn.Module, config: RunConfig, process_group: Any) -> Optimizer:
-    """The task's own optimizer of the configured name, or the lab's."""
-    name = config.optimizer.name
-    if isinstance(task, AdaptedTask) and name in task.optimizers:
-        return task.make_optimizer(name, model, config.optimizer.lr)
-    return make_optimizer(model, config.optimizer, process_group)
 
 
 def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None:

@@ -38,9 +38,7 @@ class MetricsLog:
     Args:
         folder: the run's.
         step: of the checkpoint.
-        wandb: a project of Weights & Biases, or None.
-        run: the run's id, for Weights & Biases.
-        config: likewise.
+        wandb: a project of Weights & Biases, or None; the run's id and config are for it alone.
         events: write TensorBoard's.
         quiet: write nothing: ranks but the first only keep the losses.
     """
@@ -48,15 +46,7 @@ class MetricsLog:
     _EVERY = 50
 
     def __init__(
-        self,
-        folder: Path,
-        step: int,
-        wandb: str | None = None,
-        run: str | None = None,
-        config: Any = None,
-        *,
-        events: bool,
-        quiet: bool = False,
+        self, folder: Path, step: int, wandb: str | None, run: str, config: Any, *, events: bool, quiet: bool
     ) -> None:
         self.path = folder / "metrics.jsonl"
         self.quiet = quiet
@@ -74,7 +64,12 @@ class MetricsLog:
 
             self.board = SummaryWriter(str(folder), purge_step=step + 1)
         if wandb is not None:
-            self.remote = _wandb(folder, wandb, run, config)
+            try:
+                from wandb import init
+            except ImportError:
+                raise LabError("engine.wandb needs the package wandb: pip install wandb, or leave it null") from None
+            # A run that goes on has the same id and is the same run there; folders of one name may hold different runs.
+            self.remote = init(project=wandb, name=folder.name, id=run, dir=str(folder), config=config, resume="allow")
 
     def write(self, progress: Progress, scores: Mapping[str, float] | None = None) -> None:
         """Notes one step, and what an evaluation after it found."""
@@ -104,24 +99,13 @@ class MetricsLog:
         recent = self.losses[-count:]
         return math.fsum(recent) / len(recent) if all(map(math.isfinite, recent)) else math.nan
 
-    def __enter__(self) -> "MetricsLog":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Flushes, and lets go of the files."""
         self.flush()
         if self.board is not None:
             self.board.close()
         if self.remote is not None:
             self.remote.finish()
-
-
-def _wandb(folder: Path, project: str, run: str | None, config: Any) -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise LabError("engine.wandb needs the package wandb: pip install wandb, or leave it null") from None
-    # A run that goes on has the same id and is the same run there; folders of one name may hold different runs.
-    return wandb.init(project=project, name=folder.name, id=run, dir=str(folder), config=config, resume="allow")
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

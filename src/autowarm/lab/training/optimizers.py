@@ -1,17 +1,21 @@
-"""From a config to an optimizer."""
+"""Optimizers from their configs: the library's own, and peers to compare with, which are their authors' packages."""
 
+import contextlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 import autowarm
+from autowarm.optim import partition
 
 from ..config import LabError, OptimizerConfig
-from .peers import PEERS, make_peer
 
-__all__ = ["make_optimizer"]
+__all__ = ["evaluating", "make_optimizer"]
 
 _CLASSES = {"muon": "Muon", "lion": "Lion", "signsgd": "SignSGD", "normsgd": "NormSGD"}
 
@@ -29,8 +33,8 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     """
     options = dict(config.options)
     try:
-        if config.name in PEERS:
-            return make_peer(model, config)
+        if config.name not in _CLASSES:
+            return _peer(model, config)
         if "dtype" in options:
             options["dtype"] = getattr(torch, str(options["dtype"]))
         if config.name == "muon" and process_group is not None:
@@ -43,3 +47,51 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
             f"{config.name}: {error}"
         ) from None
     return optimizer
+
+
+def _peer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
+    """The named peer. It decays the weights that our own optimizers decay, no others."""
+    parts, options = partition(model), dict(config.options)
+    decayed, spared = parts.matrices + parts.stacks + parts.heads, parts.embeddings + parts.vectors
+    groups = [
+        {"params": [p for _, p in some], "weight_decay": decay}
+        for some, decay in ((decayed, config.weight_decay), (spared, 0.0))
+        if some
+    ]
+    kind: Any = AdamW
+    try:
+        if config.name == "schedule-free":
+            import schedulefree
+
+            kind = schedulefree.AdamWScheduleFree
+        elif config.name == "prodigy":
+            import prodigyopt
+
+            kind = prodigyopt.Prodigy
+        elif config.name == "d-adaptation":
+            import dadaptation
+
+            kind = dadaptation.DAdaptAdam
+            options.setdefault("decouple", True)
+    except ImportError as error:
+        raise LabError(
+            f"the optimizer {config.name} needs the package {error.name}: pip install 'autowarm[peers]'"
+        ) from None
+    with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
+        optimizer: Optimizer = kind(groups, lr=config.lr, **options)
+    if hasattr(optimizer, "train"):
+        optimizer.train()  # Schedule-Free keeps two sets of weights: one to train at, one to evaluate at
+    return optimizer
+
+
+@contextmanager
+def evaluating(optimizer: Any) -> Iterator[None]:
+    """The weights that the optimizer wants judged, and afterwards those it trains at."""
+    averages = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
+    if averages:
+        optimizer.eval()
+    try:
+        yield
+    finally:
+        if averages:
+            optimizer.train()

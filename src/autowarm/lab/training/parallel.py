@@ -23,13 +23,7 @@ _PEAK = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200"
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of the run.
-
-    Attributes:
-        rank: which it is, from 0.
-        world: how many there are.
-        device: what it computes on.
-    """
+    """This process among those of the run, and the device that it computes on."""
 
     rank: int
     world: int
@@ -96,22 +90,20 @@ class Ranks:
         return int(found)
 
     def first(self, work: Callable[[], _T], shared: bool = True) -> _T | None:
-        """What rank 0 made of the work. What it objects to is raised on every rank, so that none waits for it.
+        """What rank 0 made of the work, on the others too where it is `shared`, and otherwise None.
 
-        Args:
-            work: done on rank 0 alone.
-            shared: the others get its result; otherwise None.
+        What it objects to is raised on every rank, so that none waits for it.
         """
         if self.world == 1:
             return work()
         result: _T | None = None
-        message: str | None = None
+        said: list[Any] = [None, None]
         if self.rank == 0:
             try:
                 result = work()
+                said[1] = result if shared else None
             except LabError as error:
-                message = str(error)
-        said: list[Any] = [message, result if shared else None]
+                said[0] = str(error)
         dist.broadcast_object_list(said)
         if said[0] is not None:
             raise LabError(said[0])

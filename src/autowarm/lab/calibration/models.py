@@ -1,49 +1,25 @@
-"""Shapes of matrices: written out, or those of a model by its name, built without memory for its weights."""
+"""Models by their names, built without memory for their weights."""
 
 import os
-import re
-from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
 
 from ..config import LabError, ModelConfig, nearest
 from ..config.build import build, presets, read_yaml
-
-if TYPE_CHECKING:  # read_shapes is called while a command line is parsed, which imports no torch
-    from torch import nn
+from ..tasks.models import llama
 
 
-def read_shapes(text: str) -> list[tuple[int, ...]]:
-    """The shapes in "50304x768, 12*2304x768".
-
-    Raises:
-        LabError: an item is not of this form.
-
-    Example:
-        >>> read_shapes("10x4, 2*4x4")
-        [(10, 4), (4, 4), (4, 4)]
-    """
-    shapes: list[tuple[int, ...]] = []
-    for item in text.split(","):
-        found = re.fullmatch(r"(?:(\d+)\*)?(\d+(?:x\d+)+)", item.strip())
-        if found is None or not all(size := [int(side) for side in found[2].split("x")]):
-            raise LabError(f'a shape is written 768x3072, or 12*768x768 for twelve, got "{item.strip()}"')
-        shapes += [tuple(size)] * int(found[1] or 1)
-    return shapes
-
-
-def on_meta(name: str) -> "nn.Module":
+def on_meta(name: str) -> nn.Module:
     """The model of this name, without memory for its weights.
 
     Raises:
         LabError: no such model is on this machine; the message says where it was looked for.
     """
-    import torch
-
     with torch.device("meta"):
         if name.startswith("timm:"):
             return _timm(name.removeprefix("timm:"))
         if name.endswith((".yaml", ".yml")) or name in presets():
-            from ..tasks.models import llama
-
             values, path = read_yaml(name)
             values = values.get("run", values).get("model")
             if values is None:
@@ -55,7 +31,7 @@ def on_meta(name: str) -> "nn.Module":
         return _transformers(name)
 
 
-def _timm(name: str) -> "nn.Module":
+def _timm(name: str) -> nn.Module:
     try:
         import timm
     except ImportError:
@@ -65,7 +41,7 @@ def _timm(name: str) -> "nn.Module":
     return timm.create_model(name)
 
 
-def _transformers(name: str) -> "nn.Module":
+def _transformers(name: str) -> nn.Module:
     import transformers
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -90,7 +66,7 @@ def _transformers(name: str) -> "nn.Module":
     return AutoModel.from_config(described)
 
 
-def outputs(model: "nn.Module") -> int | None:
+def outputs(model: nn.Module) -> int | None:
     """How many classes or tokens a model tells apart, where it says which layer is its last."""
     for ask in ("get_output_embeddings", "get_classifier"):
         method = getattr(model, ask, None)

@@ -46,20 +46,12 @@ OnRow: TypeAlias = Callable[[str, dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to do.
-
-    Attributes:
-        name: its own among all jobs.
-        steps: how long it is.
-        call: does it, given the callback, and returns the row that the display shows. The callback's True asks it to
-            stop.
-        folder: where the traceback of a failure goes.
-    """
+    """One thing to do, of a name that no other job has."""
 
     name: str
     steps: int
-    call: Callable[[OnStep], dict[str, Any]]
-    folder: Path
+    call: Callable[[OnStep], dict[str, Any]]  # returns the row that the display shows; the callback's True asks to stop
+    folder: Path  # where the traceback of a failure goes
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ import contextlib
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import random
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16}
 RUN = {"steps": 16, "batch_size": 4, "eval_batches": 2, "checkpoint_every": 3, "engine.eval_every": 5}
@@ -40,13 +42,13 @@ def places() -> dict[str, tuple[Any, Callable[..., Any]]]:
     }
 
 
-def watch_phases(tell: Callable[[str], None]) -> None:
-    """Wraps these functions so that each says when it begins."""
+def watch_phases(tell: Callable[[str, str, int], None]) -> None:
+    """Wraps these functions so that each says when it begins; a step, of which run's folder and how far it is."""
 
     def watched(call: Callable[..., Any], phase: str) -> Callable[..., Any]:
         def tells(*args: Any, **options: Any) -> Any:
             run = args[0] if phase == "a step" else None
-            tell(f"{phase}|{run.folder.name}|{run.progress.step}" if run else f"{phase}||")
+            tell(phase, run.folder.name if run else "", run.progress.step if run else 0)
             return call(*args, **options)
 
         return tells
@@ -67,56 +69,41 @@ class Child:
         self.phases: list[tuple[str, float]] = []
         self.first: dict[str, int] = {}
         self.log = log
-        reading, writing = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(reading)
-            status = 99
-            try:
-                out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-                os.dup2(out, 1), os.dup2(out, 2)
-                status = self._live(words, lambda text: os.write(writing, text.encode() + b"\n"))
-            finally:
-                sys.stdout.flush(), sys.stderr.flush()
-                os._exit(status)
-        os.close(writing)
-        self._pipe, self._rest, self._began = reading, b"", time.monotonic()
-
-    @staticmethod
-    def _live(words: list[str], tell: Callable[[str], Any]) -> int:
-        from autowarm.lab.cli import main
-
-        watch_phases(tell)
-        return main(words)
+        forking = multiprocessing.get_context("fork")
+        self._news, telling = forking.Pipe(duplex=False)
+        self._process = forking.Process(target=_live, args=(words, log, telling))
+        self._process.start()
+        telling.close()
+        self._began = time.monotonic()
 
     def listen(self, target: str | None = None, skip: int = 0) -> bool:
         """Takes its news until it has begun a phase skip + 1 times; False if it ended first."""
-        while True:
-            *lines, self._rest = self._rest.split(b"\n")
-            for line in lines:
-                phase, folder, step = line.decode().split("|")
-                self.phases.append((phase, time.monotonic() - self._began))
-                if folder:
-                    self.first.setdefault(folder, int(step))
-            if sum(phase == target for phase, _ in self.phases) > skip:
-                return True
-            more = os.read(self._pipe, 65536)
-            if not more:
+        while sum(phase == target for phase, _ in self.phases) <= skip:
+            try:
+                phase, folder, step = self._news.recv()
+            except (OSError, EOFError):
                 return False
-            self._rest += more
-
-    @property
-    def alive(self) -> bool:
-        """Whether it has not ended; it is not waited for."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            self.phases.append((phase, time.monotonic() - self._began))
+            if folder:
+                self.first.setdefault(folder, step)
+        return True
 
     def end(self, number: int | None = None) -> int:
-        """Sends a signal, if one is given, and waits; the exit status, negative for a signal."""
-        if number is not None:
-            os.kill(self.pid, number)
+        """Sends a signal, if one is given and it has not ended, and waits; the exit status, negative for a signal."""
+        if number is not None and self._process.is_alive():
+            os.kill(self._process.pid, number)
         self.listen()
-        os.close(self._pipe)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._process.join()
+        return self._process.exitcode
+
+
+def _live(words: list[str], log: Path, news: Connection) -> NoReturn:
+    from autowarm.lab.cli import main
+
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1), os.dup2(out, 2)
+    watch_phases(lambda *said: news.send(said))
+    sys.exit(main(words))
 
 
 class Bed:

@@ -9,14 +9,13 @@
 Peers that are missing are listed as missing; `pip install pytorch-optimizer heavyball lion-pytorch timm` gets most. For
 every contender the output has the median time of a step, its ratio to the workload's base line, the peak of memory
 above parameters and state, how much of the time its own matrix products take when nothing else is done, and how
-orthogonal its step is. Results go to a JSON file and a plot.
+orthogonal its step is. Results go to a JSON file.
 """
 
 import argparse
 import importlib
 import itertools
 import json
-import math
 import platform
 import random
 import statistics
@@ -354,34 +353,6 @@ def write_page() -> None:
     path.write_text(f"{before}{begin}{page(results)}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
-def plot(results: list[dict[str, Any]], path: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print("no plot: matplotlib is not installed")
-        return
-    figure = Figure(figsize=(12, 1.6 * math.ceil(len(results) / 2)), layout="constrained")
-    every = figure.subplots(math.ceil(len(results) / 2), 2, squeeze=False).flat
-    for axes, result in itertools.zip_longest(every, results):
-        if result is None:
-            axes.set_visible(False)
-            continue
-        found = {label: c for label, c in result["contenders"].items() if "ms" in c}
-        colors = ["tab:blue" if label.startswith("autowarm") else "tab:gray" for label in found]
-        # Whoever takes many times as long would leave the others no room; its number says it all.
-        limit = 2 * next(iter(found.values()))["ms"]
-        axes.barh(list(found), [c["ms"] for c in found.values()], color=colors)
-        for row, c in enumerate(found.values()):
-            words = f" {c['ms']:.3g} ms, {c['times_faster']:.2f}×"
-            inside = {"xy": (0.7 * limit, row), "color": "white"} if c["ms"] > limit else {"xy": (c["ms"], row)}
-            axes.annotate(words, va="center", fontsize=7, **inside)
-        axes.set_xlim(0, limit)
-        axes.invert_yaxis()
-        axes.set_title(result["workload"], fontsize=9)
-        axes.tick_params(labelsize=7)
-    figure.savefig(path, dpi=120)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("workloads", nargs="*", help=f"some of {', '.join(WORKLOADS)}; default: all but 124m on a CPU")
@@ -419,7 +390,6 @@ def main() -> None:
         print(table(results[name]), end="\n\n", flush=True)
         ordered = [results[name] for name in WORKLOADS if name in results]
         options.out.write_text(json.dumps({"environment": environment, "results": ordered}, indent=1) + "\n")
-    plot(ordered, options.out.with_suffix(".png"))
 
 
 def _processor() -> str:

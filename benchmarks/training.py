@@ -14,8 +14,6 @@ import itertools
 import json
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -111,10 +109,6 @@ def expected(config: RunConfig) -> dict[str, float]:
 
 
 def memory(args: argparse.Namespace) -> None:
-    if not args.inner:
-        words = ["memory", "--inner", "--model", args.model, "--shards", args.shards or ""]
-        subprocess.run([sys.executable, __file__, *words], check=True)
-        return
     with tempfile.TemporaryDirectory() as folder:
         if not args.shards:
             import numpy as np
@@ -158,7 +152,6 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--model", choices=MODELS, default="124M", help="for memory")
     parser.add_argument("--shards", help="a folder of token shards for memory; by default one is drawn at random")
-    parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     {"speed": speed, "memory": memory}[args.what](args)

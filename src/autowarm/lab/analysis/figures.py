@@ -108,7 +108,8 @@ def save(figure: Figure, path: Path) -> list[Path]:
     paths = []
     for ending in ("png", "svg"):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=ending, dpi=160, bbox_inches="tight")
+        figure.savefig(buffer, format=ending, dpi=160)
+        figure.set_layout_engine("none")  # the layout stands, and takes as long as the drawing
         paths.append(path.with_suffix(f".{ending}"))
         write_atomically(paths[-1], buffer.getvalue())
     return paths

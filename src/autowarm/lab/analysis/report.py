@@ -154,5 +154,5 @@ def _plus_minus(error: float | None, digits: int) -> str:
 
 def _data_uri(figure: Figure) -> str:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", bbox_inches="tight")
+    figure.savefig(buffer, format="svg")
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()

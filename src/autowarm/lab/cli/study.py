@@ -30,7 +30,9 @@ class StudyConfig:
             docs/data/studies.
         root: the repository whose docs/ and README.md the pages are written into; null writes none.
         out: folder of the runs under way, from which interrupted ones go on.
-        engine, workers, address: as for `autowarm sweep`.
+        engine: "processes" on this machine, or "ray" on a cluster.
+        workers: processes side by side; null is one per GPU, or per core.
+        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
     name: Literal["warm-up", "horizon", "fine-tuning", "fresh"] = "warm-up"

@@ -48,7 +48,8 @@ def parse(
         preset: used when `--config` is not given.
         defaults: nested keys that count where a file or a preset has none.
         positional: the key that the first word sets if it is no option.
-        shown: the keys that `--help` lists, each with its description's first sentence; `--help-all` lists every key.
+        shown: the keys that `--help` lists, each with its description's first sentence, or all; `--help-all` lists
+            every key with the whole of it.
         also: further options of the command, which are no keys, and what to say of them in the help.
 
     Raises:
@@ -61,7 +62,8 @@ def parse(
     parser = _parser(config_class)
     parser.prog, parser.description = f"autowarm {command}", about
     if {"-h", "--help", "--help-all"} & set(words):
-        _print_help(parser, command, positional, () if "--help-all" in words else shown, also or {})
+        keys = () if "--help-all" in words else shown or [action.dest for action in parser._actions]
+        _print_help(parser, command, positional, keys, also or {})
         raise SystemExit(0)
     source, values = "", dict(defaults or {})
     try:

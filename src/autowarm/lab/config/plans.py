@@ -282,13 +282,15 @@ class FigureConfig:
 
     Args:
         name: the figure, or all; `autowarm figure --list` names them with what they cost.
-        scale: "tiny" takes minutes on a CPU; "paper" needs GPUs and FineWeb.
+        scale: "tiny", for minutes on a CPU, or "paper", which needs GPUs and FineWeb.
         figures: folder of the pictures and tables.
         out: folder of runs and measurements; null is runs/SCALE.
         override: keys that count over those of the sweeps, such as {steps: 20}, for a quick look.
         measure: keys that count over those of the preset smoothness-SCALE, for the figures of curvature.
         seeds: in place of the sweeps' own.
-        engine, workers, address: as for `autowarm sweep`.
+        engine: "processes" on this machine, or "ray" on a cluster.
+        workers: processes side by side; null is one per GPU, or per core.
+        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
     name: str = ""

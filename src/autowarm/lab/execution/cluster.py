@@ -70,12 +70,9 @@ def _knock(address: str | None) -> None:
 def run_jobs(
     jobs: Sequence[Job], address: str | None, display: Display, done: int, on_row: OnRow | None = None
 ) -> dict[str, str]:
-    """Do every job; return the messages of those that failed. As `pool.run_jobs`.
+    """Do every job; return the messages of those that failed. As `pool.run_jobs`, on the cluster at an address.
 
-    Args:
-        jobs: what to do.
-        address: of a running cluster, HOST:PORT or "auto"; None starts Ray on this machine for as long as it takes.
-        display, done, on_row: as there.
+    HOST:PORT or "auto" is a running cluster; None starts Ray on this machine for as long as it takes.
 
     Raises:
         LabError: Ray is not installed or not reached.

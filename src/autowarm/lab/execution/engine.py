@@ -43,19 +43,12 @@ PlanConfig: TypeAlias = CompareConfig | SweepConfig
 
 @dataclass(frozen=True)
 class Planned:
-    """A run with its id and its folder.
-
-    Attributes:
-        point: the run, its name and its place in the plan.
-        id: the hash of all that decides its numbers.
-        folder: where it is made, named by the id.
-        own: the user's task it trains, if any.
-    """
+    """A run of a plan, the hash of all that decides its numbers, and the folder that is named by it."""
 
     point: Point
     id: str
     folder: Path
-    own: PackedTask | None = None
+    own: PackedTask | None = None  # the user's task that it trains
 
     @property
     def name(self) -> str:
@@ -103,13 +96,7 @@ def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) ->
 
 
 def make(config: PlanConfig, points: Sequence[Point], display: Display, own: PackedTask | None = None) -> Results:
-    """Make every run of a plan that is not yet finished; write its manifest and `results.json`.
-
-    Args:
-        config: where and how to make them.
-        points: the plan's runs, ``config.points()``.
-        display: is told of everything that happens.
-        own: the user's task that they train, if any.
+    """Make every run of a plan, ``config.points()``, that is not yet finished; write its manifest and `results.json`.
 
     Raises:
         LabError: a worker died, or every run failed; what is finished is kept.
@@ -133,19 +120,9 @@ def execute(
     others: Sequence[Job] = (),
     on_row: OnRow | None = None,
 ) -> dict[str, str]:
-    """Make the runs that are not finished, each folder once, and any other jobs.
+    """Make the runs that are not finished, each folder once, and other jobs; return the messages of those that failed.
 
-    Args:
-        planned: the runs.
-        display: is told of everything that happens.
-        engine: "processes" on this machine or "ray" on a cluster.
-        workers: processes side by side.
-        address: of the Ray cluster.
-        others: further jobs.
-        on_row: called with a job's name and result as soon as it is done.
-
-    Returns:
-        The messages of the jobs that failed, by name. A run that several places name fails in all of them.
+    A run that several places name fails in all of them. The rest is as in `run_jobs` and the plans' configs.
     """
     todo = {run.folder: run for run in planned if not run.finished}
     jobs = [*others, *(run.job() for run in todo.values())]

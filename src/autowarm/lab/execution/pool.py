@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..config import LabError
 from ..files import Busy
@@ -46,24 +46,15 @@ OnRow: TypeAlias = Callable[[str, dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to do.
-
-    Attributes:
-        name: its own among all jobs.
-        steps: how long it is.
-        call: does it, given the callback, and returns the row that the display shows. The callback's True asks it to
-            stop.
-        folder: where the traceback of a failure goes.
-    """
+    """One thing to do, of a name that no other job has."""
 
     name: str
     steps: int
-    call: Callable[[OnStep], dict[str, Any]]
-    folder: Path
+    call: Callable[[OnStep], dict[str, Any]]  # returns the row that the display shows; the callback's True asks to stop
+    folder: Path  # where the traceback of a failure goes
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """What a worker tells the parent: where a job stands."""
 
     name: str
@@ -137,13 +128,18 @@ def run_jobs(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+def message_of(error: Exception) -> str:
+    """An error in a line; what the user can put right goes without the name of a class."""
+    return f"{'' if isinstance(error, LabError) else type(error).__name__ + ': '}{error}"
+
+
 def follow(
     pending: dict[Future[dict[str, Any]], str],
     news: Callable[[], Iterable[Event]],
     asked: Stop,
     display: Display,
     on_row: OnRow | None,
-    explain: Callable[[Exception], str] | None = None,
+    explain: Callable[[Exception], str] = message_of,
 ) -> dict[str, str]:
     """Wait for jobs by name, telling the display; return the messages of those that failed.
 
@@ -155,7 +151,7 @@ def follow(
     while pending:
         asked.obey()
         for event in news():
-            display.update(event.name, event.step, event.loss, event.lr)
+            display.update(*event)
         for future in [future for future in pending if future.done()]:
             name = pending.pop(future)
             try:
@@ -163,18 +159,13 @@ def follow(
             except BrokenProcessPool:
                 raise
             except Exception as error:
-                failed[name] = (explain or message_of)(error)
+                failed[name] = explain(error)
                 display.fail(name, failed[name])
             else:
                 display.finish(name, row)
                 if on_row is not None:
                     on_row(name, row)
     return failed
-
-
-def message_of(error: Exception) -> str:
-    """An error in a line; what the user can put right goes without the name of a class."""
-    return f"{'' if isinstance(error, LabError) else type(error).__name__ + ': '}{error}"
 
 
 def _drain(events: Any) -> Iterator[Event]:

@@ -8,6 +8,7 @@ twice, whichever figures share it.
 import dataclasses
 import json
 import math
+import time
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -26,7 +27,6 @@ from ..execution.engine import execute, gather, plan, write_manifest
 from ..execution.pool import Job, OnStep
 from ..files import locked
 from ..tasks.models import parameters
-from ..training.metrics import Progress
 from .costs import hours
 from .gallery import GALLERY, Picture, Sources, picture
 from .smoothness import measured, studies, table
@@ -88,16 +88,10 @@ def _measurements(entry: Picture, sources: Sources) -> list[Job]:
 def _measure(
     config: SmoothnessConfig, name: str, path: Path, sharpness_every: int | None, on_step: OnStep
 ) -> dict[str, Any]:
-    seconds = 0.0
-
-    def timed(progress: Progress) -> bool | None:
-        nonlocal seconds
-        seconds = progress.seconds
-        return on_step(progress)
-
-    found = measured(config, name, path, sharpness_every=sharpness_every, on_step=timed)
-    warmup = found.config["schedule"]["warmup_steps"]
-    return {"diverged": found.val_loss is None, "val_loss": found.val_loss, "warmup_steps": warmup, "seconds": seconds}
+    began = time.monotonic()
+    found = measured(config, name, path, sharpness_every=sharpness_every, on_step=on_step)
+    return {"diverged": found.val_loss is None, "val_loss": found.val_loss,
+            "warmup_steps": found.config["schedule"]["warmup_steps"], "seconds": time.monotonic() - began}  # fmt: skip
 
 
 def listing() -> list[tuple[str, str, str, str, str]]:

@@ -31,7 +31,6 @@ from autowarm.theory import (
 
 from ..analysis.figures import axes_of
 from ..config import SmoothnessConfig
-from ..training.metrics import Progress
 from ..training.schedules import hand_set
 from .smoothness import measured, studies
 
@@ -45,13 +44,11 @@ class Sources:
     Attributes:
         data: folder of measurements.
         smoothness: the runs that measure them.
-        on_step: called after each step of a run.
         scale: "tiny" or "paper": whose sweeps.
     """
 
     data: Path
     smoothness: SmoothnessConfig
-    on_step: Callable[[Progress], bool | None] | None = None
     scale: str = "tiny"
 
 
@@ -205,7 +202,7 @@ def stall(sources: Sources) -> Figure:
 
 def _smoothness(name: str) -> Callable[[Sources], Figure]:
     def make(sources: Sources) -> Figure:
-        found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json", on_step=sources.on_step)
+        found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json")
         _, trimmed, _, warmup = studies(found).items()
         figure, panels = axes_of(columns=2, width=5.2, height=3.9)
         for axes, (label, fits) in zip(panels, (trimmed, warmup), strict=True):
@@ -233,7 +230,7 @@ def edge_of_stability(sources: Sources) -> Figure:
     """Three curvatures over steps: of the worst direction, of the step's direction, and K in Muon's norms."""
     run = sources.smoothness.run_of("muon")
     path = sources.data / "edge-of-stability.json"
-    found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 15), on_step=sources.on_step)
+    found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 15))
     figure, (left, right) = axes_of(columns=2, width=4.8)
     sharp = np.array(found.sharpness)
     steps = np.array([p.step for p in found.points])

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...devices import HostCopy, is_capturing
+
 __all__ = ["SkippedUpdates", "finite_each", "masked"]
 
 
@@ -133,27 +135,18 @@ class _DeviceCounts:
 
     def __init__(self, start: tuple[int, int], device: torch.device) -> None:
         self.tensor = torch.tensor(start, dtype=torch.int64, device=device)
-        cuda = device.type == "cuda"
-        self._letter = torch.empty_like(self.tensor, device="cpu", pin_memory=cuda)
-        self._arrived = torch.cuda.Event() if cuda else None
-        self._under_way = False
+        self._copy = HostCopy(self.tensor)
         self._latest = start
 
     def add(self, flags: Sequence[Tensor]) -> tuple[int, int]:
         """Count an update with these flags; the latest counts that have arrived."""
         device = self.tensor.device
-        bad = ~torch.stack([flag.all().to(device, non_blocking=True) for flag in flags]).all()
+        bad = ~torch.stack([flag.all().to(device, non_blocking=device.type != "cpu") for flag in flags]).all()
         # In place: a captured graph counts on at each replay.
         self.tensor.add_(bad)
         self.tensor[0].mul_(bad)
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return self._latest
-        if self._under_way and (self._arrived is None or self._arrived.query()):
-            self._latest = tuple(self._letter.tolist())
-            self._under_way = False
-        if not self._under_way:
-            self._letter.copy_(self.tensor, non_blocking=True)
-            self._under_way = True
-            if self._arrived is not None:
-                self._arrived.record(torch.cuda.current_stream(device))
+        if not is_capturing(device):
+            if (arrived := self._copy.read()) is not None:
+                self._latest = tuple(arrived[1])
+            self._copy.send()
         return self._latest

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 # Operators that launch nothing: views are found by their schema, these by name.
 _FREE = {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::set_", "aten::lift_fresh"}
-_FREE |= {"aten::detach", "prim::device", "aten::_unsafe_view", "aten::new_empty_strided", "aten::is_pinned"}
+_FREE |= {"aten::promote_types", "profiler::_record_function_enter_new", "profiler::_record_function_exit", "aten::detach", "prim::device", "aten::_unsafe_view", "aten::new_empty_strided", "aten::is_pinned"}
 
 
 @dataclass

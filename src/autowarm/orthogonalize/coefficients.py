@@ -14,8 +14,6 @@ from functools import cache
 
 import numpy as np
 
-from ..devices import traced_as_constant
-
 __all__ = ["JORDAN", "POLAR_EXPRESS_FLOOR", "Quintic", "band", "polar_express", "slope"]
 
 Quintic = tuple[float, float, float]
@@ -34,7 +32,6 @@ _ROOM, _ROOM_AFTER_TWO = 1.01, 1.04
 
 
 @cache
-@traced_as_constant
 def polar_express(steps: int, floor: float | None = None) -> tuple[Quintic, ...]:
     """The Polar Express schedule for singular values in [floor, 1].
 

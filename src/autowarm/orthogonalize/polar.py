@@ -20,6 +20,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ..devices import traced_as_constant
 from .coefficients import JORDAN, Quintic, polar_express
 from .iterate import frobenius_scaled_, iterate, iterate_reference, plan
 from .precision import least_norm, product_precision, working_dtype
@@ -187,6 +188,7 @@ def _check(method: Method, steps: int | None) -> int:
     return steps
 
 
+@traced_as_constant
 def _schedule(method: Method, steps: int) -> tuple[Quintic, ...]:
     return polar_express(steps) if method == "polar-express" else (JORDAN,) * steps
 

@@ -13,7 +13,6 @@ _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")
 
 
 @cache
-@traced_as_constant
 def working_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 where the device multiplies it in hardware, else single precision, which is then faster.
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.distributed.tensor import distribute_tensor
 
 from autowarm import LMO, Lion, Muon, NormSGD
 from autowarm.geometry import Spectral
-from autowarm.optim.step import distributed
+from autowarm.optim.step import sharing
 
 SIZES = (2, 4)
 TOLERANCE = 1e-5  # of steps of about 0.1: stacks of other sizes are multiplied, and summed, in another order
@@ -76,14 +77,30 @@ def worst(model, other):
     return max((whole(p.detach()) - q.detach()).abs().max().item() for p, q in pairs)
 
 
-def counting(count):
-    each = distributed.orthogonalize_each
+@contextmanager
+def counted():
+    """Notes the sizes of the matrices that are orthogonalised for others."""
+    count, real = [], sharing.orthogonalize_
 
-    def counted(matrices, **options):
-        count.extend(tuple(m.shape) for m in matrices)
-        return each(matrices, **options)
+    def counting(stack, **options):
+        count.extend([tuple(stack.shape[1:])] * len(stack))
+        return real(stack, **options)
 
-    return counted
+    sharing.orthogonalize_ = counting
+    try:
+        yield count
+    finally:
+        sharing.orthogonalize_ = real
+
+
+@contextmanager
+def one_tensor_a_round():
+    real = sharing.temporaries
+    sharing.temporaries = lambda largest: 0
+    try:
+        yield
+    finally:
+        sharing.temporaries = real
 
 
 def rank_main(rank, path, results):
@@ -106,18 +123,29 @@ def both_ways(ranks, mesh):
     warnings.simplefilter("ignore")  # of gradients that are not finite
     found = {}
     for name in REPLICATED:
-        model, count = Net(), []
-        distributed.orthogonalize_each, kept = counting(count), distributed.orthogonalize_each
-        train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g)
-        distributed.orthogonalize_each = kept
+        model = Net()
+        with counted() as count:
+            train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g)
         found["ddp", name] = worst(model, alone(name)), count
     for name in MAKERS:
         model = fully_shard(Net(), mesh=mesh)
-        count = []
-        distributed.orthogonalize_each, kept = counting(count), distributed.orthogonalize_each
-        train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
-        distributed.orthogonalize_each = kept
+        with counted() as count:
+            train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
         found["fsdp", name] = worst(model, alone(name)), count
+    with one_tensor_a_round():
+        model = Net()
+        train(model, MAKERS["muon"](model, process_group=ranks), lambda p, g: g)
+        found["ddp, in rounds", "muon"] = worst(model, alone("muon")), []
+        model = fully_shard(Net(), mesh=mesh)
+        train(model, MAKERS["muon"](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
+        found["fsdp, in rounds", "muon"] = worst(model, alone("muon")), []
+    if mesh.size() == 4:
+        grid = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("copies", "shards"))
+        for name in MAKERS:
+            model = fully_shard(Net(), mesh=grid)
+            with counted() as count:
+                train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, grid, p.placements))
+            found["hsdp", name] = worst(model, alone(name)), count
     for name in REPLICATED:
         model = Net()
         train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g, spoilt=True)
@@ -166,17 +194,34 @@ def test_ranks_leave_out_the_same_tensors_as_one_process(ranks, how, name):
     assert max(found[how, name][0] for found in ranks) <= TOLERANCE
 
 
-@pytest.mark.parametrize(("how", "tensors"), [("ddp", 5), ("fsdp", 4)])
-def test_no_oracle_is_asked_twice(ranks, how, tensors):
+@pytest.mark.parametrize(("how", "matrices"), [("ddp", 8), ("fsdp", 4)])
+def test_no_oracle_is_asked_twice(ranks, how, matrices):
     counts = [found[how, "muon"][1] for found in ranks]
     # The sharded experts are whole matrices on their ranks and do not travel. Three steps were made.
-    assert sum(len(count) for count in counts) == 3 * tensors
+    assert sum(len(count) for count in counts) == 3 * matrices
     assert all(counts)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_copies_of_shards_step_as_one_process(everything, name):
+    assert max(found["hsdp", name][0] for found in everything[4]) <= TOLERANCE
+
+
+def test_copies_of_shards_share_the_work(everything):
+    counts = [found["hsdp", "muon"][1] for found in everything[4]]
+    assert sum(len(count) for count in counts) == 3 * 4
+    assert all(counts)
+
+
+@pytest.mark.parametrize("how", ["ddp, in rounds", "fsdp, in rounds"])
+def test_rounds_change_nothing(ranks, how):
+    """A tensor a round, where two would go in one."""
+    assert max(found[how, "muon"][0] for found in ranks) <= TOLERANCE
 
 
 def test_shared_out_work_is_even_and_whole():
     work = [float(x) for x in torch.randint(1, 100, (50,), generator=torch.Generator().manual_seed(1))]
-    owners = distributed.share_out(work, 4)
+    owners = sharing.share_out(work, 4)
     loads = [sum(w for w, owner in zip(work, owners, strict=True) if owner == rank) for rank in range(4)]
     assert sum(loads) == sum(work)
     assert max(loads) - min(loads) <= max(work)

@@ -101,7 +101,9 @@ class Lion(LMO):
     def _has_momenta(self, group: dict[str, Any]) -> bool:
         return True
 
-    def _directions(self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool) -> list[Tensor]:
+    def _directions(
+        self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool = False, wanted: bool = True
+    ) -> list[Tensor]:
         beta1, beta2 = group["betas"]
         directions = list(torch._foreach_lerp(gs, ms, beta1))
         torch._foreach_lerp_(ms, gs, 1 - beta2)

@@ -15,9 +15,10 @@ from ..orthogonalize import orthogonalize_
 from .options import check_capture, check_gradients, check_options, check_parameters, check_state
 from .partition import partition
 from .step.batches import batches_of, empty_stack, fill_, is_batched, slots_of
-from .step.distributed import by_layout, local, move_shared_, needs_sharing
+from .step.distributed import by_layout, local, needs_sharing, step_parts_
 from .step.move import Rate, by_device, move_, move_by_stack_, parts_of
 from .step.nonfinite import SkippedUpdates, finite_each, masked, read_on_host
+from .step.sharing import move_gathered_
 
 __all__ = ["LMO"]
 
@@ -242,11 +243,25 @@ class LMO(Optimizer):
                 continue
             # Ranks must agree on what they leave out, so its shards are looked at before any is stepped.
             finite = self._finite(gs, layout.axes)
-            gs, rates = masked(gs, ms, finite), rate.where(finite)
+            rates = rate.where(finite)
             if layout.kind == "alone":
-                self._move(group, xs, gs, ms, rates, checked=True)
-            else:
-                move_shared_(geometry, layout, shapes, xs, self._directions(group, gs, ms, owned=finite is not None), rates)
+                self._move(group, xs, masked(gs, ms, finite), ms, rates, checked=True)
+                continue
+
+            def ask(
+                places: Sequence[int],
+                wanted: bool,
+                gs: list[Tensor] = gs,
+                ms: list[Tensor] = ms,
+                finite: Tensor | None = finite,
+            ) -> list[Tensor]:
+                some_gs, some_ms = ([ts[i] for i in places] if ts else [] for ts in (gs, ms))
+                flags = None if finite is None else [finite[i] for i in places]
+                taken = masked(some_gs, some_ms, flags)
+                return self._directions(group, taken, some_ms, owned=finite is not None, wanted=wanted)
+
+            move_shared_ = move_gathered_ if layout.kind == "gathered" else step_parts_
+            move_shared_(geometry, layout, shapes, xs, ask, rates)
 
     def _move(
         self,
@@ -332,19 +347,22 @@ class LMO(Optimizer):
         self._skipped.note(finite)
         return finite
 
-    def _directions(self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool) -> list[Tensor]:
+    def _directions(
+        self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool = False, wanted: bool = True
+    ) -> list[Tensor]:
         """What the oracle is asked about: the momenta, brought up to date.
 
         Args:
             group: theirs.
             gs, ms: gradients and momenta.
             owned: the gradients are copies, which may be overwritten.
+            wanted: the directions are; otherwise it is for the momenta alone.
         """
         beta = group["momentum"]
         if not beta:
             return gs
         torch._foreach_lerp_(ms, gs, 1 - beta)
-        if not group["nesterov"]:
+        if not (group["nesterov"] and wanted):
             return ms
         if owned:
             torch._foreach_lerp_(gs, ms, beta)

@@ -6,7 +6,7 @@ should do as much as it can, the bound is on what a step holds at its peak, the 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -19,7 +19,7 @@ from ...devices import traced_as_constant
 from ...geometry import Geometry, Spectral
 from ...orthogonalize import NARROW, working_dtype
 
-__all__ = ["Batch", "Run", "batches_of", "block_of", "empty_stack", "fill_", "is_batched", "slots_of", "taken"]
+__all__ = ["Batch", "Run", "batches_of", "block_of", "empty_stack", "fill_", "is_batched", "slots_of", "taken", "temporaries"]
 
 # Narrow matrices of every shape with the same short side make one stack: wide ones lie in it transposed, shorter ones
 # are padded with rows of zeros, which leave the polar factor as it is, as long as that makes the stack no larger than
@@ -122,11 +122,15 @@ def fill_(batch: Batch, slots: list[Tensor], directions: list[Tensor]) -> None:
     torch._foreach_copy_(slots, [_as(g, slot.shape) for g, slot in zip(directions, slots, strict=True)])
 
 
-def taken(batch: Batch, slots: list[Tensor], like: list[Tensor]) -> list[Tensor]:
+def taken(batch: Batch, slots: list[Tensor], shapes: Iterable[torch.Size]) -> list[Tensor]:
     """What lies in the slots, of the shapes of the tensors that it belongs to."""
     if batch.transposed:
-        return [_as(slot, x.mT.shape).mT for slot, x in zip(slots, like, strict=True)]
-    return [_as(slot, x.shape) for slot, x in zip(slots, like, strict=True)]
+        return [_as(slot, _flipped(shape)).mT for slot, shape in zip(slots, shapes, strict=True)]
+    return [_as(slot, shape) for slot, shape in zip(slots, shapes, strict=True)]
+
+
+def _flipped(shape: torch.Size) -> torch.Size:
+    return torch.Size([*shape[:-2], shape[-1], shape[-2]])
 
 
 def block_of(batch: Batch, stack: Tensor, run: Run, part: slice) -> Tensor:
@@ -134,8 +138,7 @@ def block_of(batch: Batch, stack: Tensor, run: Run, part: slice) -> Tensor:
     matrices = _of_run(batch, stack, run)[part.start * run.each : part.stop * run.each]
     if not batch.transposed:
         return matrices.reshape(part.stop - part.start, *run.shape)
-    *leading, rows, columns = run.shape
-    return matrices.reshape(part.stop - part.start, *leading, columns, rows).mT
+    return matrices.reshape(part.stop - part.start, *_flipped(run.shape)).mT
 
 
 def _as(x: Tensor, shape: torch.Size) -> Tensor:
@@ -200,6 +203,11 @@ def _batches_of(settings: tuple[Any, ...], tensors: Tensors) -> tuple[Batch, ...
     )
 
 
+def temporaries(largest: int) -> int:
+    """How many bytes a step may hold on an accelerator, by those of its largest tensor."""
+    return max(_TEMPORARIES, _OF_THE_LARGEST * largest)
+
+
 class _Bounds(NamedTuple):
     """How large a stack may be on a device."""
 
@@ -211,7 +219,7 @@ class _Bounds(NamedTuple):
     def of(cls, geometry: Spectral, device: torch.device, tensors: Tensors) -> Self:
         dtype = geometry.dtype or working_dtype(device)
         largest = max(shape.numel() for where, shape in tensors if where == device) * dtype.itemsize
-        return cls(device, dtype, max(_TEMPORARIES, _OF_THE_LARGEST * largest))
+        return cls(device, dtype, temporaries(largest))
 
     def most(self, size: tuple[int, int]) -> int:
         """How many matrices may make one stack."""

@@ -78,12 +78,29 @@ class Rate:
             torch._foreach_add_(xs, updates, alpha=lr)
 
 
-    def step_each_(self, xs: list[Tensor], updates: list[Tensor], scale: float) -> None:
-        """`step_` of large tensors by a rate that is a tensor: a launch for each, and no temporaries."""
+    def step_each_(
+        self, xs: list[Tensor], updates: list[Tensor], scales: list[float], places: Sequence[int] | None = None
+    ) -> None:
+        """`step_` with a scale for each and no temporaries: a launch for each tensor, whatever the updates' dtype.
+
+        Args:
+            xs, updates, scales: of each tensor.
+            places: theirs among those that this is the rate of; None for all.
+        """
+        if not isinstance(self.lr, Tensor):
+            for x, update, scale in zip(xs, updates, scales, strict=True):
+                self.step_([x], [update], scale)
+            return
+        places = range(len(xs)) if places is None else places
         if self.keep is not None:
-            torch._foreach_mul_(xs, _each(self.keep))
-        factors = self.lr.expand(len(xs)).unbind()  # type: ignore[union-attr]
-        torch._foreach_addcmul_(xs, updates, list(factors), scale)
+            torch._foreach_mul_(xs, _at(self.keep, places))
+        torch._foreach_addcmul_(xs, updates, _at(self.lr, places), scales)
+
+
+def _at(factor: Any, places: Sequence[int]) -> list[Tensor]:
+    """The factor of each of these tensors."""
+    each = factor.unbind() if factor.ndim else [factor] * (max(places, default=-1) + 1)
+    return [each[i] for i in places]
 
 
 def _on(device: torch.device, number: float | Tensor) -> Tensor:
@@ -194,10 +211,11 @@ def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) ->
             for part in parts_of(run_xs, batch.part_bytes, itemsize=_wide(run_xs[0].dtype).itemsize):
                 _move_by_block(run_xs[part], block_of(batch, stack, run, part), run_rate[part], -run.radius)
         elif isinstance(rate.lr, Tensor):
-            run_rate.step_each_(run_xs, taken(batch, run_slots, run_xs), -run.radius)
+            run_rate.step_each_(run_xs, taken(batch, run_slots, [run.shape] * len(run_xs)), [-run.radius] * len(run_xs))
         else:
             for part in parts_of(run_xs, batch.part_bytes):
-                run_rate.step_(run_xs[part], taken(batch, run_slots[part], run_xs[part]), -run.radius)
+                some = run_xs[part]
+                run_rate.step_(some, taken(batch, run_slots[part], [run.shape] * len(some)), -run.radius)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -53,12 +53,12 @@ def read_on_host(device: torch.device) -> bool:
     return device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def masked(gs: list[Tensor], ms: list[Tensor], finite: Tensor | None) -> list[Tensor]:
+def masked(gs: list[Tensor], ms: list[Tensor], finite: Sequence[Tensor] | Tensor | None) -> list[Tensor]:
     """The gradients; where a flag is not set, the tensor's momentum, which an average with it leaves as it is, or 0."""
     if finite is None:
         return gs
     stay: Sequence[Tensor | float] = ms or [0.0] * len(gs)
-    return [torch.where(flag, g, m) for flag, g, m in zip(finite.unbind(), gs, stay, strict=True)]
+    return [torch.where(flag, g, m) for flag, g, m in zip(finite, gs, stay, strict=True)]
 
 
 class SkippedUpdates:

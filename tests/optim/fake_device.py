@@ -13,12 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Operators that launch nothing: views are found by their schema, these by name.
-_FREE = {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::set_", "aten::lift_fresh"}
-_FREE |= {"aten::promote_types", "profiler::_record_function_enter_new", "profiler::_record_function_exit", "aten::detach", "prim::device", "aten::_unsafe_view", "aten::new_empty_strided", "aten::is_pinned"}
+# Operators that launch nothing. Views are found by their schema, these by name.
+_FREE = {
+    *("aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided"),
+    *("aten::set_", "aten::lift_fresh", "aten::detach", "aten::_unsafe_view", "aten::promote_types", "prim::device"),
+    *("profiler::_record_function_enter_new", "profiler::_record_function_exit"),
+}
 
 
 @dataclass
@@ -52,9 +57,8 @@ class _Watch(TorchDispatchMode):
             self.step.operators.append(name)
         for leaf in tree_leaves(out):
             storage = _storage(leaf)
-            if storage is not None and leaf.device.type != "cpu" and storage._cdata not in self._alive:
-                if id(storage) not in known:
-                    self._born(storage)
+            if storage is not None and leaf.device.type != "cpu" and id(storage) not in known:
+                self._born(storage)
         return out
 
     @staticmethod
@@ -65,8 +69,10 @@ class _Watch(TorchDispatchMode):
         return bool(made and sources and any(x.device.type == "cpu" for x in results))
 
     def _born(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        self._alive[key] = size
+        key = storage._cdata
+        if key in self._alive:
+            return
+        self._alive[key] = storage.nbytes()
         weakref.finalize(storage, self._alive.pop, key, None)
         self.step.peak = max(self.step.peak, sum(self._alive.values()))
 
@@ -133,12 +139,25 @@ def fake_parameters(
     shapes: list[tuple[int, ...]], device: str = "cuda:0", dtype: torch.dtype = torch.float32
 ) -> list[nn.Parameter]:
     """Parameters with gradients; call it under `FakeTensorMode`."""
-    params = []
-    for shape in shapes:
-        p = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        p.grad = torch.empty_like(p)
-        params.append(p)
-    return params
+    return [_with_gradient(lambda s=shape: torch.empty(s, device=device, dtype=dtype)) for shape in shapes]
 
 
-__all__ = ["LLAMA_1B", "LLAMA_8B", "LLAMA_124M", "Accelerator", "FakeTensorMode", "Step", "fake_parameters", "watched"]
+def fake_shards(shapes: list[tuple[int, int]], mesh: DeviceMesh) -> list[nn.Parameter]:
+    """The same as DTensors, sharded along a mesh's last dimension and copied along any other."""
+    placements = [Replicate()] * (mesh.ndim - 1) + [Shard(0)]
+
+    def whole(rows: int, columns: int) -> DTensor:
+        local = torch.empty(rows // mesh.size(mesh.ndim - 1), columns, device="cuda:0")
+        size = {"shape": torch.Size((rows, columns)), "stride": (columns, 1)}
+        return DTensor.from_local(local, mesh, placements, run_check=False, **size)
+
+    return [_with_gradient(lambda s=shape: whole(*s)) for shape in shapes]
+
+
+def _with_gradient(make: Callable[[], Tensor]) -> nn.Parameter:
+    p = nn.Parameter(make())
+    p.grad = make()
+    return p
+
+
+__all__ = ["LLAMA_1B", "LLAMA_8B", "LLAMA_124M", "Accelerator", "FakeTensorMode", "Step", "fake_parameters", "fake_shards", "watched"]

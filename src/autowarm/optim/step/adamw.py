@@ -53,7 +53,7 @@ def adamw_(
     tensors = xs, gs, exp_avgs, exp_avg_sqs, steps
     if fused:
         some = [[ts[i] for i in fused] for ts in tensors]
-        found_inf = None if finite is None else (~finite).to(torch.float32)
+        found_inf = None if finite is None else 1.0 - finite.to(torch.float32)
         adamw(*some[:4], [], some[4], fused=True, found_inf=found_inf, capturable=capturable, **options)
     if others:
         some = [[ts[i] for i in others] for ts in tensors]
@@ -61,7 +61,8 @@ def adamw_(
         changed = [ts if finite is None else [t.clone() for t in ts] for ts in (some[0], *some[2:])]
         news, averages, squares, counts = changed
         foreach = xs[0].device.type != "cpu"
-        capturable = capturable or torch.compiler.is_compiling()
+        # Counts of steps on a device are read by none but this way.
+        capturable = capturable or torch.compiler.is_compiling() or steps[0].device.type != "cpu"
         adamw(news, some[1], averages, squares, [], counts, foreach=foreach, capturable=capturable, **options)
         if finite is not None:
             for olds, made in zip((some[0], *some[2:]), changed, strict=True):

@@ -1,8 +1,8 @@
 """A GPU that is not there: what a step launches, reads back and allocates, on tensors without data.
 
 Under `FakeTensorMode` tensors have a device, a shape and a dtype, and operators compute no more than those. `watched`
-notes every operator of one step. It sees what Python dispatches: one `torch._foreach_…` operator counts once, and what a
-kernel allocates inside itself does not count.
+notes every operator of one step. It sees what Python dispatches: one `torch._foreach_…` operator counts once, and what
+a kernel allocates inside itself does not count.
 """
 
 import weakref
@@ -160,4 +160,14 @@ def _with_gradient(make: Callable[[], Tensor]) -> nn.Parameter:
     return p
 
 
-__all__ = ["LLAMA_1B", "LLAMA_8B", "LLAMA_124M", "Accelerator", "FakeTensorMode", "Step", "fake_parameters", "fake_shards", "watched"]
+__all__ = [
+    "LLAMA_1B",
+    "LLAMA_8B",
+    "LLAMA_124M",
+    "Accelerator",
+    "FakeTensorMode",
+    "Step",
+    "fake_parameters",
+    "fake_shards",
+    "watched",
+]

@@ -89,7 +89,8 @@ def test_a_round_is_on_its_way_while_another_is_orthogonalised(eight_ranks):
 
 
 @pytest.mark.parametrize(
-    ("name", "lr"), [(name, lr) for name in OPTIMIZERS for lr in ("number", "tensor") if (name, lr) != ("adamw", "tensor")]
+    ("name", "lr"),
+    [(name, lr) for name in OPTIMIZERS for lr in ("number", "tensor") if (name, lr) != ("adamw", "tensor")],
 )
 def test_no_step_reads_back(name, lr):
     shapes = [(300, 200)] * 3 + [(200, 300), (64, 48, 3, 3), (0, 48)]

@@ -209,7 +209,7 @@ def test_a_plan_makes_all_steps_and_never_costs_more_than_the_plain_order(steps,
 
 
 class ReducedProducts(TorchDispatchMode):
-    """Makes products in single precision as TensorFloat-32 does: of operands rounded to 10 bits after the leading one."""
+    """Makes products in single precision as TensorFloat-32 does, of operands rounded to 10 bits."""
 
     PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
 

@@ -167,8 +167,11 @@ class LMO(Optimizer):
                 loss = closure()
         updates = []
         for group in self.param_groups:
-            params, grads, momenta = [], [], []  # type: tuple[list[Tensor], ...]
-            seconds, counts = [], []  # type: tuple[list[Tensor], ...]
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
+            momenta: list[Tensor] = []
+            seconds: list[Tensor] = []
+            counts: list[Tensor] = []
             self._init_group(group, params, grads, momenta, seconds, counts)
             if params:
                 updates.append((group, params, grads, momenta, seconds, counts))

@@ -22,6 +22,7 @@ from .step.distributed import by_device_and_axes, local
 
 __all__ = ["Muon"]
 
+
 class Muon(LMO):
     """LMO in the spectral norm for matrices, AdamW for everything else (paper, App. "optimizers"; Moonlight's form).
 
@@ -245,7 +246,10 @@ class Muon(LMO):
             if finite is not None:
                 flags.append(finite)
         adamw_(
-            *([local(t) for t in ts] for ts in (params, grads, momenta, seconds)),
+            [local(p) for p in params],
+            [local(g) for g in grads],
+            [local(m) for m in momenta],
+            [local(v) for v in seconds],
             counts,
             flags,
             lr=group["lr"],

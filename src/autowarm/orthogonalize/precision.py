@@ -1,6 +1,7 @@
 """Number formats: which one products are fastest in, how precise they then are, and the least norm to divide by."""
 
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -58,8 +59,8 @@ def product_precision(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """
     if dtype != torch.float32:
         return dtype
-    backend = torch.backends.cuda.matmul if device.type == "cuda" else torch.backends.mkldnn.matmul
-    return torch.bfloat16 if backend.fp32_precision in ("tf32", "bf16") else dtype
+    backend: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    return torch.bfloat16 if backend.matmul.fp32_precision in ("tf32", "bf16") else dtype
 
 
 def least_norm(dtype: torch.dtype) -> float:

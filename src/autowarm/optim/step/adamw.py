@@ -1,4 +1,4 @@
-"""AdamW's step for the tensors that Muon leaves to it: PyTorch's own, which a gradient that is not finite leaves out."""
+"""AdamW's step for the tensors that Muon leaves to it: PyTorch's own, left out where a gradient is not finite."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -52,21 +52,21 @@ def adamw_(
     fused, others = _by_kernel(xs, gs, exp_avgs)
     tensors = xs, gs, exp_avgs, exp_avg_sqs, steps
     if fused:
-        some = [[ts[i] for i in fused] for ts in tensors]
+        ps, ds, ms, vs, counts = ([ts[i] for i in fused] for ts in tensors)
         found_inf = None if finite is None else 1.0 - finite.to(torch.float32)
-        adamw(*some[:4], [], some[4], fused=True, found_inf=found_inf, capturable=capturable, **options)
+        adamw(ps, ds, ms, vs, [], counts, fused=True, found_inf=found_inf, capturable=capturable, **options)
     if others:
-        some = [[ts[i] for i in others] for ts in tensors]
-        # Only the fused kernel leaves an update out by itself. Here it is made on copies, which are then taken or not.
-        changed = [ts if finite is None else [t.clone() for t in ts] for ts in (some[0], *some[2:])]
-        news, averages, squares, counts = changed
+        ps, ds, ms, vs, counts = olds = [[ts[i] for i in others] for ts in tensors]
+        if finite is not None:
+            # Only the fused kernel leaves an update out by itself. Here it is made on copies, which are taken or not.
+            ps, ms, vs, counts = ([t.clone() for t in ts] for ts in (ps, ms, vs, counts))
         foreach = xs[0].device.type != "cpu"
         # Counts of steps on a device are read by none but this way.
         capturable = capturable or torch.compiler.is_compiling() or steps[0].device.type != "cpu"
-        adamw(news, some[1], averages, squares, [], counts, foreach=foreach, capturable=capturable, **options)
+        adamw(ps, ds, ms, vs, [], counts, foreach=foreach, capturable=capturable, **options)
         if finite is not None:
-            for olds, made in zip((some[0], *some[2:]), changed, strict=True):
-                for old, new in zip(olds, made, strict=True):
+            for before, after in zip((olds[0], *olds[2:]), (ps, ms, vs, counts), strict=True):
+                for old, new in zip(before, after, strict=True):
                     old.copy_(torch.where(finite.to(old.device), new, old))
 
 

@@ -19,7 +19,18 @@ from ...devices import traced_as_constant
 from ...geometry import Geometry, Spectral
 from ...orthogonalize import NARROW, working_dtype
 
-__all__ = ["Batch", "Run", "batches_of", "block_of", "empty_stack", "fill_", "is_batched", "slots_of", "taken", "temporaries"]
+__all__ = [
+    "Batch",
+    "Run",
+    "batches_of",
+    "block_of",
+    "empty_stack",
+    "fill_",
+    "is_batched",
+    "slots_of",
+    "taken",
+    "temporaries",
+]
 
 # Narrow matrices of every shape with the same short side make one stack: wide ones lie in it transposed, shorter ones
 # are padded with rows of zeros, which leave the polar factor as it is, as long as that makes the stack no larger than
@@ -86,8 +97,7 @@ class Batch:
     part_bytes: int | None
 
 
-# Functions and not methods: `torch.compile` takes a batch for a constant, whose attributes it reads and whose methods it
-# does not call.
+# Functions and not methods: `torch.compile` takes a batch for a constant, of which it reads attributes alone.
 
 
 def empty_stack(batch: Batch) -> Tensor:
@@ -229,7 +239,7 @@ class _Bounds(NamedTuple):
         return max(1, int(self.temporaries / (matrix * _stacks_at_peak(size))))
 
     def joins(self, matrix: tuple[int, int], elements: int, transposed: int) -> bool:
-        """Whether matrices of one orientation and of the other share stacks: where that saves one, and launches count."""
+        """Whether matrices of both orientations share stacks: where that saves one, and launches count."""
         if self.device.type in _STACK_BYTES or not transposed:
             return False
         most = self.most(matrix) * math.prod(matrix)
@@ -254,7 +264,11 @@ def _stacks_at_peak(size: tuple[int, int]) -> float:
 
 
 def _batch(
-    geometry: Spectral, device: torch.device, size: tuple[int, int], by_shape: dict[torch.Size, list[int]], bounds: _Bounds
+    geometry: Spectral,
+    device: torch.device,
+    size: tuple[int, int],
+    by_shape: dict[torch.Size, list[int]],
+    bounds: _Bounds,
 ) -> Batch:
     each = [_matrices(geometry, shape) for shape in by_shape]
     tensors = pairwise(accumulate((len(places) for places in by_shape.values()), initial=0))

@@ -17,8 +17,7 @@ from .move import Rate, parts_of
 
 __all__ = ["Ask", "Layout", "by_device_and_axes", "by_layout", "local", "needs_sharing", "step_parts_"]
 
-# Brings the momenta of the tensors at these places up to date and returns, if it is wanted, what their oracles are asked
-# about.
+# Brings momenta of the tensors at these places up to date and returns, if it is wanted, what their oracles are asked.
 Ask = Callable[[Sequence[int], bool], list[Tensor]]
 
 _PLAIN = (Tensor, torch.nn.Parameter)

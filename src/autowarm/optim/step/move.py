@@ -77,7 +77,6 @@ class Rate:
         else:
             torch._foreach_add_(xs, updates, alpha=lr)
 
-
     def step_each_(
         self, xs: list[Tensor], updates: list[Tensor], scales: list[float], places: Sequence[int] | None = None
     ) -> None:

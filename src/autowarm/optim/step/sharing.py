@@ -104,7 +104,13 @@ class _Sharing:
             To be called for the parts of this rank's own ones, by the rank they are from.
         """
         mine = self._of_this_copy(some)
-        others = [i for copy in range(self.copied) if copy != self.copy for places in self._of_copy(some, copy) for i in places]
+        others = [
+            i
+            for copy in range(self.copied)
+            if copy != self.copy
+            for places in self._of_copy(some, copy)
+            for i in places
+        ]
         for part in self._parts(others):
             self.ask(part, False)  # for their momenta
         outgoing = [i for places in mine for i in places]
@@ -248,6 +254,7 @@ def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -
     kept = [out]  # until it has been sent
 
     def wait() -> None:
+        assert work is not None  # as it is for ranks outside the group
         work.wait()
         kept.clear()
 

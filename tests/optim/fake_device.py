@@ -6,15 +6,19 @@ a kernel allocates inside itself does not count.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -124,6 +128,21 @@ def watched(step: Callable[[], Any]) -> Step:
     return watch.step
 
 
+@contextmanager
+def eight_ranks() -> Iterator[dict[str, DeviceMesh]]:
+    """A process group of eight ranks of which this is the first, whose messages never arrive, and meshes of GPUs."""
+    stand_ins = {"set_device": lambda device: None, "is_initialized": lambda: True, "current_device": lambda: 0}
+    with ExitStack() as stack:
+        for name, stand_in in {**stand_ins, "device_count": lambda: 8}.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, stand_in))
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+        stack.callback(dist.destroy_process_group)
+        yield {
+            "fsdp": DeviceMesh("cuda", list(range(8))),
+            "hsdp": DeviceMesh("cuda", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        }
+
+
 def llama(layers: int, width: int, inner: int, kv: int | None = None, vocabulary: int = 0) -> list[tuple[int, int]]:
     """The hidden matrices of a LLaMA; fused query, key and value unless ``kv``, their rows, is given."""
     attention = [(3 * width, width)] if kv is None else [(width, width), (kv, width), (kv, width)]
@@ -167,6 +186,7 @@ __all__ = [
     "Accelerator",
     "FakeTensorMode",
     "Step",
+    "eight_ranks",
     "fake_parameters",
     "fake_shards",
     "watched",

@@ -3,10 +3,17 @@
 import pytest
 import torch
 import torch.distributed as dist
-from fake_device import LLAMA_1B, LLAMA_8B, LLAMA_124M, FakeTensorMode, fake_parameters, fake_shards, watched
+from fake_device import (
+    LLAMA_1B,
+    LLAMA_8B,
+    LLAMA_124M,
+    FakeTensorMode,
+    eight_ranks,
+    fake_parameters,
+    fake_shards,
+    watched,
+)
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim.step.adamw import adamw_, has_fused_adamw
@@ -47,40 +54,29 @@ def test_operators_and_memory_alone(size, dtype):
 
 
 @pytest.fixture(scope="module")
-def eight_ranks():
-    """A process group of eight ranks of which this is the first, and messages that never arrive."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(torch.cuda, "set_device", lambda device: None)
-    patch.setattr(torch.cuda, "is_initialized", lambda: True)
-    patch.setattr(torch.cuda, "device_count", lambda: 8)
-    patch.setattr(torch.cuda, "current_device", lambda: 0)
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
-    yield {
-        "fsdp": DeviceMesh("cuda", list(range(8))),
-        "hsdp": DeviceMesh("cuda", [[0, 1, 2, 3], [4, 5, 6, 7]]),
-    }
-    dist.destroy_process_group()
-    patch.undo()
+def meshes():
+    with eight_ranks() as meshes:
+        yield meshes
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp", "hsdp"])
 @pytest.mark.parametrize("size", SHARED)
-def test_operators_and_memory_of_eight_ranks(size, how, eight_ranks):
+def test_operators_and_memory_of_eight_ranks(size, how, meshes):
     shapes, operators, gigabytes = SHARED[size]
     with FakeTensorMode(allow_non_fake_inputs=True):
         if how == "ddp":
             opt = Muon(fake_parameters(shapes), lr=0.1, weight_decay=0.1, process_group=dist.group.WORLD)
         else:
-            opt = Muon(fake_shards(shapes, eight_ranks[how]), lr=0.1, weight_decay=0.1)
+            opt = Muon(fake_shards(shapes, meshes[how]), lr=0.1, weight_decay=0.1)
         step = step_of(opt)
     assert len(step.operators) <= operators
     assert step.peak <= gigabytes * 1e9
     assert not step.host_reads
 
 
-def test_a_round_is_on_its_way_while_another_is_orthogonalised(eight_ranks):
+def test_a_round_is_on_its_way_while_another_is_orthogonalised(meshes):
     with FakeTensorMode(allow_non_fake_inputs=True):
-        names = step_of(Muon(fake_shards(LLAMA_8B[:64], eight_ranks["fsdp"]), lr=0.1)).operators
+        names = step_of(Muon(fake_shards(LLAMA_8B[:64], meshes["fsdp"]), lr=0.1)).operators
     exchanges = [i for i, name in enumerate(names) if name == "c10d::alltoall_base_"]
     # The first two bring two rounds; only then the first of them is multiplied.
     assert len(exchanges) > 4

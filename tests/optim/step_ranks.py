@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributed.tensor import distribute_tensor
 
 from autowarm import LMO, Lion, Muon, NormSGD
 from autowarm.geometry import Spectral
-from autowarm.optim.step import distributed
+from autowarm.optim.step import sharing
 
 SIZES = (2, 4)
 
@@ -77,14 +78,30 @@ def worst(model, other):
     return max((whole(p.detach()) - q.detach()).abs().max().item() for p, q in pairs)
 
 
-def counting(count):
-    each = distributed.orthogonalize_each
+@contextmanager
+def counted():
+    """Notes the sizes of the matrices that are orthogonalised for others."""
+    count, real = [], sharing.orthogonalize_
 
-    def counted(matrices, **options):
-        count.extend(tuple(m.shape) for m in matrices)
-        return each(matrices, **options)
+    def counting(stack, **options):
+        count.extend([tuple(stack.shape[1:])] * len(stack))
+        return real(stack, **options)
 
-    return counted
+    sharing.orthogonalize_ = counting
+    try:
+        yield count
+    finally:
+        sharing.orthogonalize_ = real
+
+
+@contextmanager
+def one_tensor_a_round():
+    real = sharing.temporaries
+    sharing.temporaries = lambda largest: 0
+    try:
+        yield
+    finally:
+        sharing.temporaries = real
 
 
 def both_ways(ranks, mesh):
@@ -92,18 +109,29 @@ def both_ways(ranks, mesh):
     warnings.simplefilter("ignore")  # of gradients that are not finite
     found = {}
     for name in REPLICATED:
-        model, count = Net(), []
-        distributed.orthogonalize_each, kept = counting(count), distributed.orthogonalize_each
-        train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g)
-        distributed.orthogonalize_each = kept
+        model = Net()
+        with counted() as count:
+            train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g)
         found["ddp", name] = worst(model, alone(name)), count
     for name in MAKERS:
         model = fully_shard(Net(), mesh=mesh)
-        count = []
-        distributed.orthogonalize_each, kept = counting(count), distributed.orthogonalize_each
-        train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
-        distributed.orthogonalize_each = kept
+        with counted() as count:
+            train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
         found["fsdp", name] = worst(model, alone(name)), count
+    with one_tensor_a_round():
+        model = Net()
+        train(model, MAKERS["muon"](model, process_group=ranks), lambda p, g: g)
+        found["ddp, in rounds", "muon"] = worst(model, alone("muon")), []
+        model = fully_shard(Net(), mesh=mesh)
+        train(model, MAKERS["muon"](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
+        found["fsdp, in rounds", "muon"] = worst(model, alone("muon")), []
+    if mesh.size() == 4:
+        grid = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("copies", "shards"))
+        for name in MAKERS:
+            model = fully_shard(Net(), mesh=grid)
+            with counted() as count:
+                train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, grid, p.placements))
+            found["hsdp", name] = worst(model, alone(name)), count
     for name in REPLICATED:
         model = Net()
         train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g, spoilt=True)

@@ -237,9 +237,9 @@ def test_llamas_shapes_make_one_stack_if_fused_and_two_if_split():
 
 @pytest.fixture
 def anew():
-    batches.batches_of.cache_clear()
-    yield batches.batches_of.cache_clear
-    batches.batches_of.cache_clear()
+    batches._batches_of.cache_clear()
+    yield batches._batches_of.cache_clear
+    batches._batches_of.cache_clear()
 
 
 @pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
@@ -288,8 +288,8 @@ def test_slots_are_views_and_padding_is_zero():
     shapes = [(12, 3)] * 4 + [(8, 3)]
     (batch,) = found(Spectral(blocks=2, dtype=torch.float32), shapes)
     assert batch.size == (6, 3)
-    stack = batch.stack()
-    slots = batch.slots(stack)
+    stack = batches.empty_stack(batch)
+    slots = batches.slots_of(batch, stack)
     assert [tuple(slot.shape) for slot in slots] == [(2, 6, 3)] * 4 + [(2, 4, 3)]
     for slot in slots:
         slot.fill_(1.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autowarm.optim.step import distributed
+from autowarm.optim.step import sharing
 from tests.optim.step_ranks import MAKERS, REPLICATED, SIZES, Net, alone, train, worst
 from tests.programs import rank_environment
 
@@ -47,17 +47,34 @@ def test_ranks_leave_out_the_same_tensors_as_one_process(ranks, how, name):
     assert max(found[how, name][0] for found in ranks) <= TOLERANCE
 
 
-@pytest.mark.parametrize(("how", "tensors"), [("ddp", 5), ("fsdp", 4)])
-def test_no_oracle_is_asked_twice(ranks, how, tensors):
+@pytest.mark.parametrize(("how", "matrices"), [("ddp", 8), ("fsdp", 4)])
+def test_no_oracle_is_asked_twice(ranks, how, matrices):
     counts = [found[how, "muon"][1] for found in ranks]
     # The sharded experts are whole matrices on their ranks and do not travel. Three steps were made.
-    assert sum(len(count) for count in counts) == 3 * tensors
+    assert sum(len(count) for count in counts) == 3 * matrices
     assert all(counts)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_copies_of_shards_step_as_one_process(everything, name):
+    assert max(found["hsdp", name][0] for found in everything[4]) <= TOLERANCE
+
+
+def test_copies_of_shards_share_the_work(everything):
+    counts = [found["hsdp", "muon"][1] for found in everything[4]]
+    assert sum(len(count) for count in counts) == 3 * 4
+    assert all(counts)
+
+
+@pytest.mark.parametrize("how", ["ddp, in rounds", "fsdp, in rounds"])
+def test_rounds_change_nothing(ranks, how):
+    """A tensor a round, where two would go in one."""
+    assert max(found[how, "muon"][0] for found in ranks) <= TOLERANCE
 
 
 def test_shared_out_work_is_even_and_whole():
     work = [float(x) for x in torch.randint(1, 100, (50,), generator=torch.Generator().manual_seed(1))]
-    owners = distributed.share_out(work, 4)
+    owners = sharing.share_out(work, 4)
     loads = [sum(w for w, owner in zip(work, owners, strict=True) if owner == rank) for rank in range(4)]
     assert sum(loads) == sum(work)
     assert max(loads) - min(loads) <= max(work)

@@ -205,7 +205,7 @@ def test_an_update_without_gradients_is_none() -> None:
 
 def test_counts_are_kept_on_the_device_and_arrive_by_themselves() -> None:
     """`_DeviceCounts` as a GPU uses it, with a processor for the device: what was counted is told one update later."""
-    counts = nonfinite._DeviceCounts((0, 0), torch.device("cpu"))
+    counts = nonfinite._DeviceCounts(torch.device("cpu"))
     good, bad = torch.tensor([True, True]), torch.tensor([True, False])
     told = [counts.add([flags]) for flags in (good, bad, bad, good, bad)]
     assert told == [(0, 0), (0, 0), (1, 1), (2, 2), (0, 2)]

@@ -6,10 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autowarm.orthogonalize import orthogonalize, orthogonalize_, orthogonalize_reference, working_dtype
 from autowarm.orthogonalize.coefficients import JORDAN, POLAR_EXPRESS_FLOOR, band, polar_express, slope
 from autowarm.orthogonalize.iterate import plan
+from autowarm.orthogonalize.precision import product_precision
 
 ITERATIVE = ["newton-schulz", "polar-express"]
 
@@ -204,6 +206,70 @@ def test_a_plan_makes_all_steps_and_never_costs_more_than_the_plain_order(steps,
     cost = sum(4 * aspect + 8 * length - 6 for length in segments)
     assert cost <= steps * (4 * aspect + 2) * (1 + 1e-12)
     assert max(segments) <= {torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}[dtype]
+
+
+class ReducedProducts(TorchDispatchMode):
+    """Makes products in single precision as TensorFloat-32 does, of operands rounded to 10 bits."""
+
+    PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name in self.PRODUCTS:
+            added = len(args) - 2
+            args = (*args[:added], *(self.rounded(x) for x in args[added:]))
+        return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def rounded(x):
+        if x.dtype != torch.float32:
+            return x
+        mantissa, exponent = torch.frexp(x)
+        return torch.ldexp((mantissa * 2**11).round() / 2**11, exponent)
+
+
+@pytest.fixture(params=["bf16", "tf32"])
+def reduced(request):
+    """Products of single precision are allowed to be made in less, and are."""
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    torch.backends.mkldnn.matmul.fp32_precision = request.param
+    with ReducedProducts():
+        yield request.param
+    torch.backends.mkldnn.matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+@pytest.mark.parametrize("shape", [(256, 700), (700, 256), (128, 128)])
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_single_precision_whose_products_are_reduced_stays_in_its_band(reduced, spectrum, shape, steps):
+    rank = min(shape)
+    U, V = (torch.linalg.qr(draw(side, rank, seed=side)).Q for side in shape)
+    G = (U * SPECTRA[spectrum](torch.arange(1.0, rank + 1))) @ V.mT
+    values = torch.linalg.svdvals(orthogonalize(G.float(), steps=steps, dtype=torch.float32).double())
+    assert values.max() < band(polar_express(steps), POLAR_EXPRESS_FLOOR[steps], 1.0)[1] + 0.05
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 8), (8, 3), (4, 4), (16, 16)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_of_many_small_matrices_none_takes_off_if_products_are_reduced(reduced, dtype, shape):
+    out = orthogonalize(draw(100_000 // (shape[0] * shape[1]), *shape).float(), dtype=dtype)
+    assert torch.linalg.matrix_norm(out.double(), ord=2).max() < 1.3
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "mkldnn"), ("cuda", "cuda")])
+def test_the_precision_of_products_is_what_the_devices_backend_is_set_to(device, backend):
+    switch = getattr(torch.backends, backend).matmul
+    before = switch.fp32_precision
+    try:
+        for setting, expected in (("ieee", torch.float32), ("tf32", torch.bfloat16)):
+            switch.fp32_precision = setting
+            assert product_precision(torch.float32, torch.device(device)) is expected
+            assert product_precision(torch.float64, torch.device(device)) is torch.float64
+    finally:
+        switch.fp32_precision = before
+
+
+def test_a_gpu_without_a_driver_is_planned_for_as_one_with():
+    assert torch.cuda.is_available() or working_dtype.__wrapped__(torch.device("cuda", 0)) is torch.bfloat16
 
 
 def test_without_bfloat16_instructions_single_precision_is_used(monkeypatch):

@@ -4,15 +4,19 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_runs import PEAK, every_mode, falling, make_optimizer, run, saved
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autowarm import AdaptiveWarmup
+from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD, devices
+from autowarm.devices import HostCopy, collective_device
 
 # On a GPU each of these makes the host wait for the device.
 WAITS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::allclose"}
@@ -222,6 +226,125 @@ def test_a_rate_that_becomes_a_float_is_followed() -> None:
     rates = head + run(scheduler, falling(), range(20, 60))
     assert rates == pytest.approx(run(AdaptiveWarmup(make_optimizer(), 60), falling(), range(60)), rel=1e-12)
     assert isinstance(opt.param_groups[0]["lr"], float)
+
+
+class Copies(TorchDispatchMode):
+    """Notes, of each copy between devices, whether it is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[bool] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func._schema.name == "aten::_to_copy":
+            self.waited.append(not (kwargs or {}).get("non_blocking", False))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_loss_that_comes_to_the_host_is_waited_for() -> None:
+    """Where the rate is on the host and the loss on a GPU: a copy that is not waited for is read before it is there."""
+    scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 30)
+    scheduler.step(torch.tensor(5.0))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        loss = torch.empty((), device="cuda:0")
+        with Copies() as copies:
+            scheduler._rule._here(loss)  # type: ignore[union-attr]
+    assert copies.waited == [True]
+
+
+@pytest.mark.parametrize("cls", [Muon, Lion, SignSGD, NormSGD, LMO])
+def test_replays_are_counted(cls: type[LMO]) -> None:
+    """Python sees none of a captured graph's updates; each call of the scheduler then stands for one."""
+    w = torch.nn.Parameter(torch.zeros(4, 4))
+    w.grad = torch.ones(4, 4)
+    opt = cls([w], lr=tensor_rate(), capturable=True)
+    scheduler = AdaptiveWarmup(opt, 50)
+    for t in range(50):
+        if t < 3:
+            opt.step()
+        scheduler.step(torch.tensor(falling()(t), requires_grad=True))
+    assert scheduler.last_epoch == 50
+    assert scheduler.phase == "decay"
+
+
+class Arrivals:
+    """Stands in for `torch.cuda`: one event, which has happened when this says so."""
+
+    def __init__(self) -> None:
+        self.happened = False
+        self.streams: list[torch.device] = []
+        outer = self
+
+        class Event:
+            def record(self, stream: torch.device) -> None:
+                outer.streams.append(stream)
+
+            def query(self) -> bool:
+                return outer.happened
+
+        self.Event = Event
+
+    def current_stream(self, device: torch.device) -> torch.device:
+        return device
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1", "xpu:0"])
+def test_values_are_read_when_their_copy_has_arrived_and_not_before(device, monkeypatch) -> None:
+    arrivals = Arrivals()
+    monkeypatch.setattr(devices, "_module", lambda device: arrivals)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        copy = HostCopy(torch.zeros(2, device=device))
+        copy.send(1)
+        copy.send(2)  # one at a time: the event of the first is still awaited
+        assert copy.read() is None
+    assert arrivals.streams == [torch.device(device)]
+    copy._letter = torch.tensor([3.0, 4.0])
+    arrivals.happened = True
+    assert copy.read() == ((1,), [3.0, 4.0])
+    assert copy.read() is None
+
+
+def test_a_device_without_events_is_waited_for(monkeypatch) -> None:
+    monkeypatch.setattr(devices, "_module", lambda device: object())
+    copies: list[bool] = []
+
+    class Copied(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if func._schema.name == "aten::copy_":
+                copies.append(bool(args[2]) if len(args) > 2 else (kwargs or {}).get("non_blocking", False))
+            return func(*args, **(kwargs or {}))
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        content = torch.zeros(2, device="mps:0")
+        with Copied():
+            HostCopy(content).send()
+    assert copies == [False]
+
+
+@pytest.mark.parametrize(
+    ("backends", "preferred", "expected"),
+    [
+        ("cpu:gloo,cuda:nccl", "cpu", "cpu"),
+        ("cpu:gloo,cuda:nccl", "cuda:1", "cuda:1"),
+        ("cuda:nccl", "cpu", "cuda:3"),
+        ("xpu:xccl", "cpu", "xpu:3"),
+        ("hpu:hccl", "cpu", "hpu:3"),
+        ("cpu:gloo", "cuda:0", "cpu"),
+    ],
+)
+def test_numbers_travel_on_a_device_that_the_group_serves(backends, preferred, expected, monkeypatch) -> None:
+    monkeypatch.setattr(dist, "get_backend_config", lambda group=None: backends)
+    monkeypatch.setattr(devices, "_module", lambda kind: SimpleNamespace(current_device=lambda: 3))
+    assert collective_device(None, preferred) == torch.device(expected)
+
+
+def test_a_group_made_without_a_backend_is_asked_what_it_serves(tmp_path) -> None:
+    dist.init_process_group(init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        expected = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        assert collective_device(None).type == expected.type
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

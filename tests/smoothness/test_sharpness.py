@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from autowarm.smoothness import lanczos, sharpness
 
@@ -36,13 +37,35 @@ def test_reorthogonalisation_keeps_copies_out():
     products = []
 
     def product(v):
-        products.append(v)
+        products.append(v.clone())
         return values * v
 
-    found, _ = lanczos(product, torch.ones(200), iterations=80, tolerance=0.0)
+    found, _ = lanczos(product, torch.ones(200), iterations=80, tolerance=0.0, vectors=80)
     V = torch.stack(products)
     assert (V @ V.T - torch.eye(len(V))).abs().amax() < 1e-4
     assert found == pytest.approx(100.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("vectors", [4, 8, 12])
+def test_a_restarted_basis_finds_the_same(vectors):
+    values = torch.cat([torch.tensor([100.0, 90.0, 60.0]), torch.linspace(-20, 20, 997)]).double()
+    start = torch.randn(1000, dtype=torch.float64, generator=torch.manual_seed(0))
+    found, residual = lanczos(lambda v: values * v, start, iterations=60, tolerance=1e-8, vectors=vectors)
+    assert found == pytest.approx(100.0, rel=1e-9)
+    assert residual <= 1e-6
+
+
+def test_no_more_vectors_are_held_than_are_asked_for():
+    size, products = 10_000, 40
+    values = torch.linspace(0, 1, size)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        lanczos(lambda v: values * v, torch.ones(size), iterations=products, tolerance=0.0, vectors=8)
+    now = peak = 0
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    assert 8 * 4 * size < peak < 16 * 4 * size  # the basis, a product, and what restarting takes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -92,3 +115,5 @@ def test_bad_input():
         lanczos(lambda v: v, torch.ones(3), iterations=0)
     with pytest.raises(ValueError, match="finite and not zero"):
         lanczos(lambda v: v, torch.zeros(3))
+    with pytest.raises(ValueError, match="vectors must be at least 4"):
+        lanczos(lambda v: v, torch.ones(3), vectors=3)

@@ -17,7 +17,7 @@ class SignSGD(LMO):
     """x ← (1 − λη)x − η·sign(m): LMO in the ℓ∞ norm (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay, max_nonfinite: see `LMO`.
+        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
         momentum: β of m; 0 gives plain signSGD.
 
     Example:
@@ -37,6 +37,7 @@ class SignSGD(LMO):
         *,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
+        capturable: bool = False,
         max_nonfinite: int | None = 20,
     ) -> None:
         super().__init__(
@@ -45,6 +46,7 @@ class SignSGD(LMO):
             geometry="sign",
             momentum=momentum,
             weight_decay=weight_decay,
+            capturable=capturable,
             max_nonfinite=max_nonfinite,
         )
 
@@ -55,7 +57,7 @@ class Lion(LMO):
     x ← (1 − λη)x − η·sign(β1·m + (1−β1)·g), then m ← β2·m + (1−β2)·g.
 
     Args:
-        params, lr, weight_decay, max_nonfinite: see `LMO`.
+        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
         betas: (β1, β2), both in [0, 1).
 
     Raises:
@@ -78,6 +80,7 @@ class Lion(LMO):
         *,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
+        capturable: bool = False,
         max_nonfinite: int | None = 20,
     ) -> None:
         super().__init__(
@@ -86,6 +89,7 @@ class Lion(LMO):
             geometry="sign",
             momentum=0.0,
             weight_decay=weight_decay,
+            capturable=capturable,
             max_nonfinite=max_nonfinite,
             betas=betas,
         )
@@ -97,7 +101,9 @@ class Lion(LMO):
     def _has_momenta(self, group: dict[str, Any]) -> bool:
         return True
 
-    def _directions(self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor]) -> list[Tensor]:
+    def _directions(
+        self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool = False, wanted: bool = True
+    ) -> list[Tensor]:
         beta1, beta2 = group["betas"]
         directions = list(torch._foreach_lerp(gs, ms, beta1))
         torch._foreach_lerp_(ms, gs, 1 - beta2)
@@ -111,7 +117,7 @@ class NormSGD(LMO):
     """x ← (1 − λη)x − η·m/‖m‖_F, each tensor by its own norm (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay, max_nonfinite: see `LMO`.
+        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
         momentum: β of m.
         momentum_init: "zeros", or "weights" for the authors' code, whose momentum starts as a copy of the weights.
             That pulls the first steps towards the origin and is behind their published curves.
@@ -139,6 +145,7 @@ class NormSGD(LMO):
         momentum: float = 0.95,
         weight_decay: float = 0.0,
         momentum_init: Literal["zeros", "weights"] = "zeros",
+        capturable: bool = False,
         max_nonfinite: int | None = 20,
     ) -> None:
         super().__init__(
@@ -147,6 +154,7 @@ class NormSGD(LMO):
             geometry="frobenius",
             momentum=momentum,
             weight_decay=weight_decay,
+            capturable=capturable,
             max_nonfinite=max_nonfinite,
             momentum_init=momentum_init,
         )

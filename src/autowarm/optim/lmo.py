@@ -9,14 +9,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from ..devices import is_capturing
 from ..geometry import Geometry, GeometryName, resolve
 from ..orthogonalize import orthogonalize_
-from .options import check_gradients, check_options, check_parameters, check_state
+from .options import check_capture, check_gradients, check_options, check_parameters, check_state
 from .partition import partition
-from .step.batches import batches_of, is_batched
-from .step.distributed import by_layout, local, move_shared_, needs_sharing
-from .step.move import Rate, move_, move_by_stack_, parts_of
-from .step.nonfinite import SkippedUpdates, finite_each, masked
+from .step.batches import batches_of, empty_stack, fill_, is_batched, slots_of
+from .step.distributed import by_layout, local, needs_sharing, step_parts_
+from .step.move import Rate, by_device, move_, move_by_stack_, parts_of
+from .step.nonfinite import SkippedUpdates, finite_each, masked, read_on_host
+from .step.sharing import move_gathered_
 
 __all__ = ["LMO"]
 
@@ -36,8 +38,9 @@ class LMO(Optimizer):
         momentum: β in [0, 1).
         nesterov: hand β·m + (1−β)·g to the oracle instead of m.
         weight_decay: λ ≥ 0.
-        capturable: the step will be captured in a CUDA graph and replayed. Then ``lr`` must be a tensor: it is read on
-            the device at each replay, where a number would be frozen into the graph.
+        capturable: the step will be captured in a CUDA graph and replayed. Then ``lr`` must be a tensor on the device
+            of the parameters: it is read there at each replay, where a number would be frozen into the graph. Make one
+            step before the capture.
         process_group: ranks that hold copies of the tensors with equal gradients (DDP): spectral oracles are then
             shared out over them, each asked once, and the results gathered. It is not found by itself: ranks that
             train different models would wait for each other forever. DTensors (FSDP2) need no argument. It is not
@@ -155,24 +158,27 @@ class LMO(Optimizer):
 
         Raises:
             ValueError: a gradient is sparse or complex; nothing is updated.
-            RuntimeError: gradients were not finite in ``max_nonfinite`` updates in a row.
+            RuntimeError: gradients were not finite in ``max_nonfinite`` updates in a row, or the step is being captured
+                in a graph that cannot be replayed.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        who = type(self).__name__
         updates = []
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
+            momenta: list[Tensor] = []
+            seconds: list[Tensor] = []
+            counts: list[Tensor] = []
+            self._init_group(group, params, grads, momenta, seconds, counts)
             if params:
-                grads = [p.grad for p in params]
-                check_gradients(who, grads)
-                updates.append((group, params, grads))
+                updates.append((group, params, grads, momenta, seconds, counts))
         for update in updates:
             self._update(*update)
         if updates:
-            self._skipped.end_update(who)
+            self._skipped.end_update(type(self).__name__)
         return loss
 
     @property
@@ -180,10 +186,55 @@ class LMO(Optimizer):
         """Updates so far in which a gradient was not finite and some tensor was left out; waits for the device."""
         return self._skipped.total()
 
-    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        momenta: list[Tensor],
+        seconds: list[Tensor],
+        counts: list[Tensor],
+    ) -> None:
+        """List a group's tensors that have a gradient, and their state, which is made where it is not there.
+
+        Name and manner are PyTorch's: `torch.compile` does not trace this method but runs it.
+
+        Args:
+            group: the group.
+            params, grads, momenta: empty, to be filled.
+            seconds, counts: as well, for second moments and numbers of steps, by subclasses that keep them.
+
+        Raises:
+            ValueError: a gradient is sparse or complex.
+            RuntimeError: the step is being captured in a graph that cannot be replayed.
+        """
+        params += [p for p in group["params"] if p.grad is not None]
+        grads += [p.grad for p in params if p.grad is not None]
+        if not params:
+            return
+        who, device = type(self).__name__, params[0].device
+        check_gradients(who, grads)
+        if is_capturing(device):
+            made = self._skipped.ready and all(self.state[p] or not self._has_momenta(group) for p in params)
+            check_capture(who, group, ready=made)
+        self._skipped.prepare(device)
+        if self._has_momenta(group):
+            for p in params:
+                if "momentum_buffer" not in self.state[p]:
+                    self.state[p]["momentum_buffer"] = self._first_momentum(group, p)
+                momenta.append(self.state[p]["momentum_buffer"])
+
+    def _update(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        momenta: list[Tensor],
+        seconds: list[Tensor],
+        counts: list[Tensor],
+    ) -> None:
         """One group's step, from its gradients to its parameters."""
         geometry, rate = group["geometry"], Rate.of_group(group)
-        momenta = self._momenta(group, params)
         if not needs_sharing(geometry, params, self._process_group):
             self._move(group, params, grads, momenta, rate)
             return
@@ -195,11 +246,25 @@ class LMO(Optimizer):
                 continue
             # Ranks must agree on what they leave out, so its shards are looked at before any is stepped.
             finite = self._finite(gs, layout.axes)
-            gs, rates = masked(gs, ms, finite), rate.where(finite)
+            rates = rate.where(finite)
             if layout.kind == "alone":
-                self._move(group, xs, gs, ms, rates, checked=True)
-            else:
-                move_shared_(geometry, layout, shapes, xs, self._directions(group, gs, ms), rates)
+                self._move(group, xs, masked(gs, ms, finite), ms, rates, checked=True)
+                continue
+
+            def ask(
+                places: Sequence[int],
+                wanted: bool,
+                gs: list[Tensor] = gs,
+                ms: list[Tensor] = ms,
+                finite: Tensor | None = finite,
+            ) -> list[Tensor]:
+                some_gs, some_ms = ([ts[i] for i in places] if ts else [] for ts in (gs, ms))
+                flags = None if finite is None else [finite[i] for i in places]
+                taken = masked(some_gs, some_ms, flags)
+                return self._directions(group, taken, some_ms, owned=finite is not None, wanted=wanted)
+
+            move_shared_ = move_gathered_ if layout.kind == "gathered" else step_parts_
+            move_shared_(geometry, layout, shapes, xs, ask, rates)
 
     def _move(
         self,
@@ -221,29 +286,63 @@ class LMO(Optimizer):
             rate: of all, or of each.
             checked: the gradients are known to be finite.
         """
-        geometry = group["geometry"]
-        if not is_batched(geometry):
-            for part in parts_of(xs):
-                finite = None if checked else self._finite(gs[part])
-                directions = self._directions(group, masked(gs[part], ms[part], finite), ms[part])
-                owned = self._makes_directions(group)
-                move_(geometry, xs[part], directions, rate[part].where(finite), owned=owned)
-                del directions  # before the next part's are made
+        move = self._move_stacks if is_batched(group["geometry"]) else self._move_parts
+        devices = by_device(xs)
+        if len(devices) == 1:
+            move(group, xs, gs, ms, rate, checked)
             return
-        for batch in batches_of(geometry, tuple((x.device, x.shape) for x in xs)):
-            some_xs, some_gs, some_ms = ([ts[i] for i in batch.members] if ts else [] for ts in (xs, gs, ms))
-            finite = None if checked else self._finite(some_gs)
-            stack = batch.stack()
-            slots = batch.slots(stack)
-            for part in parts_of(some_xs):
-                flags = None if finite is None else finite[part]
-                directions = self._directions(group, masked(some_gs[part], some_ms[part], flags), some_ms[part])
-                batch.fill_(slots[part], directions)
-                del directions
+        for places in devices:
+            some_xs, some_gs, some_ms = ([ts[i] for i in places] if ts else [] for ts in (xs, gs, ms))
+            move(group, some_xs, some_gs, some_ms, rate.of(places), checked)
+
+    def _move_parts(
+        self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], rate: Rate, checked: bool
+    ) -> None:
+        """`_move` on one device, part by part."""
+        finite = self._finite_on_device(gs, checked)
+        for part in parts_of(xs):
+            flags = self._finite_on_host(gs[part], checked) if finite is None else finite[part]
+            directions = self._directions(group, masked(gs[part], ms[part], flags), ms[part], owned=flags is not None)
+            owned = self._makes_directions(group)
+            move_(group["geometry"], xs[part], directions, rate[part].where(flags), owned=owned)
+            del directions  # before the next part's are made
+
+    def _move_stacks(
+        self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], rate: Rate, checked: bool
+    ) -> None:
+        """`_move` on one device, stack by stack of matrices that are orthogonalised together."""
+        geometry = group["geometry"]
+        batches = batches_of(geometry, tuple((x.device, x.shape) for x in xs))
+        # In the order of the stacks, so that whatever there is one of for each tensor is cut into slices.
+        order = [i for batch in batches for i in batch.members]
+        xs, gs, ms = ([ts[i] for i in order] if ts else [] for ts in (xs, gs, ms))
+        finite = self._finite_on_device(gs, checked)
+        rates = rate.of(order).where(finite)
+        start = 0
+        for batch in batches:
+            some = slice(start, start := start + len(batch.members))
+            flags = self._finite_on_host(gs[some], checked) if finite is None else finite[some]
+            stack = empty_stack(batch)
+            slots = slots_of(batch, stack)
+            some_gs, some_ms = gs[some], ms[some]
+            for part in parts_of(some_gs, batch.part_bytes):
+                known = None if flags is None else flags[part]
+                taken = masked(some_gs[part], some_ms[part], known)
+                directions = self._directions(group, taken, some_ms[part], owned=known is not None)
+                fill_(batch, slots[part], directions)
+                del taken, directions  # before the next part's are made
             del slots  # views of the memory that the iterations free
-            orthogonalize_(stack, method=geometry.method, steps=geometry.steps)
-            move_by_stack_(some_xs, batch, stack, rate.of(batch.members).where(finite))
+            stack = orthogonalize_(stack, method=geometry.method, steps=geometry.steps)
+            move_by_stack_(xs[some], batch, stack, rates[some].where(flags if finite is None else None))
             del stack  # before the next batch's is made
+
+    def _finite_on_device(self, gs: list[Tensor], checked: bool) -> Tensor | None:
+        """The flags of all gradients, where nobody waits for them."""
+        return None if checked or read_on_host(gs[0].device) else self._finite(gs)
+
+    def _finite_on_host(self, gs: list[Tensor], checked: bool) -> Tensor | None:
+        """The flags of some, where they are read: the gradients are then in the cache for what follows."""
+        return self._finite(gs) if not checked and read_on_host(gs[0].device) else None
 
     def _finite(self, gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
         """`finite_each`, taken notice of."""
@@ -251,13 +350,27 @@ class LMO(Optimizer):
         self._skipped.note(finite)
         return finite
 
-    def _directions(self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor]) -> list[Tensor]:
-        """What the oracle is asked about: the momenta, brought up to date."""
+    def _directions(
+        self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool = False, wanted: bool = True
+    ) -> list[Tensor]:
+        """What the oracle is asked about: the momenta, brought up to date.
+
+        Args:
+            group: theirs.
+            gs, ms: gradients and momenta.
+            owned: the gradients are copies, which may be overwritten.
+            wanted: the directions are; otherwise it is for the momenta alone.
+        """
         beta = group["momentum"]
         if not beta:
             return gs
         torch._foreach_lerp_(ms, gs, 1 - beta)
-        return list(torch._foreach_lerp(gs, ms, beta)) if group["nesterov"] else ms
+        if not (group["nesterov"] and wanted):
+            return ms
+        if owned:
+            torch._foreach_lerp_(gs, ms, beta)
+            return gs
+        return list(torch._foreach_lerp(gs, ms, beta))
 
     def _makes_directions(self, group: dict[str, Any]) -> bool:
         """Whether what `_directions` returns is new: neither the gradients nor the momenta."""
@@ -265,15 +378,6 @@ class LMO(Optimizer):
 
     def _has_momenta(self, group: dict[str, Any]) -> bool:
         return bool(group["momentum"])
-
-    def _momenta(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
-        """The tensors' momenta; an empty list without momentum."""
-        if not self._has_momenta(group):
-            return []
-        for p in params:
-            if "momentum_buffer" not in self.state[p]:
-                self.state[p]["momentum_buffer"] = self._first_momentum(group, p)
-        return [self.state[p]["momentum_buffer"] for p in params]
 
     def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
         return torch.zeros_like(p)

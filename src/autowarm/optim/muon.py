@@ -10,7 +10,6 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
 from ..geometry import RadiusRule, Sign, Spectral
@@ -18,11 +17,10 @@ from ..orthogonalize import Method
 from .lmo import LMO
 from .options import check_betas
 from .partition import Named, partition
+from .step.adamw import adamw_, has_fused_adamw
 from .step.distributed import by_device_and_axes, local
 
 __all__ = ["Muon"]
-
-_FUSED_ADAMW = ("cpu", "cuda")
 
 
 class Muon(LMO):
@@ -203,61 +201,63 @@ class Muon(LMO):
             return ["algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps"]
         return ["algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"]
 
-    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        if group["algorithm"] == "adamw":
-            self._adamw(group, params, grads)
-        else:
-            super()._update(group, params, grads)
-
-    def _adamw(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        flags = [
-            finite
-            for (_, axes), members in by_device_and_axes(params).items()
-            if (finite := self._finite([local(grads[i]) for i in members], axes)) is not None
-        ]
-        found_inf = None
-        if flags:
-            finite = torch.stack([flag.all().to(flags[0].device, non_blocking=True) for flag in flags]).all()
-            found_inf = (~finite).to(torch.float32)
-        for p in params:
-            if not self.state[p]:
-                # The fused kernel wants the count of steps on the tensor's own device.
-                device = p.device if p.device.type in _FUSED_ADAMW else "cpu"
-                self.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=device)
-                self.state[p]["exp_avg"] = torch.zeros_like(p)
-                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
-        # PyTorch's fused kernel is one pass over memory, and takes it for granted that all tensors lie in it alike.
-        fused: list[tuple[Tensor, ...]] = []
-        others: list[tuple[Tensor, ...]] = []
-        for p, g in zip(params, grads, strict=True):
-            state = self.state[p]
-            tensors = (local(p), local(g), local(state["exp_avg"]), local(state["exp_avg_sq"]), state["step"])
-            alike = tensors[0].stride() == tensors[1].stride() == tensors[2].stride()
-            (fused if alike and p.device.type in _FUSED_ADAMW else others).append(tensors)
-        if others and found_inf is not None and found_inf:  # only the fused kernel leaves out an update by itself
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        momenta: list[Tensor],
+        seconds: list[Tensor],
+        counts: list[Tensor],
+    ) -> None:
+        super()._init_group(group, params, grads, momenta, seconds, counts)
+        if group["algorithm"] != "adamw":
             return
-        for kernel, tensors_of_each in ((True, fused), (False, others)):
-            if not tensors_of_each:
-                continue
-            xs, gs, exp_avgs, exp_avg_sqs, steps = (list(ts) for ts in zip(*tensors_of_each, strict=True))
-            adamw(
-                xs,
-                gs,
-                exp_avgs,
-                exp_avg_sqs,
-                [],
-                steps,
-                fused=kernel,
-                found_inf=found_inf if kernel else None,
-                capturable=group["capturable"],
-                amsgrad=False,
-                beta1=group["adamw_betas"][0],
-                beta2=group["adamw_betas"][1],
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=group["adamw_eps"],
-                maximize=False,
-            )
+        for p in params:
+            state = self.state[p]
+            if not state:
+                # The kernels want the count of steps on the tensor's own device, or on the host.
+                on_device = has_fused_adamw(p.device) or group["capturable"]
+                state["step"] = torch.zeros((), dtype=torch.float32, device=p.device if on_device else "cpu")
+                state["exp_avg"] = torch.zeros_like(p)
+                state["exp_avg_sq"] = torch.zeros_like(p)
+            momenta.append(state["exp_avg"])
+            seconds.append(state["exp_avg_sq"])
+            counts.append(state["step"])
+
+    def _has_momenta(self, group: dict[str, Any]) -> bool:
+        return group["algorithm"] != "adamw" and super()._has_momenta(group)
+
+    def _update(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        momenta: list[Tensor],
+        seconds: list[Tensor],
+        counts: list[Tensor],
+    ) -> None:
+        if group["algorithm"] != "adamw":
+            super()._update(group, params, grads, momenta, seconds, counts)
+            return
+        flags = []
+        for (_, axes), members in by_device_and_axes(params).items():
+            finite = self._finite([local(grads[i]) for i in members], axes)
+            if finite is not None:
+                flags.append(finite)
+        adamw_(
+            [local(p) for p in params],
+            [local(g) for g in grads],
+            [local(m) for m in momenta],
+            [local(v) for v in seconds],
+            counts,
+            flags,
+            lr=group["lr"],
+            betas=group["adamw_betas"],
+            eps=group["adamw_eps"],
+            weight_decay=group["weight_decay"],
+            capturable=group["capturable"],
+        )
 
 
 def _role(geometry: Spectral) -> str:

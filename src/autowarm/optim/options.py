@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["check_betas", "check_gradients", "check_options", "check_parameters", "check_state"]
+__all__ = ["check_betas", "check_capture", "check_gradients", "check_options", "check_parameters", "check_state"]
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
@@ -49,6 +49,32 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
                 f"{who} steps real, dense tensors, and {name} is {what}: leave it to another optimizer, for example "
                 "torch.optim.Adam or SparseAdam, and join the two with autowarm.optim.Together"
             )
+        lr = group["lr"]
+        if group["capturable"] and p.device.type not in ("meta", lr.device.type):
+            raise ValueError(
+                f"capturable needs lr where replays can read it, and it is on {lr.device}, a parameter of shape "
+                f"{tuple(p.shape)} on {p.device}: make it with torch.tensor({float(lr)}, device={str(p.device)!r})"
+            )
+
+
+def check_capture(who: str, group: Mapping[str, Any], *, ready: bool) -> None:
+    """Raise RuntimeError where a step that is being captured in a graph could not be replayed.
+
+    Args:
+        who: whose step it is.
+        group: a group of its.
+        ready: all of its state is there.
+    """
+    if not group["capturable"]:
+        raise RuntimeError(
+            f"{who}: the step is being captured in a graph, which would freeze the rate and hide the updates from a "
+            "scheduler: build the optimizer with capturable=True and lr as a tensor on the device of the parameters"
+        )
+    if not ready:
+        raise RuntimeError(
+            f"{who}: the step is being captured in a graph before the first one was made, so that every replay would "
+            "make its momenta anew: make one step first"
+        )
 
 
 def check_gradients(who: str, grads: Sequence[Tensor]) -> None:

@@ -8,7 +8,10 @@ and `plan` picks the cheaper of (1, 1, …) and the longest segments that roundi
 
 Rounding R moves its eigenvalues, the squares of singular values, by about the precision ε: small ones may even turn
 negative, and each factor Z enlarges such an error by a². A new segment forms R afresh from X and forgets it. In
-bfloat16 that allows two iterations a segment, in single precision four.
+bfloat16 that allows two iterations a segment, in single precision four, and one where products of single precision are
+made in less (`product_precision`).
+
+`_gram` and `_quadratic` make all products whose results are symmetric by construction.
 """
 
 from collections.abc import Sequence
@@ -16,14 +19,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..devices import traced_as_constant
 from .coefficients import Quintic
 from .precision import least_norm
 
-__all__ = ["frobenius_scaled_", "iterate_", "iterate_reference", "plan"]
+__all__ = ["frobenius_scaled_", "iterate", "iterate_reference", "plan"]
 
 _LONGEST_SEGMENT = {torch.float64: 8, torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
 
 
+@traced_as_constant
 def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
     """Lengths of the segments that take the fewest operations for ``steps`` iterations on matrices of this aspect.
 
@@ -54,21 +59,23 @@ def frobenius_scaled_(X: Tensor) -> Tensor:
     return X.div_(norm.clamp_(min=least_norm(X.dtype))).nan_to_num_(0.0)
 
 
-def iterate_(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> None:
-    """Apply a schedule to the singular values of each matrix in a stack, in place.
+def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> Tensor:
+    """Apply a schedule to the singular values of each matrix in a stack, which is lost.
 
     Args:
-        X: one stack, of shape (count, m, n), with Frobenius norms of at most 1. It ends up with memory of its own
-            that is contiguous, see `_times_`.
+        X: one stack, of shape (count, m, n), with Frobenius norms of at most 1.
         schedule: the quintics, in order.
         segments: lengths that add up to the schedule's, from `plan`.
         tighten: first divide each matrix by an upper bound of its largest singular value that is sharper than the
             Frobenius norm. It comes for the price of a norm: with R² at hand, ‖R²‖_F^¼ = (Σσ⁸)^⅛ lies between σ₁ and
             r^⅛σ₁ for rank r, where the Frobenius norm may be r^½σ₁.
+
+    Returns:
+        The result: X itself, with memory of its own that is contiguous, see `_times_`.
     """
     quintics = iter(schedule)
     for length in segments:
-        R = torch.bmm(*((X, X.mT) if _wide(X) else (X.mT, X)))
+        R = _gram(X)
         Q: Tensor | None = None  # the product of the segment's factors so far
         for left in range(length - 1, -1, -1):
             a, b, c = next(quintics)
@@ -77,7 +84,7 @@ def iterate_(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *,
                 tighten = False
                 R, W, scale = _tight(R, b, c, keep=left > 0)
             else:
-                W = torch.baddbmm(R, R, R, beta=b, alpha=c)
+                W = _quadratic(R, b, c)
             if left:
                 W.diagonal(dim1=-2, dim2=-1).add_(a)  # now Z, of which Q and the next Gram matrix are products
                 R = torch.bmm(torch.bmm(R, W), W)
@@ -92,29 +99,44 @@ def iterate_(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *,
             else:
                 if scale is not None:
                     X.mul_(scale)
-                _times_(X, W, a)
+                X = _times_(X, W, a)
             del W
         if Q is not None:
-            _times_(X, Q, 0.0)
+            X = _times_(X, Q, 0.0)
+    return X
+
+
+def _gram(X: Tensor) -> Tensor:
+    """R = XXᵀ, or XᵀX of tall ones."""
+    return torch.bmm(*((X, X.mT) if _wide(X) else (X.mT, X)))
+
+
+def _quadratic(R: Tensor, b: float, c: float) -> Tensor:
+    """bR + cR² of symmetric R."""
+    return torch.baddbmm(R, R, R, beta=b, alpha=c)
 
 
 def _wide(X: Tensor) -> bool:
     return X.shape[-2] <= X.shape[-1]
 
 
-def _times_(X: Tensor, F: Tensor, a: float) -> None:
-    """X ← (aI + F)X, or X(aI + F) for tall ones, which leaves the result contiguous as no transposed product would.
+def _times_(X: Tensor, F: Tensor, a: float) -> Tensor:
+    """(aI + F)X, or X(aI + F) for tall ones, which leaves the result contiguous as no transposed product would.
 
     The product needs memory of its own. X takes that over and frees what it had, so that a stack is never held twice
-    for longer than the product takes.
+    for longer than the product takes, whoever else holds X. A compiler sees by itself when memory is free.
     """
     left, right = (F, X) if _wide(X) else (X, F)
-    X.set_(torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right))  # type: ignore[call-overload]
+    product = torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right)
+    if torch.compiler.is_compiling():
+        return product
+    X.set_(product)  # type: ignore[call-overload]
+    return X
 
 
 def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     """R scaled to a largest eigenvalue of at most 1, bR + cR², and the factor for X that does the same."""
-    W = torch.bmm(R, R)
+    W = _gram(R)  # R², for R is symmetric
     # One rounded factor multiplies both R and (twice) R²: each element is rounded, but the polynomial keeps its shape.
     norm = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True)
     factor = norm.clamp_(min=least_norm(W.dtype)).rsqrt_()

@@ -20,9 +20,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ..devices import traced_as_constant
 from .coefficients import JORDAN, Quintic, polar_express
-from .iterate import frobenius_scaled_, iterate_, iterate_reference, plan
-from .precision import least_norm, working_dtype
+from .iterate import frobenius_scaled_, iterate, iterate_reference, plan
+from .precision import least_norm, product_precision, working_dtype
 
 __all__ = [
     "METHODS",
@@ -112,33 +113,38 @@ def orthogonalize(
         return _polar_svd(G)
     X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=dtype or working_dtype(G.device), device=G.device)
     X.copy_(G.reshape(X.shape))
-    orthogonalize_(X, method=method, steps=steps)
-    return X.to(G.dtype).reshape(G.shape)
+    return orthogonalize_(X, method=method, steps=steps).to(G.dtype).reshape(G.shape)
 
 
-def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> None:
-    """`orthogonalize` of a stack (count, m, n) by an iterative method, in its own dtype and in place.
+def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Tensor:
+    """`orthogonalize` of a stack (count, m, n) by an iterative method, in its own dtype; the stack is lost.
 
     For optimizers, which fill a stack of the working dtype themselves. No product can be formed in place, so X is given
     the memory of the result and its own is freed: views of X made before the call do not see the result.
+
+    Returns:
+        The result; X itself, but under `torch.compile`.
     """
     steps = _check(method, steps)
     if not X.numel():
-        return
-    if method == "polar-express" and min(X.shape[-2:]) <= _FEW_ROWS and X.dtype in (torch.bfloat16, torch.float16):
-        wide = X.float().nan_to_num_(0.0, 0.0, 0.0)  # what was beyond half precision came in as infinity
-        orthogonalize_(wide, method=method, steps=steps)
-        X.copy_(wide)
-        return
+        return X
+    precision = product_precision(X.dtype, X.device)
+    halves = (torch.bfloat16, torch.float16)
+    if method == "polar-express" and min(X.shape[-2:]) <= _FEW_ROWS and precision in halves:
+        single = product_precision(torch.float32, X.device) == torch.float32
+        wide = X.to(torch.float32 if single else torch.float64)
+        if X.dtype in halves:
+            wide = wide.nan_to_num_(0.0, 0.0, 0.0)  # what was beyond half precision came in as infinity
+        return X.copy_(orthogonalize_(wide, method=method, steps=steps))
     long, short = max(X.shape[-2:]), min(X.shape[-2:])
-    if method == "newton-schulz" or short <= NARROW:
+    if method == "newton-schulz" or short <= NARROW or precision != X.dtype:
         # The one as published, to within rounding. Narrow matrices may lie in a stack of longer ones, on which their
-        # iterations must not depend, and fewer products are quicker here than smaller ones.
+        # iterations must not depend, and fewer products are quicker here than smaller ones. And products less precise
+        # than what they are made of leave no room for two iterations on one Gram matrix.
         segments = (1,) * steps
     else:
         segments = plan(steps, long / short, X.dtype)
-    frobenius_scaled_(X)
-    iterate_(X, _schedule(method, steps), segments, tighten=method == "polar-express")
+    return iterate(frobenius_scaled_(X), _schedule(method, steps), segments, tighten=method == "polar-express")
 
 
 def orthogonalize_each(
@@ -182,6 +188,7 @@ def _check(method: Method, steps: int | None) -> int:
     return steps
 
 
+@traced_as_constant
 def _schedule(method: Method, steps: int) -> tuple[Quintic, ...]:
     return polar_express(steps) if method == "polar-express" else (JORDAN,) * steps
 

@@ -1,10 +1,13 @@
-"""Number formats: which one matrix products are fastest in on a device, and how small a norm one can tell from zero."""
+"""Number formats: which one products are fastest in, how precise they then are, and the least norm to divide by."""
 
 from functools import cache
+from typing import Any
 
 import torch
 
-__all__ = ["least_norm", "working_dtype"]
+from ..devices import traced_as_constant
+
+__all__ = ["least_norm", "product_precision", "working_dtype"]
 
 # What PyTorch calls the instructions that multiply bfloat16, on x86 (Zen 4+, Cooper Lake+, Sapphire Rapids+) and Arm.
 _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")
@@ -23,6 +26,8 @@ def working_dtype(device: torch.device) -> torch.dtype:
         True
     """
     if device.type == "cuda":
+        if not torch.cuda.is_available():
+            return torch.bfloat16  # tensors without data, as a model's shapes are planned on
         with torch.cuda.device(device):
             return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     if device.type == "cpu":
@@ -37,6 +42,25 @@ def _cpu_multiplies_bf16() -> bool:
     # Before PyTorch 2.10 there is no public way to ask.
     asked = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
     return any(ask() for ask in asked if ask is not None)
+
+
+@traced_as_constant
+def product_precision(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype whose precision the products of this dtype have, as PyTorch is set.
+
+    Single precision is multiplied as TensorFloat-32 (10 bits) or in bfloat16 (7) where the user allows it, by
+    `torch.set_float32_matmul_precision` or a backend's own switch. Both count as bfloat16 here.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.orthogonalize.precision import product_precision
+        >>> product_precision(torch.float64, torch.device("cpu"))
+        torch.float64
+    """
+    if dtype != torch.float32:
+        return dtype
+    backend: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    return torch.bfloat16 if backend.matmul.fp32_precision in ("tf32", "bf16") else dtype
 
 
 def least_norm(dtype: torch.dtype) -> float:

@@ -10,21 +10,28 @@ __all__ = ["lanczos", "sharpness"]
 
 
 def lanczos(
-    product: Callable[[Tensor], Tensor], start: Tensor, *, iterations: int = 50, tolerance: float = 1e-4
+    product: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    iterations: int = 50,
+    tolerance: float = 1e-4,
+    vectors: int = 12,
 ) -> tuple[float, float]:
-    """The largest eigenvalue of a symmetric operator, with full reorthogonalisation.
+    """The largest eigenvalue of a symmetric operator, with full reorthogonalisation and thick restarts.
 
     Args:
         product: v ↦ Av, for vectors of shape (n,).
         start: any vector of shape (n,) that is not zero; its dtype is the recurrence's.
         iterations: products at most.
         tolerance: stop when the residual is this share of the eigenvalue's size.
+        vectors: how many are kept at most, ≥ 4: that is the memory. With more than that many iterations the basis is
+            restarted from its leading quarter of Ritz vectors.
 
     Returns:
         (θ, r): the largest Ritz value and its residual. Some eigenvalue lies within r of θ, and λ_max ≥ θ.
 
     Raises:
-        ValueError: ``iterations < 1`` or a start that is zero or not finite.
+        ValueError: ``iterations < 1``, ``vectors < 4``, or a start that is zero or not finite.
 
     Example:
         >>> import torch
@@ -36,32 +43,40 @@ def lanczos(
     """
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, got {iterations}")
+    if vectors < 4:
+        raise ValueError(f"vectors must be at least 4, got {vectors}")
     size = torch.linalg.vector_norm(start)
     if not (size > 0 and torch.isfinite(size)):
         raise ValueError("the start vector of Lanczos must be finite and not zero")
-    basis = [start / size]
-    diagonal: list[float] = []
-    beside: list[float] = []
-    while True:
-        w = product(basis[-1])
-        diagonal.append(float(torch.dot(w, basis[-1])))
-        V = torch.stack(basis)
+    most = min(vectors, iterations, start.numel())
+    V = start.new_empty(most, start.numel())  # the basis, one vector a row
+    V[0] = start / size
+    T = torch.zeros(most, most, dtype=torch.float64)  # VAVᵀ
+    held = 0
+    for made in range(1, min(iterations, start.numel()) + 1):
+        w = product(V[held])
+        held += 1
+        basis = V[:held]
+        along = basis @ w
+        T[held - 1, :held] = T[:held, held - 1] = along.cpu().double()
+        w = w.addmv(basis.T, along, alpha=-1)
         # Twice is enough (Kahan, Parlett): without this, rounding brings found eigenvalues back as copies.
-        for _ in range(2):
-            w = w - V.T @ (V @ w)
+        w.addmv_(basis.T, basis @ w, alpha=-1)
         rest = float(torch.linalg.vector_norm(w))
-        T = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-        if beside:
-            T += torch.diag(torch.tensor(beside, dtype=torch.float64), 1)
-            T += torch.diag(torch.tensor(beside, dtype=torch.float64), -1)
-        values, vectors = torch.linalg.eigh(T)
-        top, residual = float(values[-1]), rest * abs(float(vectors[-1, -1]))
+        values, S = torch.linalg.eigh(T[:held, :held])
+        top, residual = float(values[-1]), rest * abs(float(S[-1, -1]))
         scale = float(values.abs().amax())
-        small = rest <= torch.finfo(start.dtype).eps * scale * len(basis)  # the Krylov space is exhausted
-        if small or residual <= tolerance * scale or len(basis) == min(iterations, start.numel()):
-            return top, residual
-        beside.append(rest)
-        basis.append(w / rest)
+        small = rest <= torch.finfo(start.dtype).eps * scale * held  # the Krylov space is exhausted
+        if small or residual <= tolerance * scale or made == min(iterations, start.numel()):
+            break
+        if held == most:
+            # The Ritz vectors share one residual, w: a basis of the leading ones and w goes on as the whole would.
+            held = most // 4
+            V[:held] = S[:, -held:].T.to(V) @ V
+            T.zero_()
+            T.diagonal()[:held] = values[-held:]
+        V[held] = w / rest
+    return top, residual
 
 
 def sharpness(
@@ -76,7 +91,8 @@ def sharpness(
     """λ_max(∇²f), in units of loss per squared parameter: the curvature of the worst direction in ℓ2.
 
     Each product with the Hessian is a second backward pass through one graph. Fused attention has no second derivative,
-    so the forward pass runs with PyTorch's plain one.
+    so the forward pass runs with PyTorch's plain one. Beside the graph, 12 vectors of all parameters are held, and a
+    few for each product.
 
     Args:
         loss: computes the loss of one fixed batch, without backward; it must depend on all of ``params``.
@@ -95,13 +111,14 @@ def sharpness(
     params = list(params)
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         gradients = torch.autograd.grad(loss(), params, create_graph=True)
-    flat = torch.cat([g.reshape(-1) for g in gradients])
-    wide = dtype or flat.dtype
+    sizes = [p.numel() for p in params]
+    wide = dtype or gradients[0].dtype
     generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(flat.numel(), generator=generator, dtype=torch.float64).to(flat.device, wide)
+    start = torch.randn(sum(sizes), generator=generator, dtype=torch.float64).to(gradients[0].device, wide)
 
     def product(v: Tensor) -> Tensor:
-        parts = torch.autograd.grad(flat, params, v.to(flat.dtype), retain_graph=True)
+        along = [part.view_as(g).to(g.dtype) for part, g in zip(v.split(sizes), gradients, strict=True)]
+        parts = torch.autograd.grad(gradients, params, along, retain_graph=True)
         return torch.cat([part.reshape(-1) for part in parts]).to(wide)
 
     return lanczos(product, start, iterations=iterations, tolerance=tolerance)[0]

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...devices import collective_device
 from ..config import EngineConfig, LabError, RunConfig, differences
 
 _T = TypeVar("_T")
@@ -77,7 +78,7 @@ class Ranks:
         """Means over the ranks, the same on each of them to the bit."""
         if self.world == 1:
             return list(values)
-        summed = torch.tensor(values, dtype=torch.float64)
+        summed = torch.tensor(values, dtype=torch.float64, device=collective_device(None))
         dist.all_reduce(summed)
         return [float(value) / self.world for value in summed]
 
@@ -85,7 +86,7 @@ class Ranks:
         """The largest of the ranks' values."""
         if self.world == 1:
             return value
-        found = torch.tensor([value])
+        found = torch.tensor([value], device=collective_device(None))
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return int(found)
 

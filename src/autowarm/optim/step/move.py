@@ -18,12 +18,14 @@ from torch import Tensor
 
 from ...geometry import Frobenius, Geometry, Sign, frobenius_norms
 from ...orthogonalize import least_norm
-from .batches import Batch
+from .batches import Batch, block_of, slots_of, taken
 
-__all__ = ["Rate", "move_", "move_by_stack_", "move_reference", "parts_of"]
+__all__ = ["Rate", "by_device", "move_", "move_by_stack_", "move_reference", "parts_of"]
 
 _PART_BYTES = {"cpu": 1 << 20}
 _PART_BYTES_ELSEWHERE = 256 << 20
+# From this size on a tensor's own launch takes longer than starting it.
+_LARGE = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,36 @@ class Rate:
         else:
             torch._foreach_add_(xs, updates, alpha=lr)
 
+    def step_each_(
+        self, xs: list[Tensor], updates: list[Tensor], scales: list[float], places: Sequence[int] | None = None
+    ) -> None:
+        """`step_` with a scale for each and no temporaries: a launch for each tensor, whatever the updates' dtype.
+
+        Args:
+            xs, updates, scales: of each tensor.
+            places: theirs among those that this is the rate of; None for all.
+        """
+        if not isinstance(self.lr, Tensor):
+            for x, update, scale in zip(xs, updates, scales, strict=True):
+                self.step_([x], [update], scale)
+            return
+        places = range(len(xs)) if places is None else places
+        if self.keep is not None:
+            torch._foreach_mul_(xs, _at(self.keep, places))
+        torch._foreach_addcmul_(xs, updates, _at(self.lr, places), scales)
+
+
+def _at(factor: Any, places: Sequence[int]) -> list[Tensor]:
+    """The factor of each of these tensors."""
+    each = factor.unbind() if factor.ndim else [factor] * (max(places, default=-1) + 1)
+    return [each[i] for i in places]
+
 
 def _on(device: torch.device, number: float | Tensor) -> Tensor:
     if isinstance(number, Tensor):
         return number
-    return torch.full((), number, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    # Double precision is slow on most accelerators, and unknown to some.
+    return torch.full((), number, dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
 
 
 def _each(factor: Any) -> Any:
@@ -87,16 +114,30 @@ def _each(factor: Any) -> Any:
     return list(factor.unbind()) if isinstance(factor, Tensor) and factor.ndim else factor
 
 
-def parts_of(xs: Sequence[Tensor]) -> Iterator[slice]:
-    """Cut tensors into runs on one device that are together as large as a part, or single."""
+def by_device(xs: Sequence[Tensor]) -> list[list[int]]:
+    """Places of the tensors by device."""
+    found: dict[torch.device, list[int]] = {}
+    for i, x in enumerate(xs):
+        found.setdefault(x.device, []).append(i)
+    return list(found.values())
+
+
+def parts_of(xs: Sequence[Tensor], part_bytes: int | None = None, itemsize: int | None = None) -> Iterator[slice]:
+    """Cut tensors into runs on one device that are together as large as a part, or single.
+
+    Args:
+        xs: the tensors.
+        part_bytes: how large a part is; None for what suits the device.
+        itemsize: bytes of an element of what is made for them; None for their own.
+    """
     start = room = 0
     for i, x in enumerate(xs):
-        size = x.numel() * x.element_size()
+        size = x.numel() * (itemsize or x.element_size())
         if start < i and (size > room or x.device != xs[start].device):
             yield slice(start, i)
             start = i
         if start == i:
-            room = _PART_BYTES.get(x.device.type, _PART_BYTES_ELSEWHERE)
+            room = part_bytes or _PART_BYTES.get(x.device.type, _PART_BYTES_ELSEWHERE)
         room -= size
     if xs:
         yield slice(start, len(xs))
@@ -162,12 +203,37 @@ def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) ->
         stack: UVᵀ of each matrix.
         rate: of all.
     """
-    if batch.device.type != "cpu" or isinstance(rate.lr, Tensor):
-        # One launch for all tensors needs equal dtypes, and a rate on the device is multiplied in first, which must not
-        # round. Otherwise casting while adding is the shorter way.
-        stack = stack.to(xs[0].dtype)
-    slots = batch.slots(stack)
-    for run, radius in batch.runs:
-        for part in parts_of(xs[run]):
-            some = xs[run][part]
-            rate[run][part].step_(some, batch.taken(slots[run][part], some), -radius)
+    slots = slots_of(batch, stack)
+    for run in batch.runs:
+        run_xs, run_slots, run_rate = xs[run.tensors], slots[run.tensors], rate[run.tensors]
+        if isinstance(rate.lr, Tensor) and run_xs[0].nbytes < _LARGE:
+            for part in parts_of(run_xs, batch.part_bytes, itemsize=_wide(run_xs[0].dtype).itemsize):
+                _move_by_block(run_xs[part], block_of(batch, stack, run, part), run_rate[part], -run.radius)
+        elif isinstance(rate.lr, Tensor):
+            run_rate.step_each_(run_xs, taken(batch, run_slots, [run.shape] * len(run_xs)), [-run.radius] * len(run_xs))
+        else:
+            for part in parts_of(run_xs, batch.part_bytes):
+                some = run_xs[part]
+                run_rate.step_(some, taken(batch, run_slots[part], [run.shape] * len(some)), -run.radius)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _move_by_block(xs: list[Tensor], updates: Tensor, rate: Rate, scale: float) -> None:
+    """x ← keep·x + lr·scale·update of tensors of one shape whose updates are one tensor, and so in few launches.
+
+    Rates on a device differ from tensor to tensor, where some are left out, and no `torch._foreach_…` has a fast way
+    for that. In one piece they are a factor that is broadcast. Nothing is rounded before the end.
+    """
+    block = xs[0].new_empty((len(xs), *xs[0].shape), dtype=_wide(xs[0].dtype))
+    torch._foreach_copy_(list(block.unbind()), xs)
+
+    def factor(number: Any) -> Tensor:
+        return number.to(block.dtype).reshape((-1,) + (1,) * (block.ndim - 1))
+
+    if rate.keep is not None:
+        block.mul_(factor(rate.keep))
+    block.addcmul_(updates, factor(rate.lr), value=scale)
+    torch._foreach_copy_(xs, list(block.unbind()))

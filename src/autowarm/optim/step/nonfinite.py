@@ -15,7 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["SkippedUpdates", "finite_each", "masked"]
+from ...devices import HostCopy, is_capturing
+
+__all__ = ["SkippedUpdates", "finite_each", "masked", "read_on_host"]
 
 
 def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
@@ -28,7 +30,7 @@ def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
     Returns:
         A flag for each, shape (len(gs),), on their device; None where the host knows that all are set.
     """
-    on_host = gs[0].device.type == "cpu"
+    on_host = read_on_host(gs[0].device)
     if on_host:
         # Twelve times as fast as the largest entries, but squares may overflow where the entries have not.
         suspect = not math.isfinite(torch.stack(torch._foreach_norm(gs)).sum().item())
@@ -46,12 +48,17 @@ def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
     return None if on_host and bool(finite.all()) else finite
 
 
-def masked(gs: list[Tensor], ms: list[Tensor], finite: Tensor | None) -> list[Tensor]:
+def read_on_host(device: torch.device) -> bool:
+    """Whether flags are read where they are found: where nobody has to be waited for, and nothing is being traced."""
+    return device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def masked(gs: list[Tensor], ms: list[Tensor], finite: Sequence[Tensor] | Tensor | None) -> list[Tensor]:
     """The gradients; where a flag is not set, the tensor's momentum, which an average with it leaves as it is, or 0."""
     if finite is None:
         return gs
     stay: Sequence[Tensor | float] = ms or [0.0] * len(gs)
-    return [torch.where(flag, g, m) for flag, g, m in zip(finite.unbind(), gs, stay, strict=True)]
+    return [torch.where(flag, g, m) for flag, g, m in zip(finite, gs, stay, strict=True)]
 
 
 class SkippedUpdates:
@@ -68,23 +75,31 @@ class SkippedUpdates:
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise ValueError(f"max_nonfinite must be a whole number of at least 1, or None for never, got {most!r}")
         self.most = most
-        self._in_a_row = self._total = 0
+        self._in_a_row = self._total = 0  # of updates whose flags were read on the host
         self._flags: list[Tensor] = []
         self._warned = False
-        self._counts: _DeviceCounts | None = None
+        self._counts: _DeviceCounts | None = None  # of all others
 
     def __getstate__(self) -> dict[str, Any]:
-        total = self.total()  # brings the counts home
-        return {"most": self.most, "_in_a_row": self._in_a_row, "_total": total, "_warned": self._warned}
+        in_a_row = self._in_a_row if self._counts is None else self._in_a_row + int(self._counts.tensor[0])
+        return {"most": self.most, "_in_a_row": in_a_row, "_total": self.total(), "_warned": self._warned}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _flags=[], _counts=None)
 
+    @property
+    def ready(self) -> bool:
+        """Whether an update can be counted on a device without making anything new."""
+        return self._counts is not None
+
+    def prepare(self, device: torch.device) -> None:
+        """Make what counting on a device takes."""
+        if self._counts is None:
+            self._counts = _DeviceCounts(device)
+
     def total(self) -> int:
         """Updates in which some tensor was left out so far; waits for the device."""
-        if self._counts is not None:
-            self._in_a_row, self._total = self._counts.tensor.tolist()
-        return self._total
+        return self._total + (0 if self._counts is None else int(self._counts.tensor[1]))
 
     def note(self, finite: Tensor | None) -> None:
         """Take notice of the flags of some of an update's tensors."""
@@ -101,28 +116,28 @@ class SkippedUpdates:
             RuntimeError: it was one too many in a row.
         """
         flags, self._flags = self._flags, []
-        elsewhere = next((flag.device for flag in flags if flag.device.type != "cpu"), None)
-        if elsewhere is None and self._counts is None:
+        if all(read_on_host(flag.device) for flag in flags):
             bad = any(not bool(flag.all()) for flag in flags)
             self._in_a_row = self._in_a_row + 1 if bad else 0
             self._total += bad
-        elif flags:
-            if self._counts is None:
-                self._counts = _DeviceCounts((self._in_a_row, self._total), elsewhere or torch.device("cpu"))
-            self._in_a_row, self._total = self._counts.add(flags)
-        self._judge(who)
+            self._judge(who, self._in_a_row, self._total)
+            return
+        assert self._counts is not None
+        told = self._counts.add(flags)
+        if told is not None:
+            self._judge(who, *told)
 
-    def _judge(self, who: str) -> None:
-        if self._total and not self._warned:
+    def _judge(self, who: str, in_a_row: int, total: int) -> None:
+        if total and not self._warned:
             self._warned = True
             warnings.warn(
                 f"{who}: a gradient is not finite. The tensors that it reaches are not stepped, and their weights and "
                 "momenta stay as they were. This is said once; optimizer.skipped_updates counts such updates",
                 stacklevel=6,
             )
-        if self.most is not None and self._in_a_row >= self.most:
+        if self.most is not None and in_a_row >= self.most:
             raise RuntimeError(
-                f"{who}: gradients were not finite in {self._in_a_row} updates in a row: the run has diverged, or a "
+                f"{who}: gradients were not finite in {in_a_row} updates in a row: the run has diverged, or a "
                 "layer returns NaN. Lower the rate, clip gradients or look for the layer with "
                 "torch.autograd.set_detect_anomaly(True); max_nonfinite=None turns this error off"
             )
@@ -131,29 +146,21 @@ class SkippedUpdates:
 class _DeviceCounts:
     """How many updates were left out, in a row and in all, on a device, and copied to the host without waiting."""
 
-    def __init__(self, start: tuple[int, int], device: torch.device) -> None:
-        self.tensor = torch.tensor(start, dtype=torch.int64, device=device)
-        cuda = device.type == "cuda"
-        self._letter = torch.empty_like(self.tensor, device="cpu", pin_memory=cuda)
-        self._arrived = torch.cuda.Event() if cuda else None
-        self._under_way = False
-        self._latest = start
+    def __init__(self, device: torch.device) -> None:
+        self.tensor = torch.zeros(2, dtype=torch.int64, device=device)
+        self._copy = HostCopy(self.tensor)
+        self._latest = (0, 0)
 
-    def add(self, flags: Sequence[Tensor]) -> tuple[int, int]:
-        """Count an update with these flags; the latest counts that have arrived."""
+    def add(self, flags: Sequence[Tensor]) -> tuple[int, int] | None:
+        """Count an update with these flags; the latest counts that have arrived. None in a graph, which only counts."""
         device = self.tensor.device
-        bad = ~torch.stack([flag.all().to(device, non_blocking=True) for flag in flags]).all()
+        bad = ~torch.stack([flag.all().to(device, non_blocking=device.type != "cpu") for flag in flags]).all()
         # In place: a captured graph counts on at each replay.
         self.tensor.add_(bad)
         self.tensor[0].mul_(bad)
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return self._latest
-        if self._under_way and (self._arrived is None or self._arrived.query()):
-            self._latest = tuple(self._letter.tolist())
-            self._under_way = False
-        if not self._under_way:
-            self._letter.copy_(self.tensor, non_blocking=True)
-            self._under_way = True
-            if self._arrived is not None:
-                self._arrived.record(torch.cuda.current_stream(device))
+        if torch.compiler.is_compiling() or is_capturing(device):
+            return None
+        if (arrived := self._copy.read()) is not None:
+            self._latest = tuple(arrived[1])
+        self._copy.send()
         return self._latest

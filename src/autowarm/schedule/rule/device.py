@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...devices import HostCopy, collective_device
 from ..shapes import Shape
 from .host import HostRule, Notices, Rule
 from .reduce import Observation, Ranks
@@ -78,7 +79,7 @@ class DeviceRule:
         self._smoothed = torch.full_like(self._zero, rule.smoothed)
         _check_takes_tensors(self.formula.decay, self._zero)
         self._seen = rule.failures  # losses since the last good one, then on
-        self._mail = _Mail(self._told)
+        self._copy = HostCopy(self._told)
         self._notices = Notices(rule.updates, rule.failures, False, rule.decay_start)
 
     def __getstate__(self) -> tuple[HostRule, torch.device | None]:
@@ -112,8 +113,10 @@ class DeviceRule:
             bad = bad + ~finite
         if distributed:
             mine = torch.stack([total, weight, bad, self._one * updates, self._one * ranks.mark])
+            mine = mine.to(collective_device(ranks.group, mine.device))
             everyone = mine.new_empty((dist.get_world_size(ranks.group), mine.numel()))
             dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=ranks.group)
+            everyone = everyone.to(self._zero.device)
             self._disagree.masked_fill_((everyone[:, 3:] != everyone[0, 3:]).any(), 1.0)
             # Summed in one order everywhere: the same number to the bit on every rank.
             total, weight, bad = everyone[:, :3].sum(0).unbind()
@@ -141,10 +144,9 @@ class DeviceRule:
 
     def notices(self) -> Notices:
         """The latest that have arrived."""
-        self._mail.send(self._host.updates, self._seen)
-        letter = self._mail.read()
-        if letter is not None:
-            updates, seen, (decay_start, last_good, disagree) = letter
+        self._copy.send(self._host.updates, self._seen)
+        if (arrived := self._copy.read()) is not None:
+            (updates, seen), (decay_start, last_good, disagree) = arrived
             ended = int(decay_start) if math.isfinite(decay_start) else None
             self._notices = Notices(updates, int(seen - last_good), bool(disagree), ended)
         return self._notices
@@ -166,7 +168,9 @@ class DeviceRule:
             loss = loss if loss.ndim == 0 else loss.reshape(())
             if loss.device == self._zero.device:
                 return loss.to(self._zero.dtype)
-            return loss.to(self._zero.device, self._zero.dtype, non_blocking=True)
+            # Towards a device, the copy is in order with what reads it. Towards the host, nothing is.
+            device = self._zero.device
+            return loss.to(device, self._zero.dtype, non_blocking=device.type != "cpu")
         return torch.full_like(self._zero, loss)
 
     def _warm_up(self, loss: _Loss, pace: float, fresh: bool) -> None:
@@ -186,37 +190,6 @@ class DeviceRule:
             self._decay_start.masked_fill_(ended, updates)
         else:  # the first time counts, and later ones are greater
             torch.minimum(self._decay_start, self._never.masked_fill(ended, updates), out=self._decay_start)
-
-
-class _Mail:
-    """Copies a tensor to the host without waiting.
-
-    One letter at a time: one that is overwritten on its way might never be found arrived.
-    """
-
-    def __init__(self, content: Tensor) -> None:
-        cuda = content.device.type == "cuda"
-        self._content = content
-        self._letter = torch.empty_like(content, device="cpu", pin_memory=cuda)
-        # The letter is the host's own memory; reading it through numpy calls no operator that waits.
-        self._text = self._letter.numpy()
-        self._arrived = torch.cuda.Event() if cuda else None
-        self._stamp: tuple[int, int] | None = None
-
-    def send(self, *stamp: int) -> None:
-        """Send one, marked with numbers the host knows, unless one is under way."""
-        if self._stamp is None:
-            self._letter.copy_(self._content, non_blocking=True)
-            self._stamp = stamp  # type: ignore[assignment]
-            if self._arrived is not None:
-                self._arrived.record()
-
-    def read(self) -> tuple[int, int, list[float]] | None:
-        """The letter's stamp and content, once, when it has arrived."""
-        if self._stamp is None or not (self._arrived is None or self._arrived.query()):
-            return None
-        stamp, self._stamp = self._stamp, None
-        return *stamp, self._text.tolist()
 
 
 def _check_takes_tensors(shape: Shape, like: Tensor) -> None:

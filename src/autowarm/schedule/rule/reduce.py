@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..._version import __version__
+from ...devices import collective_device
 
 __all__ = ["Observation", "Ranks", "reduce_observations"]
 
@@ -124,8 +125,7 @@ def reduce_observations(observations: Sequence[Observation], ranks: Ranks, updat
 
 
 def _over_ranks(total: float, weight: float, bad: float, ranks: Ranks, updates: int) -> tuple[float, float, float]:
-    nccl = "nccl" in str(dist.get_backend(ranks.group))
-    device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+    device = collective_device(ranks.group)
     mine = torch.tensor([total, weight, bad, float(updates), ranks.mark], dtype=torch.float64, device=device)
     everyone = torch.empty((dist.get_world_size(ranks.group), mine.numel()), dtype=mine.dtype, device=device)
     dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=ranks.group)

@@ -1,0 +1,285 @@
+"""Oracles that need whole tensors, of tensors that ranks hold in parts or copies of: each is asked once.
+
+Ranks are a grid: *shards* along one side, *copies* along the other; either may be one long. Every tensor has an owner
+in it. An all-to-all among the shards brings each owner its tensors, it orthogonalises them, a second all-to-all takes
+the results back, and an all-gather among the copies hands them on.
+
+Owners are chosen for equal work, the same on every rank. What travels has the dtype the oracle computes in, so results
+are those of one process. It goes in *rounds* that bound what is held at one time; while one is orthogonalised, the next
+is on its way.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...geometry import Geometry, Spectral
+from ...orthogonalize import orthogonalize_, working_dtype
+from .batches import batches_of, empty_stack, fill_, is_batched, slots_of, taken, temporaries
+from .distributed import Ask, Layout
+from .move import Rate, parts_of
+
+__all__ = ["move_gathered_", "share_out"]
+
+# In multiples of what a rank owns in a round: the next round's messages, sent and received, a stack and its products,
+# the results of the round before.
+_AT_PEAK = 6
+
+Landing = Callable[[], None]
+
+
+def move_gathered_(
+    geometry: Geometry, layout: Layout, shapes: Sequence[torch.Size], xs: list[Tensor], ask: Ask, rate: Rate
+) -> None:
+    """Step tensors of a layout that is "gathered", in place.
+
+    Args:
+        geometry: the norm of each tensor.
+        layout: theirs.
+        shapes: of the whole tensors.
+        xs: this rank's part of each.
+        ask: see `distributed.Ask`.
+        rate: of all.
+    """
+    sharing = _Sharing(geometry, layout, shapes, xs, ask, rate)
+    rounds = sharing.rounds()
+    arriving = sharing.send(rounds[0])
+    landing: Landing | None = None
+    for some, following in zip(rounds, [*rounds[1:], None], strict=True):
+        wholes = arriving()
+        if following is not None:
+            arriving = sharing.send(following)
+        answers = sharing.answers(some, wholes)
+        if landing is not None:
+            landing()
+        landing = sharing.send_back(some, answers)
+        del answers
+    if landing is not None:
+        landing()
+
+
+class _Sharing:
+    """One step's exchange. A *round* is a list with the places of each owner's tensors."""
+
+    def __init__(
+        self, geometry: Geometry, layout: Layout, shapes: Sequence[torch.Size], xs: list[Tensor], ask: Ask, rate: Rate
+    ) -> None:
+        self.geometry, self.shapes, self.xs, self.ask, self.rate = geometry, shapes, xs, ask, rate
+        self.device, self.dim = xs[0].device, layout.dim
+        self.shards = layout.axes[0] if layout.dim is not None else None
+        self.copies = layout.copies
+        self.cut, self.piece = _size_and_rank(self.shards)
+        self.copied, self.copy = _size_and_rank(self.copies)
+        # The oracle would round its argument to this anyway; rounded before, half as much travels.
+        iterative = isinstance(geometry, Spectral) and geometry.method != "svd"
+        computed_in = (geometry.dtype if isinstance(geometry, Spectral) else None) or working_dtype(self.device)
+        self.dtype = computed_in if iterative else layout.dtype
+        self.temporaries = temporaries(max(shape.numel() for shape in shapes) * self.dtype.itemsize)
+
+    def rounds(self) -> list[list[list[int]]]:
+        """The tensors by round and by owner: copy after copy, and in each its shards."""
+        owners = share_out([_work(shape) for shape in self.shapes], self.cut * self.copied)
+        most = self.temporaries // max(_AT_PEAK, self.copied + 3)
+        rounds: list[list[list[int]]] = []
+        room = [0] * (self.cut * self.copied)
+        last = [-1] * len(room)  # each owner's round so far
+        for i in sorted(range(len(owners)), key=lambda i: (-_work(self.shapes[i]), i)):
+            owner, size = owners[i], self.shapes[i].numel() * self.dtype.itemsize
+            if size > room[owner]:
+                last[owner], room[owner] = last[owner] + 1, most
+            room[owner] -= size
+            if last[owner] == len(rounds):
+                rounds.append([[] for _ in room])
+            rounds[last[owner]][owner].append(i)
+        return rounds
+
+    def send(self, some: list[list[int]]) -> Callable[[], list[list[Tensor]]]:
+        """Begin to bring this round's tensors to their owners.
+
+        Returns:
+            To be called for the parts of this rank's own ones, by the rank they are from.
+        """
+        mine = self._of_this_copy(some)
+        others = [
+            i
+            for copy in range(self.copied)
+            if copy != self.copy
+            for places in self._of_copy(some, copy)
+            for i in places
+        ]
+        for part in self._parts(others):
+            self.ask(part, False)  # for their momenta
+        outgoing = [i for places in mine for i in places]
+        out = self._empty(sum(self.xs[i].numel() for i in outgoing))
+        views = iter(self._unflat(out, outgoing))
+        for part in self._parts(outgoing):
+            directions = self.ask(part, True)
+            torch._foreach_copy_([next(views) for _ in part], directions)
+            del directions
+        sizes = [sum(self.xs[i].numel() for i in places) for places in mine]
+        shapes = [[self._shard(i, rank) for i in mine[self.piece]] for rank in range(self.cut)]
+        came, wait = _all_to_all(out, sizes, [sum(s.numel() for s in ss) for ss in shapes], self.shards)
+
+        def arrived() -> list[list[Tensor]]:
+            wait()
+            return _unflat(came, shapes)
+
+        return arrived
+
+    def answers(self, some: list[list[int]], parts: list[list[Tensor]]) -> Tensor:
+        """The oracles' answers for this rank's own tensors, less their signs, cut as the ranks hold them, in a row.
+
+        Args:
+            some: the round.
+            parts: this rank's own tensors, by the rank that a part is from; they are lost.
+        """
+        places = self._of_this_copy(some)[self.piece]
+        wholes = [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in zip(*parts, strict=True)]
+        parts.clear()
+        if is_batched(self.geometry):
+            found = self._orthogonalized(places, wholes)
+        else:
+            found = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
+        cut = [self._cut(i, answer, rank) for rank in range(self.cut) for i, answer in zip(places, found, strict=True)]
+        return torch.cat([t.reshape(-1) for t in cut]) if cut else self._empty(0)
+
+    def _orthogonalized(self, places: list[int], wholes: list[Tensor]) -> list[Tensor]:
+        geometry = self.geometry
+        assert isinstance(geometry, Spectral)
+        found: list[Tensor] = [self._empty(0)] * len(places)
+        for batch in batches_of(geometry, tuple((self.device, self.shapes[i]) for i in places)):
+            stack = empty_stack(batch)
+            fill_(batch, slots_of(batch, stack), [wholes[i] for i in batch.members])
+            for i in batch.members:
+                wholes[i] = self._empty(0)
+            stack = orthogonalize_(stack, method=geometry.method, steps=geometry.steps)
+            shapes = [self.shapes[places[i]] for i in batch.members]
+            for i, answer in zip(batch.members, taken(batch, slots_of(batch, stack), shapes), strict=True):
+                found[i] = answer
+        return found
+
+    def send_back(self, some: list[list[int]], answers: Tensor) -> Landing:
+        """Begin to take answers back to where the tensors are; to be called for the step that they make there."""
+        mine = self._of_this_copy(some)
+        sizes = [sum(self._shard(i, rank).numel() for i in mine[self.piece]) for rank in range(self.cut)]
+        came, wait = _all_to_all(answers, sizes, [sum(self.xs[i].numel() for i in p) for p in mine], self.shards)
+
+        def land() -> None:
+            wait()
+            by_copy = [[i for places in self._of_copy(some, copy) for i in places] for copy in range(self.copied)]
+            sizes = [sum(self.xs[i].numel() for i in places) for places in by_copy]
+            flats = _all_gather(came, sizes, self.copies)
+            updates = [t for flat, ps in zip(flats, by_copy, strict=True) for t in self._unflat(flat, ps)]
+            places = [i for ps in by_copy for i in ps]
+            iterative = is_batched(self.geometry)
+            scales = [-self.geometry.radius_of(self.shapes[i]) if iterative else -1.0 for i in places]
+            self.rate.step_each_([self.xs[i] for i in places], updates, scales, places)
+
+        return land
+
+    def _of_copy(self, some: list[list[int]], copy: int) -> list[list[int]]:
+        return some[copy * self.cut : (copy + 1) * self.cut]
+
+    def _of_this_copy(self, some: list[list[int]]) -> list[list[int]]:
+        return self._of_copy(some, self.copy)
+
+    def _parts(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
+        on_device = None if self.device.type == "cpu" else self.temporaries // 3
+        for part in parts_of([self.xs[i] for i in places], on_device):
+            yield places[part]
+
+    def _unflat(self, flat: Tensor, places: Sequence[int]) -> list[Tensor]:
+        """This rank's parts of these tensors, as they lie in a message."""
+        return _unflat(flat, [[self.xs[i].shape for i in places]])[0]
+
+    def _empty(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=self.dtype, device=self.device)
+
+    def _shard(self, i: int, rank: int) -> torch.Size:
+        return _shard(self.shapes[i], self.dim, self.cut, rank)
+
+    def _cut(self, i: int, answer: Tensor, rank: int) -> Tensor:
+        if self.dim is None:
+            return answer
+        start = sum(self._shard(i, before)[self.dim] for before in range(rank))
+        return answer.narrow(self.dim, start, self._shard(i, rank)[self.dim])
+
+
+def _size_and_rank(group: Any) -> tuple[int, int]:
+    return (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
+
+
+def share_out(work: Sequence[float], ranks: int) -> list[int]:
+    """An owner for each piece of work, for loads as equal as giving the largest first to the least busy makes them.
+
+    Example:
+        >>> from autowarm.optim.step.sharing import share_out
+        >>> share_out([1.0, 4.0, 2.0, 2.0], 2)
+        [0, 0, 1, 1]
+    """
+    loads, owners = [0.0] * ranks, [0] * len(work)
+    for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
+        owners[i] = loads.index(min(loads))
+        loads[owners[i]] += work[i]
+    return owners
+
+
+def _work(shape: torch.Size) -> float:
+    rows, columns = shape[-2:] if len(shape) > 1 else (shape.numel(), 1)
+    return float(shape.numel() * min(rows, columns))
+
+
+def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.Size:
+    """The shape of a rank's shard: as `torch.chunk` cuts, with the last ones shorter or empty."""
+    if dim is None:
+        return shape
+    size = -(-shape[dim] // world)
+    held = max(0, min(size, shape[dim] - rank * size))
+    return torch.Size([*shape[:dim], held, *shape[dim + 1 :]])
+
+
+def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -> tuple[Tensor, Callable[[], Any]]:
+    """Begin to exchange elements: so many go to each rank, so many come from each. What waits for them comes second."""
+    if ranks is None:
+        return out, lambda: None
+    came = out.new_empty(sum(received))
+    size = out.element_size()
+    work = dist.all_to_all_single(
+        _bytes(came), _bytes(out), [n * size for n in received], [n * size for n in sent], group=ranks, async_op=True
+    )
+    kept = [out]  # until it has been sent
+
+    def wait() -> None:
+        assert work is not None  # as it is for ranks outside the group
+        work.wait()
+        kept.clear()
+
+    return came, wait
+
+
+def _all_gather(mine: Tensor, sizes: list[int], ranks: Any) -> list[Tensor]:
+    """Send this rank's elements to everyone and return what each sent."""
+    if ranks is None:
+        return [mine]
+    # Everyone's message has the length of the longest, as the collective wants.
+    longest = max(sizes)
+    if mine.numel() < longest:
+        mine = torch.cat([mine, mine.new_zeros(longest - mine.numel())])
+    came = mine.new_empty(len(sizes) * longest)
+    dist.all_gather_into_tensor(_bytes(came), _bytes(mine), group=ranks)
+    return [part[:size] for part, size in zip(came.view(len(sizes), longest), sizes, strict=True)]
+
+
+def _unflat(flat: Tensor, shapes: Sequence[Sequence[torch.Size]]) -> list[list[Tensor]]:
+    sizes = [shape.numel() for ss in shapes for shape in ss]
+    starts = iter(accumulate(sizes, initial=0))
+    return [[flat[(at := next(starts)) : at + shape.numel()].view(shape) for shape in ss] for ss in shapes]
+
+
+def _bytes(x: Tensor) -> Tensor:
+    # Not every backend knows every dtype, and bytes all of them.
+    return x.view(torch.uint8)

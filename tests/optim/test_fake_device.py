@@ -1,0 +1,166 @@
+"""A step on GPUs, on tensors without data: its operators, what it reads back, and the memory that it takes."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from fake_device import (
+    LLAMA_1B,
+    LLAMA_8B,
+    LLAMA_124M,
+    FakeTensorMode,
+    eight_ranks,
+    fake_parameters,
+    fake_shards,
+    watched,
+)
+from torch import nn
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.optim.step.adamw import adamw_, has_fused_adamw
+
+# Of one step on one GPU: operators, and gigabytes of temporaries.
+ALONE = {"124M": (LLAMA_124M, 190, 0.3), "1B": (LLAMA_1B, 415, 0.8), "8B": (LLAMA_8B, 1150, 1.6)}
+# Of one of 8 ranks.
+SHARED = {"124M": (LLAMA_124M, 200, 0.3), "1B": (LLAMA_1B, 350, 0.8), "8B": (LLAMA_8B, 850, 1.6)}
+
+OPTIMIZERS = {
+    "muon": lambda params, **o: Muon(params, weight_decay=0.1, **o),
+    "newton-schulz": lambda params, **o: Muon(params, weight_decay=0.1, method="newton-schulz", **o),
+    "adamw": lambda params, **o: Muon([{"params": params, "algorithm": "adamw"}], weight_decay=0.1, **o),
+    "lion": lambda params, **o: Lion(params, weight_decay=0.1, **o),
+    "signsgd": lambda params, **o: SignSGD(params, weight_decay=0.1, **o),
+    "normsgd": lambda params, **o: NormSGD(params, weight_decay=0.1, **o),
+    "rows": lambda params, **o: LMO(params, geometry="rows", **o),
+}
+
+pytestmark = pytest.mark.usefixtures("accelerator")
+
+
+def step_of(opt):
+    """The second step: the first makes the state."""
+    opt.step()
+    return watched(opt.step)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", ALONE)
+def test_operators_and_memory_alone(size, dtype):
+    shapes, operators, gigabytes = ALONE[size]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        step = step_of(Muon(fake_parameters(shapes, dtype=dtype), lr=0.1, weight_decay=0.1))
+    assert len(step.operators) <= operators
+    assert step.peak <= gigabytes * 1e9
+    assert not step.host_reads
+
+
+@pytest.fixture(scope="module")
+def meshes():
+    with eight_ranks() as meshes:
+        yield meshes
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp", "hsdp"])
+@pytest.mark.parametrize("size", SHARED)
+def test_operators_and_memory_of_eight_ranks(size, how, meshes):
+    shapes, operators, gigabytes = SHARED[size]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        if how == "ddp":
+            opt = Muon(fake_parameters(shapes), lr=0.1, weight_decay=0.1, process_group=dist.group.WORLD)
+        else:
+            opt = Muon(fake_shards(shapes, meshes[how]), lr=0.1, weight_decay=0.1)
+        step = step_of(opt)
+    assert len(step.operators) <= operators
+    assert step.peak <= gigabytes * 1e9
+    assert not step.host_reads
+
+
+def test_a_round_is_on_its_way_while_another_is_orthogonalised(meshes):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        names = step_of(Muon(fake_shards(LLAMA_8B[:64], meshes["fsdp"]), lr=0.1)).operators
+    exchanges = [i for i, name in enumerate(names) if name == "c10d::alltoall_base_"]
+    # The first two bring two rounds; only then the first of them is multiplied.
+    assert len(exchanges) > 4
+    assert "aten::bmm" not in names[: exchanges[1]]
+    assert "aten::bmm" in names[exchanges[1] : exchanges[2]]
+
+
+@pytest.mark.parametrize(
+    ("name", "lr"),
+    [(name, lr) for name in OPTIMIZERS for lr in ("number", "tensor") if (name, lr) != ("adamw", "tensor")],
+)
+def test_no_step_reads_back(name, lr):
+    shapes = [(300, 200)] * 3 + [(200, 300), (64, 48, 3, 3), (0, 48)]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        params = fake_parameters(shapes)
+        params.append(nn.Parameter(torch.empty(40, 30, device="cuda:0").T))  # a gradient that lies in memory otherwise
+        params[-1].grad = torch.empty(30, 40, device="cuda:0")
+        opt = OPTIMIZERS[name](params, lr=0.1)
+        if lr == "tensor":
+            for group in opt.param_groups:
+                group["lr"] = torch.empty((), device="cuda:0")
+        assert not step_of(opt).host_reads
+
+
+def test_each_device_has_its_own_stacks(accelerator):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        params = [*fake_parameters([(300, 200)] * 2), *fake_parameters([(300, 200)] * 2, device="cuda:1")]
+        opt = Muon([{"params": params[::2]}, {"params": params[1::2]}], lr=0.1)
+        assert not step_of(opt).host_reads
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_what_is_read_late_is_awaited_on_the_stream_that_copies_it(accelerator, index):
+    """The current device is cuda:0, whatever the tensors' is."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        Lion(fake_parameters([(4, 4)], device=f"cuda:{index}"), lr=0.1).step()
+    assert accelerator.recorded == [torch.device("cuda", index)]
+
+
+# PyTorch has no fake fused AdamW with a tensor rate.
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "adamw"])
+def test_a_capture_wants_a_capturable_optimizer_that_has_stepped(name, accelerator):
+    def optimizer(**options):
+        # A rate that is read at construction has a value, which fake tensors do not have.
+        opt = OPTIMIZERS[name](fake_parameters([(40, 30)] * 2), lr=0.1)
+        for group in opt.param_groups:
+            group.update(options)
+        return opt
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        rate = torch.empty((), device="cuda:0")
+        plain, early, ready = optimizer(), optimizer(lr=rate, capturable=True), optimizer(lr=rate, capturable=True)
+        plain.step()
+        ready.step()
+        accelerator.capturing = True
+        with pytest.raises(RuntimeError, match="capturable=True"):
+            plain.step()
+        with pytest.raises(RuntimeError, match="make one step first"):
+            early.step()
+        known = len(accelerator.recorded)
+        assert not watched(ready.step).host_reads
+    assert len(accelerator.recorded) == known  # an event in a graph is recorded by no replay
+
+
+@pytest.mark.parametrize("cls", [Muon, Lion, SignSGD, NormSGD, LMO])
+def test_a_rate_that_replays_cannot_read_is_refused(cls):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        params = fake_parameters([(4, 4)])
+        with pytest.raises(ValueError, match="capturable needs lr where replays can read it"):
+            cls(params, lr=nn.Parameter(torch.tensor(0.1), requires_grad=False), capturable=True)
+
+
+def test_stacks_of_both_orientations_are_joined_where_that_saves_one():
+    shapes = [(800, 300)] * 4 + [(300, 800)] * 2
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        joined = step_of(Muon(fake_parameters(shapes), lr=0.1))
+        alone = step_of(Muon(fake_parameters(shapes[:4]), lr=0.1))
+    assert joined.operators.count("aten::bmm") == alone.operators.count("aten::bmm")
+
+
+def test_other_accelerators_have_the_fused_adamw_too():
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        xs, gs, ms, vs = ([torch.empty(4, 3, device="xpu:0")] for _ in range(4))
+        options = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1, "capturable": False}
+        step = watched(lambda: adamw_(xs, gs, ms, vs, [torch.zeros((), device="xpu:0")], [], **options))
+    assert "aten::_fused_adamw_" in step.operators
+    assert not has_fused_adamw(torch.device("meta"))

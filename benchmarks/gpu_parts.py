@@ -288,7 +288,7 @@ def compare(known: Known, setting: Setting) -> Found:
 
 # Name: what measures it, and the most seconds it may take.
 PARTS: dict[str, tuple[Callable[[Known, Setting], Found], int]] = {
-    "tests": (tests, 300),
+    "tests": (tests, 400),
     "steps": (steps, 330),
     "symmetric": (symmetric_products, 90),
     "llama": (llama, 240),

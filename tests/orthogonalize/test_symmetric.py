@@ -3,6 +3,8 @@
 Triton decides at its import whether to interpret, so the interpreter lives in a process of its own.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
@@ -160,6 +162,16 @@ def test_without_triton_the_kernel_is_off(monkeypatch: pytest.MonkeyPatch) -> No
     assert not symmetric._runs_triton.__wrapped__(0)
 
 
+def test_nobody_needs_triton_who_does_not_use_the_kernel() -> None:
+    code = """
+import sys; sys.modules["triton"] = None
+import torch; from autowarm.orthogonalize import orthogonalize
+print(orthogonalize(torch.eye(100))[0, 0].item() > 0.5, "autowarm.orthogonalize.symmetric_kernel" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
 def test_fake_gpu_tensors_pass_the_kernels_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(symmetric, "_runs_triton", lambda index: True)
     with FakeTensorMode():
@@ -167,6 +179,7 @@ def test_fake_gpu_tensors_pass_the_kernels_operator(monkeypatch: pytest.MonkeyPa
     assert out.shape == (2, LEAST_SIDE, 3 * LEAST_SIDE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("capability", [80, 90])
 def test_it_compiles_for_gpus_that_are_not_here(
     capability: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

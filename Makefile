@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test test-all core lint docs verify audit
+.PHONY: setup demo test test-all core gpu lint docs verify audit
 
 setup: $(READY)
 
@@ -41,6 +41,10 @@ core:
 	OMP_NUM_THREADS=1 $(PYTHON) $(PYTEST) -m "not long" $(CORE) \
 	    --ignore tests/optim/test_known.py --ignore tests/optim/test_partition.py \
 	    --ignore tests/optim/test_partition_of_families.py
+
+# Whatever needs a GPU, with the caller's PyTorch: make gpu PYTHON=python; with DRY=1 on tiny shapes without one.
+gpu:
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py $(if $(DRY),--dry-run)
 
 lint: $(READY)
 	$(BIN)/ruff check .

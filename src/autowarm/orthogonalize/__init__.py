@@ -3,6 +3,7 @@
 - `polar`: `orthogonalize` and its kin, Muon's direction.
 - `coefficients`: the quintics whose composition pushes singular values towards 1, and where these land.
 - `iterate`: those quintics applied to stacks of matrices, with as few and as small products as the shapes allow.
+- `symmetric`: their products whose results are symmetric, by half of the arithmetic on large GPUs.
 - `precision`: the dtype to compute in, and the smallest safe divisor for a norm.
 - `singular`: nuclear and spectral norms without a singular value decomposition.
 """

@@ -11,7 +11,7 @@ negative, and each factor Z enlarges such an error by a². A new segment forms R
 bfloat16 that allows two iterations a segment, in single precision four, and one where products of single precision are
 made in less (`product_precision`).
 
-`_gram` and `_quadratic` make all products whose results are symmetric by construction.
+All products on the small side are symmetric, which `symmetric_product` makes use of.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from torch import Tensor
 from ..devices import traced_as_constant
 from .coefficients import Quintic
 from .precision import least_norm
+from .symmetric import symmetric_product
 
 __all__ = ["frobenius_scaled_", "iterate", "iterate_reference", "plan"]
 
@@ -87,15 +88,15 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
                 W = _quadratic(R, b, c)
             if left:
                 W.diagonal(dim1=-2, dim2=-1).add_(a)  # now Z, of which Q and the next Gram matrix are products
-                R = torch.bmm(torch.bmm(R, W), W)
-                Q = W if Q is None else torch.bmm(Q, W)
+                R = symmetric_product(symmetric_product(R, W), W)
+                Q = W if Q is None else symmetric_product(Q, W)
                 if scale is not None:
                     Q.mul_(scale)
                 continue
             del R
             if Q is not None:
                 # Written out, aQ is not rounded to the diagonal of W, which the result would show.
-                Q = torch.baddbmm(Q, Q, W, beta=a)
+                Q = symmetric_product(Q, W, Q, beta=a)
             else:
                 if scale is not None:
                     X.mul_(scale)
@@ -108,12 +109,12 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
 
 def _gram(X: Tensor) -> Tensor:
     """R = XXᵀ, or XᵀX of tall ones."""
-    return torch.bmm(*((X, X.mT) if _wide(X) else (X.mT, X)))
+    return symmetric_product(*((X, X.mT) if _wide(X) else (X.mT, X)))
 
 
 def _quadratic(R: Tensor, b: float, c: float) -> Tensor:
     """bR + cR² of symmetric R."""
-    return torch.baddbmm(R, R, R, beta=b, alpha=c)
+    return symmetric_product(R, R, R, beta=b, alpha=c)
 
 
 def _wide(X: Tensor) -> bool:

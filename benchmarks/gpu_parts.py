@@ -1,0 +1,296 @@
+"""What `benchmarks/gpu.py` measures, part by part, most valuable first.
+
+A part is a generator of (name, result) pairs. It is given what is known from an earlier call and leaves that out, so
+that nothing is measured twice. `dry` is for a machine without a GPU: the same code on tiny shapes, and no number of
+what only a GPU could show.
+"""
+
+import dataclasses
+import itertools
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from optimizers import LIONS, MUONS, clock, llama_shapes, measure_peak
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.profiler import ProfilerActivity, profile
+
+import autowarm
+
+ROOT = Path(__file__).parents[1]
+Found = Iterator[tuple[str, Any]]
+Known = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """How a part is run: without a GPU or with one, the seconds left to it, and what other parts found."""
+
+    dry: bool
+    left: Callable[[], float]
+    others: dict[str, Known]
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu" if self.dry else "cuda")
+
+
+def tests(known: Known, setting: Setting) -> Found:
+    """The suite's tests that run on a GPU: by function, how many passed, failed and were skipped."""
+    files = ["tests/test_gpu.py", "tests/schedule/test_device.py", "tests/orthogonalize/test_symmetric.py"]
+    words = ["-k", "one_rank and lion"] if setting.dry else []
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        done = subprocess.run(
+            [*command, *words, *(files[:1] if setting.dry else files)], cwd=ROOT, text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        print(done.stdout[-8000:])
+        if not report.exists():
+            raise RuntimeError(f"pytest wrote no report: {done.stdout[-300:]}")
+        counts: dict[str, dict[str, Any]] = {}
+        for case in ET.parse(report).getroot().iter("testcase"):
+            of = counts.setdefault(case.get("name", "").split("[")[0], {"passed": 0, "failed": 0, "skipped": 0})
+            bad = next((child for child in case if child.tag in ("failure", "error")), None)
+            of["failed" if bad is not None else "skipped" if case.find("skipped") is not None else "passed"] += 1
+            if bad is not None:
+                of.setdefault("message", f"{case.get('name')}: {bad.get('message', '')}"[:300])
+    yield from counts.items()
+
+
+def _compiled(opt: Optimizer, setting: Setting) -> Callable[[], Any]:
+    return torch.compile(opt.step, fullgraph=True, backend="eager" if setting.dry else "inductor")
+
+
+def _captured(opt: Optimizer, setting: Setting) -> Callable[[], Any]:
+    if setting.dry:
+        raise RuntimeError("only a GPU captures CUDA graphs")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            opt.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        opt.step()
+    return graph.replay
+
+
+def _tensor_rate(params: list[Tensor], **options: Any) -> Optimizer:
+    rate = torch.tensor(0.01, device=params[0].device)
+    return autowarm.Muon(params, lr=rate, weight_decay=0.1, radius="original", **options)
+
+
+# Label: an optimizer of tensors, and what makes a step of it where that is not its own.
+_Stepper = Callable[[Optimizer, Setting], Callable[[], Any]]
+_STEPS: dict[str, tuple[Callable[[list[Tensor]], Optimizer], _Stepper]] = {
+    "torch.optim.Muon": (MUONS["torch.optim.Muon"], lambda opt, _: opt.step),
+    "Muon": (MUONS["autowarm"], lambda opt, _: opt.step),
+    "Muon, captured": (lambda params: _tensor_rate(params, capturable=True), _captured),
+    "Muon, compiled": (_tensor_rate, _compiled),
+    "dion's Muon": (MUONS["dion"], lambda opt, _: opt.step),
+    "torch.optim.AdamW, fused": (lambda params: torch.optim.AdamW(params, fused=True), lambda opt, _: opt.step),
+    "Lion": (LIONS["autowarm"], lambda opt, _: opt.step),
+}
+
+
+def steps(known: Known, setting: Setting) -> Found:
+    """One optimizer step on the hidden matrices of a LLaMA: milliseconds, the host's share, launches and peak bytes."""
+    sizes = {"tiny": (1, 64)} if setting.dry else {"124M": (12, 768), "1B": (20, 2048)}
+    for (size, (layers, width)), (label, (make, stepper)) in itertools.product(sizes.items(), _STEPS.items()):
+        if f"{size} {label}" in known:
+            continue
+        torch.manual_seed(0)
+        shapes = llama_shapes(layers, width, split=False)
+        params = [torch.nn.Parameter(torch.randn(shape, device=setting.device) * 0.02) for shape in shapes]
+        for p in params:
+            p.grad = torch.randn_like(p)
+        try:
+            found = _measured(stepper(make(params), setting), setting.device, rounds=3 if setting.dry else 30)
+        except Exception as error:  # a peer that is not installed, or what does not work: said, and the rest goes on
+            found = {"missing": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
+        if "captured" in label:
+            found["peak_bytes"] = None  # a graph keeps its memory from step to step
+        yield f"{size} {label}", found
+        torch.compiler.reset()
+
+
+def _measured(step: Callable[[], Any], device: torch.device, rounds: int) -> dict[str, Any]:
+    for _ in range(3):
+        step()
+    now = clock("wall", device)
+    whole, host = [], []
+    for _ in range(rounds):
+        start = now()
+        step()
+        host.append(time.perf_counter() - start)  # the host is done, the GPU may not be
+        whole.append(now() - start)
+    on_gpu = device.type == "cuda"
+    return {
+        "ms": statistics.median(whole) * 1e3,
+        "host_ms": statistics.median(host) * 1e3 if on_gpu else None,
+        "launches": _launches(step) if on_gpu else None,
+        "peak_bytes": measure_peak(step, device),
+    }
+
+
+def _launches(step: Callable[[], Any]) -> int:
+    """How often the host starts a kernel or a graph in a step."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        step()
+        torch.cuda.synchronize()
+    return sum(event.count for event in profiler.key_averages() if re.match(r"cu(da)?\w*Launch", event.key))
+
+
+# Rows and depth of a tile, warps, stages: the kernel's own first, and what else may be quicker on a new GPU.
+_TILES = [(128, 64, 8, 3), (128, 64, 4, 3), (128, 64, 8, 4), (128, 32, 4, 4)]
+
+
+def symmetric_products(known: Known, setting: Setting) -> Found:
+    """The Triton kernel beside cuBLAS on XXᵀ of square and of wide matrices and on βD + αD², in bfloat16."""
+    from triton.runtime.errors import OutOfResources
+
+    from autowarm.orthogonalize import symmetric_kernel as kernel
+
+    for d in [130] if setting.dry else [768, 1024, 1536, 2048, 3072, 4096]:
+        count = 1 if setting.dry else max(2, 24 * 1024**2 // d**2)
+        X = torch.randn(count, d, 4 * d, device=setting.device).to(torch.bfloat16) / (4 * d) ** 0.5
+        R = kernel.multiply(X, X.mT, None, 1.0, 1.0)
+        cases = {"square": (R, R.mT, None), "wide": (X, X.mT, None), "sum": (R, R, R)}
+        for case, (left, right, plus) in cases.items():
+            if f"{d} {case}" in known:
+                continue
+            alpha, beta = (1.0, 1.0) if plus is None else (2.0, -3.0)
+            exact = alpha * left.float() @ right.float() + (0.0 if plus is None else beta * plus.float())
+            by_kernel = partial(kernel.multiply, left, right, plus, alpha, beta)
+            plain = partial(torch.bmm, left, right)
+            if plus is not None:
+                plain = partial(torch.baddbmm, plus, left, right, beta=beta, alpha=alpha)
+            own = by_kernel()
+            error = ((own.float() - exact).norm() / exact.norm()).item()
+            found = {"count": count, "symmetric": torch.equal(own, own.mT), "error": error}
+            if not setting.dry:
+                found |= {"bmm_ms": _milliseconds(plain), "ms": {}}
+                for tile in (*_TILES[1:], _TILES[0]):  # the kernel's own stays set
+                    kernel._ROWS, kernel._INNER, kernel._WARPS, kernel._STAGES = tile
+                    with suppress(OutOfResources):
+                        found["ms"]["×".join(map(str, tile))] = _milliseconds(by_kernel)
+            yield f"{d} {case}", found
+
+
+def _milliseconds(job: Callable[[], Any], rounds: int = 20) -> float:
+    """By events on the GPU, without what the host takes to launch; the median of three series."""
+    series = []
+    for _ in range(4):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(rounds):
+            job()
+        end.record()
+        end.synchronize()
+        series.append(start.elapsed_time(end) / rounds)
+    return statistics.median(series[1:])  # the first compiles and warms up
+
+
+_RUNS = {
+    "muon": {"lr": 1e-3, "options": {"momentum": 0.95, "adamw_betas": (0.8, 0.999)}},
+    "lion": {"lr": 1e-3, "options": {"betas": (0.9, 0.99)}},
+}
+
+
+def _config(setting: Setting, optimizer: str, steps: int, compiled: bool = False) -> Any:
+    """The paper's 124M model and batch of 32, on the largest text that is sure to be there: transformers' source."""
+    import transformers
+
+    from autowarm.lab import config as lab
+
+    text = lab.DataConfig(corpus=str(Path(transformers.__file__).parent), max_bytes=60_000_000)
+    return lab.RunConfig(
+        model=lab.ModelConfig(vocab_size=300) if setting.dry else lab.LLAMA_124M,
+        data=lab.DataConfig(max_bytes=600_000) if setting.dry else text,
+        optimizer=lab.OptimizerConfig(name=optimizer, **_RUNS[optimizer]),
+        schedule=lab.ScheduleConfig(kind="linear", warmup_steps=2),
+        steps=steps, batch_size=2 if setting.dry else 32, eval_batches=1 if setting.dry else 64, checkpoint_every=10**6,
+        engine=lab.EngineConfig(compile=compiled, keep_weights=False),
+    )  # fmt: skip
+
+
+def llama(known: Known, setting: Setting) -> Found:
+    """Training LLaMA-124M with Muon by the lab's loop: tokens a second, and the share of the GPU's peak (MFU)."""
+    from autowarm.lab.tasks.models import flops_per_token
+    from autowarm.lab.training.loop import train
+    from autowarm.lab.training.parallel import peak_flops
+
+    for label in ("eager", "compiled"):
+        if label in known:
+            continue
+        config = _config(setting, "muon", 4 if setting.dry else 60, label == "compiled" and not setting.dry)
+        times: list[float] = []
+        if not setting.dry:
+            torch.cuda.reset_peak_memory_stats()
+        with tempfile.TemporaryDirectory() as folder:
+            train(config, Path(folder), lambda _, times=times: times.append(time.perf_counter()))
+        seconds = statistics.median(b - a for a, b in itertools.pairwise(times[len(times) // 2 :]))
+        rate = config.batch_size * config.model.seq_len / seconds
+        peak = None if setting.dry else peak_flops()
+        found = {"tokens_per_second": rate, "step_ms": seconds * 1e3}
+        found["mfu"] = peak and rate * flops_per_token(config.model) / peak
+        found["peak_bytes"] = None if setting.dry else torch.cuda.max_memory_allocated()
+        yield label, found
+
+
+_COMPARISON = 13 * 60  # seconds for all of its runs
+
+
+def compare(known: Known, setting: Setting) -> Found:
+    """The 124M comparison: default, no warm-up, 2 % and 10 %, of Muon and Lion, all of as many steps as time leaves."""
+    from autowarm.lab.config import ScheduleConfig
+    from autowarm.lab.training.loop import train
+
+    if "steps" not in known:
+        step_ms = setting.others.get("llama", {}).get("eager", {}).get("step_ms", 60.0)
+        fit = int(0.8 * _COMPARISON / 8 / (step_ms / 1e3)) // 50 * 50
+        known = known | {"steps": 6 if setting.dry else min(4000, max(200, fit))}
+        yield "steps", known["steps"]
+    count: int = known["steps"]
+    schedules = {"default": ScheduleConfig()} | {
+        label: ScheduleConfig(kind="linear", warmup_steps=round(share * count))
+        for label, share in (("none", 0.0), ("2 %", 0.02), ("10 %", 0.1))
+    }
+    took = 0.0
+    for optimizer, (label, schedule) in itertools.product(_RUNS, schedules.items()):
+        if f"{optimizer} {label}" in known:
+            continue
+        if setting.left() < 1.2 * took:  # as long as the run before
+            raise TimeoutError("the rest of the runs is left for the next call")
+        start = time.perf_counter()
+        config = dataclasses.replace(_config(setting, optimizer, count), schedule=schedule)
+        with tempfile.TemporaryDirectory() as folder:
+            result = train(config, Path(folder))
+        took = time.perf_counter() - start
+        kept = ("warmup_steps", "train_loss", "val_loss", "diverged", "ended_by", "seconds")
+        yield f"{optimizer} {label}", {key: result[key] for key in kept}
+
+
+# Name: what measures it, and the most seconds it may take.
+PARTS: dict[str, tuple[Callable[[Known, Setting], Found], int]] = {
+    "tests": (tests, 400),
+    "steps": (steps, 330),
+    "symmetric": (symmetric_products, 90),
+    "llama": (llama, 240),
+    "compare": (compare, _COMPARISON + 60),
+}

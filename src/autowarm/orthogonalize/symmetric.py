@@ -1,0 +1,73 @@
+"""Products of matrices that are known to be symmetric: half of the entries are computed, the others mirrored.
+
+Every product on the small side of `iterate` is one: a Gram matrix XXᵀ, and products of polynomials in it, which
+commute. On a GPU a Triton kernel then does half of the arithmetic; elsewhere it is `torch.bmm`.
+"""
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from ..devices import traced_as_constant
+
+__all__ = ["LEAST_SIDE", "by_kernel", "symmetric_product"]
+
+# The kernel serves matrices of at least this side. Smaller ones make too few tiles to fill a GPU and to outweigh what
+# cuBLAS does better. `make gpu` measures both from 768 on.
+LEAST_SIDE = 1024
+
+
+def symmetric_product(
+    left: Tensor, right: Tensor, plus: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0
+) -> Tensor:
+    """αAB, or αAB + βD, where the result is known to be symmetric.
+
+    Args:
+        left: A, a stack of shape (count, n, k) with any strides.
+        right: B, of shape (count, k, n): Aᵀ, or a symmetric matrix that commutes with A.
+        plus: D, symmetric, of shape (count, n, n).
+        alpha: α.
+        beta: β.
+
+    Returns:
+        A contiguous stack (count, n, n). By the kernel it equals its transpose to the bit, otherwise up to rounding.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.orthogonalize.symmetric import symmetric_product
+        >>> X = torch.tensor([[[1.0, 2.0], [0.0, 3.0]]])
+        >>> symmetric_product(X, X.mT, torch.eye(2)[None], beta=10.0).tolist()
+        [[[15.0, 6.0], [6.0, 19.0]]]
+    """
+    if by_kernel(left):
+        from .symmetric_kernel import multiply
+
+        return multiply(left, right, plus, alpha, beta)
+    if plus is None:
+        product = torch.bmm(left, right)
+        return product if alpha == 1.0 else product.mul_(alpha)
+    return torch.baddbmm(plus, left, right, beta=beta, alpha=alpha)
+
+
+def by_kernel(left: Tensor) -> bool:
+    """Whether the kernel makes this product: at least `LEAST_SIDE` wide, in half precision, on a GPU that runs it.
+
+    In single precision cuBLAS rounds as `torch.set_float32_matmul_precision` says, which the kernel would not.
+    """
+    return (
+        left.is_cuda
+        and left.shape[-2] >= LEAST_SIDE
+        and left.dtype in (torch.bfloat16, torch.float16)
+        and _runs_triton(left.device.index)
+    )
+
+
+@cache
+@traced_as_constant
+def _runs_triton(index: int | None) -> bool:
+    """Whether Triton is installed and the device is one of NVIDIA's, of compute capability 8.0 or more."""
+    if torch.version.cuda is None or not torch.cuda.is_available() or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(index) >= (8, 0)

@@ -1,0 +1,246 @@
+"""What holds on a GPU as it does on the processor; `make gpu` runs this file on one.
+
+Without a GPU each test runs on the processor alone, which shows that the test itself is sound.
+"""
+
+import copy
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+from autowarm.orthogonalize import nuclear_norm, orthogonalize, spectral_norm
+
+GPU = torch.cuda.is_available()
+on_each_device = pytest.mark.parametrize("device", ["cpu", *(["cuda"] if GPU else [])])
+needs_a_gpu = pytest.mark.skipif(not GPU, reason="captures CUDA graphs: needs a GPU")
+
+OPTIMIZERS: dict[str, Callable] = {
+    "muon": Muon.from_model,
+    "lion": Lion.from_model,
+    "signsgd": SignSGD.from_model,
+    "normsgd": NormSGD.from_model,
+    "rows": lambda model, **options: LMO.from_model(model, geometry="rows", **options),
+}
+with_each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+def network(device: str) -> nn.Module:
+    torch.manual_seed(0)
+    sizes = [96, 192, 192, 80]
+    layers = [nn.Linear(m, n) for m, n in itertools.pairwise(sizes)]
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2]).to(device)
+
+
+def set_gradients(model: nn.Module, step: int) -> None:
+    """The same on every device, in memory that stays where it is, as a captured graph needs it."""
+    draw = torch.Generator().manual_seed(step)
+    for p in model.parameters():
+        grad = torch.randn(p.shape, generator=draw).to(p)
+        p.grad = grad if p.grad is None else p.grad.copy_(grad)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [p.detach().cpu().clone() for p in model.parameters()]
+
+
+@on_each_device
+@with_each_optimizer
+def test_an_optimizer_steps_as_on_the_processor(make: Callable, device: str) -> None:
+    ended = []
+    for where in ("cpu", device):
+        model = network(where)
+        options = {"dtype": torch.float32} if make is OPTIMIZERS["muon"] else {}
+        opt = make(model, lr=0.01, **options)
+        for step in range(4):
+            set_gradients(model, step)
+            opt.step()
+        ended.append(weights(model))
+    for here, there in zip(*ended, strict=True):
+        torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4)
+
+
+@on_each_device
+@pytest.mark.parametrize("method", ["newton-schulz", "polar-express", "svd"])
+@pytest.mark.parametrize("shape", [(4, 64, 64), (3, 200, 700), (2, 700, 200), *([(1, 1100, 1030)] if GPU else [])])
+def test_a_polar_factor_is_one_in_the_dtype_that_is_fastest(
+    shape: tuple[int, int, int], method: str, device: str
+) -> None:
+    # Singular values from 1/4 to 1: a Gaussian square matrix has some below what few iterations can lift.
+    draw = torch.Generator().manual_seed(0)
+    U, S, Vh = torch.linalg.svd(torch.randn(shape, generator=draw), full_matrices=False)
+    G = (U * torch.linspace(1.0, 0.25, S.shape[-1])) @ Vh
+    out = orthogonalize(G.to(device), method=method).cpu()
+    values = torch.linalg.svdvals(out)
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    assert torch.cosine_similarity(out.flatten(), (U @ Vh).flatten(), dim=0) > 0.97
+
+
+@on_each_device
+@pytest.mark.parametrize("shape", [(2, 40, 90), (1, 300, 100), (3, 1, 5)])
+def test_norms_are_those_of_the_singular_values(shape: tuple[int, int, int], device: str) -> None:
+    G = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(G)
+    torch.testing.assert_close(nuclear_norm(G.to(device)).cpu(), values.sum(-1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(spectral_norm(G.to(device)).cpu(), values.amax(-1), rtol=1e-4, atol=1e-4)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Makes every wait for the GPU an error."""
+    if not GPU:
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@on_each_device
+@with_each_optimizer
+def test_optimizer_and_scheduler_wait_for_nothing_and_set_the_rates_that_floats_would(
+    make: Callable, device: str
+) -> None:
+    total = 40
+    losses = [1.0 + 2.0 * 0.9**step for step in range(total)]
+    model, plain = network(device), network("cpu")
+    opt = make(model, lr=torch.tensor(0.01, device=device))
+    scheduler = AdaptiveWarmup(opt, total)
+    by_floats = AdaptiveWarmup(plain_opt := make(plain, lr=0.01), total)
+    on_device = torch.tensor(losses, device=device)
+    rates, expected = [], []
+    for step in range(total):
+        set_gradients(model, step)
+        set_gradients(plain, step)
+        rates.append(opt.param_groups[0]["lr"].clone())
+        expected.append(plain_opt.param_groups[0]["lr"])
+        if 0 < step < total - 1:
+            with no_waiting():
+                opt.step()
+                scheduler.step(on_device[step])
+        else:  # the first loss calibrates, the last step ends the run
+            opt.step()
+            scheduler.step(on_device[step])
+        plain_opt.step()
+        by_floats.step(losses[step])
+    assert torch.stack(rates).tolist() == pytest.approx(expected, rel=1e-4)
+    assert scheduler.phase == "decay"
+
+
+@needs_a_gpu
+@with_each_optimizer
+def test_a_hundred_replays_are_a_hundred_steps_to_the_bit(make: Callable) -> None:
+    first, total = 3, 103
+    eager = network("cuda")
+    captured = copy.deepcopy(eager)
+    models = (eager, captured)
+    rates = [torch.tensor(0.01, device="cuda") for _ in models]
+    opts = [make(model, lr=rate, capturable=True) for model, rate in zip(models, rates, strict=True)]
+    schedulers = [AdaptiveWarmup(opt, total) for opt in opts]
+    replay = None
+    for step in range(total):
+        for model in models:
+            set_gradients(model, step)
+        torch.cuda.synchronize()
+        opts[0].step()
+        if step < first:  # on a stream of its own, as PyTorch asks for
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                opts[1].step()
+            torch.cuda.current_stream().wait_stream(stream)
+        else:
+            if replay is None:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):  # notes the step and does not make it
+                    opts[1].step()
+                replay = graph.replay
+            replay()
+        loss = torch.tensor(1.0 + 2.0 * 0.9**step, device="cuda")
+        for scheduler in schedulers:
+            scheduler.step(loss)
+    assert torch.equal(*rates)
+    for here, there in zip(weights(eager), weights(captured), strict=True):
+        assert torch.equal(here, there)
+    assert not torch.equal(weights(eager)[0], weights(network("cuda"))[0])
+
+
+@pytest.mark.long
+@on_each_device
+@pytest.mark.parametrize("make", [Muon.from_model, Lion.from_model], ids=["muon", "lion"])
+def test_a_compiled_step_is_the_step(make: Callable, device: str) -> None:
+    torch.compiler.reset()
+    ended = []
+    for compiles in (False, True):
+        model = network(device)
+        opt = make(model, lr=torch.tensor(0.01, device=device))
+        step = opt.step
+        if compiles:
+            backend = "inductor" if device == "cuda" else "eager"
+            step = torch.compile(opt.step, backend=backend, fullgraph=True)
+        for turn in range(3):
+            set_gradients(model, turn)
+            step()
+        ended.append(weights(model))
+    for plain, compiled in zip(*ended, strict=True):
+        # Muon's products run in bfloat16, in which a fused kernel rounds less often.
+        torch.testing.assert_close(compiled, plain, rtol=1e-2, atol=1e-3)
+
+
+@pytest.fixture
+def group(device: str, tmp_path: Path) -> Iterator[dist.ProcessGroup]:
+    """A group of one rank, by NCCL alone on a GPU."""
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@on_each_device
+@with_each_optimizer
+@pytest.mark.parametrize("tensor_rate", [False, True])
+def test_a_group_of_one_rank_changes_nothing(
+    make: Callable, device: str, tensor_rate: bool, group: dist.ProcessGroup
+) -> None:
+    ended = []
+    for process_group in (None, group):
+        model = network(device)
+        # Only oracles that are dear are shared out.
+        options = {"process_group": process_group} if make in (OPTIMIZERS["muon"], OPTIMIZERS["rows"]) else {}
+        opt = make(model, lr=torch.tensor(0.01, device=device) if tensor_rate else 0.01, **options)
+        scheduler = AdaptiveWarmup(opt, 6, process_group=process_group)
+        for step in range(6):
+            set_gradients(model, step)
+            opt.step()
+            scheduler.step(torch.tensor(3.0 - 0.2 * step, device=device))
+        ended.append(weights(model))
+    for alone, shared in zip(*ended, strict=True):
+        torch.testing.assert_close(shared, alone, rtol=1e-2, atol=1e-3)
+
+
+@on_each_device
+def test_a_gradient_that_is_not_finite_is_left_out_without_a_wait(device: str) -> None:
+    model = network(device)
+    opt = Muon.from_model(model, lr=0.01)
+    set_gradients(model, 0)
+    opt.step()
+    before = weights(model)
+    set_gradients(model, 1)
+    model[0].weight.grad[0, 0] = float("nan")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        with no_waiting():
+            opt.step()
+        assert opt.skipped_updates == 1
+    assert torch.equal(weights(model)[0], before[0])
+    assert not torch.equal(weights(model)[2], before[2])

@@ -1,0 +1,135 @@
+"""`make gpu`: its dry run, how it goes on after failures, and the page it writes."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("gpu")
+
+
+def test_what_fails_is_recorded_keeps_its_results_and_goes_on_there(benchmark: ModuleType, tmp_path: Path) -> None:
+    asked = []
+
+    def part(known: dict[str, Any], setting: Any) -> Iterator[tuple[str, Any]]:
+        asked.append(dict(known))
+        assert setting.left() <= 60
+        if "first" not in known:
+            yield "first", {"ms": 1.0}
+            raise RuntimeError("the GPU is lost")
+        yield "second", {"ms": 2.0}
+
+    here = {"device": "one"}
+    benchmark.measure("steps", part, benchmark.Store(tmp_path, here), True, 60.0)
+    entry = json.loads((tmp_path / "gpu.json").read_text())["parts"]["steps"]
+    assert (entry["finished"], entry["failed"], list(entry["results"])) == (
+        False,
+        "RuntimeError: the GPU is lost",
+        ["first"],
+    )
+    benchmark.measure("steps", part, benchmark.Store(tmp_path, here), True, 60.0)
+    entry = json.loads((tmp_path / "gpu.json").read_text())["parts"]["steps"]
+    assert asked == [{}, {"first": {"ms": 1.0}}]
+    assert (entry["finished"], entry.get("failed"), list(entry["results"])) == (True, None, ["first", "second"])
+
+
+def test_results_of_another_machine_are_moved_aside(benchmark: ModuleType, tmp_path: Path) -> None:
+    store = benchmark.Store(tmp_path, {"device": "one"})
+    store.parts["steps"] = {"finished": True, "results": {}}
+    store.write()
+    assert benchmark.Store(tmp_path, {"device": "one"}).parts == store.parts
+    assert benchmark.Store(tmp_path, {"device": "two"}).parts == {}
+    assert json.loads((tmp_path / "gpu.other.json").read_text()) == store.content
+
+
+def test_a_part_that_hangs_is_stopped(benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = tmp_path / "hanging.py"
+    hanging.write_text("import time; time.sleep(600)")
+    monkeypatch.setattr(benchmark, "__file__", str(hanging))
+    assert benchmark.measure_apart("steps", tmp_path, True, 1.0) == "stopped after 1 s"
+    hanging.write_text("raise SystemExit(3)")
+    assert benchmark.measure_apart("steps", tmp_path, True, 60.0) == "ended with code 3"
+
+
+def test_without_a_gpu_it_says_so_and_measures_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benchmarks" / "gpu.py", "--out", tmp_path]
+    none = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=none, timeout=120)
+    assert done.returncode == 1
+    assert "no GPU is at hand; `make gpu DRY=1` tries everything without one" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+def test_the_dry_run_finishes_every_part_and_makes_up_no_number_of_a_gpu(benchmark: ModuleType, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", ROOT / "benchmarks" / "gpu.py", "--dry-run", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    stored = json.loads((tmp_path / "gpu.json").read_text())
+    assert {name: entry.get("failed") for name, entry in stored["parts"].items()} == dict.fromkeys(benchmark.PARTS)
+    assert "done" in done.stdout.splitlines()[-1]
+    parts = {name: entry["results"] for name, entry in stored["parts"].items()}
+    assert all(of["failed"] == 0 < of["passed"] for of in parts["tests"].values())
+    for label, of in parts["steps"].items():
+        if "missing" in of:
+            assert label in ("tiny Muon, captured", "tiny dion's Muon"), of
+        else:
+            assert of["host_ms"] is None
+            assert of["launches"] is None
+    assert all(of["symmetric"] and "ms" not in of for of in parts["symmetric"].values())
+    assert all(of["mfu"] is None and of["peak_bytes"] is None for of in parts["llama"].values())
+    assert len(parts["compare"]) == 9
+    # A second call has nothing left to do.
+    again = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert again.stdout.splitlines() == [f"{tmp_path / 'gpu.json'}: done"]
+    # The page takes all of it.
+    page = benchmark.gpu_page.tables(stored)
+    assert page.count("### ") == len(benchmark.PARTS)
+    assert "Not finished" not in page
+
+
+def test_the_page_is_that_of_the_stored_run(benchmark: ModuleType) -> None:
+    page = benchmark.gpu_page
+    stored = json.loads(page.STORED.read_text(encoding="utf-8")) if page.STORED.exists() else None
+    assert f"{page.BEGIN}{page.tables(stored)}\n{page.END}" in page.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_shows_numbers_failures_and_what_is_missing(benchmark: ModuleType) -> None:
+    muon = {"ms": 4.0, "host_ms": 1.5, "launches": 120, "peak_bytes": 250_000_000}
+    steps = {
+        "124M torch.optim.Muon": muon | {"ms": 10.0},
+        "124M Muon": muon,
+        "124M dion's Muon": {"missing": "ModuleNotFoundError: No module named 'dion'"},
+    }
+    tile = {"128×64×8×3": 0.5, "128×64×4×3": 0.4}
+    product = {"count": 6, "symmetric": True, "error": 3e-3, "bmm_ms": 0.8, "ms": tile}
+    text = benchmark.gpu_page.tables(
+        {
+            "environment": {"torch": "2.11.0", "device": "NVIDIA H100"},
+            "parts": {
+                "tests": {"finished": True, "results": {"test_a_step": {"passed": 2, "failed": 1, "skipped": 0}}},
+                "steps": {"finished": False, "failed": "stopped after 330 s", "results": steps},
+                "symmetric": {"finished": True, "results": {"2048 square": product}},
+            },
+        }
+    )
+    assert text.startswith("On device NVIDIA H100, torch 2.11.0.")
+    assert "| a step | 2 | 1 | 0 |" in text
+    assert "| 124M Muon | 4 | 2.5 | 1.5 | 120 | 0.25 |" in text
+    assert "| 124M dion's Muon | – (ModuleNotFoundError: No module named 'dion') |" in text
+    assert "Not finished: stopped after 330 s." in text
+    assert "| 6 × 2048 square | 0.8 | 0.5 | 1.6 | 128×64×4×3 (0.4 ms) | 3.0e-03 | yes |" in text
+    assert text.count("Not finished: not yet measured.") == 2
+    assert benchmark.gpu_page.tables(None).startswith("**Not yet measured.**")

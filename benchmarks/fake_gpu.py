@@ -43,7 +43,7 @@ def main() -> None:
     options = {"lr": 0.1, "weight_decay": 0.1}
     print("| shapes | optimizer | operators | temporaries |\n|---|---|---|---|")
     accelerator = Accelerator()
-    with mock.patch.object(devices, "_module", lambda device: accelerator), eight_ranks() as meshes:
+    with mock.patch.object(devices, "_module", return_value=accelerator), eight_ranks() as meshes:
         ways: dict[str, Callable[[list[tuple[int, int]]], Optimizer]] = {
             "torch.optim.Muon": lambda shapes: torch.optim.Muon(fake_parameters(shapes), **options),
             "ours": lambda shapes: Muon(fake_parameters(shapes), **options),

@@ -8,6 +8,7 @@ from autowarm.lab.study import horizon, transfer
 from autowarm.lab.study.plan import Stage, missing
 from autowarm.lab.study.rows import Cell, PlannedRow, Rows
 from autowarm.lab.study.runs import run_of
+from autowarm.lab.study.verdicts import judge
 
 STUDIES = {
     "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES
@@ -63,3 +64,24 @@ def test_both_starts_of_a_hand_set_warm_up() -> None:
     cold, warm = (run_of(PlannedRow("cells", cell, f"{word} 0.4", 0)).schedule for word in ("linear", "tenth"))
     assert (cold.warmup_steps, cold.div) == (400, None)
     assert (warm.warmup_steps, warm.div) == (400, 10.0)
+
+
+def test_a_verdict_in_percent_in_nats_and_in_progress() -> None:
+    cell = Cell("cnn", "muon", 200, 0.01)
+
+    def row(schedule: str, seed: int, loss: float) -> dict[str, object]:
+        ended = {"warmup_steps": 40, "ended_by": "gap" if seed < 12 else None}
+        return {**made(PlannedRow("cells", cell, schedule, seed)), "val_loss": loss, "first_loss": 2.5, **ended}
+
+    seeds, names = transfer.FRESH.seeds, transfer.FRESH.hand_set
+    every = [(name, seed, 1.0) for name in names for seed in seeds.choice]
+    every += [("default", seed, 1.02 + 0.001 * seed) for seed in (*seeds.choice, *seeds.test)]
+    rows = Rows([row(*one) for one in every] + [row(names[0], seed, 1.0 + 0.001 * seed) for seed in seeds.test])
+    found = judge(rows, cell, seeds, names)
+    assert found.best == names[0]
+    assert found.mean == pytest.approx(0.02 / found.unit)
+    assert found.nats == pytest.approx(0.02)
+    assert found.progress == pytest.approx(0.02 / (2.5 - found.unit))
+    assert found.ended == {"gap": 4, "": 3}
+    assert found.learnt
+    assert not found.passed

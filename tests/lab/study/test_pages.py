@@ -112,7 +112,7 @@ def test_a_fault_in_one_setting_is_told(finished: Callable[..., Rows], study: Ro
     assert of[diverging].difference.diverged == of[diverging].diverged == 1
     assert max(of[diverging].difference.values) == pytest.approx(1, abs=0.2)
     assert not of[diverging].counted
-    assert of[stuck].unfinished == 7
+    assert of[stuck].ended == {"": 7}
     assert not of[untaught].learnt
     assert not of[hopeless].learnt
     assert (of[hopeless].regret, math.isinf(of[hopeless].hand["linear 0"])) == ({}, True)

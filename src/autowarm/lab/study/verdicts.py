@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,10 +30,11 @@ class Verdict:
         regret: of each hand-set warm-up, "default" and "paper" on the seeds of the choice; empty if every one of the
             hand-set warm-ups diverged.
         diverged: of the default's runs, how many.
-        unfinished: of the default's runs, how many ended in warm-up.
         warmup: mean share of the run that the default's warm-up took.
-        learnt: whether the best hand-set warm-up ends below 0.97 of the first loss: where nothing is learnt, all are
-            equal and a comparison says nothing.
+        ended: of the default's runs, how many warm-ups ended by "gap", how many by "max_warmup"; "" is those that did
+            not end.
+        unit: mean loss of the best hand-set warm-up on the seeds of the test.
+        first_loss: before training.
     """
 
     cell: Cell
@@ -41,9 +43,10 @@ class Verdict:
     difference: Estimate
     regret: Mapping[str, float]
     diverged: int
-    unfinished: int
     warmup: float
-    learnt: bool
+    ended: Mapping[str, int]
+    unit: float
+    first_loss: float
 
     @property
     def mean(self) -> float:
@@ -57,6 +60,21 @@ class Verdict:
         return self.difference.stderr
 
     @property
+    def learnt(self) -> bool:
+        """Whether the best hand-set warm-up ends below 0.97 of the first loss; else a comparison says nothing."""
+        return self.unit < _LEARNT * self.first_loss
+
+    @property
+    def nats(self) -> float:
+        """The mean difference in the loss's own unit."""
+        return self.mean * self.unit
+
+    @property
+    def progress(self) -> float:
+        """The mean difference in parts of what the best hand-set warm-up has gained since the first loss."""
+        return self.nats / (self.first_loss - self.unit)
+
+    @property
     def counted(self) -> bool:
         """Whether the comparison is sharp enough to count."""
         return self.learnt and self.stderr <= TOLERANCE
@@ -67,18 +85,20 @@ class Verdict:
         return not self.difference.exceeds(TOLERANCE)
 
 
-def hand_set(rows: Rows, cell: Cell) -> dict[str, Losses]:
+def hand_set(
+    rows: Rows, cell: Cell, names: Sequence[str] = HAND_SET, choice: Sequence[int] = SEEDS.choice
+) -> dict[str, Losses]:
     """The losses of each hand-set warm-up on the seeds of the choice, and on what other seeds there are.
 
     Raises:
         LabError: the grid has not been run.
     """
-    for schedule in HAND_SET:
-        rows.runs("cells", cell, schedule, SEEDS.choice)
-    return {schedule: rows.losses("cells", cell, schedule) for schedule in HAND_SET}
+    for schedule in names:
+        rows.runs("cells", cell, schedule, choice)
+    return {schedule: rows.losses("cells", cell, schedule) for schedule in names}
 
 
-def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS) -> Verdict:
+def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS, names: Sequence[str] = HAND_SET) -> Verdict:
     """Hold the default against the hand-set warm-up that is best on the seeds of the choice, on the seeds of the test.
 
     Seeds of the test beyond the first five are left out where one of the two has not been run on them.
@@ -86,7 +106,7 @@ def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS) -> Verdict:
     Raises:
         LabError: a run that this needs has not been made.
     """
-    options = hand_set(rows, cell)
+    options = hand_set(rows, cell, names, seeds.choice)
     best = choose(options, seeds.choice)
     tested = [seed for seed in seeds.test if seed in SEEDS.test or seed in options[best]]
     reference = rows.losses("cells", cell, best, tested)
@@ -105,9 +125,10 @@ def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS) -> Verdict:
         difference=differences(ours, reference, unit=unit, ceiling=CAP * unit),
         regret=regrets(options, seeds.choice, also) if math.isfinite(hand[best]) else {},
         diverged=sum(row["diverged"] for row in runs.values()),
-        unfinished=sum(row["ended_by"] is None for row in runs.values()),
         warmup=statistics.fmean(row["warmup_steps"] for row in runs.values()) / cell.steps,
-        learnt=unit < _LEARNT * first_loss,
+        ended=Counter(row["ended_by"] or "" for row in runs.values()),
+        unit=unit,
+        first_loss=first_loss,
     )
 
 
@@ -130,7 +151,7 @@ def headline(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
         "mean": percent(statistics.fmean(v.mean for v in learnt)),
         "mean_counted": percent(statistics.fmean(v.mean for v in counted)),
         "median": percent(statistics.median(v.mean for v in learnt)),
-        "unfinished": sum(v.unfinished for v in learnt),
+        "unfinished": sum(v.ended.get("", 0) for v in learnt),
         "lost": sum(bool(v.diverged) and math.isfinite(v.hand["linear 0.2"]) for v in learnt),
         "tolerance": 100 * TOLERANCE,
         "hours": sum(row["seconds"] for row in rows if row["part"] == "cells") / 3600,

@@ -21,6 +21,8 @@ FAMILIES = {
     **dict.fromkeys(("vit", "swin", "swin-x8"), "vision"),
     "mlp": "MLP",
     "factor": "deep linear",
+    **dict.fromkeys(("tune-near", "tune-far", "tune-near-lora", "tune-far-lora"), "fine-tuning"),
+    **dict.fromkeys(("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), "fresh"),
 }
 OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 

@@ -1,6 +1,8 @@
 """The published pages are those of the stored rows, and a made-up study whose answers are known gets its own."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from autowarm.lab.config import LabError
 from autowarm.lab.study import pages
-from autowarm.lab.study.cells import DEFAULT, HAND_SET, SEEDS, cells
+from autowarm.lab.study.cells import DEFAULT, FAMILIES, HAND_SET, SEEDS, cells
 from autowarm.lab.study.evidence import claims, evidence, fixed_regrets, summary
 from autowarm.lab.study.figures import curves_figure, curves_wanted, differences_figure, evidence_figure
 from autowarm.lab.study.pages import texts, write_pages
@@ -32,6 +34,21 @@ def test_the_published_pages_are_those_of_the_stored_rows(stored: Rows) -> None:
     assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == evidence_page
     assert (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8") == schedules_page
     assert f"\n{headline}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_pages_say_how_often_the_loss_and_the_clock_ended_a_warm_up(stored: Rows) -> None:
+    ended = Counter(
+        (FAMILIES[v.cell.task], row["ended_by"])
+        for v in verdicts(stored)
+        if v.learnt
+        for row in stored.runs("cells", v.cell, DEFAULT).values()
+    )
+    page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/evidence.md", "README.md"))
+    for family in sorted({family for family, _ in ended}):
+        counts = f"{ended[family, 'gap']} | {ended[family, 'max_warmup']} |"
+        assert f"| {family} | {counts}" in page
+        (measured,) = re.findall(rf"^\| {family} (\| \d+ \| [^|]+ \|) [+-]", page, re.MULTILINE)
+        assert f"| {family} {measured} {counts}" in readme
 
 
 def test_pages_and_figures_are_written_together(stored: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

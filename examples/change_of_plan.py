@@ -1,0 +1,49 @@
+"""What the rates do when a run is extended, shortened, stopped early or warmed up again: docs/figures/horizon.png.
+
+python examples/change_of_plan.py
+"""
+
+from collections.abc import Callable
+
+import matplotlib.pyplot as plt
+import torch
+
+from autowarm import AdaptiveWarmup, Lion
+
+CHANGES: dict[str, tuple[Callable[[AdaptiveWarmup], None], dict[int, int]]] = {  # and where runs end, by when it comes
+    "extend(200)": (lambda sched: sched.extend(200), {30: 200, 70: 200, 100: 200}),
+    "extend(80)": (lambda sched: sched.extend(80), {30: 80, 70: 80}),
+    "decay_now(20)": (lambda sched: sched.decay_now(20), {30: 50, 70: 90}),
+    "rewarm(200)": (lambda sched: sched.rewarm(200), {30: 200, 70: 200, 100: 200}),
+}
+
+
+def rates(at: int, change: Callable[[AdaptiveWarmup], None], end: int) -> list[float]:
+    """The rates of a run of 100 updates that is changed after ``at`` of them."""
+    opt = Lion([torch.nn.Parameter(torch.zeros(2, 2))], lr=1.0)
+    sched = AdaptiveWarmup(opt, total_steps=100)
+    seen = []
+    for update in range(end):
+        if update == at:
+            change(sched)
+        seen.append(opt.param_groups[0]["lr"])
+        opt.step()
+        sched.step(5.0)  # a loss that does not fall: the ramp alone raises the rate
+    print(f"warm-up took {sched.warmup_steps} updates of {end}")
+    return seen
+
+
+def main() -> None:
+    figure, axes = plt.subplots(1, 4, figsize=(11, 2.4), sharey=True, layout="constrained")
+    for ax, (name, (change, ends)) in zip(axes, CHANGES.items(), strict=True):
+        ax.plot(rates(0, lambda sched: None, 100), color="0.7", label="unchanged")
+        for at, end in ends.items():
+            ax.plot(range(at, end), rates(at, change, end)[at:], label=f"after {at}")
+        ax.set(title=name, xlabel="update")
+        ax.legend(frameon=False, fontsize=7)
+    axes[0].set_ylabel("share of the peak rate")
+    figure.savefig("horizon.png", dpi=150)
+
+
+if __name__ == "__main__":
+    main()

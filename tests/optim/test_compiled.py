@@ -21,6 +21,11 @@ MAKERS = {
     "rows": lambda model, **o: LMO.from_model(model, geometry="rows", **o),
 }
 every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+some_optimizers = pytest.mark.parametrize(
+    "make",
+    [pytest.param(make, marks=() if name in ("muon", "lion") else pytest.mark.long) for name, make in MAKERS.items()],
+    ids=MAKERS,
+)
 
 
 def a_model():
@@ -82,7 +87,7 @@ def test_one_graph_serves_a_whole_schedule_and_steps_as_the_plain_one(make, grap
         torch.testing.assert_close(p, q, atol=1e-4, rtol=1e-4)
 
 
-@every_optimizer
+@some_optimizers
 def test_a_compiled_step_leaves_out_what_is_not_finite_and_counts_it(make, graphs):
     plain, compiled = a_model(), a_model()
     opts = [make(model, lr=torch.tensor(0.01)) for model in (plain, compiled)]

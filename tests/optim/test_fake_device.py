@@ -42,8 +42,13 @@ def step_of(opt):
     return watched(opt.step)
 
 
+def sizes(table):
+    """Each size of the table; the largest takes seconds to count."""
+    return [pytest.param(size, marks=pytest.mark.long if size == "8B" else ()) for size in table]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("size", ALONE)
+@pytest.mark.parametrize("size", sizes(ALONE))
 def test_operators_and_memory_alone(size, dtype):
     shapes, operators, gigabytes = ALONE[size]
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -60,7 +65,7 @@ def meshes():
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp", "hsdp"])
-@pytest.mark.parametrize("size", SHARED)
+@pytest.mark.parametrize("size", sizes(SHARED))
 def test_operators_and_memory_of_eight_ranks(size, how, meshes):
     shapes, operators, gigabytes = SHARED[size]
     with FakeTensorMode(allow_non_fake_inputs=True):

@@ -64,7 +64,11 @@ def test_called_again_a_comparison_makes_no_run_twice(
 @pytest.mark.usefixtures("jobs_here")
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM, signal.SIGKILL],
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+        signal.SIGKILL,
+    ],
     ids=lambda number: number.name,
 )
 def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(

@@ -83,6 +83,7 @@ def test_the_listing_has_a_cost_for_all_that_trains() -> None:
         assert (large != "–") == needs
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("jobs_here")
 def test_a_figure_makes_its_runs_once(corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = (f"{{model: {{layers: 1, width: 16, heads: 2, ff: 32, vocab_size: 280, seq_len: 16}}, eval_batches: 1, "

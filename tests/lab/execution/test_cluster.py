@@ -24,7 +24,9 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'autowarm[r
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the processes")
 PATIENCE = 600
-ENVIRONMENT = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "OMP_NUM_THREADS": "1"}
+# A token that some other cluster left in the home directory would be asked of this one.
+ENVIRONMENT = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "OMP_NUM_THREADS": "1",
+               "RAY_AUTH_MODE": "disabled"}  # fmt: skip
 
 
 def start(*words: str) -> subprocess.Popen[bytes]:

@@ -34,7 +34,9 @@ test-all: $(READY)
 CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/orthogonalize \
         tests/optim tests/schedule tests/smoothness tests/theory
 # What of it another processor's instructions can change: sums and products in another order.
-NUMERICS := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/orthogonalize tests/optim \
+NUMERICS := tests/test_geometry.py tests/test_geometry_rows_columns.py \
+            $(addprefix tests/orthogonalize/test_,iterate.py polar.py singular.py) \
+            $(addprefix tests/optim/test_,adamw_part.py batched.py steps.py together.py) \
             $(addprefix tests/schedule/test_,adaptive.py calibrate.py device.py numbers.py profile.py reference.py) \
             $(addprefix tests/smoothness/test_,probe.py sharpness.py) tests/theory/test_problems.py
 core:

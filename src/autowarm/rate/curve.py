@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["RateSearch", "has_broken", "noise_of"]
 
 _WIDTH = 0.25  # decades of the rate: standard deviation of the Gaussian that smooths the losses
-_FIRST = 0.1  # the share of the fall with which the interval begins
+_BEGUN = 0.2  # the share of the fall from which on rates matter
+_WAY = 1 / 3  # from there to where the loss breaks, in the logarithm of the rate
 _SURE = 8.0  # a fall counts from so many standard errors of the smoothed losses on
 _FEWEST = 10  # losses that say anything
 
@@ -29,10 +30,11 @@ class _Verdict(NamedTuple):
 class RateSearch:
     """Losses at rising rates, and the rate that they suggest.
 
-    The loss stays level while rates are too small to matter, falls, and rises again where they are too large. The
-    suggestion is the rate by which half of that fall was made, on the smoothed losses; the interval is from a tenth of
-    the fall, less where noise leaves that open, to the lowest point. None of these depends on the unit of the loss or
-    on a constant added to it.
+    The loss stays level while rates are too small to matter, falls, and breaks where they are too large. The suggestion
+    lies a third of the way from the rate by which a fifth of the fall was made to the rate at which the loss broke, in
+    the logarithm of the rate, and not above the lowest point. The interval is from a tenth of the fall, less where
+    noise leaves that open, to the lowest point. None of these depends on the unit of the loss or on a constant added
+    to it.
 
     A fall counts if it is clear of the noise, which is measured by how much one loss differs from the next. Where it
     is not, or where the losses do not show both ends of it, `reason` says what to change.
@@ -40,24 +42,24 @@ class RateSearch:
     Args:
         rates: of the updates, rising by one factor throughout.
         losses: before each update; not finite at most at the end.
-        complete: the loss has broken, so that higher rates had nothing to add.
+        broken: the loss has broken at the last of these rates, as `has_broken` defines it.
 
     Example:
         >>> import numpy as np
         >>> from autowarm.rate import RateSearch
         >>> rates = np.geomspace(1e-6, 10, 100)
         >>> losses = 2 - 1 / (1 + 1e-3 / rates) + 100 * rates**2  # falls around 1e-3, breaks at about 0.1
-        >>> found = RateSearch(rates, losses)
+        >>> found = RateSearch(rates[:75], losses[:75], broken=True)
         >>> f"{found.suggestion:.1e}"
-        '7.9e-04'
-        >>> RateSearch(rates, np.full(100, 2.0)).suggestion
+        '1.9e-03'
+        >>> RateSearch(rates, np.full(100, 2.0), broken=False).suggestion
         Traceback (most recent call last):
         RuntimeError: no rate can be suggested: the loss never fell...
     """
 
     rates: np.ndarray
     losses: np.ndarray
-    complete: bool = False
+    broken: bool
 
     @property
     def suggestion(self) -> float:
@@ -162,13 +164,15 @@ class RateSearch:
                 f"the loss never fell clear of its noise (by {max(fall, 0.0):.3g}, and one loss differs from the next "
                 f"by about {self.noise:.3g}): use larger batches or more steps, or check that the model learns at all"
             )
-        half, at_half = self._rate_at(start - 0.5 * fall, bottom)
-        if at_half < level_steps:
+        begun, at = self._rate_at(start - _BEGUN * fall, bottom)
+        if at < level_steps:
             return _untold(f"the loss falls from the lowest rate on, {self.rates[0]:.2g}: lower `lowest`")
-        if not self.complete and np.isfinite(self.losses[-1]) and bottom >= len(self.rates) - 2:
-            return _untold(f"the loss still falls at the highest rate, {self.rates[-1]:.2g}: raise `highest`")
-        low, _ = self._rate_at(start - max(0.0, _FIRST * fall - 2 * error), bottom)
-        return _Verdict(half, (low, float(self.rates[bottom])))
+        if not self.broken:
+            return _untold(f"the loss has not broken at the highest rate, {self.rates[-1]:.2g}: raise `highest`")
+        lowest_point = float(self.rates[bottom])
+        suggestion = min(lowest_point, begun ** (1 - _WAY) * float(self.rates[-1]) ** _WAY)
+        low, _ = self._rate_at(start - max(0.0, 0.5 * _BEGUN * fall - 2 * error), bottom)
+        return _Verdict(suggestion, (min(low, suggestion), lowest_point))
 
     def _rate_at(self, level: float, bottom: int) -> tuple[float, int]:
         """The rate at which the smoothed losses fall through a level for the last time, and the step before."""

@@ -26,7 +26,7 @@ def find_rate(
     closure: Callable[[], Tensor | float],
     *,
     lowest: float = 1e-6,
-    highest: float = 10.0,
+    highest: float = 100.0,
     steps: int = 100,
     scaler: GradScaler | None = None,
     also: Iterable[Any] = (),
@@ -112,8 +112,7 @@ def find_rate(
                 else:
                     scaler.step(optimizer)
                     scaler.update()
-    broken = has_broken(losses, steps)
-    return RateSearch(rates[: len(losses)], np.array(losses), complete=broken)
+    return RateSearch(rates[: len(losses)], np.array(losses), broken=has_broken(losses, steps))
 
 
 def _checked(lowest: float, highest: float, steps: int) -> int:

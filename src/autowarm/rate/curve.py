@@ -159,6 +159,8 @@ class RateSearch:
         per_decade = (len(self.rates) - 1) / math.log10(self.rates[-1] / self.rates[0])
         averaged = max(1.0, 2 * math.sqrt(math.pi) * _WIDTH * per_decade)  # losses that a smoothed one is made of
         error = self.noise / math.sqrt(averaged)
+        if self.broken and self.rates[-1] < 30 * self.rates[0]:
+            return _untold(f"the loss breaks at {self.rates[-1]:.2g}, soon after the lowest rate: lower `lowest`")
         if not fall > _SURE * error or fall <= 1e-12 * abs(start):
             return _untold(
                 f"the loss never fell clear of its noise (by {max(fall, 0.0):.3g}, and one loss differs from the next "

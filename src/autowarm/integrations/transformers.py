@@ -265,8 +265,8 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
     """`autowarm.find_rate` for a `Trainer` that has not trained yet.
 
     It goes through the trainer's own start of training and its ``training_step``, with its precision, accumulation,
-    clipping and processes. Model, random states and trainer are then as before: an optimizer that the trainer makes by
-    itself is made anew by ``train()``, at whatever ``args.learning_rate`` is by then.
+    clipping and processes. Model, random states and trainer are then as before. ``optim=`` has taken the rate from the
+    arguments already: make the trainer that trains from arguments with the new one.
 
     Args:
         trainer: any `Trainer`, ours or not.
@@ -287,8 +287,9 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
         >>> data = [{"x": torch.randn(8)} for _ in range(512)]
         >>> args = TrainingArguments("/tmp/out", max_steps=100, per_device_train_batch_size=16, report_to="none",
         ...                          disable_tqdm=True, use_cpu=True, remove_unused_columns=False)
-        >>> trainer = WarmupTrainer(Model(8, 8), args, optim="muon", train_dataset=data)
-        >>> trainer.args.learning_rate = find_rate(trainer).suggestion
+        >>> model = Model(8, 8)
+        >>> args.learning_rate = find_rate(WarmupTrainer(model, args, optim="muon", train_dataset=data)).suggestion
+        >>> trainer = WarmupTrainer(model, args, optim="muon", train_dataset=data)
     """
     finder, model, before = _Finder(trainer, options), trainer.model, generators()
     assert model is not None

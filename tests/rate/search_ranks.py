@@ -42,10 +42,13 @@ def main(folder):
     scheduler = AdaptiveWarmup(optimizer, 50)
     torch.manual_seed(rank)  # each rank has data and dropout of its own
 
+    own = []
+
     def closure():
-        x = torch.randn(16, 8)
-        loss = (model(x) - x[:, :1]).square().mean() + rank  # one rank alone would see another level
+        x = torch.randn(256, 8)
+        loss = (model(x) - x[:, :1] - 1).square().mean() + rank  # one rank alone would see another level
         loss.backward()
+        own.append(loss.item())
         return loss
 
     def train(steps):
@@ -57,9 +60,10 @@ def main(folder):
 
     train(3)
     was = digest((bare, optimizer))
+    own.clear()
     found = find_rate(model, optimizer, closure, steps=60)
     seen = {"same": digest((bare, optimizer)) == was, "losses": found.losses.tolist(), "reason": found.reason,
-            "suggestion": found.suggestion, "interval": found.interval}  # fmt: skip
+            "own": list(own), "suggestion": found.suggestion, "interval": found.interval}  # fmt: skip
     train(3)
     seen["rate"] = optimizer.param_groups[0]["lr"]
 

@@ -23,7 +23,9 @@ def test_ranks_find_the_same_by_the_mean_of_their_losses(ranks: list[dict[str, A
     for key in ("losses", "suggestion", "interval", "reason", "rate", "spoilt"):
         assert first[key] == second[key]
     assert first["reason"] is None
-    assert sum(first["losses"][:10]) / 10 > 0.75  # the mean of a level near 0.5 and one near 1.5
+    means = [(a + b) / 2 for a, b in zip(first["own"], second["own"], strict=True)]
+    assert first["losses"] == pytest.approx(means, rel=1e-9)
+    assert first["own"] != second["own"]
 
 
 def test_nothing_is_left_behind_on_either(ranks: list[dict[str, Any]]) -> None:

@@ -1,6 +1,6 @@
 """Draws docs/figures/which-rate.png: a search that finds a rate, and one that cannot tell.
 
-    python benchmarks/which_rate.py
+python benchmarks/which_rate.py
 """
 
 from pathlib import Path

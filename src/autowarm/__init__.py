@@ -1,8 +1,8 @@
 """Learning-rate warm-up that sets itself, for norm-constrained optimizers.
 
-`AdaptiveWarmup` schedules the rate; `Muon`, `Lion`, `SignSGD`, `NormSGD` and `LMO` take the steps. `geometry` holds the
-norms that both are stated in, `theory` the theorems behind them. The experiments live in `autowarm.lab`, which nothing
-outside it imports.
+`AdaptiveWarmup` schedules the rate, `find_rate` suggests its peak; `Muon`, `Lion`, `SignSGD`, `NormSGD` and `LMO` take
+the steps. `geometry` holds the norms that they are stated in, `theory` the theorems behind them. The experiments live
+in `autowarm.lab`, which nothing outside it imports.
 """
 
 from importlib import import_module
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from .optim import Muon as Muon
     from .optim import NormSGD as NormSGD
     from .optim import SignSGD as SignSGD
+    from .rate import find_rate as find_rate
     from .schedule import AdaptiveWarmup as AdaptiveWarmup
 
-__all__ = ["LMO", "AdaptiveWarmup", "Lion", "Muon", "NormSGD", "SignSGD"]
+__all__ = ["LMO", "AdaptiveWarmup", "Lion", "Muon", "NormSGD", "SignSGD", "find_rate"]
 
-_HOMES = dict.fromkeys(__all__, "optim") | {"AdaptiveWarmup": "schedule"}
+_HOMES = dict.fromkeys(__all__, "optim") | {"AdaptiveWarmup": "schedule", "find_rate": "rate"}
 
 
 def __getattr__(name: str) -> object:

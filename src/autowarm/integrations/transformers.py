@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .. import rate
 from ..optim import Lion, Muon, NormSGD, SignSGD
+from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
+from ..undisturbed import generators, set_generators
 from .metrics import loggable_metrics
 
 try:
@@ -20,7 +23,7 @@ try:
 except ImportError as missing:
     raise ImportError("this plug-in needs transformers: pip install 'autowarm[transformers]'") from missing
 
-__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "optimizer_by_name"]
+__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "find_rate", "optimizer_by_name"]
 
 _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
 # Settings of a `TrainingArguments` that an `AdaptiveWarmup` replaces, and where to say the same to it instead.
@@ -256,3 +259,90 @@ def _options_in(text: str | None) -> dict[str, Any]:
         raise ValueError(
             f"optim_args={text!r} must read like the arguments of a call: \"momentum=0.9, method='svd'\""
         ) from None
+
+
+def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
+    """`autowarm.find_rate` for a `Trainer` that has not trained yet.
+
+    It goes through the trainer's own start of training and its ``training_step``, with its precision, accumulation,
+    clipping and processes. Model, random states and trainer are then as before. ``optim=`` has taken the rate from the
+    arguments already: make the trainer that trains from arguments with the new one.
+
+    Args:
+        trainer: any `Trainer`, ours or not.
+        options: of `autowarm.find_rate`.
+
+    Raises:
+        ValueError: as for `autowarm.find_rate`.
+
+    Example:
+        >>> import torch
+        >>> from transformers import TrainingArguments
+        >>> from autowarm.integrations.transformers import WarmupTrainer, find_rate
+        >>> class Model(torch.nn.Linear):
+        ...     def forward(self, x, labels=None):
+        ...         y = super().forward(x)
+        ...         return {"loss": (y - x).square().mean(), "logits": y}
+        >>> _ = torch.manual_seed(0)
+        >>> data = [{"x": torch.randn(8)} for _ in range(512)]
+        >>> args = TrainingArguments("/tmp/out", max_steps=100, per_device_train_batch_size=16, report_to="none",
+        ...                          disable_tqdm=True, use_cpu=True, remove_unused_columns=False)
+        >>> model = Model(8, 8)
+        >>> args.learning_rate = find_rate(WarmupTrainer(model, args, optim="muon", train_dataset=data)).suggestion
+        >>> trainer = WarmupTrainer(model, args, optim="muon", train_dataset=data)
+    """
+    finder, model, before = _Finder(trainer, options), trainer.model, generators()
+    assert model is not None
+    kept = {name: getattr(trainer, name) for name in ("optimizer", "lr_scheduler", "model_wrapped")}
+    mode = model.training
+    trainer.callback_handler.callbacks.insert(0, finder)  # before what would announce a run
+    try:
+        trainer.train()
+    except _Found:
+        pass
+    finally:
+        trainer.callback_handler.callbacks.remove(finder)
+        for name, value in kept.items():
+            setattr(trainer, name, value)
+        trainer._created_lr_scheduler = False
+        model.train(mode)
+        set_generators(before)
+    assert finder.found is not None
+    return finder.found
+
+
+class _Found(Exception):
+    """Ends the trainer's run where its training would start."""
+
+
+class _Finder(TrainerCallback):
+    """Searches where training would start."""
+
+    def __init__(self, trainer: Trainer, options: dict[str, Any]) -> None:
+        self._trainer, self._options = trainer, options
+        self.found: RateSearch | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        trainer: Any = self._trainer
+        model, optimizer, loader = trainer.model_wrapped, trainer.optimizer, kwargs["train_dataloader"]
+        batches = iter(loader)
+
+        def next_update() -> tuple[list[Any], Any]:
+            nonlocal batches
+            found = trainer.get_batch_samples(batches, args.gradient_accumulation_steps, args.device)
+            if not found[0]:
+                batches = iter(loader)
+                found = trainer.get_batch_samples(batches, args.gradient_accumulation_steps, args.device)
+            return found
+
+        def closure() -> Tensor:
+            samples, count = next_update()
+            trainer.current_gradient_accumulation_steps = len(samples)
+            # Each loss is its micro-batch's share of the update's.
+            losses = [trainer.training_step(model, sample, count).float() for sample in samples]
+            if args.max_grad_norm:
+                trainer.accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+            return torch.stack(losses).sum()
+
+        self.found = rate.find_rate(model, optimizer, closure, **self._options)
+        raise _Found

@@ -1,12 +1,10 @@
 """Measuring K^t in a training loop without disturbing it."""
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -15,6 +13,7 @@ from torch.optim import Optimizer
 
 from ..geometry import Geometry, MaxOverLayers, resolve
 from ..optim import geometry_of
+from ..undisturbed import generators, set_generators, untouched
 from .measure import Point, measure
 
 __all__ = ["Probe"]
@@ -119,11 +118,11 @@ class Probe:
                 "a probed step starts from gradients of zero, and an earlier step's are still there: call "
                 "optimizer.zero_grad() before the probe runs the closure"
             )
-        generators = _generators()
+        before = generators()
         loss = closure()
         self._pending = _Pending(
             closure=closure,
-            generators=generators,
+            generators=before,
             loss=loss.detach().clone(),
             rate=float(self.optimizer.param_groups[0]["lr"]),
             params=params,
@@ -142,8 +141,8 @@ class Probe:
         with torch.no_grad():
             steps = [p.detach() - x for p, x in zip(pending.params, pending.weights, strict=True)]
         pending.weights.clear()
-        with _undisturbed(self.model, pending.params):
-            _set_generators(pending.generators)
+        with untouched(self.model, pending.params):
+            set_generators(pending.generators)
             loss_after = pending.closure().detach()
             found = measure(pending.grads, [p.grad for p in pending.params], steps, pending.geometry, pending.measured)
         names = list(found)
@@ -209,59 +208,6 @@ class _Pending:
     grads: list[Tensor | None]
     measured: list[bool]
     geometry: MaxOverLayers
-
-
-@contextmanager
-def _undisturbed(model: nn.Module, params: list[Tensor]) -> Iterator[None]:
-    """Forward and backward passes in here leave no trace in generators, buffers and gradients, which start as None."""
-    generators = _generators()
-    everything = list({id(p): p for p in [*params, *model.parameters()]}.values())
-    grads = [(p, p.grad, _copy_if_shared(p.grad)) for p in everything]
-    buffers = [
-        (module, name, buffer, buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    for p in everything:
-        p.grad = None
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for p, grad, copy in grads:
-                if grad is not None and copy is not None:
-                    grad.copy_(copy)
-                p.grad = grad
-            for module, name, buffer, content in buffers:
-                # A forward pass may write into a buffer or put another tensor in its place.
-                buffer.copy_(content)
-                module._buffers[name] = buffer
-        _set_generators(generators)
-
-
-def _copy_if_shared(grad: Tensor | None) -> Tensor | None:
-    """A copy where DDP keeps gradients as views of its buckets: the next backward pass writes into them again."""
-    return grad.detach().clone() if grad is not None and grad._is_view() else None
-
-
-def _generators() -> dict[str, Any]:
-    states: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),  # noqa: NPY002 - it is the global one that training may use
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states["cuda"] = torch.cuda.get_rng_state_all()
-    return states
-
-
-def _set_generators(states: dict[str, Any]) -> None:
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])  # noqa: NPY002
-    torch.set_rng_state(states["torch"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state_all(states["cuda"])
 
 
 def _local(x: Tensor) -> Tensor:

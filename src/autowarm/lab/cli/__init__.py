@@ -1,6 +1,6 @@
 """The `autowarm` command. Parsing imports neither torch nor transformers, so help is quick.
 
-- `runs`: compare, sweep, train.      - `study`: study.
+- `runs`: compare, sweep, train.      - `study`: study.      - `rate`: find-rate.
 - `paper`: figure, smoothness, calibrate.      - `files`: report, data.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from ..config import LabError, UsageError, nearest, printable
 from ..training.stopping import Interrupted
 from . import files, paper, runs
+from .rate import find_rate
 from .study import study
 
 __all__ = ["main"]
@@ -28,6 +29,7 @@ commands:
   compare         adaptive against hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)
   train           one run, into a folder of its own
   calibrate MODEL the schedule before any training: κ, Δ', the loss at the switch, and pictures
+  find-rate       a peak rate by a range test, on the lab's task or your own: suggestion, interval, curve
   sweep           the runs of a grid, each once, on this machine or a Ray cluster: results.json and a report
   study NAME      a study of the product, run by run, and its pages: study warm-up
   smoothness      curvature over the gap along a run of each optimizer: points, fits, verdicts, figures
@@ -40,6 +42,7 @@ commands:
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "compare": runs.compare, "train": runs.train, "calibrate": paper.calibrate, "sweep": runs.sweep,
+    "find-rate": find_rate,
     "study": study, "smoothness": paper.smoothness, "figure": paper.figure, "report": files.report,
     "data": files.data,
 }  # fmt: skip

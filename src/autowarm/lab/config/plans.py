@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
 from .build import build, leaves, nested
-from .errors import LabError, nearest, require
+from .errors import LabError, UsageError, nearest, require
 from .runs import OPTIMIZERS, RunConfig, ScheduleConfig, ScheduleName
 
 __all__ = ["CompareConfig", "EngineName", "FigureConfig", "Point", "SmoothnessConfig", "SweepConfig", "combinations"]
@@ -274,6 +274,45 @@ class SmoothnessConfig:
         """Steps [first, last) of the windowed fit."""
         first, last = self.windows.get(name, [self.run.schedule.warmup_steps or 0, self.run_of(name).steps])
         return first, last
+
+
+@dataclass(frozen=True)
+class FindRateConfig:
+    """A range test: a few updates of a run at rising rates.
+
+    Args:
+        run: the run whose peak rate is wanted; its own steps and schedule do not count.
+        optimizer: muon, lion, signsgd, normsgd, adamw, a peer, or one of the task's own by its name.
+        lowest: the first rate.
+        highest: the last rate; the search ends before it where the loss breaks.
+        steps: updates at most.
+        out: folder of the numbers and the picture.
+    """
+
+    run: RunConfig = field(default_factory=RunConfig)
+    optimizer: str = "muon"
+    lowest: float = 1e-6
+    highest: float = 100.0
+    steps: int = 100
+    out: str = "runs/find-rate"
+
+    def __post_init__(self) -> None:
+        require(0 < self.lowest < self.highest < math.inf,
+                f"rates rise from lowest > 0 to highest, got {self.lowest:g} and {self.highest:g}")  # fmt: skip
+        require(self.steps >= 20, f"steps must be at least 20, got {self.steps}")
+
+    @property
+    def search_run(self) -> RunConfig:
+        """The run with this optimizer and as many batches as the search takes.
+
+        Raises:
+            UsageError: the optimizer is unknown.
+        """
+        optimizer = dataclasses.replace(self.run.optimizer, name=self.optimizer)
+        try:
+            return dataclasses.replace(self.run, optimizer=optimizer, steps=self.steps)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
 
 @dataclass(frozen=True)

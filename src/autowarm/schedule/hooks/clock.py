@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from ..rule import Observation
 
-__all__ = ["UpdateClock", "hook", "inside"]
+__all__ = ["UpdateClock", "hook", "inside", "is_ours"]
 
 
 def hook(register: Callable[..., Any], owner: object, call: Callable[..., None]) -> None:
@@ -26,8 +26,14 @@ def hook(register: Callable[..., Any], owner: object, call: Callable[..., None])
         if alive is not None:
             call(alive, *args)
 
+    fire.owner = this  # type: ignore[attr-defined]
     handle = register(fire)
     weakref.finalize(owner, handle.remove)
+
+
+def is_ours(call: Callable[..., Any]) -> bool:
+    """Whether a hook was registered by `hook`."""
+    return isinstance(getattr(call, "owner", None), weakref.ref)
 
 
 def inside(optimizer: Optimizer) -> list[Optimizer]:

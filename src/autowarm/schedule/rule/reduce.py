@@ -72,10 +72,13 @@ class Ranks:
     Args:
         group: None is all ranks, where `torch.distributed` is in use.
         settings: must be the same on all.
+        owner: whose they are, for the messages.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, settings: dict[str, Any]) -> None:
-        self.group = group
+    def __init__(
+        self, group: dist.ProcessGroup | None, settings: dict[str, Any], owner: str = "AdaptiveWarmup"
+    ) -> None:
+        self.group, self.owner = group, owner
         self.agree_on(settings)
 
     def agree_on(self, settings: dict[str, Any]) -> None:
@@ -138,6 +141,6 @@ def _over_ranks(total: float, weight: float, bad: float, ranks: Ranks, updates: 
                 if what == "steps"
                 else f"; this rank's are {ranks.settings}, of version {__version__}"
             )
-            raise RuntimeError(f"ranks disagree: AdaptiveWarmup has different {what} on them{detail}")
+            raise RuntimeError(f"ranks disagree: {ranks.owner} has different {what} on them{detail}")
     # Summed in rank order on every rank: the same number to the bit.
     return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)

@@ -1,0 +1,45 @@
+"""`autowarm find-rate`: a peak rate by a range test, on the lab's runs or the user's own task."""
+
+import dataclasses
+from pathlib import Path
+
+from ..config import FindRateConfig, UsageError
+from ..config.build import parse, take
+
+__all__ = ["find_rate"]
+
+_SHOWN = ("optimizer", "lowest", "highest", "steps", "out", "run.seed", "run.batch_size", "run.clip",
+          "run.optimizer.weight_decay", "run.model.layers", "run.model.width", "run.data.corpus")  # fmt: skip
+
+
+def find_rate(argv: list[str]) -> int:
+    """Print the suggestion, its interval and the curve; return 1 where the losses do not tell."""
+    about = "A peak rate by a range test: about a hundred updates at rates from far too small to far too large."
+    place, argv = take(argv, "--task")
+    also = {"--task": "a task of your own, FILE.py:NAME, or a small task of the lab's, such as mlp"}
+    config = parse(argv, FindRateConfig, "find-rate", about, shown=_SHOWN, also=also)
+    own = None
+    if place is not None and ":" in place:
+        from ..tasks.own import load, pack
+
+        own = pack(load(place), Path(config.out) / "task")
+        own.check_optimizers([config.optimizer])
+        place = own.key
+    if place is not None:
+        try:
+            config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=place))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    from rich.console import Console
+
+    from ..analysis.rate import terminal, words, write
+    from ..training.rate import search
+
+    found, console = search(config, own), Console(highlight=False)
+    drawn = terminal(found, min(console.width, 100), colour=console.is_terminal)
+    console.print(drawn, markup=False, soft_wrap=True)
+    console.print(words(found), markup=False, soft_wrap=True)
+    for path in write(found, Path(config.out)):
+        console.print(str(path), markup=False, soft_wrap=True)
+    return 0 if found.reason is None else 1

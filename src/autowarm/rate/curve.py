@@ -1,0 +1,223 @@
+"""What losses at rising rates say about the best rate. No model, no optimizer."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["RateSearch", "has_broken", "noise_of"]
+
+_WIDTH = 0.25  # decades of the rate: standard deviation of the Gaussian that smooths the losses
+_BEGUN = 0.2  # the share of the fall from which on rates matter
+_WAY = 1 / 3  # from there to where the loss breaks, in the logarithm of the rate
+_SURE = 8.0  # a fall counts from so many standard errors of the smoothed losses on
+_FEWEST = 10  # losses that say anything
+
+
+class _Verdict(NamedTuple):
+    suggestion: float
+    interval: tuple[float, float]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RateSearch:
+    """Losses at rising rates, and the rate that they suggest.
+
+    The loss stays level while rates are too small to matter, falls, and breaks where they are too large. The suggestion
+    lies a third of the way from the rate by which a fifth of the fall was made to the rate at which the loss broke, in
+    the logarithm of the rate, and not above the lowest point. The interval is from a tenth of the fall, less where
+    noise leaves that open, to the lowest point. None of these depends on the unit of the loss or on a constant added
+    to it.
+
+    A fall counts if it is clear of the noise, which is measured by how much one loss differs from the next. Where it
+    is not, or where the losses do not show both ends of it, `reason` says what to change.
+
+    Args:
+        rates: of the updates, rising by one factor throughout.
+        losses: before each update; not finite at most at the end.
+        broken: the loss has broken at the last of these rates, as `has_broken` defines it.
+
+    Example:
+        >>> import numpy as np
+        >>> from autowarm.rate import RateSearch
+        >>> rates = np.geomspace(1e-6, 10, 100)
+        >>> losses = 2 - 1 / (1 + 1e-3 / rates) + 100 * rates**2  # falls around 1e-3, breaks at about 0.1
+        >>> found = RateSearch(rates[:75], losses[:75], broken=True)
+        >>> f"{found.suggestion:.1e}"
+        '1.9e-03'
+        >>> RateSearch(rates, np.full(100, 2.0), broken=False).suggestion
+        Traceback (most recent call last):
+        RuntimeError: no rate can be suggested: the loss never fell...
+    """
+
+    rates: np.ndarray
+    losses: np.ndarray
+    broken: bool
+
+    @property
+    def suggestion(self) -> float:
+        """The peak rate suggested, in units of the optimizer's ``lr``.
+
+        Raises:
+            RuntimeError: the losses do not tell; the message is `reason`.
+        """
+        return self._told().suggestion
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The lowest and the highest rate that the losses leave open.
+
+        Raises:
+            RuntimeError: as for `suggestion`.
+        """
+        return self._told().interval
+
+    @property
+    def reason(self) -> str | None:
+        """Why no rate can be suggested, and what to change; None where one can."""
+        return self._verdict.reason
+
+    @cached_property
+    def smoothed(self) -> np.ndarray:
+        """The losses under a Gaussian of a quarter of a decade; those that are not finite count for nothing.
+
+        What lies as far above the first losses as the best lies below them is cut off there: how high a loss breaks
+        says nothing about where it was low.
+        """
+        finite = np.isfinite(self.losses)
+        if not finite.any():
+            return np.full(len(self.losses), math.nan)
+        known = self.losses[finite]
+        start = known[:5].mean()
+        known = np.minimum(known, start + abs(start - known.min()))
+        logs = np.log10(self.rates)
+        weights = np.exp(-0.5 * ((logs[:, None] - logs[finite][None, :]) / _WIDTH) ** 2)
+        return (weights @ known) / weights.sum(axis=1)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a loss, by the differences between neighbours; in units of the loss."""
+        return noise_of(self.losses)
+
+    def plot(self, *, ax: "Axes | None" = None) -> "Axes":
+        """Draw losses over rates, the smoothed curve, the suggestion and its interval.
+
+        Args:
+            ax: matplotlib axes to draw on; None makes new ones.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        if ax is None:
+            try:
+                import matplotlib.pyplot as plt
+            except ImportError:
+                raise ImportError("plot needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
+            ax = plt.subplots(figsize=(5.6, 3.6), layout="constrained")[1]
+        ax.plot(self.rates, self.losses, ".", color="0.6", markersize=4, label="loss")
+        ax.plot(self.rates, self.smoothed, color="#0072B2", linewidth=2, label="smoothed")
+        if self.reason is None:
+            ax.axvspan(*self.interval, color="#D55E00", alpha=0.12, linewidth=0)
+            ax.axvline(self.suggestion, color="#D55E00", label=f"suggestion, {self.suggestion:.2g}")
+        level = self.smoothed[np.isfinite(self.smoothed)]
+        if level.size and np.ptp(level) > 0:
+            ax.set_ylim(level.min() - 0.15 * np.ptp(level), level.max() + 0.15 * np.ptp(level))
+        ax.set(xscale="log", xlabel="learning rate", ylabel="loss")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.legend(frameon=False, fontsize="small")
+        return ax
+
+    def __repr__(self) -> str:
+        tried = f"{len(self.rates)} updates at rates from {self.rates[0]:.2g} to {self.rates[-1]:.2g}"
+        if self.reason is not None:
+            return f"RateSearch(no suggestion: {self.reason}; {tried})"
+        low, high = self.interval
+        return f"RateSearch(suggestion {self.suggestion:.2g}, interval {low:.2g} to {high:.2g}; {tried})"
+
+    def _told(self) -> _Verdict:
+        if self.reason is not None:
+            raise RuntimeError(f"no rate can be suggested: {self.reason}")
+        return self._verdict
+
+    @cached_property
+    def _verdict(self) -> _Verdict:
+        """The fall, from the level of the first losses to the lowest point, and where its parts were made."""
+        if np.isfinite(self.losses).sum() < _FEWEST:
+            return _untold(f"the loss was not finite after {np.isfinite(self.losses).sum()} updates: lower `lowest`")
+        smoothed = self.smoothed
+        bottom = int(np.nanargmin(smoothed))
+        level_steps = max(3, bottom // 5)
+        start = float(self.losses[:level_steps].mean())
+        fall = start - float(smoothed[bottom])
+        per_decade = (len(self.rates) - 1) / math.log10(self.rates[-1] / self.rates[0])
+        averaged = max(1.0, 2 * math.sqrt(math.pi) * _WIDTH * per_decade)  # losses that a smoothed one is made of
+        error = self.noise / math.sqrt(averaged)
+        if self.broken and self.rates[-1] < 30 * self.rates[0]:
+            return _untold(f"the loss breaks at {self.rates[-1]:.2g}, soon after the lowest rate: lower `lowest`")
+        if not fall > _SURE * error or fall <= 1e-12 * abs(start):
+            return _untold(
+                f"the loss never fell clear of its noise (by {max(fall, 0.0):.3g}, and one loss differs from the next "
+                f"by about {self.noise:.3g}): use larger batches or more steps, or check that the model learns at all"
+            )
+        begun, at = self._rate_at(start - _BEGUN * fall, bottom)
+        if at < level_steps:
+            return _untold(f"the loss falls from the lowest rate on, {self.rates[0]:.2g}: lower `lowest`")
+        if not self.broken:
+            return _untold(f"the loss has not broken at the highest rate, {self.rates[-1]:.2g}: raise `highest`")
+        lowest_point = float(self.rates[bottom])
+        suggestion = min(lowest_point, begun ** (1 - _WAY) * float(self.rates[-1]) ** _WAY)
+        low, _ = self._rate_at(start - max(0.0, 0.5 * _BEGUN * fall - 2 * error), bottom)
+        return _Verdict(suggestion, (min(low, suggestion), lowest_point))
+
+    def _rate_at(self, level: float, bottom: int) -> tuple[float, int]:
+        """The rate at which the smoothed losses fall through a level for the last time, and the step before."""
+        above = np.flatnonzero(self.smoothed[:bottom] > level)
+        if not above.size:
+            return float(self.rates[0]), 0
+        i = int(above[-1])
+        first, second = self.smoothed[i], self.smoothed[i + 1]
+        share = min(1.0, float((first - level) / (first - second)))
+        return float(self.rates[i] ** (1 - share) * self.rates[i + 1] ** share), i
+
+
+def _untold(reason: str) -> _Verdict:
+    return _Verdict(math.nan, (math.nan, math.nan), reason)
+
+
+def noise_of(losses: Sequence[float] | np.ndarray) -> float:
+    """Standard deviation of a loss, by the median difference between neighbours, which a few steep steps do not move.
+
+    Of two draws from N(μ, σ²) the median absolute difference is 0.6745·√2·σ.
+    """
+    with np.errstate(invalid="ignore"):  # ∞ − ∞
+        steps = np.abs(np.diff(np.asarray(losses, dtype=np.float64)))
+    steps = steps[np.isfinite(steps)]
+    return float(np.median(steps)) / (0.6745 * math.sqrt(2)) if steps.size else 0.0
+
+
+def has_broken(losses: Sequence[float], steps: int) -> bool:
+    """Whether higher rates have nothing to add: the loss is as far above its first level as it ever was below it.
+
+    The median of three losses decides, and what is within ten times the noise does not count, so that no outlier ends
+    a search. A loss that is not finite ends it at once.
+
+    Args:
+        losses: so far.
+        steps: of the whole search.
+    """
+    if not math.isfinite(losses[-1]):
+        return True
+    first = max(3, steps // 10)
+    if len(losses) < first + 3:
+        return False
+    seen = np.asarray(losses)
+    start = float(seen[:first].mean())
+    medians = np.median(np.stack([seen[:-2], seen[1:-1], seen[2:]]), axis=0)
+    return bool(medians[-1] > start + max(start - medians.min(), 10 * noise_of(seen)))

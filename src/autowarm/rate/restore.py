@@ -1,0 +1,146 @@
+"""Whole updates that leave no trace: what they change is kept beforehand, and put back to the bit."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from ..optim.known import unwrapped
+from ..optim.step.nonfinite import SkippedUpdates
+from ..schedule.hooks.clock import inside, is_ours
+from ..undisturbed import untouched
+
+__all__ = ["restored"]
+
+Restore = Callable[[], Any]
+"""Puts the content of a value back into it, and returns it."""
+
+
+@contextmanager
+def restored(
+    model: nn.Module, optimizer: Optimizer, also: Iterable[Any] = (), *, offload: bool = False
+) -> Iterator[None]:
+    """Updates in here leave no trace, also where they end by an exception.
+
+    Meanwhile schedulers of ours do not count the optimizer's updates, it has rates of its own to be written into, and
+    gradients that are not finite, however many, are no error of it.
+
+    Args:
+        model: its parameters and buffers are put back.
+        optimizer: with all that it keeps, wrapped (Accelerate, Lightning) or made of several (`Together`) or not.
+        also: further `torch.Generator`s, `GradScaler`s, and objects with ``state_dict`` and ``load_state_dict``.
+        offload: keep copies of weights and of the optimizer's state in the host's memory.
+    """
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    keep = _Keeper(offload)
+    with ExitStack() as stack:
+        stack.enter_context(untouched(model, params))
+        for tensor in (*params, *model.parameters()):
+            stack.callback(keep(tensor))
+        for one in _layers(optimizer):
+            for group in one.param_groups:
+                keep.leave(group["lr"])
+            stack.callback(keep(vars(one)))
+        for thing in also:
+            stack.callback(keep.state_of(thing))
+        for one in _layers(optimizer):
+            _set_apart(one)
+        yield
+
+
+def _layers(optimizer: Optimizer) -> list[Optimizer]:
+    """A trainer's wrapper, what it wraps, and those that this steps."""
+    core = unwrapped(optimizer)
+    return list({id(one): one for one in (optimizer, core, *inside(core))}.values())
+
+
+def _set_apart(optimizer: Optimizer) -> None:
+    """Put in place of what must not be written into: what watches the updates, what counts them, tensors of rates."""
+    for name, value in list(vars(optimizer).items()):
+        if name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            for key in [key for key, call in value.items() if is_ours(call)]:
+                del value[key]
+        elif isinstance(value, SkippedUpdates):
+            counts = copy.copy(value)
+            counts.most = None
+            setattr(optimizer, name, counts)
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"] = group["lr"].detach().clone()
+
+
+class _Keeper:
+    """Remembers tensors and what dicts and lists hold, each thing once however often it is come across."""
+
+    def __init__(self, offload: bool) -> None:
+        self._offload = offload
+        self._known: dict[int, tuple[Any, Restore]] = {}  # with the thing itself, whose id is so not given anew
+
+    def __call__(self, value: Any) -> Restore:
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        if isinstance(value, Tensor):
+            return self._know(value, self._tensor(value))
+        if isinstance(value, dict):
+            # Known before its items are, which may lead back to it.
+            items: dict[Any, Restore] = {}
+            restore = self._know(value, lambda: _refill(value, items))
+            items |= {key: self(item) for key, item in value.items()}
+            return restore
+        if isinstance(value, list):
+            parts: list[Restore] = []
+            restore = self._know(value, lambda: value.__setitem__(slice(None), [part() for part in parts]) or value)
+            parts += map(self, value)
+            return restore
+        if isinstance(value, GradScaler):
+            content = self(vars(value))
+            return self._know(value, lambda: content() and value)
+        return lambda: value
+
+    def leave(self, value: Any) -> None:
+        """Nobody writes into this one: to be put back in its place is enough."""
+        self._know(value, lambda: value)
+
+    def state_of(self, thing: Any) -> Restore:
+        """Of what keeps its state to itself.
+
+        Raises:
+            TypeError: it has no ``state_dict`` and ``load_state_dict``.
+        """
+        if isinstance(thing, GradScaler):
+            return self(thing)
+        if isinstance(thing, torch.Generator):
+            drawn = thing.get_state()
+            return lambda: thing.set_state(drawn)
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise TypeError(
+                f"also= takes generators and objects with state_dict and load_state_dict, got {type(thing).__name__}"
+            )
+        state = copy.deepcopy(thing.state_dict())
+        return lambda: thing.load_state_dict(state)
+
+    def _know(self, value: Any, restore: Restore) -> Restore:
+        self._known[id(value)] = value, restore
+        return restore
+
+    def _tensor(self, value: Tensor) -> Restore:
+        content = value.detach().to("cpu", copy=True) if self._offload else value.detach().clone()
+
+        def restore() -> Tensor:
+            with torch.no_grad():
+                value.copy_(content)
+            return value
+
+        return restore
+
+
+def _refill(value: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:
+    content = {key: restore() for key, restore in items.items()}
+    value.clear()
+    value.update(content)
+    return value

@@ -1,0 +1,85 @@
+"""Forward and backward passes that leave no trace."""
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+__all__ = ["generators", "set_generators", "untouched"]
+
+
+@contextmanager
+def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:
+    """Put generators, buffers and gradients back afterwards; gradients start as None.
+
+    Args:
+        model: whose buffers and parameters.
+        params: further trained tensors.
+    """
+    before = generators()
+    everything = list({id(p): p for p in [*params, *model.parameters()]}.values())
+    grads = [(p, p.grad, _copy_if_shared(p.grad)) for p in everything]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    for p in everything:
+        p.grad = None
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, grad, content in grads:
+                if grad is not None and content is not None:
+                    grad.copy_(content)
+                p.grad = grad
+            for module, name, buffer, content in buffers:
+                # A forward pass may write into a buffer or put another tensor in its place.
+                buffer.copy_(content)
+                module._buffers[name] = buffer
+        set_generators(before)
+
+
+def _copy_if_shared(grad: Tensor | None) -> Tensor | None:
+    """A copy where DDP keeps gradients as views of its buckets: the next backward pass writes into them again."""
+    return grad.detach().clone() if grad is not None and grad._is_view() else None
+
+
+def generators() -> dict[str, Any]:
+    """The states of the global generators: Python's, NumPy's, PyTorch's on the CPU and on accelerators in use."""
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002 - it is the global one that training may use
+        "torch": torch.get_rng_state(),
+    }
+    for device in _accelerators():
+        states[device] = _device_module(device).get_rng_state_all()
+    if torch.backends.mps.is_available():
+        states["mps"] = torch.mps.get_rng_state()
+    return states
+
+
+def set_generators(states: dict[str, Any]) -> None:
+    """Put them back."""
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])  # noqa: NPY002
+    torch.set_rng_state(states["torch"])
+    for device in _accelerators():
+        if device in states:
+            _device_module(device).set_rng_state_all(states[device])
+    if "mps" in states:
+        torch.mps.set_rng_state(states["mps"])
+
+
+def _accelerators() -> list[str]:
+    return [name for name in ("cuda", "xpu") if _device_module(name).is_initialized()]
+
+
+def _device_module(name: str) -> Any:
+    return torch.get_device_module(name)

@@ -1,0 +1,172 @@
+"""A search by the trainers' own steps: it finds what a plain loop finds, and training is the same without it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import TrainingArguments
+
+from autowarm import AdaptiveWarmup, Muon
+from autowarm import find_rate as plain_find_rate
+from autowarm.integrations import lightning, transformers
+from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
+from autowarm.integrations.transformers import WarmupTrainer
+
+DATA = torch.randn(640, 8, generator=torch.Generator().manual_seed(3))
+BATCH, LR = 16, 0.01
+
+
+class Net(nn.Module):
+    """As transformers and Lightning take it."""
+
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, 8)
+        )
+
+    def forward(self, x: torch.Tensor, labels: Any = None) -> dict[str, torch.Tensor]:
+        y = self.layers(x)
+        return {"loss": (y - x).square().mean(), "logits": y}
+
+
+class Module(pl.LightningModule):
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.net = Net(dropout)
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        loss = self.net(batch)["loss"]
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        opt = Muon.from_model(self.net, lr=LR)
+        return {"optimizer": opt, "lr_scheduler": scheduler_config(AdaptiveWarmup(opt, 10))}
+
+
+def content(model: nn.Module) -> list[bytes]:
+    return [tensor.detach().numpy().tobytes() for tensor in model.state_dict().values()]
+
+
+def plain(accumulation: int, clip: float) -> np.ndarray:
+    """The same search in a loop of one's own; without dropout, whose masks depend on what was drawn before."""
+    net, start = Net(dropout=0.0), 0
+
+    def closure() -> torch.Tensor:
+        nonlocal start
+        total = torch.zeros(())
+        for _ in range(accumulation):
+            loss = net(DATA[start : start + BATCH])["loss"] / accumulation
+            loss.backward()
+            total += loss.detach()
+            start = (start + BATCH) % len(DATA)
+        if clip:
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        return total
+
+    return plain_find_rate(net, Muon.from_model(net, lr=LR), closure, steps=60).losses
+
+
+def trainer_of(**options: Any) -> pl.Trainer:
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return pl.Trainer(max_steps=10, accelerator="cpu", callbacks=[WarmupCallback()], **quiet, **options)
+
+
+@pytest.mark.parametrize(("accumulation", "clip"), [(1, 0.0), (2, 0.5)])
+def test_lightning_finds_what_a_plain_loop_finds(accumulation: int, clip: float) -> None:
+    module, loader = Module(dropout=0.0), DataLoader(DATA, BATCH)
+    was = content(module)
+    drawn = torch.get_rng_state()
+    trainer = trainer_of(accumulate_grad_batches=accumulation, gradient_clip_val=clip or None)
+    found = lightning.find_rate(trainer, module, loader, steps=60)
+    assert content(module) == was
+    assert torch.equal(torch.get_rng_state(), drawn)
+    # As far as rates are small: at high ones rounding in another order grows.
+    np.testing.assert_allclose(found.losses[:25], plain(accumulation, clip)[:25], rtol=1e-3)
+
+
+def test_lightning_trains_afterwards_as_if_nothing_had_been() -> None:
+    contents = []
+    for searching in (True, False):
+        module, loader = Module(), DataLoader(DATA, BATCH)
+        torch.manual_seed(7)
+        if searching:
+            lightning.find_rate(trainer_of(), module, loader, steps=30)
+        trainer_of().fit(module, loader)
+        contents.append(content(module))
+    assert contents[0] == contents[1]
+
+
+def test_lightning_says_what_it_cannot_search_on() -> None:
+    module = Module()
+    module.automatic_optimization = False
+    with pytest.raises(ValueError, match="needs automatic optimization"):
+        lightning.find_rate(trainer_of(), module, DataLoader(DATA, BATCH))
+
+
+class InOrder(WarmupTrainer):
+    """The data in its own order, as the plain loop has it."""
+
+    def _get_train_sampler(self, *args: Any, **options: Any) -> Any:
+        return torch.utils.data.SequentialSampler(DATA)
+
+
+def hf_trainer(
+    folder: Path, accumulation: int = 1, clip: float = 0.0, kind: type[WarmupTrainer] = WarmupTrainer,
+    model: nn.Module | None = None, lr: float = LR,
+) -> WarmupTrainer:  # fmt: skip
+    args = TrainingArguments(
+        str(folder), max_steps=10, per_device_train_batch_size=BATCH, gradient_accumulation_steps=accumulation,
+        learning_rate=lr, max_grad_norm=clip, report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no",
+        remove_unused_columns=False,
+    )  # fmt: skip
+    return kind(model or Net(), args, optim="muon", train_dataset=[{"x": row} for row in DATA])
+
+
+@pytest.mark.parametrize(("accumulation", "clip"), [(1, 0.0), (2, 0.5)])
+def test_trainer_finds_what_a_plain_loop_finds(accumulation: int, clip: float, tmp_path: Path) -> None:
+    trainer = hf_trainer(tmp_path, accumulation, clip, InOrder, Net(dropout=0.0))
+    was = content(trainer.model)
+    drawn = torch.get_rng_state()
+    found = transformers.find_rate(trainer, steps=60)
+    assert content(trainer.model) == was
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert trainer.optimizer is None
+    # As far as rates are small: at high ones rounding in another order grows.
+    np.testing.assert_allclose(found.losses[:25], plain(accumulation, clip)[:25], rtol=1e-3)
+
+
+def test_trainer_trains_afterwards_as_if_nothing_had_been(tmp_path: Path) -> None:
+    contents = []
+    for searching in (True, False):
+        trainer = hf_trainer(tmp_path)
+        torch.manual_seed(7)
+        if searching:
+            transformers.find_rate(trainer, steps=30)
+        trainer.train()
+        contents.append(content(trainer.model))
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_accelerate_needs_nothing_but_the_prepared_optimizer() -> None:
+    from accelerate import Accelerator
+
+    accelerator, bare = Accelerator(cpu=True), Net(dropout=0.0)
+    model, optimizer = accelerator.prepare(bare, Muon.from_model(bare, lr=LR))
+    was, batches = content(bare), iter(DATA.split(BATCH) * 2)
+
+    def closure() -> torch.Tensor:
+        loss = model(next(batches))["loss"]
+        accelerator.backward(loss)
+        return loss
+
+    found = plain_find_rate(model, optimizer, closure, steps=60)
+    assert content(bare) == was
+    np.testing.assert_allclose(found.losses[:25], plain(1, 0.0)[:25], rtol=1e-3)

@@ -1,0 +1,67 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.cli import main
+
+TASK = """
+import torch
+
+class Line:
+    optimizers = {"plain": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
+
+    def model(self):
+        return torch.nn.Linear(8, 1)
+
+    def batches(self, seed):
+        while True:
+            yield torch.randn(64, 8)
+
+    def loss(self, model, batch):
+        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    def validation(self):
+        return [torch.randn(64, 8)]
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["plain", "lion"])
+def test_a_task_of_ones_own_gets_a_rate_and_a_picture(
+    optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "line.py").write_text(TASK)
+    words = ["find-rate", "--task", f"{tmp_path}/line.py:Line", "--optimizer", optimizer, "--run.clip", "0"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    numbers = json.loads((tmp_path / "out" / "find-rate.json").read_text())
+    assert f"suggestion  {numbers['suggestion']:.2g}" in text
+    assert numbers["interval"][0] < numbers["suggestion"] < numbers["interval"][1]
+    assert 1e-4 < numbers["suggestion"] < 3
+    assert (tmp_path / "out" / "find-rate.png").stat().st_size > 1000
+    assert "(loss)" in text
+
+
+def test_a_small_task_of_the_labs_and_a_search_that_cannot_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["find-rate", "--task", "mlp", "--optimizer", "lion", "--highest", "1e-4", "--steps", "20"]
+    assert main([*words, "--out", str(tmp_path)]) == 1
+    assert "no rate can be suggested" in capsys.readouterr().out
+    assert json.loads((tmp_path / "find-rate.json").read_text())["suggestion"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--optimizer", "lino"], "did you mean 'lion'?"),
+        (["--task", "mpl"], "did you mean 'mlp'?"),
+        (["--steps", "5"], "steps must be at least 20, got 5"),
+        (["--lowest", "1", "--highest", "0.1"], "rates rise from lowest > 0 to highest, got 1 and 0.1"),
+    ],
+)
+def test_wrong_words_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["find-rate", *words]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors

@@ -1,0 +1,89 @@
+"""One rank of test_ranks.py: searches under DDP and with arguments that differ; what it saw, in a file of its own."""
+
+import hashlib
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from autowarm import AdaptiveWarmup, Muon, find_rate
+
+
+def digest(*things):
+    def content(tensor):
+        return tensor.detach().numpy().tobytes()
+
+    found = hashlib.sha256()
+    for model, optimizer in things:
+        for tensor in (*model.parameters(), *model.buffers()):
+            found.update(content(tensor))
+        for state in optimizer.state.values():
+            found.update(
+                repr(sorted((k, v.sum().item() if hasattr(v, "sum") else v) for k, v in state.items())).encode()
+            )
+    found.update(torch.get_rng_state().numpy().tobytes())
+    return found.hexdigest()
+
+
+def main(folder):
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    bare = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
+    model = DistributedDataParallel(bare)
+    optimizer = Muon.from_model(bare, lr=0.01, process_group=dist.group.WORLD)
+    scheduler = AdaptiveWarmup(optimizer, 50)
+    torch.manual_seed(rank)  # each rank has data and dropout of its own
+
+    own = []
+
+    def closure():
+        x = torch.randn(256, 8)
+        loss = (model(x) - x[:, :1] - 1).square().mean() + rank  # one rank alone would see another level
+        loss.backward()
+        own.append(loss.item())
+        return loss
+
+    def train(steps):
+        for _ in range(steps):
+            loss = closure()
+            optimizer.step()
+            scheduler.step(loss)
+            optimizer.zero_grad()
+
+    train(3)
+    was = digest((bare, optimizer))
+    own.clear()
+    found = find_rate(model, optimizer, closure, steps=60)
+    seen = {"same": digest((bare, optimizer)) == was, "losses": found.losses.tolist(), "reason": found.reason,
+            "own": list(own), "suggestion": found.suggestion, "interval": found.interval}  # fmt: skip
+    train(3)
+    seen["rate"] = optimizer.param_groups[0]["lr"]
+
+    calls = 0
+
+    def spoilt():
+        nonlocal calls
+        calls += 1
+        loss = closure()
+        return math.nan if calls > 30 else loss  # on both, for both end the search here
+
+    seen["spoilt"] = len(find_rate(model, optimizer, spoilt, steps=60).losses)
+    try:
+        find_rate(model, optimizer, closure, steps=60 + rank)
+    except RuntimeError as error:
+        seen["error"] = str(error)
+    (folder / f"{rank}.json").write_text(json.dumps(seen))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

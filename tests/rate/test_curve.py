@@ -1,0 +1,118 @@
+"""What is read off a curve: right order, honest refusals, and no dependence on what should not matter."""
+
+import math
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autowarm.rate import RateSearch
+from autowarm.rate.curve import has_broken, noise_of
+
+RATES = np.geomspace(1e-6, 100, 100)
+
+
+def search(losses: np.ndarray, rates: np.ndarray = RATES) -> RateSearch:
+    """The losses as far as `find_rate` would have gone."""
+    for n in range(1, len(losses) + 1):
+        if has_broken(list(losses[:n]), len(losses)):
+            return RateSearch(rates[:n], losses[:n], broken=True)
+    return RateSearch(rates, losses, broken=False)
+
+
+def valley(where: float, noise: float = 0.0, seed: int = 0, rates: np.ndarray = RATES) -> np.ndarray:
+    """Falls from 2 to 1 around a rate, and breaks two decades above it."""
+    bare = 2 - 1 / (1 + where / rates) + (rates / (100 * where)) ** 2
+    return bare + noise * np.random.default_rng(seed).standard_normal(len(rates))
+
+
+@given(st.floats(-3.5, -0.5), st.sampled_from([0.0, 0.01, 0.05]), st.integers(0, 5))
+def test_the_suggestion_follows_the_valley(exponent: float, noise: float, seed: int) -> None:
+    where = 10**exponent
+    found = search(valley(where, noise, seed))
+    assert where / 3 < found.suggestion < 6 * where
+    low, high = found.interval
+    assert low <= found.suggestion <= high
+    assert where / 300 < low < where  # noise takes the beginning of the fall away
+    assert high < 100 * where
+
+
+@given(st.floats(-6, 6), st.floats(-10, 10), st.integers(0, 5))
+def test_units_and_offsets_of_the_loss_do_not_matter(exponent: float, offset: float, seed: int) -> None:
+    losses, scale = valley(1e-2, 0.02, seed), 10**exponent
+    found, other = search(losses), search(scale * (losses + offset))
+    assert other.suggestion == pytest.approx(found.suggestion, rel=1e-6)
+    assert other.interval == pytest.approx(found.interval, rel=1e-6)
+    assert other.noise == pytest.approx(scale * found.noise, rel=1e-6)
+
+
+@given(st.floats(-7, -5), st.integers(60, 300), st.integers(0, 5))
+def test_first_rate_and_number_of_steps_stay_within_the_interval(exponent: float, steps: int, seed: int) -> None:
+    found = search(valley(1e-2, 0.02, seed))
+    rates = np.geomspace(10**exponent, 100, steps)
+    other = search(valley(1e-2, 0.02, seed + 100, rates), rates)
+    assert found.interval[0] < other.suggestion < found.interval[1]
+
+
+def test_pure_noise_gets_no_rate() -> None:
+    for seed in range(50):
+        losses = 2 + 0.1 * np.random.default_rng(seed).standard_normal(100)
+        found = search(losses)
+        assert "never fell clear of its noise" in str(found.reason)
+        assert "no suggestion" in repr(found)
+        with pytest.raises(RuntimeError, match="no rate can be suggested: the loss never fell clear of its noise"):
+            _ = found.interval
+
+
+@pytest.mark.parametrize(
+    ("losses", "reason"),
+    [
+        (valley(1e-7), "the loss breaks at 9.3e-06, soon after the lowest rate: lower `lowest`"),
+        (valley(1e-6), "falls from the lowest rate on, 1e-06: lower `lowest`"),
+        (2 - 1 / (1 + 1 / RATES), "has not broken at the highest rate, 1e+02: raise `highest`"),
+        (np.array([2.0, 2.1, 1.9, math.nan]), "not finite after 3 updates: lower `lowest`"),
+        (np.full(100, 2.0), "never fell"),
+        (np.array([math.nan]), "not finite after 0 updates"),
+    ],
+)
+def test_it_says_why_it_cannot_tell(losses: np.ndarray, reason: str) -> None:
+    found = search(losses, RATES[: len(losses)]) if len(losses) > 1 else RateSearch(RATES[:1], losses, broken=True)
+    assert reason in str(found.reason)
+    with pytest.raises(RuntimeError, match="no rate can be suggested"):
+        _ = found.suggestion
+
+
+def test_an_outlier_does_not_end_the_search_and_nan_does() -> None:
+    losses = list(valley(1e-2, 0.02)[:40])
+    assert not has_broken([*losses, 1e6], 100)
+    assert has_broken([*losses, 1e6, 1e6], 100)
+    assert has_broken([*losses, math.nan], 100)
+    assert has_broken([2.0, math.inf], 100)
+
+
+def test_what_lies_behind_the_break_does_not_count() -> None:
+    losses = valley(1e-2, 0.02)
+    found = search(losses)
+    n = len(found.losses)
+    wilder = np.concatenate([losses[: n - 1], [math.nan]])
+    other = search(wilder, RATES[:n])
+    assert other.suggestion == pytest.approx(found.suggestion, rel=0.1)
+
+
+def test_noise_is_that_of_a_normal_sample_and_a_step_in_it_does_not_count() -> None:
+    draws = 3 + 0.5 * np.random.default_rng(0).standard_normal(20_000)
+    assert noise_of(draws) == pytest.approx(0.5, rel=0.05)
+    assert noise_of(draws + (np.arange(20_000) > 10_000) * 1e6) == pytest.approx(0.5, rel=0.05)
+    assert noise_of([1.0]) == 0.0
+
+
+def test_the_picture_shows_suggestion_and_interval() -> None:
+    matplotlib.use("Agg")
+    found = search(valley(1e-2, 0.02))
+    axes = found.plot()
+    assert axes.get_xscale() == "log"
+    assert f"suggestion, {found.suggestion:.2g}" in [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "suggestion" not in str([t.get_text() for t in search(np.full(100, 2.0)).plot().get_legend().get_texts()])
+    assert f"{found.suggestion:.2g}" in repr(found)

@@ -1,0 +1,301 @@
+"""The search on real models: nothing is left behind, and the rate is of the right order."""
+
+import copy
+import math
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD, find_rate
+from autowarm.optim import Together
+
+
+class Net(nn.Module):
+    """Dropout draws from the generator, batch normalisation writes into buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 16), nn.Linear(16, 1)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def closure_of(model: nn.Module, fail_at: int | None = None, error: type[BaseException] = ValueError) -> Any:
+    count = 0
+
+    def closure() -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if count == fail_at:
+            raise error("stop")
+        x = torch.randn(32, 8)
+        random.random()
+        drawn = float(np.random.standard_normal())  # noqa: NPY002 - of the generator that must be put back
+        loss = (model(x) - x[:, :1] + 0.1 * drawn).square().mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def train(model: nn.Module, optimizer: Optimizer, scheduler: Any, steps: int) -> list[float]:
+    closure, losses = closure_of(model), []
+    for _ in range(steps):
+        loss = closure()
+        optimizer.step()
+        if isinstance(scheduler, AdaptiveWarmup):
+            scheduler.step(loss.detach())
+        elif scheduler is not None:
+            scheduler.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+MAKERS: dict[str, Callable[[nn.Module], Optimizer]] = {
+    "muon": lambda m: Muon.from_model(m, lr=0.01),
+    "muon, tensor lr": lambda m: Muon.from_model(m, lr=torch.tensor(0.01)),
+    "lion": lambda m: Lion(m.parameters(), lr=0.001),
+    "signsgd": lambda m: SignSGD(m.parameters(), lr=0.001),
+    "normsgd": lambda m: NormSGD(m.parameters(), lr=0.01),
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=0.001),
+    "adamw, tensor lr, fused": lambda m: torch.optim.AdamW(m.parameters(), lr=torch.tensor(0.001), fused=True),
+    "sgd, momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9),
+    "together": lambda m: Together(
+        torch.optim.Muon([p for p in m.parameters() if p.ndim == 2], lr=0.01),
+        torch.optim.AdamW([p for p in m.parameters() if p.ndim != 2], lr=0.003),
+    ),
+}
+SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
+    "none": lambda opt: None,
+    "adaptive": lambda opt: AdaptiveWarmup(opt, 60, geometry="spectral"),
+    "cosine": lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 60),
+}
+
+
+def snapshot(model: nn.Module, optimizer: Optimizer) -> Any:
+    """Bits of all that a search could change, and the very objects."""
+    tensors = [*model.parameters(), *model.buffers()]
+    states = {id(p): {k: id(v) for k, v in s.items()} for p, s in optimizer.state.items()}
+    return copy.deepcopy((
+        [t.detach().numpy().tobytes() for t in tensors], repr(optimizer.state_dict()), states,
+        [id(group["lr"]) if isinstance(group["lr"], torch.Tensor) else group["lr"] for group in optimizer.param_groups],
+        [p.grad is None for p in model.parameters()], model.training, getattr(optimizer, "skipped_updates", 0),
+        list(vars(optimizer)), torch.get_rng_state().numpy().tobytes(), random.getstate(),
+        repr(np.random.get_state()),  # noqa: NPY002
+    ))  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*is no norm-constrained optimizer")
+@pytest.mark.parametrize("before", [0, 5], ids=["fresh", "midway"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_run_with_a_search_in_it_is_the_same_to_the_bit(maker: str, scheduler: str, before: int) -> None:
+    def run(searching: bool) -> tuple[list[float], Any]:
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        model = Net()
+        optimizer = MAKERS[maker](model)
+        sched = SCHEDULERS[scheduler](optimizer)
+        losses = train(model, optimizer, sched, before)
+        if searching:
+            was = snapshot(model, optimizer)
+            scheduled = repr(sched.state_dict()) if sched else ""
+            find_rate(model, optimizer, closure_of(model), steps=40)
+            assert snapshot(model, optimizer) == was
+            assert (repr(sched.state_dict()) if sched else "") == scheduled
+        losses += train(model, optimizer, sched, 10)
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        return losses, (rates, [p.detach().numpy().tobytes() for p in model.state_dict().values()])
+
+    assert run(True) == run(False)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, StopIteration])
+@pytest.mark.parametrize("scheduler", ["none", "adaptive"])
+def test_an_exception_leaves_nothing_behind(error: type[BaseException], scheduler: str) -> None:
+    model = Net()
+    optimizer = MAKERS["muon"](model)
+    sched = SCHEDULERS[scheduler](optimizer)
+    train(model, optimizer, sched, 3)
+    was = snapshot(model, optimizer)
+    expected, message = (ValueError, "ended after 20 of 100 steps") if error is StopIteration else (error, "stop")
+    with pytest.raises(expected, match=message):
+        find_rate(model, optimizer, closure_of(model, fail_at=21, error=error))
+    assert snapshot(model, optimizer) == was
+
+
+def test_gradients_of_before_are_kept() -> None:
+    model = Net()
+    optimizer = MAKERS["lion"](model)
+    closure_of(model)()
+    grads = [(id(p.grad), p.grad.clone()) for p in model.parameters() if p.grad is not None]
+    find_rate(model, optimizer, closure_of(model), steps=30)
+    assert len(grads) == 8
+    for (was, content), p in zip(grads, model.parameters(), strict=True):
+        assert id(p.grad) == was
+        assert torch.equal(p.grad, content)
+
+
+def test_the_copies_may_lie_on_the_host() -> None:
+    model = Net()
+    optimizer = MAKERS["muon"](model)
+    train(model, optimizer, None, 2)
+    was = snapshot(model, optimizer)
+    find_rate(model, optimizer, closure_of(model), steps=30, offload=True)
+    assert snapshot(model, optimizer) == was
+
+
+def test_a_scaler_and_what_else_the_closure_changes_are_put_back() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    generator = torch.Generator().manual_seed(5)
+
+    def closure() -> torch.Tensor:
+        x = torch.randn(32, 8, generator=generator)
+        loss = (model(x) - x[:, :1]).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        average.update_parameters(model)
+        return loss
+
+    was, drawn, averaged = scaler.state_dict(), generator.get_state(), copy.deepcopy(average.state_dict())
+    found = find_rate(model, optimizer, closure, scaler=scaler, also=[average, generator])
+    assert len(found.rates) > 30
+    assert scaler.state_dict() == was
+    assert torch.equal(generator.get_state(), drawn)
+    assert all(torch.equal(a, b) for a, b in zip(averaged.values(), average.state_dict().values(), strict=True))
+    with pytest.raises(TypeError, match=r"objects with state_dict and load_state_dict, got list"):
+        find_rate(model, optimizer, closure, also=[[]])
+
+
+def quadratic(curvature: float, noise: float = 0.0) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
+    """f(x) = curvature/2·‖x‖² from ‖x‖ = 10, entries of ±10/√64."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 8, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.randint(0, 2, (8, 8)) * 2.0 - 1).mul_(10 / 8)
+
+    def closure() -> torch.Tensor:
+        loss = 0.5 * curvature * model.weight.square().sum() + noise * torch.randn(())
+        loss.backward()
+        return loss.detach()
+
+    return model, closure
+
+
+@pytest.mark.parametrize("curvature", [0.1, 1.0, 30.0])
+def test_gradient_descent_on_a_quadratic_stays_below_its_limit_and_near_it(curvature: float) -> None:
+    """The best rate is 1/curvature; above 2/curvature the loss grows."""
+    model, closure = quadratic(curvature)
+    found = find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), closure, highest=1e4)
+    assert 0.03 / curvature < found.suggestion < 2 / curvature
+    assert found.interval[0] < 1 / curvature
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 30.0])
+def test_normalised_steps_follow_the_distance_and_not_the_curvature(size: float) -> None:
+    """The way is 10·size long; Frobenius steps of a rate cover it in the order of ten."""
+    suggestions = []
+    for curvature in (1e-3, 1e3):
+        model, closure = quadratic(curvature)
+        with torch.no_grad():
+            model.weight.mul_(size)
+        found = find_rate(model, NormSGD(model.parameters(), lr=1.0, momentum=0.0), closure, highest=1e4)
+        suggestions.append(found.suggestion)
+        assert 0.03 * size < found.suggestion < 10 * size
+    assert suggestions[0] == pytest.approx(suggestions[1], rel=0.01)
+
+
+def test_pure_noise_and_losses_that_are_not_finite() -> None:
+    model, _ = quadratic(1.0)
+    optimizer = Lion(model.parameters(), lr=1.0)
+
+    def noise() -> torch.Tensor:
+        (0 * model.weight.sum()).backward()
+        return torch.randn(())
+
+    assert "never fell clear of its noise" in str(find_rate(model, optimizer, noise).reason)
+
+    def breaks() -> torch.Tensor:
+        loss = model.weight.square().mean()
+        loss.backward()
+        return loss if loss < 3 else loss * math.nan
+
+    found = find_rate(model, optimizer, breaks)
+    assert math.isnan(found.losses[-1])
+    assert np.isfinite(found.losses[:-1]).all()
+    assert len(found.losses) < 100
+    assert found.reason is None
+
+
+def test_gradients_that_are_not_finite_are_no_error_and_not_counted() -> None:
+    model, closure = quadratic(1.0)
+    optimizer = Lion(model.parameters(), lr=1.0, max_nonfinite=2)
+
+    def spoilt() -> torch.Tensor:
+        loss = closure()
+        model.weight.grad.fill_(math.nan)  # type: ignore[union-attr]
+        return loss
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        find_rate(model, optimizer, spoilt, steps=30)
+    assert optimizer.skipped_updates == 0
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_groups_keep_their_ratios_by_their_peaks(tensor: bool) -> None:
+    first, second, frozen = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+    rates = [torch.tensor(x) if tensor else x for x in (0.0, 1e-3, 4e-3)]
+    groups = [{"params": m.parameters(), "lr": lr} for m, lr in zip((frozen, first, second), rates, strict=True)]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    AdaptiveWarmup(optimizer, 100, geometry="frobenius")
+    optimizer.param_groups[1]["lr"] *= 0.5  # the present rates are not what counts
+    seen: list[list[float]] = []
+
+    def closure() -> torch.Tensor:
+        seen.append([float(group["lr"]) for group in optimizer.param_groups])
+        loss = sum(m.weight.square().sum() for m in (first, second, frozen))
+        loss.backward()
+        return loss
+
+    found = find_rate(nn.ModuleList([first, second, frozen]), optimizer, closure, lowest=1e-5, highest=10.0, steps=30)
+    np.testing.assert_allclose([row[1] for row in seen], found.rates, rtol=1e-6)
+    np.testing.assert_allclose([row[2] for row in seen], 4 * found.rates, rtol=1e-6)
+    assert {row[0] for row in seen} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lowest": 0.0}, "rates rise from lowest > 0"),
+        ({"lowest": 1.0, "highest": 0.1}, "got 1.0 and 0.1"),
+        ({"highest": math.inf}, "finite"),
+        ({"steps": 5}, "whole number ≥ 20, got 5"),
+        ({"steps": 30.5}, "got 30.5"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_at_once(options: dict[str, Any], message: str) -> None:
+    model, closure = quadratic(1.0)
+    with pytest.raises(ValueError, match=message):
+        find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), closure, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with pytest.raises(ValueError, match="needs an lr above 0"):
+        find_rate(model, optimizer, closure)
+    with pytest.raises(TypeError, match="a loss is a number or a one-element tensor, got NoneType"):
+        find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), lambda: None)  # type: ignore[arg-type, return-value]

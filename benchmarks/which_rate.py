@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from autowarm.lab.config import EngineConfig, FindRateConfig, OptimizerConfig, RunConfig
-from autowarm.lab.training.rate import search
+from autowarm.lab.execution.rate import search
 
 SEARCHES = (("llama", "muon", "small LLaMA, Muon"), ("swin", "lion", "small Swin, Lion: cannot tell"))
 

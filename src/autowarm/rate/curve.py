@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..plotting import axes_or_new
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -115,12 +117,7 @@ class RateSearch:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError:
-                raise ImportError("plot needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
-            ax = plt.subplots(figsize=(5.6, 3.6), layout="constrained")[1]
+        ax = axes_or_new(ax, 5.6, 3.6)
         ax.plot(self.rates, self.losses, ".", color="0.6", markersize=4, label="loss")
         ax.plot(self.rates, self.smoothed, color="#0072B2", linewidth=2, label="smoothed")
         if self.reason is None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..plotting import axes_or_new
 from .profile import Profile
 from .rule import HostRule
 
@@ -84,12 +85,7 @@ def plot_profile(
     Raises:
         ImportError: matplotlib is not installed.
     """
-    if ax is None:
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError:
-            raise ImportError("plot() needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
-        ax = plt.subplots(figsize=(5.5, 3.2), layout="constrained")[1]
+    ax = axes_or_new(ax, 5.5, 3.2)
     gaps = np.linspace(0.0, profile.gap0, 500)[1:]
     ax.plot(target_loss + gaps, profile(gaps), label="η(Δ)")
     switch = target_loss + profile.peak_gap

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..plotting import axes_or_new
 from .fits import bootstrap
 from .study import Study
 
@@ -24,12 +25,7 @@ def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = 
     Raises:
         ImportError: matplotlib is not installed.
     """
-    if ax is None:
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError:
-            raise ImportError("plot_study needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
-        ax = plt.subplots(figsize=(5.6, 3.8), layout="constrained")[1]
+    ax = axes_or_new(ax, 5.6, 3.8)
     dots = ax.scatter(found.gaps, found.smoothness, c=found.steps, s=9, alpha=0.7, linewidths=0, cmap="viridis")
     grid = np.linspace(found.gaps.min(), found.gaps.max(), 200)
     low, high = bootstrap(found.gaps, found.quadratic, at=grid)[1]

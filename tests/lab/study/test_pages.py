@@ -12,11 +12,11 @@ import pytest
 from autowarm.lab.config import LabError
 from autowarm.lab.study import pages
 from autowarm.lab.study.cells import DEFAULT, FAMILIES, HAND_SET, SEEDS, cells
-from autowarm.lab.study.evidence import claims, evidence, fixed_regrets, summary
-from autowarm.lab.study.figures import curves_figure, curves_wanted, differences_figure, evidence_figure
-from autowarm.lab.study.pages import texts, write_pages
+from autowarm.lab.study.pages.evidence import claims, evidence, fixed_regrets, summary
+from autowarm.lab.study.pages.figures import curves_figure, curves_wanted, differences_figure, evidence_figure
+from autowarm.lab.study.pages.schedules import schedules
+from autowarm.lab.study.pages.write import texts, write_pages
 from autowarm.lab.study.rows import PlannedRow, Rows
-from autowarm.lab.study.schedules import schedules
 from autowarm.lab.study.verdicts import judge, verdicts
 
 from .conftest import AHEAD, made_up

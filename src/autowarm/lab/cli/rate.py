@@ -34,7 +34,7 @@ def find_rate(argv: list[str]) -> int:
     from rich.console import Console
 
     from ..analysis.rate import terminal, words, write
-    from ..training.rate import search
+    from ..execution.rate import search
 
     found, console = search(config, own), Console(highlight=False)
     drawn = terminal(found, min(console.width, 100), colour=console.is_terminal)

@@ -98,7 +98,7 @@ def _list_stages(config: StudyConfig, rows: "Rows") -> int:
 
 
 def _go_on(config: StudyConfig, rows: "Rows") -> int:
-    from ..study.pages import write_pages
+    from ..study.pages.write import write_pages
     from ..study.plan import missing
     from ..study.rows import Rows, tidy
 

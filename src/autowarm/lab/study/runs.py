@@ -16,10 +16,12 @@ from ..execution.engine import execute, plan
 from ..tasks import make_task
 from ..training.loop import train
 from ..training.metrics import Progress
-from .figures import Curve
 from .rows import Cell, PlannedRow, Row, append
 
-__all__ = ["curve_of", "make", "row_of", "run_of"]
+__all__ = ["Curve", "curve_of", "make", "row_of", "run_of"]
+
+Curve = Sequence[tuple[float, float]]
+"""Each update's rate, in parts of the peak, and training loss."""
 
 _DIV = 100.0  # of the hand-set forms, as in the paper's ablation
 

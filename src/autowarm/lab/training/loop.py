@@ -33,19 +33,18 @@ import yaml
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from autowarm.orthogonalize import working_dtype
-
 from ..config import LabError, RunConfig, differences
 from ..files import locked, write_atomically, write_json
 from ..tasks import Batch, Task, make_task
-from ..tasks.models import attend_plainly, save_weights
+from ..tasks.models import save_weights
 from ..tasks.own import AdaptedTask, PackedTask
 from .checkpoint import Checkpoints, whole_weights
 from .identity import identity, run_id
 from .metrics import MetricsLog, Progress, finite, read_metrics, read_result
-from .optimizers import evaluating, make_optimizer
-from .parallel import Ranks, joined, spread, unreduced
+from .optimizers import evaluating
+from .parallel import Ranks, joined
 from .schedules import advance, make_scheduler, warmup_length
+from .setup import Setup, precision_of
 from .stopping import Interrupted, Stop
 
 __all__ = ["Watch", "cell", "train"]
@@ -57,7 +56,6 @@ Watch: TypeAlias = Callable[[Callable[[], Tensor]], AbstractContextManager[Tenso
 
 # Times the first loss: nothing is left to learn from, so the rest of the run is spared.
 _EXPLODED = 10.0
-_WIDE = 256  # from this width on a CPU gains by bfloat16
 
 
 def train(
@@ -113,15 +111,6 @@ def train(
             return run.finish(on_step, watch)
 
 
-def precision_of(config: RunConfig, device: torch.device) -> str:
-    """What `engine.precision` comes to on a device."""
-    if config.engine.precision != "auto":
-        return config.engine.precision
-    small = config.model.name in ("llama", "swin") and config.model.width < _WIDE
-    gains = working_dtype(device) is torch.bfloat16 and not (small and device.type == "cpu")
-    return "bfloat16" if gains else "float32"
-
-
 class _Run:
     """One run, from its folder's last checkpoint on."""
 
@@ -132,25 +121,15 @@ class _Run:
         self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
         self.stop, self.caught, self.is_own = stop, caught, isinstance(task, AdaptedTask)
         self.rows = ranks.rows(config)
-        self.precision = precision_of(config, ranks.device)
-        torch.manual_seed(config.seed)
-        model = task.model().to(ranks.device, torch.float64 if self.precision == "float64" else torch.float32)
-        if self.precision == "bfloat16" and ranks.device.type == "cpu":
-            attend_plainly(model, config.model.seq_len)
-        self.net = spread(model, config.engine, ranks)
-        self.model = model
-        if isinstance(task, AdaptedTask) and config.optimizer.name in task.optimizers:
-            self.optimizer = task.make_optimizer(config.optimizer.name, model, config.optimizer.lr)
-        else:
-            shared = ranks.group if config.engine.parallel == "ddp" else None
-            self.optimizer = make_optimizer(model, config.optimizer, shared)
+        self.setup = setup = Setup(config, task, ranks)
+        self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
         self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps)
         self.progress = Progress()
         self.checkpoints = Checkpoints(
             folder, ranks, name, keep=config.engine.keep_checkpoints, asynchronous=ranks.device.type == "cuda"
         )
         # The result's training loss is of the whole curve, so that a checkpoint is no newer than its curve is whole.
-        if (saved := self.checkpoints.load(model, self.optimizer, last=len(read_metrics(folder)))) is not None:
+        if (saved := self.checkpoints.load(self.model, self.optimizer, last=len(read_metrics(folder)))) is not None:
             self.scheduler.load_state_dict(saved["scheduler"])
             self.progress = Progress(**saved["progress"])
             logger.info("%s goes on from step %d", folder.name, self.progress.step)
@@ -247,20 +226,8 @@ class _Run:
     def _update(self, batch: Batch, watched: Watch) -> tuple[Tensor, Tensor, float]:
         """One update: the loss before it, the gradient's norm where it is clipped, and the rate."""
         config = self.config
-        pieces = self.task.pieces(batch, self.ranks.device, config.engine.accumulate)
-
-        def forward_backward() -> Tensor:
-            total = None
-            for index, piece in enumerate(pieces):
-                with unreduced(self.net, last=index + 1 == len(pieces)):
-                    with self._cast():
-                        loss = self.task.loss(self.net, piece) / len(pieces)
-                    loss.backward()
-                total = loss.detach() if total is None else total + loss.detach()
-            assert total is not None
-            return total
-
-        with watched(forward_backward) as loss:
+        pieces = self.setup.pieces(batch)
+        with watched(lambda: self.setup.forward_backward(pieces)) as loss:
             norm = torch.zeros((), device=self.ranks.device)
             if config.clip:
                 norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
@@ -281,21 +248,15 @@ class _Run:
         was = self.net.training
         self.net.eval()
         found: dict[str, list[float]] = {}
-        count = self.config.engine.accumulate
         for batch in itertools.islice(self.task.validation(self.rows), limit):
-            for piece in self.task.pieces(batch, self.ranks.device, count):  # of one size: their mean is the batch's
-                with self._cast():
+            for piece in self.setup.pieces(batch):  # of one size: their mean is the batch's
+                with self.setup.cast():
                     scores = self.task.scores(self.net, piece)
                 for key, value in scores.items():
                     found.setdefault(key, []).append(value.item())
         self.net.train(was)
         means = self.ranks.mean(*(math.fsum(values) / len(values) for values in found.values()))
         return dict(zip(found, means, strict=True))
-
-    def _cast(self) -> AbstractContextManager[Any]:
-        if self.precision == "bfloat16":
-            return torch.autocast(self.ranks.device.type, torch.bfloat16)
-        return nullcontext()
 
     def _note_warnings(self) -> None:
         ours = {str(warning.message) for warning in self.caught if issubclass(warning.category, UserWarning)}

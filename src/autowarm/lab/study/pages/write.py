@@ -4,15 +4,15 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..config import LabError
-from ..files import write_atomically
+from ...config import LabError
+from ...files import write_atomically
+from ..plan import missing
+from ..rows import Rows
+from ..runs import curve_of
+from ..verdicts import verdicts
 from .evidence import evidence, summary
 from .figures import curves_figure, curves_wanted, differences_figure, evidence_figure
-from .plan import missing
-from .rows import Rows
-from .runs import curve_of
 from .schedules import schedules
-from .verdicts import verdicts
 
 __all__ = ["texts", "write_pages"]
 

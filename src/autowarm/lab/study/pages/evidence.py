@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ..analysis.markdown import percent, plus_minus, table
-from ..analysis.statistics import (
+from ...analysis.markdown import percent, plus_minus, table
+from ...analysis.statistics import (
     Estimate,
     by_family,
     by_task,
@@ -14,7 +14,7 @@ from ..analysis.statistics import (
     sign_test,
     signed_rank_test,
 )
-from .cells import (
+from ..cells import (
     DEFAULT,
     FAMILIES,
     FIXED,
@@ -29,10 +29,10 @@ from .cells import (
     share_of,
     title,
 )
-from .plan import FORMS, PEER_SCHEDULES, TARGETS
-from .rows import Cell, Rows
+from ..plan import FORMS, PEER_SCHEDULES, TARGETS
+from ..rows import Cell, Rows
+from ..verdicts import TOLERANCE, Verdict, hand_set, headline
 from .schedules import changes, form_cost
-from .verdicts import TOLERANCE, Verdict, hand_set, headline
 
 __all__ = ["claims", "evidence", "fixed_regrets", "summary"]
 

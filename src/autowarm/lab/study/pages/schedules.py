@@ -4,13 +4,13 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from ..analysis.markdown import percent, plus_minus, table
-from ..analysis.statistics import Estimate, excess, leave_one_out, mean_loss
-from ..tasks.small import TASKS
-from .cells import DEFAULT, HAND_SET, PAPER, SEEDS, cells, form_cells, quick_cells, share_of, title
-from .plan import FORM_SHARES, FORMS, ORDERS, PARTS, STUDY_SEEDS, TARGETS, adaptive_form, hand_set_forms
-from .rows import Cell, PlannedRow, Rows
-from .verdicts import TOLERANCE, Verdict, headline
+from ...analysis.markdown import percent, plus_minus, table
+from ...analysis.statistics import Estimate, excess, leave_one_out, mean_loss
+from ...tasks.small import TASKS
+from ..cells import DEFAULT, HAND_SET, PAPER, SEEDS, cells, form_cells, quick_cells, share_of, title
+from ..plan import FORM_SHARES, FORMS, ORDERS, PARTS, STUDY_SEEDS, TARGETS, adaptive_form, hand_set_forms
+from ..rows import Cell, PlannedRow, Rows
+from ..verdicts import TOLERANCE, Verdict, headline
 
 __all__ = ["changes", "form_cost", "schedules"]
 

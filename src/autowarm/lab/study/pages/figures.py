@@ -6,16 +6,14 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .cells import DEFAULT, HAND_SET, OPTIMIZERS, PAPER, cells, title
+from ..cells import DEFAULT, HAND_SET, OPTIMIZERS, PAPER, cells, title
+from ..plan import algorithm_1_target
+from ..rows import Cell, PlannedRow, Rows
+from ..runs import Curve
+from ..verdicts import TOLERANCE, Verdict
 from .evidence import fixed_regrets
-from .plan import algorithm_1_target
-from .rows import Cell, PlannedRow, Rows
-from .verdicts import TOLERANCE, Verdict
 
-__all__ = ["Curve", "curves_figure", "curves_wanted", "differences_figure", "evidence_figure"]
-
-Curve = Sequence[tuple[float, float]]
-"""Each update's rate, in parts of the peak, and training loss."""
+__all__ = ["curves_figure", "curves_wanted", "differences_figure", "evidence_figure"]
 
 _COLOURS = {name: colormaps["tab10"](index) for index, name in enumerate(OPTIMIZERS)}
 

@@ -1,0 +1,41 @@
+"""A range test on the lab's runs and on a user's own task: `autowarm.find_rate` where `train` would begin."""
+
+from torch import Tensor, nn
+
+from autowarm.rate import RateSearch, find_rate
+
+from ..config import FindRateConfig
+from ..tasks import make_task
+from ..tasks.own import AdaptedTask, PackedTask
+from ..training.parallel import joined
+from ..training.setup import Setup
+
+__all__ = ["search"]
+
+
+def search(config: FindRateConfig, own: PackedTask | None = None) -> RateSearch:
+    """Search on the run's model, data, precision, accumulation and clipping, on one process or torchrun's ranks.
+
+    Args:
+        config: what to search on.
+        own: the task of a run whose config names a user's own.
+
+    Raises:
+        LabError: the data is not there, or the user's code fails.
+    """
+    run = config.search_run
+    with joined(run.engine) as ranks:
+        task = make_task(run) if own is None else AdaptedTask(own, run)
+        setup = Setup(run, task, ranks)
+        batches = task.batches(0, ranks.rows(run))
+
+        def closure() -> Tensor:
+            loss = setup.forward_backward(setup.pieces(next(batches)))
+            if run.clip:
+                nn.utils.clip_grad_norm_(setup.model.parameters(), run.clip)
+            return loss
+
+        return find_rate(
+            setup.net, setup.optimizer, closure, lowest=config.lowest, highest=config.highest, steps=config.steps,
+            process_group=ranks.group,
+        )  # fmt: skip

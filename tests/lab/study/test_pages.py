@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from autowarm.lab.config import LabError
-from autowarm.lab.study import pages
 from autowarm.lab.study.cells import DEFAULT, FAMILIES, HAND_SET, SEEDS, cells
+from autowarm.lab.study.pages import write
 from autowarm.lab.study.pages.evidence import claims, evidence, fixed_regrets, summary
 from autowarm.lab.study.pages.figures import curves_figure, curves_wanted, differences_figure, evidence_figure
 from autowarm.lab.study.pages.schedules import schedules
@@ -52,7 +52,7 @@ def test_the_pages_say_how_often_the_loss_and_the_clock_ended_a_warm_up(stored: 
 
 
 def test_pages_and_figures_are_written_together(stored: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "curve_of", lambda run: [(0.1, 3.0), (1.0, 2.0)])  # instead of nine runs
+    monkeypatch.setattr(write, "curve_of", lambda run: [(0.1, 3.0), (1.0, 2.0)])  # instead of nine runs
     (tmp_path / "docs" / "figures").mkdir(parents=True)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     headline = texts(stored)[2]

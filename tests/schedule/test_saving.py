@@ -79,7 +79,7 @@ def test_another_schedule_is_refused_by_its_differences() -> None:
         ValueError, match=r"optimizer: saved 'Lion', here 'Muon'; geometry: saved 'Sign.*here .Spectral"
     ):
         AdaptiveWarmup(muon, 50).load_state_dict(state)
-    with pytest.raises(ValueError, match="no AdaptiveWarmup state of version 1 to 2: its version is None"):
+    with pytest.raises(ValueError, match="no AdaptiveWarmup state of version 1 to 3: its version is None"):
         AdaptiveWarmup(make_optimizer(), 50).load_state_dict({"last_epoch": 3})
 
 
@@ -169,7 +169,10 @@ DAMAGES = [
     ("rule.ended_by", "hunger"),
     ("rule.ended_by", "gap"),
     ("rule.decay_start", 5),
-    ("rule.smoothed", float("nan")),
+    ("rule.opening", [float("nan")]),
+    ("rule.averages", [1.0, 1.0, 1.0, 1.0]),
+    ("rule.averages", [float("nan"), 1.0, 1.0, 1.0, 0.0]),
+    ("rule.averages", [1.0, 1.0, 1.0, 1.0, -1.0]),
     ("rule.weight", 2.0),
     ("rule.target_loss", None),
     ("rule.peak_gap", 1e9),

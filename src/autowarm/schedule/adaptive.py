@@ -31,12 +31,15 @@ __all__ = ["AdaptiveWarmup"]
 
 
 class AdaptiveWarmup(RuleScheduler):
-    """Warm up by the loss, then decay over what is left of the run. There is no ``warmup_steps`` to choose.
+    """Warm up until the loss or a clock ends it, then decay over the rest of the run. There is no ``warmup_steps``.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the smoothed loss (see `Profile`), and a ramp in
-    time that reaches the peak after ``max_warmup`` of the run. So it rises at once where the loss falls fast, and
-    slowly but surely where the loss lingers. When the gap Δ = loss − f* has fallen below Δ', or the ramp is at the
-    peak, the decay takes over. The rate is in (0, lr] throughout and the first update uses lr/div.
+    time that reaches the peak after ``max_warmup`` of the run. When the gap Δ = loss − f* has fallen below Δ', or the
+    ramp is at the peak, the decay takes over. The rate is in (0, lr] throughout and the first update uses lr/div.
+
+    Where f* is not given, it is a forecast: what the loss would be at the end of the run if it went on falling at its
+    present pace in log t, but at least f(x0) − 0.7·|f(x0)|. f(x0) is the median of the first five losses, and the loss
+    has no effect until it has fallen by more than its own noise explains. In noise, therefore, the ramp alone counts.
 
     Call ``step(loss)`` after ``optimizer.step()``. Called before it, in the order of the paper's Algorithm 1, it works
     the same and acts one update earlier. Time is counted in updates the optimizer really made: one that a
@@ -50,7 +53,7 @@ class AdaptiveWarmup(RuleScheduler):
         optimizer: any PyTorch optimizer. The groups' rates are the peak rates; their ratios are kept.
         total_steps: T, how many updates the whole run makes. None leaves it open, for a flat decay ("wso"): the run
             goes on until `decay_now`, and shares of the run are of 4000 updates.
-        target_loss: f*, about the loss the run will end at; None takes f(x0) − 0.7·|f(x0)|.
+        target_loss: f*, about the loss the run will end at; None forecasts it.
         geometry: the optimizer's norm, see `autowarm.geometry`; None asks `autowarm.optim.geometry_of`.
         kappa: κ; None takes the paper's, all matrices under ``geometry`` at radius 1.
         div: how many times lower the rate starts, > 1. The paper's 100 wastes the first steps of a short run, and its
@@ -65,7 +68,7 @@ class AdaptiveWarmup(RuleScheduler):
         max_warmup: the longest warm-up: after this the rate is at its peak whatever the loss does. A share of T, in
             (0, 1], or a whole number of updates, at least 2 and at most T; None for no limit. The default is half the
             run; where T is open that is 2000 updates, 2/(1 − β2) for Adam's β2 of 0.999.
-        smoothing: share of T over which the loss is averaged; 0 for none.
+        smoothing: share of T over which the loss is averaged; 0 takes each loss as it is, and the first as f(x0).
         max_nonfinite: steps in a row without a finite loss before an error; 1 for at once, None for never.
         process_group: ranks that share the run; None is all of them, where `torch.distributed` is in use. Their losses
             are averaged, so their rates are the same to the bit.
@@ -212,12 +215,18 @@ class AdaptiveWarmup(RuleScheduler):
 
     @property
     def profile(self) -> Profile | None:
-        """η(Δ); None before the first finite loss. Does not wait."""
+        """η(Δ) for `target_loss`; None before the first finite loss. Does not wait.
+
+        Where f* is a forecast, Δ0 and Δ' are stretched to the gap it leaves.
+        """
         return self._formula.profile
 
     @property
     def target_loss(self) -> float | None:
-        """f*, given or worked out; None before the first finite loss if not given. Does not wait."""
+        """f*, given or, if not, the lowest it is taken for (None before the first finite loss). Does not wait.
+
+        The forecast as of now is in `metrics`.
+        """
         return self._formula.target_loss
 
     def metrics(self) -> dict[str, float | int | str]:
@@ -228,7 +237,7 @@ class AdaptiveWarmup(RuleScheduler):
 
         Returns:
             ``phase`` ("warmup" or "decay"), ``loss`` (smoothed, up to the warm-up's end), ``gap`` (loss − f*),
-            ``target_loss`` (f*), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps``
+            ``target_loss`` (f*, the present forecast if not given), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps``
             (so far), ``warmup_end`` (the update at which the warm-up ended or, while it lasts, a forecast: log Δ falls
             at its mean pace so far; ``max_warmup`` is the latest), ``ended_by``. What is not known yet is left out.
 

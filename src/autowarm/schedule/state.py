@@ -8,7 +8,7 @@ from .shapes import DECAYS
 
 __all__ = ["STATE_VERSION", "differences", "read_state"]
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 # By which keys other states are known, the first that match.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
@@ -66,6 +66,11 @@ def _ramp(x: Any) -> bool:
     return isinstance(x, list | tuple) and len(x) == 3 and _count(x[0]) and _finite(x[1]) and _finite(x[2])
 
 
+def _averages(x: Any) -> bool:
+    # The scatter of losses such as 1e300 is beyond all numbers.
+    return isinstance(x, list | tuple) and len(x) == 5 and all(map(_finite, x[:4])) and _number(x[4]) and x[4] >= 0
+
+
 Checks = Mapping[str, "Callable[[Any], bool] | Checks"]
 _NESTED: Checks = {
     "settings": {"total_steps": _optional(_count), "kappa": _optional(_finite)},
@@ -91,7 +96,8 @@ _NESTED: Checks = {
         "warmup_steps": _count,
         "decay_start": _optional(_count),
         "updates": _count,
-        "smoothed": _finite,
+        "opening": _list_of(_finite),
+        "averages": _optional(_averages),
         "weight": lambda x: _finite(x) and 0 <= x <= 1 + 1e-9,
         "failures": _count,
         "planned_steps": _optional(_count),
@@ -103,6 +109,7 @@ _NESTED: Checks = {
         "cut": _share,
         "bound": _optional(_ramp),
         "window": lambda x: _finite(x) and x >= 1,
+        "told": _optional(_finite),
         "target_loss": _optional(_finite),
         "gap0": _optional(_finite),
         "peak_gap": _optional(_finite),
@@ -119,7 +126,7 @@ def read_state(state: Any) -> dict[str, Any]:
     if not isinstance(state, Mapping):
         raise ValueError(f"no AdaptiveWarmup state: it is a {type(state).__name__}, not a dictionary")
     version = state.get("version")
-    if version not in (1, STATE_VERSION) or "rule" not in state:
+    if version not in range(1, STATE_VERSION + 1) or "rule" not in state:
         for keys, whose in _OTHERS:
             if keys <= state.keys():
                 raise ValueError(f"no AdaptiveWarmup state: this is {whose} (it has {', '.join(sorted(keys))})")
@@ -129,7 +136,9 @@ def read_state(state: Any) -> dict[str, Any]:
         keys_seen = ", ".join(map(repr, list(state)[:6]))
         raise ValueError(f"{known}: its version is {version!r} and its keys are {keys_seen or 'none'}")
     if version == 1:
-        state = _upgrade(state)
+        state = _to_version_2(state)
+    if version in (1, 2):
+        state = _to_version_3(state)
     _check(state, _NESTED, "")
     lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
     if len(set(lists.values())) > 1:
@@ -166,8 +175,20 @@ def _check(state: Any, checks: Checks, path: str) -> None:
             _check(state[name], holds, f"{path}{name}.")
 
 
-def _upgrade(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Version 1, which had no changes on the way, and called ``max_warmup`` ``floor``."""
+def _to_version_3(old: Mapping[str, Any]) -> dict[str, Any]:
+    """From version 2, which knew the smoothed loss alone: the others start from it."""
+    try:
+        rule = dict(old["rule"])
+        smoothed = rule.pop("smoothed")
+        seen = [*[smoothed] * 4, 0.0] if rule["weight"] > 0 else None
+        rule |= {"opening": [], "averages": seen, "told": old["settings"]["target_loss"]}
+        return {**old, "version": STATE_VERSION, "rule": rule}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the saved schedule, of version 2, is damaged: {type(error).__name__}: {error}") from None
+
+
+def _to_version_2(old: Mapping[str, Any]) -> dict[str, Any]:
+    """From version 1, which had no changes on the way, and called ``max_warmup`` ``floor``."""
     try:
         settings = {"max_warmup" if name == "floor" else name: value for name, value in old["settings"].items()}
         rule, total = dict(old["rule"]), settings["total_steps"]
@@ -176,7 +197,7 @@ def _upgrade(old: Mapping[str, Any]) -> dict[str, Any]:
         rates = list(old["rates"])
         return {
             **{name: old[name] for name in ("last_epoch", "step_count", "base_lrs", "pending", "said")},
-            "version": STATE_VERSION,
+            "version": 2,
             "settings": settings,
             "rates": rates,
             "written": rates,

@@ -4,7 +4,7 @@ Where the rate is a tensor, so is all that it depends on: the smoothed loss, whe
 host knows only how many updates it has launched. What it should be told (that losses are not finite, that warm-up has
 ended) is copied to it without waiting and read when it has arrived, some steps late.
 
-Two waits are allowed: at the first finite loss, since the calibration is a search on the host, and at the run's end.
+It waits for the first few finite losses, since the calibration is a search on the host, and at the run's end.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...devices import HostCopy, collective_device
 from ..shapes import Shape
+from .averages import Averages
 from .host import HostRule, Notices, Rule
 from .reduce import Observation, Ranks
 
@@ -26,7 +27,7 @@ __all__ = ["DeviceRule", "rule_for"]
 def rule_for(rate: Tensor | float, rule: Rule) -> Rule:
     """The rule where the rate is: on its device if it is a tensor, on the host if not.
 
-    Until the first finite loss it is on the host, where the calibration is. A device is waited for where it is left.
+    Until the calibration is done it is on the host. A device is waited for where it is left.
 
     Raises:
         ValueError: the decay is a function of one's own that takes no tensors.
@@ -35,7 +36,10 @@ def rule_for(rate: Tensor | float, rule: Rule) -> Rule:
     if rule.device == device:
         return rule
     host = rule.on_host()
-    return DeviceRule(host, device) if device is not None and host.started else host
+    if device is None or not host.started:
+        return host
+    _check_takes_tensors(host.formula.decay, torch.zeros((), device=device))  # at the first loss, not after the opening
+    return host if host.averages is None else DeviceRule(host, device)
 
 
 class _Loss(NamedTuple):
@@ -50,13 +54,13 @@ class DeviceRule:
     """A `HostRule` that goes on, on a device, from where it stands.
 
     Every operator is a kernel to launch, so there are few: what the host knows (how many updates, the ramp, the pace of
-    the average) stays there. On the device are the smoothed loss, the share, the update at which the decay began and
-    the last loss that was finite.
+    the averages) stays there. On the device are the averages of the loss, the share, the update at which the decay
+    began and the last loss that was finite.
 
     Rates do not depend on when a notice arrives: it spares operators whose result is known, no more.
 
     Args:
-        rule: must have had its first loss. Where the device goes, it does not follow until `on_host`.
+        rule: must have had its opening. Where the device goes, it does not follow until `on_host`.
         device: of the rates.
 
     Attributes:
@@ -76,7 +80,8 @@ class DeviceRule:
         self._decay_start, self._last_good, self._disagree = self._told.unbind()
         self._zero, self._one, self._never = (torch.full_like(self._decay_start, x) for x in (0.0, 1.0, math.inf))
         self.share = torch.full_like(self._zero, rule.share)
-        self._smoothed = torch.full_like(self._zero, rule.smoothed)
+        assert rule.averages is not None
+        self._averages = torch.tensor(rule.averages.values(), dtype=wide, device=device)
         _check_takes_tensors(self.formula.decay, self._zero)
         self._seen = rule.failures  # losses since the last good one, then on
         self._copy = HostCopy(self._told)
@@ -153,10 +158,10 @@ class DeviceRule:
 
     def on_host(self) -> HostRule:
         """The state on plain numbers; waits for the device."""
-        content = torch.stack([self.share, self._smoothed, self._decay_start, self._last_good])
-        share, smoothed, decay_start, last_good = content.tolist()
+        content = torch.cat([self._averages, torch.stack([self.share, self._decay_start, self._last_good])])
+        *averages, share, decay_start, last_good = content.tolist()
         rule = self._host
-        rule.share, rule.smoothed, rule.failures = share, smoothed, int(self._seen - last_good)
+        rule.share, rule.averages, rule.failures = share, Averages(*averages), int(self._seen - last_good)
         if rule.decay_start is None and math.isfinite(decay_start):
             rule.decay_start = int(decay_start)
             rule.warmup_steps = rule.decay_start - self.formula.origin
@@ -176,8 +181,9 @@ class DeviceRule:
     def _warm_up(self, loss: _Loss, pace: float, fresh: bool) -> None:
         mean, finite, _ = loss
         updates = self._host.updates
-        self._smoothed = torch.lerp(self._smoothed, torch.where(finite, mean, self._smoothed), pace)
-        share, ended = self.formula.warmup_share(updates, self._smoothed)
+        fresher = Averages(*self._averages.unbind()).after(mean, pace, updates - self.formula.origin)
+        self._averages = torch.where(finite, torch.stack(fresher.values()), self._averages)
+        share, ended = self.formula.warmup_share(updates, Averages(*self._averages.unbind()))
         if isinstance(ended, Tensor):
             self.share = torch.where(finite, share, self.share)
         elif ended:

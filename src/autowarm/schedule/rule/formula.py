@@ -2,12 +2,16 @@
 
 During warm-up two things pull the rate up, and the higher one wins:
 
-- the paper's profile η(Δ) of the smoothed loss, calibrated at the first one;
+- the paper's profile η(Δ) of the smoothed loss, calibrated at the first ones;
 - a *ramp* in time that reaches the peak after ``max_warmup``. η(Δ) alone can stall: the loss falls only as fast as the
-  rate lets it, and nothing in the calibration knows how long the run is.
+  rate lets it.
+
+The gap Δ is measured from f*. Where f* is not given, it is what the loss would be at the end of the run if it went on
+falling at its present pace in log t, but at least 30 % of f(x0). The profile is stretched to the gap that f* leaves.
 
 When the gap has fallen below Δ', or the ramp has reached the peak, the decay takes over. Without a ramp and without
-smoothing this is the paper's Algorithm 1, line by line.
+smoothing this is the paper's Algorithm 1, line by line. With smoothing, the loss acts only once it has fallen by more
+than noise explains.
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +23,7 @@ from torch import Tensor
 from ..calibrate import calibrate
 from ..profile import Profile
 from ..shapes import DECAYS, Shape, name_of
+from .averages import OPENING, Averages
 
 __all__ = ["LEAST_SHARE", "OPEN_HORIZON", "Formula", "Ramp"]
 
@@ -27,7 +32,7 @@ Number = TypeVar("Number", float, Tensor)
 # What shares of the run are measured on where its length is open. Half of it, the longest warm-up by default, is
 # 2/(1 − β2) updates for Adam's β2 of 0.999: twice the memory of its second moments.
 OPEN_HORIZON = 4000
-# f* where none is given: this share of f(x0) is still to be lost. On the paper's setup it makes f* = 3.3.
+# f* where none is given: at most this share of f(x0) is still to be lost. On the paper's setup it makes f* = 3.3.
 _EXPECTED_FALL = 0.7
 # Gaps whose squares are numbers. Outside of them, as for a first loss of 0, there is no profile.
 _LEAST_GAP, _MOST_GAP = 1e-100, 1e100
@@ -56,7 +61,7 @@ class Formula:
     Args:
         lr: of the first group with a rate; η(Δ) is calibrated to it, and shares do not depend on it.
         div, kappa, sigma_f2: see `autowarm.schedule.calibrate`.
-        given_target_loss: f*, or None for f(x0) − 0.7·|f(x0)|.
+        given_target_loss: f*, or None for a forecast, which is at least f(x0) − 0.7·|f(x0)|.
         given_peak_gap: Δ', or None to calibrate it.
         warmup, planned_decay: shapes of the ramp and the decay; Δ' is calibrated to the same over the gap.
         final_ratio: the decay goes from lr to final_ratio·lr.
@@ -73,9 +78,10 @@ class Formula:
         cut: the share at which the warm-up ended. 1, unless it was cut short.
         window: updates over which the loss is averaged (an exponential moving average); 1 for none.
         bound: bounds the decay after its horizon was extended, so that the rate does not jump; None for no bound.
-        target_loss: f*, given or worked out at the first loss.
-        profile: η(Δ), from the first loss on. None where the first loss is 0 and f* is not given, or where the first
-            gap is beyond all scale (1e±100): then the ramp alone sets the rate.
+        told: f* as given for the present warm-up, or None.
+        target_loss: f*, given or, from the first loss on, the lowest that it is taken for.
+        profile: η(Δ) for that f*, from the first loss on. None where the first loss is 0 and f* is not given, or where
+            the first gap is beyond all scale (1e±100): then the ramp alone sets the rate.
     """
 
     lr: float
@@ -98,6 +104,7 @@ class Formula:
     cut: float = field(init=False)
     bound: Ramp | None = field(init=False)
     window: float = field(init=False)
+    told: float | None = field(init=False)
     target_loss: float | None = field(init=False)
     profile: Profile | None = field(init=False)
 
@@ -112,18 +119,66 @@ class Formula:
             return 0.0 if self.profile is not None else 1.0 / self.div
         return self.ramp.at(updates, self.warmup)
 
-    def warmup_share(self, updates: int, loss: Number) -> "tuple[Number | float, Tensor | bool]":
-        """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over."""
+    @property
+    def opening(self) -> int:
+        """How many losses make f(x0): their median counts. With the raw loss the first is taken for what it is."""
+        return OPENING if self.smoothing > 0.0 else 1
+
+    def warmup_share(self, updates: int, seen: "Averages[Number] | None") -> "tuple[Number | float, Tensor | bool]":
+        """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over.
+
+        Args:
+            updates: made so far.
+            seen: the losses; None during the opening, when the ramp alone counts.
+        """
         ramp = self.ramp_share(updates)
         if ramp >= 1.0:
             return 1.0, True
-        if self.profile is None:
-            return ramp, False
-        gap = loss - self.target_loss  # type: ignore[operator]  # where there is a profile, there is an f*
+        waiting = max(ramp, 1.0 / self.div)
+        if self.profile is None or seen is None:
+            return waiting, False
+        fallen = self.smoothing == 0.0 or seen.has_fallen(self.fstar + self.profile.gap0, updates - self.origin)
+        if fallen is False:
+            return waiting, False
         low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
+        gap = self.gap(updates, seen)
         share = self.profile.share(gap)
         # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up lasts.
-        return share.clamp(min=low) if isinstance(share, Tensor) else max(low, share), gap < self.profile.peak_gap
+        ended = gap < self.profile.peak_gap
+        if isinstance(share, Tensor):
+            share, ended = share.clamp(min=low), ended & fallen
+            return share if fallen is True else torch.where(fallen, share, waiting), ended
+        return max(low, share), ended
+
+    def gap(self, updates: int, seen: "Averages[Number]") -> "Number":
+        """Δ at the smoothed loss, on the profile's scale: its share of f(x0) − f*, times the profile's Δ0."""
+        assert self.profile is not None
+        gap = seen.smoothed - self.fstar
+        if not self.forecasts:
+            return gap
+        gap0 = self.profile.gap0
+        expected = self.expected_loss(updates, seen)
+        return (seen.smoothed - expected) * (gap0 / (self.fstar + gap0 - expected))
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether f* is a forecast: where neither it nor Δ' is given, and the loss is averaged."""
+        return self.told is None and self.given_peak_gap is None and self.smoothing > 0.0
+
+    def expected_loss(self, updates: int, seen: "Averages[Number]") -> "Number | float":
+        """f* as of this update. Where the loss has been rising there is no forecast, and the lowest f* counts."""
+        if not self.forecasts:
+            return self.fstar
+        forecast = seen.forecast(updates - self.origin, self.length)
+        if isinstance(forecast, Tensor):
+            higher = torch.minimum(forecast, seen.smoothed).clamp(min=self.fstar)
+            return torch.where(seen.slow > seen.fast, higher, self.fstar)
+        return max(self.fstar, min(forecast, seen.smoothed)) if seen.slow > seen.fast else self.fstar
+
+    @property
+    def length(self) -> int:
+        """How many updates the present warm-up and its decay have; what shares of the run are of."""
+        return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
 
     def ended_by(self, updates: int) -> str:
         """What ended a warm-up that ended at this update. The ramp is looked at first."""
@@ -167,16 +222,16 @@ class Formula:
         return self.target_loss
 
     def calibrate(self, loss: float) -> None:
-        """Fix f* and η(Δ) by the first loss f(x0).
+        """Fix η(Δ) by the first loss f(x0), and the lowest f* where it is not given.
 
         Raises:
             ValueError: it is not above f* or does not suit the given Δ'.
         """
-        target = self.target_loss
+        target = self.told
         if target is None:
             target = loss - _EXPECTED_FALL * abs(loss)
             if abs(loss) < _LEAST_GAP:
-                self.target_loss = target
+                self.target_loss, self.profile = target, None
                 return
         gap0 = loss - target
         if not gap0 > 0:
@@ -200,7 +255,8 @@ class Formula:
         """A warm-up that begins at this update; nothing is known of the loss."""
         self.origin, self.planned_steps, self.total_steps = updates, total_steps, total_steps
         self.decay, self.decay_peak, self.cut, self.bound = self.planned_decay, 1.0, 1.0, None
-        self.target_loss, self.profile = target_loss, None
+        self.told = self.target_loss = target_loss
+        self.profile = None
         self._warm_up_from(updates, 1.0 / self.div)
 
     def extend_warmup(self, updates: int, total_steps: int | None) -> None:
@@ -230,9 +286,8 @@ class Formula:
         self.total_steps, self.decay, self.decay_peak, self.bound = updates + steps, decay, share, None
 
     def _warm_up_from(self, updates: int, share: float) -> None:
-        length = OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
-        self.ramp = self._ramp_from(updates, share, self.origin, length)
-        self.window = max(1.0, self.smoothing * length)
+        self.ramp = self._ramp_from(updates, share, self.origin, self.length)
+        self.window = max(1.0, self.smoothing * self.length)
 
     def _ramp_from(self, updates: int, share: float, origin: int, length: int) -> Ramp | None:
         """From a share at this update to the peak, ``max_warmup`` of the length after ``origin``."""
@@ -255,6 +310,7 @@ class Formula:
             "cut": self.cut,
             "bound": None if self.bound is None else list(self.bound),
             "window": self.window,
+            "told": self.told,
             "target_loss": self.target_loss,
             "gap0": None if self.profile is None else self.profile.gap0,
             "peak_gap": None if self.profile is None else self.profile.peak_gap,
@@ -262,7 +318,7 @@ class Formula:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`; the calibration is not done again."""
-        for name in ("planned_steps", "total_steps", "origin", "decay_peak", "cut", "target_loss"):
+        for name in ("planned_steps", "total_steps", "origin", "decay_peak", "cut", "told", "target_loss"):
             setattr(self, name, state[name])
         self.decay = self.planned_decay if state["decay"] is None else DECAYS[state["decay"]]
         for name in ("ramp", "bound"):

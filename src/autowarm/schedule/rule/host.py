@@ -1,20 +1,23 @@
 """What every rule does, and the rule on plain numbers. It is the reference that `DeviceRule` is held to."""
 
 import math
+import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..shapes import Shape
+from .averages import Averages
 from .formula import Formula
 from .reduce import Observation, Ranks, reduce_observations
 
 __all__ = ["HostRule", "Notices", "Rule"]
 
 # What the dictionary of a state calls what; the rest of it is the formula's.
-_STATE = ("share", "ended_by", "warmup_steps", "decay_start", "updates", "smoothed", "weight", "failures")
+_STATE = ("share", "ended_by", "warmup_steps", "decay_start", "updates", "weight", "failures")
 
 
 class Notices(NamedTuple):
@@ -83,8 +86,9 @@ class HostRule:
         warmup_steps: how many updates were made at warm-up rates, once it has ended.
         decay_start: the update at which the decay began; None in warm-up.
         updates: how many were made.
-        smoothed: the loss, averaged.
-        weight: of all that is in the average, 1 − (1 − 1/window)ⁿ after n updates.
+        opening: the first finite losses, until there are enough for f(x0).
+        averages: of the losses since; None during the opening.
+        weight: of all that is in the smoothed loss, 1 − (1 − 1/window)ⁿ after n updates.
         failures: losses in a row that were not finite.
         loss: the last one; not saved.
     """
@@ -100,7 +104,9 @@ class HostRule:
         self.ended_by: str | None = None
         self.warmup_steps = 0
         self.decay_start: int | None = None
-        self.smoothed = self.weight = 0.0
+        self.opening: list[float] = []
+        self.averages: Averages[float] | None = None
+        self.weight = 0.0
         self.failures = 0
         self.loss: float | None = None
 
@@ -112,7 +118,12 @@ class HostRule:
     @property
     def started(self) -> bool:
         """Whether a finite loss has come."""
-        return self.weight > 0.0
+        return self.averages is not None or bool(self.opening)
+
+    @property
+    def smoothed(self) -> float:
+        """The loss, averaged; during the opening, its median."""
+        return statistics.median_low(self.opening) if self.averages is None else self.averages.smoothed
 
     def on_host(self) -> "HostRule":
         """This."""
@@ -164,10 +175,24 @@ class HostRule:
         return (1.0 - keep) / self.weight
 
     def _warm_up(self, loss: float, pace: float) -> None:
-        self.smoothed = loss if pace == 1.0 else self.smoothed + pace * (loss - self.smoothed)
-        self.share, ended = self.formula.warmup_share(self.updates, self.smoothed)
+        if self.averages is not None:
+            self.averages = self.averages.after(loss, pace, self.updates - self.formula.origin)
+        else:
+            self._open(loss)
+        self.share, ended = self.formula.warmup_share(self.updates, self.averages)
         if ended:
             self._end(self.formula.ended_by(self.updates))
+
+    def _open(self, loss: float) -> None:
+        """Take one of the first losses. The first calibrates; with the last of them, their median does."""
+        self.opening.append(loss)
+        if len(self.opening) < self.formula.opening:
+            return
+        first = self.smoothed
+        if len(self.opening) > 1:
+            with suppress(ValueError):  # the loss is at a given f* already: what it was at first still holds
+                self.formula.calibrate(first)
+        self.averages, self.opening = Averages.begin(first), []
 
     def _end(self, why: str) -> None:
         self.ended_by, self.decay_start = why, self.updates
@@ -207,10 +232,14 @@ class HostRule:
 
     def state_dict(self) -> dict[str, Any]:
         """What changes, as plain numbers and text."""
-        return {name: getattr(self, name) for name in _STATE} | self.formula.state_dict()
+        averages = None if self.averages is None else self.averages.values()
+        numbers = {name: getattr(self, name) for name in _STATE}
+        return numbers | {"opening": list(self.opening), "averages": averages} | self.formula.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`."""
         for name in _STATE:
             setattr(self, name, state[name])
+        self.opening = list(state["opening"])
+        self.averages = None if state["averages"] is None else Averages(*state["averages"])
         self.formula.load_state_dict(state)

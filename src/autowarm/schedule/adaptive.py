@@ -237,9 +237,10 @@ class AdaptiveWarmup(RuleScheduler):
 
         Returns:
             ``phase`` ("warmup" or "decay"), ``loss`` (smoothed, up to the warm-up's end), ``gap`` (loss − f*),
-            ``target_loss`` (f*, the present forecast if not given), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps``
-            (so far), ``warmup_end`` (the update at which the warm-up ended or, while it lasts, a forecast: log Δ falls
-            at its mean pace so far; ``max_warmup`` is the latest), ``ended_by``. What is not known yet is left out.
+            ``target_loss`` (f*, the present forecast if not given), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the
+            first group's rate), ``warmup_steps`` (so far), ``warmup_end`` (the update at which the warm-up ended or,
+            while it lasts, a forecast: log Δ falls at its mean pace so far; ``max_warmup`` is the latest),
+            ``ended_by``. What is not known yet is left out.
 
         Example:
             >>> import torch

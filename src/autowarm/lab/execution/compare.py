@@ -39,7 +39,7 @@ def compare(
         rates: peak rates of each optimizer, by name: the lab's ("muon", "lion", "adamw", …) or one of the task's own.
         steps: updates in a run.
         seeds: every run is made once with each; two or more for a verdict.
-        schedules: "adaptive", "linear" (hand-set), "paper", "constant", "greedy", "wsd".
+        schedules: "adaptive", "linear" (hand-set), "paper", "untuned", "constant", "greedy", "wsd".
         warmups: hand-set lengths, below 1 a share of the steps.
         out: folder of the results; "runs/compare" where nothing else is said.
         more: any other key of `autowarm.lab.config.CompareConfig`, such as ``workers=1`` or ``run={"clip": 1.0}``.

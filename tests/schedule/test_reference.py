@@ -98,7 +98,7 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
             expected = fstar
             if forecasts and slow > fast:
                 slope = (slow - fast) / (1 / 1 - 1 / 4)  # the loss falls by this much per factor e of time
-                ahead = fast - slope / 4 - slope * 1.5 * math.log(T / t)
+                ahead = fast - slope / 4 - slope * math.log(4 / 3 * T / t)
                 expected = max(fstar, min(ahead, mean))
             if ramp >= 1.0:
                 switch = t

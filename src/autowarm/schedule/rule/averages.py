@@ -13,8 +13,8 @@ OPENING = 5
 # Two means over the past, each of which forgets at the pace of time itself: the weight of the loss at update u is
 # proportional to u^(α − 1). Where the loss falls by s per factor e of time, such a mean lags behind it by s/α.
 _FAST, _SLOW = 4.0, 1.0
-# The pace is measured while the rate rises. The decay of the rate brings a fall of its own, as annealing does.
-_WITH_DECAY = 1.5
+# The decay of the rate brings a fall of its own, as annealing does: as if the run were this much longer.
+_DECAY = 4 / 3
 # A fall counts once it exceeds so many standard deviations of the difference between two successive losses.
 _EVIDENCE = 3.0
 # After this many differences their variance is taken for twice what it seems: a few say little, as in Student's t.
@@ -68,11 +68,11 @@ class Averages(Generic[Number]):
         )
 
     def forecast(self, updates: int, total: int) -> Number:
-        """The loss at update ``total``, if it goes on falling as now in log t and the decay adds half as much again.
+        """The loss at update ``total``, if it goes on falling at its present pace in log t and the decay helps.
 
         Above the present loss where the loss has been rising.
         """
-        left = _WITH_DECAY * math.log(max(1.0, total / max(1, updates)))
+        left = math.log(max(1.0, _DECAY * total / max(1, updates)))
         # The lag tells the slope, s = (slow − fast)/(1/α_slow − 1/α_fast), and the level, fast − s/α_fast.
         return self.fast - (1.0 / _FAST + left) / (1.0 / _SLOW - 1.0 / _FAST) * (self.slow - self.fast)
 

@@ -7,7 +7,8 @@ During warm-up two things pull the rate up, and the higher one wins:
   rate lets it.
 
 The gap Δ is measured from f*. Where f* is not given, it is what the loss would be at the end of the run if it went on
-falling at its present pace in log t, but at least 30 % of f(x0). The profile is stretched to the gap that f* leaves.
+falling at its present pace in log t (and a little more, for the decay), but at least 30 % of f(x0). The profile is
+stretched to the gap that f* leaves.
 
 When the gap has fallen below Δ', or the ramp has reached the peak, the decay takes over. Without a ramp and without
 smoothing this is the paper's Algorithm 1, line by line. With smoothing, the loss acts only once it has fallen by more

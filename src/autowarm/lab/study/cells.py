@@ -11,9 +11,9 @@ from ..analysis.statistics import Seeds
 from .rows import Cell, Rows
 
 __all__ = [
-    "DEFAULT", "EXTRA_SEEDS", "FAMILIES", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS", "TUNING",
-    "TUNING_SCHEDULE", "TUNING_SEED", "cells", "form_cells", "peer_cells", "quick_cells", "scheduled_cells",
-    "share_of", "title", "tuned_rates",
+    "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING",
+    "RAMP_ALONE", "SEEDS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "cells", "form_cells", "peer_cells",
+    "quick_cells", "scheduled_cells", "share_of", "title", "tuned_rates",
 ]  # fmt: skip
 
 FAMILIES = {
@@ -29,6 +29,9 @@ OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 # Schedules, in the study's words. "linear 0.1" is a hand-set linear warm-up over 10 % of the run, then a cosine.
 DEFAULT, PAPER = "default", "paper"
 HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4")
+# A grid that brackets the optimum: longer ramps too, and the default's own start, a tenth of the peak.
+FAIR = (*HAND_SET, "linear 0.6", "linear 0.8", *(f"tenth {share:g}" for share in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)))
+RAMP_ALONE = f"{DEFAULT} fstar=-1e6"  # the gap never falls, so the loss never acts
 # Not among those that the best is chosen from: added later, to see what they cost as one choice for all cells.
 FIXED = ("linear 0.01", "linear 0.5")
 
@@ -84,12 +87,15 @@ TUNING = sorted(
 )
 TUNING_SEED, TUNING_SCHEDULE = 100, "linear 0.1"
 
-# Where Schedule-Free AdamW and Prodigy take the place of AdamW at its tuned rate: where a run is short.
+# Where Schedule-Free AdamW, RAdam and Prodigy take the place of AdamW at its tuned rate: where a run is short.
 _INSTEAD_OF_ADAMW = (
     ("lm-small", 200), ("lm-small", 1000), ("lm-middle", 200), ("mlp", 200), ("mlp", 4000), ("factor", 1000),
     ("llama", 200), ("llama", 1000), ("llama-x8", 200), ("swin", 200),
 )  # fmt: skip
-PEER_TUNING = [Cell(task, "schedule-free", steps, lr) for task, steps in _INSTEAD_OF_ADAMW for lr in _GRID["adamw"]]
+_TUNED_PEERS = ("schedule-free", "radam")
+PEER_TUNING = [
+    Cell(task, peer, steps, lr) for peer in _TUNED_PEERS for task, steps in _INSTEAD_OF_ADAMW for lr in _GRID["adamw"]
+]
 
 
 def share_of(schedule: str) -> float:
@@ -163,12 +169,12 @@ def scheduled_cells(rows: Rows) -> list[Cell]:
 
 
 def peer_cells(rows: Rows) -> list[tuple[Cell, Cell]]:
-    """Schedule-Free AdamW at its best rate and Prodigy, which has none, each beside AdamW at its tuned rate."""
+    """The peers at their best rates, and Prodigy, which has none, each beside AdamW at its tuned rate."""
     ours, theirs = tuned_rates(rows, TUNING, TUNING_SCHEDULE), tuned_rates(rows, PEER_TUNING, "own")
     return [
         (Cell(task, optimizer, steps, lr), Cell(task, "adamw", steps, ours[task, "adamw", steps]))
         for task, steps in _INSTEAD_OF_ADAMW
-        for optimizer, lr in (("schedule-free", theirs[task, "schedule-free", steps]), ("prodigy", 1.0))
+        for optimizer, lr in (*((peer, theirs[task, peer, steps]) for peer in _TUNED_PEERS), ("prodigy", 1.0))
     ]
 
 

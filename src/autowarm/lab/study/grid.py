@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..analysis.statistics import Seeds, choose, mean_loss
-from .cells import DEFAULT, PAPER, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
+from .cells import DEFAULT, PAPER, RAMP_ALONE, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
 from .plan import Stage
 from .rows import Cell, PlannedRow, Rows
 
-__all__ = ["RAMP_ALONE", "Grid", "hand_set_grid"]
+__all__ = ["Grid", "hand_set_grid"]
 
-RAMP_ALONE = f"{DEFAULT} fstar=-1e6"  # the gap never falls, so the loss never acts
 _TOLD = 0.95  # Algorithm 1's f*, in parts of the best hand-set loss: better than one can know
 
 RatesToTry = Callable[[Rows, str, int, str], Sequence[float]]

@@ -7,10 +7,12 @@ from ..analysis.statistics import choose, mean_loss
 from .cells import (
     DEFAULT,
     EXTRA_SEEDS,
+    FAIR,
     FIXED,
     HAND_SET,
     PAPER,
     PEER_TUNING,
+    RAMP_ALONE,
     SEEDS,
     TUNING,
     TUNING_SCHEDULE,
@@ -136,15 +138,37 @@ def fixed(rows: Rows) -> list[PlannedRow]:
     return _planned("cells", _quickest_first(rows)[:_FIXED_CELLS], FIXED, SEEDS.choice)
 
 
+def fair(rows: Rows) -> list[PlannedRow]:
+    """The rest of the grid that brackets the optimum, on the seeds of the choice; and the ramp alone."""
+    more = [name for name in FAIR if name not in HAND_SET]
+    return [
+        run for cell in _quickest_first(rows) for run in _planned("cells", [cell], [*more, RAMP_ALONE], SEEDS.choice)
+    ]
+
+
+def fair_tested(rows: Rows) -> list[PlannedRow]:
+    """The best of that grid, the ramp alone and 5 % everywhere, on the seeds of the test."""
+    found = []
+    for cell in _quickest_first(rows):
+        best = choose(hand_set(rows, cell, FAIR), SEEDS.choice)
+        found += _planned("cells", [cell], sorted({best, RAMP_ALONE, "linear 0.05"}), SEEDS.test)
+    return found
+
+
 def peer_tuning(rows: Rows) -> list[PlannedRow]:
-    """The rate of Schedule-Free AdamW."""
+    """The rates of Schedule-Free AdamW and RAdam."""
     return _planned("tuning", PEER_TUNING, ["own"], [TUNING_SEED])
 
 
 def peers(rows: Rows) -> list[PlannedRow]:
-    """What people use instead: Schedule-Free AdamW and Prodigy in the place of AdamW, WSD and GreedyLR in ours."""
+    """What people use instead: Schedule-Free AdamW, RAdam and Prodigy in the place of AdamW; untuned, WSD, GreedyLR."""
     instead = _planned("peers", [cell for cell, _ in peer_cells(rows)], ["own"], SEEDS.test)
-    return instead + _planned("cells", scheduled_cells(rows), PEER_SCHEDULES, SEEDS.test)
+    adamw = dict.fromkeys(ours for _, ours in peer_cells(rows))
+    return (
+        instead
+        + _planned("cells", adamw, ["untuned"], SEEDS.test)
+        + _planned("cells", scheduled_cells(rows), PEER_SCHEDULES, SEEDS.test)
+    )
 
 
 def orders(rows: Rows) -> list[PlannedRow]:
@@ -167,9 +191,24 @@ def _best(rows: Rows, cell: Cell) -> str:
 
 STAGES: dict[str, Stage] = {
     stage.__name__.replace("_", "-"): stage
-    for stage in (tuning, hand, compare, more, paper, targets, parts, forms, fixed, peer_tuning, peers, orders)
+    for stage in (
+        tuning,
+        hand,
+        compare,
+        more,
+        paper,
+        targets,
+        parts,
+        forms,
+        fixed,
+        peer_tuning,
+        peers,
+        orders,
+        fair,
+        fair_tested,
+    )
 }
-"""In the order in which they build on each other; about twelve CPU-hours in all."""
+"""In the order in which they build on each other; about seventeen CPU-hours in all."""
 
 CELL_STAGES = (hand, compare, paper)
 """What makes a single cell again, given rows without its runs: call each with the rows and ``[cell]``."""

@@ -1,7 +1,8 @@
-"""What docs/evidence.md shows: by kind, with corrected tests, beside fixed lengths, peers and the paper's claims."""
+"""What docs/evidence.md shows: by family, with corrected tests, beside fixed lengths, peers and the paper's claims."""
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...analysis.markdown import percent, plus_minus, table
 from ...analysis.statistics import (
@@ -19,7 +20,6 @@ from ..cells import (
     FAMILIES,
     FIXED,
     HAND_SET,
-    OPTIMIZERS,
     PAPER,
     SEEDS,
     form_cells,
@@ -29,14 +29,12 @@ from ..cells import (
     share_of,
     title,
 )
-from ..plan import FORMS, PEER_SCHEDULES, TARGETS
+from ..plan import FORM_SHARES, FORMS, PEER_SCHEDULES, STUDY_SEEDS, TARGETS
 from ..rows import Cell, Rows
 from ..verdicts import TOLERANCE, Verdict, hand_set, headline
-from .schedules import changes, form_cost
+from .tables import batch_pairs, changes, form_cost, mean_difference, mean_regrets, target_cost
 
 __all__ = ["claims", "evidence", "fixed_regrets", "summary"]
-
-_EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
 
 
 def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
@@ -44,24 +42,27 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
     learnt = [v for v in judged if v.learnt]
     fresh = [v for v in learnt if v.cell.task.split("-")[0] in ("llama", "swin")]
     more = _more_regrets(rows, learnt)
+    costs = [target_cost(rows, cell) for cell in quick_cells(rows)]
     return {
         **headline(rows, judged),
         **_tests(learnt),
         **claims(rows, learnt),
         "names": ", ".join(f"`{v.cell.name}`" for v in judged if not v.learnt),
+        "planned": len(judged),
+        "untaught": len(judged) - len(learnt),
+        "ended": _ended(learnt),
         "by_family": _by_family(learnt),
-        "by_kind": _by_kind(learnt),
         "sweep": len(HAND_SET) * len(SEEDS.choice),
         "lengths": len(HAND_SET),
         "regrets": _one_row(fixed_regrets(learnt)),
         "more_cells": len(more),
-        "more": _one_row(_means(more)),
+        "more": _one_row(mean_regrets(more)),
         "peers": _peers(rows, learnt),
-        "batches": table(
-            ["", "optimizer", "small batch", "eight times as large"],
-            [[*names, f"{100 * small:.1f} %", f"{100 * big:.1f} %"] for *names, small, big in _batch_pairs(learnt)],
-        ),
-        "fresh": _mean(fresh),
+        "study_seeds": len(STUDY_SEEDS),
+        "form_lengths": len(FORM_SHARES),
+        "targets_mean": percent(statistics.fmean(cost.mean for cost in costs)),
+        "targets_within": sum(not cost.exceeds(TOLERANCE) for cost in costs),
+        "fresh": mean_difference(fresh),
         "fresh_cells": len(fresh),
     }
 
@@ -77,7 +78,7 @@ def summary(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
 
 def fixed_regrets(learnt: Sequence[Verdict]) -> dict[str, float]:
     """Mean regret of one length used everywhere, of the default and of Algorithm 1, on the seeds of the choice."""
-    return _means([v.regret for v in learnt])
+    return mean_regrets([v.regret for v in learnt])
 
 
 def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
@@ -86,8 +87,8 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
     algorithm_1 = [run for v in learnt for run in rows.runs("cells", v.cell, PAPER).values()]
     lion = [v for v in learnt if v.cell.optimizer == "lion"]
     cold = [rows.runs("cells", v.cell, name)[seed] for v in lion for name in HAND_SET[:2] for seed in SEEDS.choice]
-    lions = _means([v.regret for v in lion])
-    pairs = [(small, big) for *_, small, big in _batch_pairs(learnt)]
+    lions = mean_regrets([v.regret for v in lion])
+    pairs = [(small, big) for *_, small, big in batch_pairs(learnt)]
     vision = [v for v in learnt if FAMILIES[v.cell.task] == "vision"]
 
     def changed(part: str, value: str) -> str:
@@ -95,7 +96,7 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
 
     def small_large(task: str) -> str:
         some = [v for v in learnt if v.cell.task == task and v.cell.steps == 200]
-        return f"{task} {_mean([v for v in some if v.cell.optimizer in ('muon', 'lion')])} %"
+        return f"{task} {mean_difference([v for v in some if v.cell.optimizer in ('muon', 'lion')])} %"
 
     def form(form: tuple[str, str]) -> str:
         return f"{'–'.join(form)} {percent(statistics.fmean(form_cost(rows, cell, form).mean for cell in forms))} %"
@@ -124,7 +125,7 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
         "batch_less": sum(big < small for small, big in pairs),
         "sizes": ", ".join(map(small_large, ("lm-small", "lm-middle", "lm-large"))),
         "vision_cells": len(vision),
-        "vision": _mean(vision),
+        "vision": mean_difference(vision),
         "vision_stderr": 100 * statistics.median(v.stderr for v in vision),
     }
 
@@ -146,6 +147,15 @@ def _tests(learnt: Sequence[Verdict]) -> dict[str, object]:
     }
 
 
+def _ended(learnt: Sequence[Verdict]) -> str:
+    """How many warm-ups of the default each cause ended, by family."""
+    found = {FAMILIES[v.cell.task]: Counter[str]() for v in learnt}
+    for v in learnt:
+        found[FAMILIES[v.cell.task]].update(v.ended)
+    headings = ["family", "ended by the loss", "ended by the clock"]
+    return table(headings, [[family, of["gap"], of["max_warmup"]] for family, of in found.items()])
+
+
 def _by_family(learnt: Sequence[Verdict]) -> str:
     """Differences and regrets in the mean over tasks, each of which counts once."""
 
@@ -161,39 +171,6 @@ def _by_family(learnt: Sequence[Verdict]) -> str:
         for family, mean in difference.items()
     ]
     return table(["family", "tasks", "default − best", *map(title, regret)], lines)
-
-
-def _by_kind(learnt: Sequence[Verdict]) -> str:
-    """The same numbers for each optimizer, task, horizon and size of batch."""
-    large = {(_EIGHTFOLD.get(v.cell.task), v.cell.optimizer) for v in learnt}
-
-    def batch(cell: Cell) -> str | None:
-        if cell.steps != 200 or cell.task in _EIGHTFOLD:
-            return "eightfold" if cell.steps == 200 else None
-        return "small" if (cell.task, cell.optimizer) in large else None
-
-    kinds: dict[str, Callable[[Cell], object]] = {
-        "optimizer": lambda cell: cell.optimizer,
-        "task": lambda cell: cell.task,
-        "steps": lambda cell: cell.steps,
-        "batch, LLaMA and Swin of 200 steps": batch,
-    }
-    lines: list[Sequence[object]] = []
-    for name, kind in kinds.items():
-        lines.append([f"*{name}*", *[""] * 5])
-        for value in dict.fromkeys(kind(v.cell) for v in learnt):
-            if value is not None:
-                some = [v for v in learnt if kind(v.cell) == value]
-                counted = [v for v in some if v.counted]
-                regret = _means([v.regret for v in some])
-                share = min(HAND_SET, key=lambda schedule: regret[schedule])
-                best = f"{title(share)}: {percent(regret[share])} %"
-                passed = sum(v.passed for v in counted)
-                lines.append([value, len(some), _mean(some), len(counted), passed, best])
-    headings = [
-        "", "settings", "mean difference, %", "counted", "pass", "regret of the best length for all of the kind"
-    ]  # fmt: skip
-    return table(headings, lines)
 
 
 def _more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:
@@ -229,28 +206,6 @@ def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
 
     headings = ["instead of the default", "settings", "mean, %", "median, %", "better by 2 s.e.", "worse by 2 s.e."]
     return table(headings, [row(about, found) for about, found in compared.items()])
-
-
-def _batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, float]]:
-    """Task, optimizer, and how much the worst length loses: with a small batch, with one eight times as large."""
-    worst = {
-        (v.cell.task, v.cell.optimizer): max(v.regret[schedule] for schedule in HAND_SET)
-        for v in learnt
-        if v.cell.steps == 200
-    }
-    for big, small in _EIGHTFOLD.items():
-        for optimizer in OPTIMIZERS:
-            if (big, optimizer) in worst and (small, optimizer) in worst:
-                yield small, optimizer, worst[small, optimizer], worst[big, optimizer]
-
-
-def _mean(some: Iterable[Verdict]) -> str:
-    return percent(statistics.fmean(v.mean for v in some))
-
-
-def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean regret of each schedule over cells."""
-    return {schedule: statistics.fmean(regret[schedule] for regret in found) for schedule in found[0]}
 
 
 def _one_row(values: Mapping[str, float]) -> str:

@@ -16,6 +16,7 @@ fork too, and not in workers; that workers die with their parent is held by test
 
 import argparse
 import csv
+import io
 import itertools
 import json
 import os
@@ -260,12 +261,15 @@ def resource_now() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def rows_of(found: list[dict[str, Any]]) -> list[list[str]]:
-    """The table: faults tried, survived and lost, by where they struck."""
+def show(found: list[dict[str, Any]]) -> str:
+    """The table as CSV: faults tried, survived and lost, by where they struck."""
     names = {"kill": "SIGKILL, ", "preempt": "SIGTERM, "}
     faults = [(each["mode"], where, row) for each in found for where, row in sorted(each["faults"].items())]
     lines = [[f"{names.get(mode, '')}{where}", *(str(row[key]) for key in KEYS)] for mode, where, row in faults]
-    return [["fault", *KEYS], *lines, ["**all**", *(f"**{sum(row[key] for *_, row in faults)}**" for key in KEYS)]]
+    total = ["**all**", *(f"**{sum(row[key] for *_, row in faults)}**" for key in KEYS)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["fault", *KEYS], *lines, total])
+    return text.getvalue()
 
 
 def table() -> int:
@@ -281,9 +285,8 @@ def table() -> int:
                          f"after the last, median {sorted(times)[len(times) // 2]} µs a step with its optimizer's, "
                          f"{times[0]} in the first block and {times[-1]} in the last")  # fmt: skip
     PAGE.write_text(f"{head}{BEGIN}{'; '.join(notes)}.\n{END}{tail}", encoding="utf-8")
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows_of(found))
-    print(TABLE.read_text(encoding="utf-8"))
+    TABLE.write_text(show(found), encoding="utf-8")
+    print(show(found))
     return 1 if any(each["losses"] for each in found) else 0
 
 

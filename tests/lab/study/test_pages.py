@@ -33,7 +33,7 @@ def test_the_published_pages_are_those_of_the_stored_rows(stored: Rows) -> None:
     files, headline = texts(stored)
     assert {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in files} == files
     shown = re.findall(r"^:file: (\S+)$", files["evidence.md"], re.MULTILINE)
-    assert sorted(shown) == sorted(name for name in files if name.endswith(".csv"))
+    assert set(shown) >= {name for name in files if name.endswith(".csv")}
     assert f"\n{headline}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -47,9 +47,9 @@ def test_the_pages_say_how_often_the_loss_and_the_clock_ended_a_warm_up(stored: 
     page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/evidence.md", "README.md"))
     for family in sorted({family for family, _ in ended}):
         counts = f"{ended[family, 'gap']} | {ended[family, 'max_warmup']} |"
-        assert f"| {family} | {counts}" in page
-        (measured,) = re.findall(rf"^\| {family} (\| \d+ \| [^|]+ \|) [+-]", page, re.MULTILINE)
-        assert f"| {family} {measured} {counts}" in readme
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {family} |"))
+        assert line.endswith(f" | {counts}")
+        assert f"\n{line}\n" in readme
 
 
 def test_pages_and_figures_are_written_together(stored: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

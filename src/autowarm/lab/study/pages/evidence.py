@@ -2,13 +2,11 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ...analysis.markdown import percent, plus_minus, table
 from ...analysis.statistics import (
     Estimate,
-    by_family,
-    by_task,
     discoveries,
     ratios,
     regrets,
@@ -32,7 +30,7 @@ from ..cells import (
 from ..plan import FORM_SHARES, FORMS, PEER_SCHEDULES, STUDY_SEEDS, TARGETS
 from ..rows import Cell, Rows
 from ..verdicts import TOLERANCE, Verdict, hand_set, headline
-from .tables import batch_pairs, changes, form_cost, mean_difference, mean_regrets, target_cost
+from .tables import batch_pairs, changes, family_means, form_cost, mean_difference, mean_regrets, target_cost
 
 __all__ = ["claims", "evidence", "fixed_regrets", "summary"]
 
@@ -50,7 +48,6 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
         "names": ", ".join(f"`{v.cell.name}`" for v in judged if not v.learnt),
         "planned": len(judged),
         "untaught": len(judged) - len(learnt),
-        "ended": _ended(learnt),
         "by_family": _by_family(learnt),
         "sweep": len(HAND_SET) * len(SEEDS.choice),
         "lengths": len(HAND_SET),
@@ -147,30 +144,18 @@ def _tests(learnt: Sequence[Verdict]) -> dict[str, object]:
     }
 
 
-def _ended(learnt: Sequence[Verdict]) -> str:
-    """How many warm-ups of the default each cause ended, by family."""
-    found = {FAMILIES[v.cell.task]: Counter[str]() for v in learnt}
-    for v in learnt:
-        found[FAMILIES[v.cell.task]].update(v.ended)
-    headings = ["family", "ended by the loss", "ended by the clock"]
-    return table(headings, [[family, of["gap"], of["max_warmup"]] for family, of in found.items()])
-
-
 def _by_family(learnt: Sequence[Verdict]) -> str:
-    """Differences and regrets in the mean over tasks, each of which counts once."""
-
-    def of(values: Iterable[float]) -> dict[str, Estimate]:
-        known = {v.cell: x for v, x in zip(learnt, values, strict=True)}
-        families = by_family(known, lambda cell: FAMILIES[cell.task], lambda cell: cell.task)
-        return {**families, "*all tasks*": by_task(known, lambda cell: cell.task)}
-
-    difference = of(v.mean for v in learnt)
-    regret = {schedule: of(v.regret[schedule] for v in learnt) for schedule in (*HAND_SET, DEFAULT)}
+    """The mean difference, and how many warm-ups of the default each cause ended."""
+    ended = {FAMILIES[v.cell.task]: Counter[str]() for v in learnt}
+    for v in learnt:
+        ended[FAMILIES[v.cell.task]].update(v.ended)
+    ended["*all tasks*"] = sum(ended.values(), Counter[str]())
     lines = [
-        [family, mean.count, plus_minus(mean), *(percent(found[family].mean) for found in regret.values())]
-        for family, mean in difference.items()
+        [family, mean.count, plus_minus(mean), ended[family]["gap"], ended[family]["max_warmup"]]
+        for family, mean in family_means(learnt, lambda v: v.mean).items()
     ]
-    return table(["family", "tasks", "default − best", *map(title, regret)], lines)
+    headings = ["family", "tasks", "default − best hand-set, %", "warm-ups ended by the loss", "by the clock"]
+    return table(headings, lines)
 
 
 def _more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:

@@ -5,15 +5,16 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...analysis.markdown import comma_separated, percent, plus_minus
-from ...analysis.statistics import Estimate, excess, leave_one_out, mean_loss
+from ...analysis.statistics import Estimate, by_family, by_task, excess, leave_one_out, mean_loss
 from ...tasks.small import TASKS
-from ..cells import DEFAULT, HAND_SET, OPTIMIZERS, PAPER, cells, form_cells, quick_cells, share_of, title
+from ..cells import DEFAULT, FAMILIES, HAND_SET, OPTIMIZERS, PAPER, cells, form_cells, quick_cells, share_of, title
 from ..plan import FORMS, ORDERS, PARTS, STUDY_SEEDS, TARGETS, adaptive_form, hand_set_forms
 from ..rows import Cell, PlannedRow, Rows
 from ..verdicts import TOLERANCE, Verdict
 
 __all__ = [
-    "batch_pairs", "changes", "form_cost", "mean_difference", "mean_regrets", "tables", "target_cost",
+    "batch_pairs", "changes",
+    "family_means", "form_cost", "mean_difference", "mean_regrets", "tables", "target_cost",
 ]  # fmt: skip
 
 _EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
@@ -29,6 +30,7 @@ def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
     learnt, quick = [v for v in judged if v.learnt], quick_cells(rows)
     return {
         "settings": _settings(judged),
+        "families": _families(learnt),
         "kinds": _kinds(learnt),
         "batches": _batches(learnt),
         "worse": _worse(learnt),
@@ -61,6 +63,13 @@ def target_cost(rows: Rows, cell: Cell) -> Estimate:
     """The default against the best f*, each seed against the one that was best on the other seeds."""
     options = {share: rows.losses("targets", cell, f"{DEFAULT} fstar={share:g}") for share in TARGETS}
     return leave_one_out(rows.losses("targets", cell, DEFAULT), options)
+
+
+def family_means(learnt: Sequence[Verdict], value: Callable[[Verdict], float]) -> dict[str, Estimate]:
+    """Means over the tasks of each family, and over all tasks; each task counts once."""
+    known = {v.cell: value(v) for v in learnt}
+    families = by_family(known, lambda cell: FAMILIES[cell.task], lambda cell: cell.task)
+    return {**families, "*all tasks*": by_task(known, lambda cell: cell.task)}
 
 
 def batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, float]]:
@@ -97,6 +106,16 @@ def _settings(judged: Sequence[Verdict]) -> str:
 
     headings = ["setting", *map(title, HAND_SET), "default − best, %", "", "warm-up", "Algorithm 1, %"]
     return comma_separated(headings, map(row, judged))
+
+
+def _families(learnt: Sequence[Verdict]) -> str:
+    def regret(schedule: str) -> dict[str, Estimate]:
+        return family_means(learnt, lambda v: v.regret[schedule])
+
+    found = {title(schedule): regret(schedule) for schedule in (*HAND_SET, DEFAULT)}
+    families = list(found[title(DEFAULT)])
+    lines = [[family, *(percent(of[family].mean) for of in found.values())] for family in families]
+    return comma_separated(["family, %", *found], lines)
 
 
 def _kinds(learnt: Sequence[Verdict]) -> str:

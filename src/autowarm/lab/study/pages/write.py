@@ -1,9 +1,11 @@
 """The study's page and the README's headline: templates beside this file, filled with numbers from the rows."""
 
+import csv
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...analysis.markdown import comma_separated
 from ...config import LabError
 from ...files import write_atomically
 from ..plan import missing
@@ -31,7 +33,8 @@ def texts(rows: Rows) -> tuple[dict[str, str], str]:
         raise LabError(f"the pages need every planned run; {len(left)} and more are missing, first {first}: make them")
     judged = verdicts(rows)
     headline = " ".join(_filled("headline", summary(rows, judged)).split())
-    files = {"evidence.md": _filled("evidence", evidence(rows, judged))}
+    values = evidence(rows, judged)
+    files = {"evidence.md": _filled("evidence", values), "data/tables/claims.csv": _filled_table("claims", values)}
     files |= {f"data/tables/{name}.csv": text for name, text in tables(rows, judged).items()}
     return files, textwrap.fill(headline, 120)
 
@@ -80,3 +83,9 @@ def write_pages(rows: Rows, root: Path) -> list[Path]:
 
 def _filled(name: str, values: Mapping[str, object]) -> str:
     return (_HERE / f"{name}.template.md").read_text(encoding="utf-8").format(**values)
+
+
+def _filled_table(name: str, values: Mapping[str, object]) -> str:
+    with (_HERE / f"{name}.template.csv").open(encoding="utf-8", newline="") as file:
+        headings, *rows = ([cell.format(**values) for cell in row] for row in csv.reader(file))
+    return comma_separated(headings, rows)

@@ -1,36 +1,38 @@
-"""What docs/evidence.md shows: by family, with corrected tests, beside fixed lengths, peers and the paper's claims."""
+"""What docs/evidence.md shows: by family, with corrected tests, beside the paper's claims."""
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ...analysis.markdown import percent, plus_minus, table
 from ...analysis.statistics import (
-    Estimate,
     discoveries,
-    ratios,
-    regrets,
     sign_test,
     signed_rank_test,
 )
 from ..cells import (
     DEFAULT,
     FAMILIES,
-    FIXED,
     HAND_SET,
     PAPER,
     SEEDS,
     form_cells,
-    peer_cells,
     quick_cells,
-    scheduled_cells,
-    share_of,
     title,
 )
-from ..plan import FORM_SHARES, FORMS, PEER_SCHEDULES, STUDY_SEEDS, TARGETS
-from ..rows import Cell, Rows
-from ..verdicts import TOLERANCE, Verdict, hand_set, headline
-from .tables import batch_pairs, changes, family_means, form_cost, mean_difference, mean_regrets, target_cost
+from ..plan import FORM_SHARES, FORMS, STUDY_SEEDS, TARGETS
+from ..rows import Rows
+from ..verdicts import TOLERANCE, Verdict, headline
+from .tables import (
+    batch_pairs,
+    changes,
+    family_means,
+    form_cost,
+    mean_difference,
+    mean_regrets,
+    more_regrets,
+    target_cost,
+)
 
 __all__ = ["claims", "evidence", "fixed_regrets", "summary"]
 
@@ -39,7 +41,6 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
     """What the page's template asks for, by name."""
     learnt = [v for v in judged if v.learnt]
     fresh = [v for v in learnt if v.cell.task.split("-")[0] in ("llama", "swin")]
-    more = _more_regrets(rows, learnt)
     costs = [target_cost(rows, cell) for cell in quick_cells(rows)]
     return {
         **headline(rows, judged),
@@ -51,10 +52,7 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
         "by_family": _by_family(learnt),
         "sweep": len(HAND_SET) * len(SEEDS.choice),
         "lengths": len(HAND_SET),
-        "regrets": _one_row(fixed_regrets(learnt)),
-        "more_cells": len(more),
-        "more": _one_row(mean_regrets(more)),
-        "peers": _peers(rows, learnt),
+        "more_cells": len(more_regrets(rows, learnt)),
         "study_seeds": len(STUDY_SEEDS),
         "form_lengths": len(FORM_SHARES),
         "targets_mean": percent(statistics.fmean(cost.mean for cost in costs)),
@@ -156,42 +154,3 @@ def _by_family(learnt: Sequence[Verdict]) -> str:
     ]
     headings = ["family", "tasks", "default − best hand-set, %", "warm-ups ended by the loss", "by the clock"]
     return table(headings, lines)
-
-
-def _more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:
-    """Regrets with two more fixed lengths among them, in the cells that have them."""
-    found, shown = [], (*sorted((*HAND_SET, *FIXED), key=share_of), DEFAULT)
-    for v in learnt:
-        more = {schedule: rows.losses("cells", v.cell, schedule) for schedule in FIXED}
-        if all(more.values()):
-            known = regrets(hand_set(rows, v.cell), SEEDS.choice, more) | {DEFAULT: v.regret[DEFAULT]}
-            found.append({schedule: known[schedule] for schedule in shown})
-    return found
-
-
-def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
-    """What people use instead, against the default on the same seeds."""
-    known = {v.cell for v in learnt}
-
-    def against(part: str, theirs: Cell, schedule: str, ours: Cell) -> Estimate:
-        return ratios(rows.losses(part, theirs, schedule, SEEDS.test), rows.losses("cells", ours, DEFAULT))
-
-    scheduled = [cell for cell in scheduled_cells(rows) if cell in known]
-    instead = [pair for pair in peer_cells(rows) if pair[1] in known]
-    compared = {"the best of six hand-set lengths": [against("cells", v.cell, v.best, v.cell) for v in learnt]}
-    for about, name in zip(("WSD, 10 % warm-up", "GreedyLR"), PEER_SCHEDULES, strict=True):
-        compared[about] = [against("cells", cell, name, cell) for cell in scheduled]
-    for about, name in (("Schedule-Free AdamW, tuned rate", "schedule-free"), ("Prodigy", "prodigy")):
-        compared[about] = [against("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
-
-    def row(about: str, found: Sequence[Estimate]) -> list[object]:
-        means = [each.mean for each in found]
-        better, worse = sum(bool((-each).exceeds()) for each in found), sum(bool(each.exceeds()) for each in found)
-        return [about, len(found), percent(statistics.fmean(means)), percent(statistics.median(means)), better, worse]
-
-    headings = ["instead of the default", "settings", "mean, %", "median, %", "better by 2 s.e.", "worse by 2 s.e."]
-    return table(headings, [row(about, found) for about, found in compared.items()])
-
-
-def _one_row(values: Mapping[str, float]) -> str:
-    return table([title(schedule) for schedule in values], [[f"{100 * x:.2f} %" for x in values.values()]])

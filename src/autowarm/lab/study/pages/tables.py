@@ -5,16 +5,41 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...analysis.markdown import comma_separated, percent, plus_minus
-from ...analysis.statistics import Estimate, by_family, by_task, excess, leave_one_out, mean_loss
+from ...analysis.statistics import (
+    Estimate,
+    by_family,
+    by_task,
+    excess,
+    leave_one_out,
+    mean_loss,
+    ratios,
+    regrets,
+)
 from ...tasks.small import TASKS
-from ..cells import DEFAULT, FAMILIES, HAND_SET, OPTIMIZERS, PAPER, cells, form_cells, quick_cells, share_of, title
-from ..plan import FORMS, ORDERS, PARTS, STUDY_SEEDS, TARGETS, adaptive_form, hand_set_forms
+from ..cells import (
+    DEFAULT,
+    FAMILIES,
+    FIXED,
+    HAND_SET,
+    OPTIMIZERS,
+    PAPER,
+    SEEDS,
+    cells,
+    form_cells,
+    peer_cells,
+    quick_cells,
+    scheduled_cells,
+    share_of,
+    title,
+)  # fmt: skip
+from ..plan import FORMS, ORDERS, PARTS, PEER_SCHEDULES, STUDY_SEEDS, TARGETS, adaptive_form, hand_set_forms
 from ..rows import Cell, PlannedRow, Rows
-from ..verdicts import TOLERANCE, Verdict
+from ..verdicts import TOLERANCE, Verdict, hand_set
 
 __all__ = [
     "batch_pairs", "changes",
-    "family_means", "form_cost", "mean_difference", "mean_regrets", "tables", "target_cost",
+    "family_means", "form_cost", "mean_difference", "mean_regrets",
+    "more_regrets", "tables", "target_cost",
 ]  # fmt: skip
 
 _EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
@@ -30,6 +55,9 @@ def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
     learnt, quick = [v for v in judged if v.learnt], quick_cells(rows)
     return {
         "settings": _settings(judged),
+        "regrets": _one_row(mean_regrets([v.regret for v in learnt])),
+        "more-lengths": _one_row(mean_regrets(more_regrets(rows, learnt))),
+        "peers": _peers(rows, learnt),
         "families": _families(learnt),
         "kinds": _kinds(learnt),
         "batches": _batches(learnt),
@@ -95,6 +123,17 @@ def mean_regrets(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {schedule: statistics.fmean(regret[schedule] for regret in found) for schedule in found[0]}
 
 
+def more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:
+    """Regrets with two more fixed lengths among them, in the cells that have them."""
+    found, shown = [], (*sorted((*HAND_SET, *FIXED), key=share_of), DEFAULT)
+    for v in learnt:
+        more = {schedule: rows.losses("cells", v.cell, schedule) for schedule in FIXED}
+        if all(more.values()):
+            known = regrets(hand_set(rows, v.cell), SEEDS.choice, more) | {DEFAULT: v.regret[DEFAULT]}
+            found.append({schedule: known[schedule] for schedule in shown})
+    return found
+
+
 def _settings(judged: Sequence[Verdict]) -> str:
     def row(v: Verdict) -> list[str]:
         hand = {name: f"{loss:.4g}" if math.isfinite(loss) else "—" for name, loss in v.hand.items()}
@@ -106,6 +145,34 @@ def _settings(judged: Sequence[Verdict]) -> str:
 
     headings = ["setting", *map(title, HAND_SET), "default − best, %", "", "warm-up", "Algorithm 1, %"]
     return comma_separated(headings, map(row, judged))
+
+
+def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
+    """What people use instead, against the default on the same seeds."""
+    known = {v.cell for v in learnt}
+
+    def against(part: str, theirs: Cell, schedule: str, ours: Cell) -> Estimate:
+        return ratios(rows.losses(part, theirs, schedule, SEEDS.test), rows.losses("cells", ours, DEFAULT))
+
+    scheduled = [cell for cell in scheduled_cells(rows) if cell in known]
+    instead = [pair for pair in peer_cells(rows) if pair[1] in known]
+    compared = {"the best of six hand-set lengths": [against("cells", v.cell, v.best, v.cell) for v in learnt]}
+    for about, name in zip(("WSD, 10 % warm-up", "GreedyLR"), PEER_SCHEDULES, strict=True):
+        compared[about] = [against("cells", cell, name, cell) for cell in scheduled]
+    for about, name in (("Schedule-Free AdamW, tuned rate", "schedule-free"), ("Prodigy", "prodigy")):
+        compared[about] = [against("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
+
+    def row(about: str, found: Sequence[Estimate]) -> list[object]:
+        means = [each.mean for each in found]
+        better, worse = sum(bool((-each).exceeds()) for each in found), sum(bool(each.exceeds()) for each in found)
+        return [about, len(found), percent(statistics.fmean(means)), percent(statistics.median(means)), better, worse]
+
+    headings = ["instead of the default", "settings", "mean, %", "median, %", "better by 2 s.e.", "worse by 2 s.e."]
+    return comma_separated(headings, [row(about, found) for about, found in compared.items()])
+
+
+def _one_row(values: Mapping[str, float]) -> str:
+    return comma_separated([title(schedule) for schedule in values], [[f"{100 * x:.2f} %" for x in values.values()]])
 
 
 def _families(learnt: Sequence[Verdict]) -> str:

@@ -54,7 +54,7 @@ def smoothness(argv: list[str]) -> int:
 def figure(argv: list[str]) -> int:
     """Figures and tables of the paper."""
     about = (
-        "One figure or table of the paper by its name, as PNG and SVG or Markdown; `all` makes every one. The runs it "
+        "One figure or table of the paper by its name, as PNG and SVG or CSV; `all` makes every one. The runs it "
         "is made from are made first where they are missing, each once, whichever figures share them."
     )
     if argv == ["--list"]:
@@ -116,8 +116,8 @@ def _draw(name: str, sources: Any, out: Path) -> None:
 
     made = known(name).make(sources)
     if isinstance(made, str):
-        write_atomically(out / f"{name}.md", made)
-        print(out / f"{name}.md")
+        write_atomically(out / f"{name}.csv", made)
+        print(out / f"{name}.csv")
         return
     for path in save(made, out / name):
         print(path)

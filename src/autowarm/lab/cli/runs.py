@@ -27,7 +27,7 @@ def compare(argv: list[str]) -> int:
     """Adaptive against a grid of hand-set warm-ups, on the lab's task or the user's own."""
     about = "Adaptive against a grid of hand-set warm-ups. Interrupted, the same command goes on where it stopped."
     place, argv = take(argv, "--task")
-    also = {"--task": "a task of your own, FILE.py:NAME; docs/own-task.md says what it needs"}
+    also = {"--task": "a task of your own, FILE.py:NAME; docs/training.md says what it needs"}
     if place is None:
         return _make(parse(argv, CompareConfig, "compare", about, preset="demo", shown=_COMPARE, also=also))
 

@@ -125,7 +125,12 @@ def run_jobs(
             ) from None
         finally:
             stop.set()  # workers stop at the next step and leave a checkpoint
-            pool.shutdown(wait=True, cancel_futures=True)
+            try:
+                pool.shutdown(wait=True, cancel_futures=True)
+            except Interrupted:  # the second Ctrl-C: they are not waited for
+                for worker in multiprocessing.active_children():
+                    worker.kill()
+                raise
 
 
 def message_of(error: Exception) -> str:
@@ -192,6 +197,8 @@ def _start_worker(events: Any, stop: Any, turns: Any) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ.update(WORKER_ENVIRONMENT)
     os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # read when CUDA starts, which importing torch does not
+    if stop.is_set():
+        return  # importing torch takes seconds, and `perform` will refuse the job
 
     import torch
 
@@ -221,6 +228,8 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
             tell(Event(job.name, progress.step, progress.loss, progress.lr))
         return stopped()
 
+    if stopped():
+        raise Interrupted("stopped before it began")
     while True:
         try:
             return job.call(on_step)

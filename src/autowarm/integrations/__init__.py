@@ -3,3 +3,9 @@
 They pass the losses to `AdaptiveWarmup.observe` and log what it does with them. The schedule is the same as in a loop
 of one's own. The core imports none of them.
 """
+
+__all__ = ["accelerate", "lightning", "transformers"]
+
+
+def __dir__() -> list[str]:
+    return __all__

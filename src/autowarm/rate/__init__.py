@@ -8,3 +8,7 @@ from .curve import RateSearch
 from .find import find_rate
 
 __all__ = ["RateSearch", "find_rate"]
+
+
+def __dir__() -> list[str]:
+    return __all__

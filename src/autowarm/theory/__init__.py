@@ -67,3 +67,7 @@ __all__ = [
     "theorem_3_uniform_bound",
     "weight_decay_limit",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

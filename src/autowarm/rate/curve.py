@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..plotting import axes_or_new
+from ..plotting import BLUE, GREY, ORANGE, axes_or_new
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,11 +118,11 @@ class RateSearch:
             ImportError: matplotlib is not installed.
         """
         ax = axes_or_new(ax, 5.6, 3.6)
-        ax.plot(self.rates, self.losses, ".", color="0.6", markersize=4, label="loss")
-        ax.plot(self.rates, self.smoothed, color="#0072B2", linewidth=2, label="smoothed")
+        ax.plot(self.rates, self.losses, ".", color=GREY, alpha=0.6, markersize=4, label="loss")
+        ax.plot(self.rates, self.smoothed, color=BLUE, linewidth=2, label="smoothed")
         if self.reason is None:
-            ax.axvspan(*self.interval, color="#D55E00", alpha=0.12, linewidth=0)
-            ax.axvline(self.suggestion, color="#D55E00", label=f"suggestion, {self.suggestion:.2g}")
+            ax.axvspan(*self.interval, color=ORANGE, alpha=0.12, linewidth=0)
+            ax.axvline(self.suggestion, color=ORANGE, label=f"suggestion, {self.suggestion:.2g}")
         level = self.smoothed[np.isfinite(self.smoothed)]
         if level.size and np.ptp(level) > 0:
             ax.set_ylim(level.min() - 0.15 * np.ptp(level), level.max() + 0.15 * np.ptp(level))

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from autowarm.plotting import BLUE, GREY, ORANGE, STYLE, styled
 
 from ..files import write_atomically
 from ..training.metrics import read_metrics
 from .summary import Point, Row, Summary
 
-# Okabe and Ito's palette: told apart with any colour vision, and by line style in grey.
-COLOURS = {"adaptive": "#D55E00", "linear": "#0072B2", "best": "#0072B2", "paper": "#555555"}
+COLOURS = {"adaptive": ORANGE, "linear": BLUE, "best": BLUE, "paper": GREY}
 STYLES = {"adaptive": "--", "linear": "-", "paper": ":"}
-PANEL = (4.2, 3.2)  # inches
+PANEL = (3.9, 3.1)  # inches
 _COLUMNS = 3
 
 
@@ -31,6 +33,7 @@ class Curve:
     rows: Sequence[Mapping[str, Any]]
 
 
+@styled
 def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation loss", unit: float = 1.0) -> Figure:
     """Validation loss over hand-set warm-up length, one panel a cell; adaptive dashed, Algorithm 1 dotted.
 
@@ -46,6 +49,7 @@ def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation
     return figure
 
 
+@styled
 def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]]) -> Figure:
     """Training loss and rate over steps, one column a cell: adaptive, best hand-set, Algorithm 1."""
     figure, panels = _grid(len(summaries), rows=2)
@@ -59,10 +63,10 @@ def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]
         top.set_title(literal(summary.title))
         top.set_ylabel("training loss (smoothed)")
         bottom.set_ylabel("learning rate")
-        bottom.set_xlabel("step")
+        bottom.set_xlabel("update")
         bottom.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
         if some:
-            top.legend(frameon=False, fontsize="small")
+            top.legend()
     return figure
 
 
@@ -107,12 +111,19 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """The figure as PNG and SVG, named `path` with these endings."""
     paths = []
     for ending in ("png", "svg"):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=ending, dpi=160)
-        figure.set_layout_engine("none")  # the layout stands, and takes as long as the drawing
         paths.append(path.with_suffix(f".{ending}"))
-        write_atomically(paths[-1], buffer.getvalue())
+        write_atomically(paths[-1], encoded(figure, ending))
+        figure.set_layout_engine("none")  # the layout stands, and takes as long as the drawing
     return paths
+
+
+def encoded(figure: Figure, ending: str) -> bytes:
+    """The figure as a PNG or an SVG; of one figure always the same bytes."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        dated: dict[str, Any] = {"metadata": {"Date": None}} if ending == "svg" else {}
+        figure.savefig(buffer, format=ending, dpi=160, **dated)
+    return buffer.getvalue()
 
 
 def errorbars(
@@ -127,12 +138,9 @@ def errorbars(
 
 
 def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float = 3.6) -> tuple[Figure, list[Axes]]:
-    """A figure of equal panels, row by row, each so many inches wide and high."""
+    """A figure of equal panels, row by row, each so many inches wide and high; to be called in `STYLE`."""
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25, linewidth=0.6)
     return figure, panels
 
 
@@ -154,7 +162,7 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
     if adaptive is not None and not adaptive.diverged:
         loss, error = unit * adaptive.val_loss, unit * (adaptive.stderr or 0.0)
         axes.axhspan(loss - error, loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
-        label = f"adaptive ({adaptive.warmup_steps:.0f} steps)"
+        label = f"adaptive: {adaptive.warmup_steps:.0f} updates"
         axes.axhline(loss, color=COLOURS["adaptive"], linestyle="--", label=label)
     # The axis is for what competes. A run that stalled far above would squeeze all the rest into one line.
     compete = [point for point in (*summary.manual, adaptive) if point is not None and not point.diverged]
@@ -181,6 +189,6 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
         if point.diverged:
             axes.annotate("diverged", (point.warmup_steps, 0.02), xycoords=("data", "axes fraction"), rotation=90,
                           ha="center", va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
-    axes.set(title=literal(summary.title), xlabel="warm-up length (steps)")
+    axes.set(title=literal(summary.title), xlabel="warm-up length (updates)")
     axes.ticklabel_format(axis="y", useOffset=False)
-    axes.legend(frameon=False, fontsize="small", loc="upper right")
+    axes.legend(loc="upper right")

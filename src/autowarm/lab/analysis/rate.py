@@ -7,6 +7,7 @@ import numpy as np
 import plotille
 from matplotlib.figure import Figure
 
+from autowarm.plotting import styled
 from autowarm.rate import RateSearch
 
 from ..files import write_atomically
@@ -50,6 +51,7 @@ def terminal(found: RateSearch, width: int, *, colour: bool) -> str:
     return str(picture.show())
 
 
+@styled
 def figure(found: RateSearch) -> Figure:
     """The curve, for paper and screen."""
     drawn = Figure(figsize=(5.6, 3.6), layout="constrained")

@@ -153,6 +153,4 @@ def _plus_minus(error: float | None, digits: int) -> str:
 
 
 def _data_uri(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg")
-    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return "data:image/svg+xml;base64," + base64.b64encode(figures.encoded(figure, "svg")).decode()

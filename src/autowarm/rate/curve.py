@@ -145,8 +145,7 @@ class RateSearch:
 
     @cached_property
     def _verdict(self) -> _Verdict:
-        """Find the fall from the level of the first losses to the lowest point, and the rates at which its parts are
-        done."""
+        """Find the fall from the first losses to the lowest point, and where its parts are done."""
         if np.isfinite(self.losses).sum() < _FEWEST:
             return _untold(f"the loss was not finite after {np.isfinite(self.losses).sum()} updates: lower `lowest`")
         smoothed = self.smoothed

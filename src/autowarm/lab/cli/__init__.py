@@ -51,8 +51,8 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
-    It is 0 when all is done, 1 after a failure, 2 for wrong input, and 130 (Ctrl-C) or 143 (SIGTERM) when the same
-    command, given again, goes on from where it stopped.
+    The status is 0 for success, 1 after a failure, 2 for wrong input, and 130 (Ctrl-C) or 143 (SIGTERM) after an
+    interruption, from which the same command continues.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
@@ -77,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"autowarm: {printable(str(error))}", file=sys.stderr)
         return 1
     except (BrokenPipeError, ModuleNotFoundError):
-        raise  # the entry point knows what to say
-    except OSError as error:  # a full disk, a folder that may not be written
+        raise  # the entry point explains them
+    except OSError as error:  # such as a full disk, or a folder without write permission
         print(f"autowarm: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, Interrupted) as error:
@@ -94,7 +94,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _dumped() -> str:
-    """The file with the traceback of an error that nobody foresaw."""
+    """Write the traceback of an unforeseen error to a file, and return its name."""
     with tempfile.NamedTemporaryFile("w", prefix="autowarm-", suffix=".log", delete=False) as file:
         traceback.print_exc(file=file)
     return file.name

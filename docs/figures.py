@@ -6,6 +6,8 @@ Two figures are drawn where their runs are made, in seconds: `warming-up`, with 
 warm-up --root .`, and `which-rate` by `python benchmarks/which_rate.py`.
 """
 
+import dataclasses
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -21,7 +23,7 @@ from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.calibrate import figure as calibration_figure
 from autowarm.lab.config import SmoothnessConfig
-from autowarm.lab.config.build import parse
+from autowarm.lab.config.build import merged, parse
 from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.study.pages.figures import differences_figure, evidence_figure
@@ -44,8 +46,7 @@ def main(names: list[str]) -> None:
 
 def drawings(folder: Path) -> dict[str, Callable[[], Figure]]:
     """What draws each figure, by its name; `folder` holds stored results as `autowarm figure` leaves them."""
-    curvature = parse([], SmoothnessConfig, "smoothness", "", preset="smoothness-tiny")
-    sources = Sources(folder, curvature)
+    sources = Sources(folder, _curvature())
     stored = {path.stem for path in DOCS.glob("figures/*.png")}
     found: dict[str, Callable[[], Figure]] = {
         name: partial(entry.make, sources)  # type: ignore[dict-item]
@@ -65,9 +66,17 @@ def laid_out(folder: Path) -> Path:
     for path in [*DATA.glob("tiny/*.json"), DATA / "demo-results.json"]:
         (folder / path.stem).mkdir()
         os.symlink(path.resolve(), folder / path.stem / "results.json")
-    for path in DATA.glob("*.json"):
-        os.symlink(path.resolve(), folder / path.name)
+    for path in [*DATA.glob("smoothness-*.json"), DATA / "edge-of-stability.json"]:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        run = _curvature().run_of(path.stem.removeprefix("smoothness-") if "smoothness" in path.stem else "muon")
+        # The configs have gained keys since these runs were made, which had what is now the default.
+        stored["asked"] = merged({"run": dataclasses.asdict(run)}, stored["asked"])
+        (folder / path.name).write_text(json.dumps(stored), encoding="utf-8")
     return folder
+
+
+def _curvature() -> SmoothnessConfig:
+    return parse([], SmoothnessConfig, "smoothness", "", preset="smoothness-tiny")
 
 
 def _calibration() -> Figure:

@@ -60,7 +60,7 @@ def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]
             values = [math.nan if row["loss"] is None else row["loss"] for row in curve.rows]
             top.plot(steps, smoothed(values), **style)
             bottom.plot(steps, [row["lr"] for row in curve.rows], **style)
-        top.set_title(literal(summary.title))
+        top.set_title(_heading(summary))
         top.set_ylabel("training loss (smoothed)")
         bottom.set_ylabel("learning rate")
         bottom.set_xlabel("update")
@@ -89,6 +89,11 @@ def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]
                     note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} steps)"
                     chosen.append(Curve(kind, label + note, metrics))
     return chosen
+
+
+def _heading(summary: Summary) -> str:
+    """The title in one line, or in two where a sweep names its cells: panels are narrow."""
+    return literal(summary.title).replace(": ", "\n", 1)
 
 
 def literal(text: str) -> str:
@@ -189,6 +194,6 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
         if point.diverged:
             axes.annotate("diverged", (point.warmup_steps, 0.02), xycoords=("data", "axes fraction"), rotation=90,
                           ha="center", va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
-    axes.set(title=literal(summary.title), xlabel="warm-up length (updates)")
+    axes.set(title=_heading(summary), xlabel="warm-up length (updates)")
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.legend(loc="upper right")

@@ -1,6 +1,7 @@
 """The study's figures: the differences of all settings, what one choice everywhere costs, and a few runs."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -37,7 +38,7 @@ def differences_figure(judged: Sequence[Verdict]) -> Figure:
     axes.set_xlim(-21, 21)
     axes.set_ylim(-1, len(ordered))
     axes.set_xlabel("held-out loss: default − best hand-set warm-up, %, with two standard errors")
-    _legend(axes, "hollow: standard error > 0.5 %, not counted")
+    _legend(axes, "hollow: standard error > 0.5 %, not counted", (0.6, 0.77))
     return figure
 
 
@@ -132,8 +133,8 @@ def _point(v: Verdict, limit: float) -> tuple[float, float, dict]:
     return shown, min(200 * v.stderr, limit), style
 
 
-def _legend(axes: Axes, uncertain: str) -> None:
+def _legend(axes: Axes, uncertain: str, place: Any = "lower right") -> None:
     for name, (colour, marker) in _LOOKS.items():
         axes.plot([], [], marker, color=colour, ms=5, label=name)
     axes.plot([], [], "o", color=GREY, mfc="white", ms=5, label=uncertain)
-    axes.legend(loc="lower right", fontsize=9)
+    axes.legend(loc=place, fontsize=9)

@@ -26,7 +26,7 @@ _COLUMNS = 3
 
 @dataclass(frozen=True)
 class Curve:
-    """The metrics of one run, and what to call it."""
+    """The metrics of one run, and its label."""
 
     kind: str
     label: str
@@ -35,12 +35,13 @@ class Curve:
 
 @styled
 def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation loss", unit: float = 1.0) -> Figure:
-    """Validation loss over hand-set warm-up length, one panel a cell; adaptive dashed, Algorithm 1 dotted.
+    """Plot validation loss over hand-set warm-up length, one panel per cell, with adaptive dashed and Algorithm 1
+    dotted.
 
     Args:
         summaries: the cells.
-        quantity: what stands in the place of the loss, if something does.
-        unit: what it is multiplied by.
+        quantity: the quantity on the y axis.
+        unit: factor that it is multiplied by.
     """
     figure, panels = _grid(len(summaries), rows=1)
     for (axes,), summary in zip(panels, summaries, strict=True):
@@ -51,7 +52,7 @@ def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation
 
 @styled
 def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]]) -> Figure:
-    """Training loss and rate over steps, one column a cell: adaptive, best hand-set, Algorithm 1."""
+    """Plot training loss and rate over updates, one column per cell: adaptive, best hand-set and Algorithm 1."""
     figure, panels = _grid(len(summaries), rows=2)
     for (top, bottom), summary, some in zip(panels, summaries, curves, strict=True):
         for curve in some:
@@ -97,12 +98,12 @@ def _heading(summary: Summary) -> str:
 
 
 def literal(text: str) -> str:
-    """Text that matplotlib shows as it stands, whatever the name of a cell: no mathematics."""
+    """Escape text so that matplotlib shows any cell's name as it is, without reading mathematics into it."""
     return text.replace("\\", "\\\\").replace("$", r"\$") if "$" in text else text
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
-    """A centred mean over about 3 % of the run, narrower at the ends, so that it neither lags nor invents."""
+    """Average over a centred window of about 3 % of the run, narrower at the ends, so that the curve does not lag."""
     half = max(1, len(values) // 60)
     result = []
     for i in range(len(values)):
@@ -113,7 +114,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """The figure as PNG and SVG, named `path` with these endings."""
+    """Save the figure as PNG and SVG under `path` with these endings."""
     paths = []
     for ending in ("png", "svg"):
         paths.append(path.with_suffix(f".{ending}"))
@@ -123,7 +124,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 
 def encoded(figure: Figure, ending: str) -> bytes:
-    """The figure as a PNG or an SVG; of one figure always the same bytes."""
+    """Encode the figure as PNG or SVG. The same figure always gives the same bytes."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
         dated: dict[str, Any] = {"metadata": {"Date": None}} if ending == "svg" else {}
@@ -134,7 +135,7 @@ def encoded(figure: Figure, ending: str) -> bytes:
 def errorbars(
     axes: Axes, placed: Iterable[tuple[float, Point]], kind: str, label: str, unit: float = 1.0, **style: Any
 ) -> None:
-    """Points over x with their standard errors; what diverged is left out."""
+    """Plot points over x with their standard errors, without those that diverged."""
     shown = [(x, point) for x, point in placed if not point.diverged]
     if shown:
         losses, errors = zip(*((unit * point.val_loss, unit * (point.stderr or 0)) for _, point in shown), strict=True)
@@ -143,7 +144,7 @@ def errorbars(
 
 
 def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float = 3.6) -> tuple[Figure, list[Axes]]:
-    """A figure of equal panels, row by row, each so many inches wide and high; to be called in `STYLE`."""
+    """Make a figure of equal panels of this size in inches, row by row. Call it inside `styled`."""
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     return figure, panels
@@ -169,7 +170,7 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
         axes.axhspan(loss - error, loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
         label = f"adaptive: {adaptive.warmup_steps:.0f} updates"
         axes.axhline(loss, color=COLOURS["adaptive"], linestyle="--", label=label)
-    # The axis is for what competes. A run that stalled far above would squeeze all the rest into one line.
+    # The axis covers the competitors only. A run that stalled far above would squeeze them into one line.
     compete = [point for point in (*summary.manual, adaptive) if point is not None and not point.diverged]
     edges = [unit * (point.val_loss + side * (point.stderr or 0.0)) for point in compete for side in (-1, 1)]
     low, high = (min(edges), max(edges)) if edges else (0.0, 1.0)
@@ -187,9 +188,9 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
         else:
             axes.plot([], [], **style)
     room = max(high - low, least)
-    axes.set_ylim(low - 0.08 * room, high + 0.5 * room)  # the head room is the legend's
+    axes.set_ylim(low - 0.08 * room, high + 0.5 * room)  # room for the legend
     longest = max((point.warmup_steps for point in summary.manual), default=1) or 1
-    axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for the diverged, too, which have no point of their own
+    axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for diverged runs too, which have no point
     for point in summary.manual:
         if point.diverged:
             axes.annotate("diverged", (point.warmup_steps, 0.02), xycoords=("data", "axes fraction"), rotation=90,

@@ -188,7 +188,7 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
         else:
             axes.plot([], [], **style)
     room = max(high - low, least)
-    axes.set_ylim(low - 0.08 * room, high + 0.5 * room)  # room for the legend
+    axes.set_ylim(low - 0.08 * room, high + 0.75 * room)  # room for the legend
     longest = max((point.warmup_steps for point in summary.manual), default=1) or 1
     axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for diverged runs too, which have no point
     for point in summary.manual:

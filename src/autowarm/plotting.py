@@ -21,7 +21,7 @@ BLUE, ORANGE, GREEN, PINK, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5
 GREY, INK = "#6E7781", "#24292F"
 
 # Figures are opaque, dark on white, so that they can be read on a page of either colour.
-STYLE: Any = {  # Any: not every matplotlib knows the same keys by type
+STYLE: Any = {
     "font.size": 11, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
     "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10, "legend.frameon": False,
     "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.edgecolor": GREY,

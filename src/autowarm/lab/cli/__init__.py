@@ -26,16 +26,16 @@ usage: autowarm COMMAND [options]
 Learning-rate warm-up that sets itself, for norm-constrained optimizers.
 
 commands:
-  compare         adaptive against hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)
-  train           one run, into a folder of its own
-  calibrate MODEL the schedule before any training: κ, Δ', the loss at the switch, and pictures
-  find-rate       a peak rate by a range test, on the lab's task or your own: suggestion, interval, curve
-  sweep           the runs of a grid, each once, on this machine or a Ray cluster: results.json and a report
-  study NAME      a study of the product, run by run, and its pages: study warm-up
-  smoothness      curvature over the gap along a run of each optimizer: points, fits, verdicts, figures
-  figure NAME     one figure or table of the paper, or all; figure --list names them with what they cost
+  compare         compare adaptive with hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)
+  train           train one run, in its own folder
+  calibrate MODEL show the schedule before any training: κ, Δ', the loss at which the warm-up ends, plots
+  find-rate       suggest a peak rate by a range test, on the lab's task or your own
+  sweep           make the runs of a grid, each once, on this machine or a Ray cluster, and report them
+  study NAME      make a study of this library, such as warm-up, and its pages
+  smoothness      measure curvature over the gap along a run of each optimizer, with fits and figures
+  figure NAME     make a figure or table of the paper, or all; figure --list names them with their costs
   report FOLDER   make the table, the figures and the report of a comparison or a sweep again
-  data KIND       token shards: data fineweb, data folder PATH, data check FOLDER
+  data KIND       make or check token shards: data fineweb, data folder PATH, data check FOLDER
 
 `autowarm COMMAND --help` lists a command's main options, `--help-all` every one.
 """

@@ -15,6 +15,8 @@ fork too, and not in workers; that workers die with their parent is held by test
 """
 
 import argparse
+import csv
+import io
 import itertools
 import json
 import os
@@ -37,6 +39,7 @@ from fault_bed import Bed, Child, behind, outcome, watch_phases
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).with_suffix("")
 PAGE, BEGIN, END = ROOT / "docs" / "reliability.md", "<!-- counts -->\n", "<!-- end of counts -->"
+TABLE, KEYS = ROOT / "docs" / "data" / "tables" / "faults.csv", ("tried", "survived", "lost")
 OF_RANKS = ["data preparation", "a step", "saving a checkpoint", "evaluation", "saving weights"]
 PATIENCE = 600.0  # seconds after which a job that a fault should have ended counts as hanging
 
@@ -259,18 +262,18 @@ def resource_now() -> int:
 
 
 def show(found: list[dict[str, Any]]) -> str:
-    """The table, in Markdown."""
-    lines = ["| fault | tried | survived | lost |", "|---|---|---|---|"]
-    rows = [(each["mode"], where, row) for each in found for where, row in sorted(each["faults"].items())]
+    """The table as CSV: faults tried, survived and lost, by where they struck."""
     names = {"kill": "SIGKILL, ", "preempt": "SIGTERM, "}
-    lines += [f"| {names.get(mode, '')}{where} | {row['tried']} | {row['survived']} | {row['lost']} |"
-              for mode, where, row in rows]  # fmt: skip
-    tried, survived, lost = (sum(row[key] for _, _, row in rows) for key in ("tried", "survived", "lost"))
-    return "\n".join([*lines, f"| **all** | **{tried}** | **{survived}** | **{lost}** |"])
+    faults = [(each["mode"], where, row) for each in found for where, row in sorted(each["faults"].items())]
+    lines = [[f"{names.get(mode, '')}{where}", *(str(row[key]) for key in KEYS)] for mode, where, row in faults]
+    total = ["**all**", *(f"**{sum(row[key] for *_, row in faults)}**" for key in KEYS)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["fault", *KEYS], *lines, total])
+    return text.getvalue()
 
 
 def table() -> int:
-    """Prints the table of all modes and puts it into the page."""
+    """Prints the table of all modes, writes it for the page, and puts into the page how it was made."""
     found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     text = PAGE.read_text(encoding="utf-8")
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
@@ -281,7 +284,8 @@ def table() -> int:
             notes.append(f"the long run: {each['steps']:,} steps, {kib[0]:,} KiB after the first block and {kib[-1]:,} "
                          f"after the last, median {sorted(times)[len(times) // 2]} µs a step with its optimizer's, "
                          f"{times[0]} in the first block and {times[-1]} in the last")  # fmt: skip
-    PAGE.write_text(f"{head}{BEGIN}{show(found)}\n\n{'; '.join(notes)}.\n{END}{tail}", encoding="utf-8")
+    PAGE.write_text(f"{head}{BEGIN}{'; '.join(notes)}.\n{END}{tail}", encoding="utf-8")
+    TABLE.write_text(show(found), encoding="utf-8")
     print(show(found))
     return 1 if any(each["losses"] for each in found) else 0
 

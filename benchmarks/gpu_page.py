@@ -1,4 +1,4 @@
-"""Write the tables of docs/gpu.md from what `benchmarks/gpu.py` measured: python benchmarks/gpu_page.py."""
+"""Write the tables of docs/optimizers.md from what `benchmarks/gpu.py` measured: python benchmarks/gpu_page.py."""
 
 import json
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
-STORED, PAGE = DOCS / "data" / "gpu.json", DOCS / "gpu.md"
-BEGIN, END = "<!-- measured -->\n", "<!-- end of measured -->"
+STORED, PAGE = DOCS / "data" / "gpu.json", DOCS / "optimizers.md"
+BEGIN, END = "<!-- measured on a GPU -->\n", "<!-- end of measured -->"
 NOT_YET = "**Not yet measured.** No GPU was at hand so far."
 
 

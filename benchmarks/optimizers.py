@@ -305,8 +305,8 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def page(results: list[dict[str, Any]]) -> str:
-    """The tables of docs/optimizers.md: Muon's time, its singular values, the elementwise optimizers."""
+def tables(results: list[dict[str, Any]]) -> dict[str, str]:
+    """The tables of docs/optimizers.md as CSV by name: Muon's time, its singular values, the elementwise optimizers."""
     found = {result["workload"]: result["contenders"] for result in results}
     stacks = {result["workload"]: result["largest_stack_bytes"] for result in results}
     layers = {"d64": 4, "d128": 6, "d256": 6, "d768": 2}
@@ -337,20 +337,24 @@ def page(results: list[dict[str, Any]]) -> str:
             row = [f"`{words}`, {layers[size]} layers d = {size[1:]}", base, ms(of[base])]
             elementwise.append([*row, f"{of[ours]['times_faster']:.2f}"])
     peers = ["timm", "pytorch-optimizer", "HeavyBall"]
-    return "\n\n".join([
-        markdown.table(["shapes", "torch.optim.Muon", "ours", "× faster", "with `steps=5`", "ours / its products",
-                        "peak / largest stack", *peers], times),
-        markdown.table(["", "gradient", "torch.optim.Muon", "ours", "ours, `steps=5`", "timm"], bands),
-        markdown.table(["elementwise", "base line", "", "ours is faster by"], elementwise),
-    ])  # fmt: skip
+    headings = ["shapes", "torch.optim.Muon", "ours", "× faster", "with `steps=5`", "ours / its products",
+                "peak / largest stack", *peers]  # fmt: skip
+    return {
+        "optimizers-times": markdown.comma_separated(headings, times),
+        "optimizers-bands": markdown.comma_separated(
+            ["", "gradient", "torch.optim.Muon", "ours", "ours, `steps=5`", "timm"], bands
+        ),
+        "optimizers-elementwise": markdown.comma_separated(
+            ["elementwise", "base line", "", "ours is faster by"], elementwise
+        ),
+    }
 
 
 def write_page() -> None:
-    """Put the tables of the stored results into the page."""
-    path, begin, end = DOCS / "optimizers.md", "<!-- measured -->\n", "<!-- end of measured -->"
+    """Write the page's tables from the stored results."""
     results = json.loads((DOCS / "data" / "optimizers.json").read_text(encoding="utf-8"))["results"]
-    before, rest = path.read_text(encoding="utf-8").split(begin)
-    path.write_text(f"{before}{begin}{page(results)}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    for name, text in tables(results).items():
+        (DOCS / "data" / "tables" / f"{name}.csv").write_text(text, encoding="utf-8")
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ PAGES = [page for page in PAGES if "_build" not in page.parts]
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # A snippet for "your own loop" needs one: what a page leaves to the reader.
 READERS_OWN = {
-    "theory.md": """
+    "paper.md": """
 import torch
 from autowarm import Muon
 
@@ -50,14 +50,21 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def read(page: Path) -> str:
+    """What a page says, with the tables that it shows from files below it."""
+    text = page.read_text(encoding="utf-8")
+    shown = re.findall(r"^:file: (\S+)$", text, re.MULTILINE)
+    return "\n\n".join([text, *((page.parent / table).read_text(encoding="utf-8") for table in shown)])
+
+
 def fences(page: Path) -> list[tuple[str, str]]:
-    return FENCE.findall(page.read_text(encoding="utf-8"))
+    return FENCE.findall(read(page))
 
 
 PYTHON = [page for page in PAGES if any(kind == "python" for kind, _ in fences(page))]
 
 
-LONG = {"own-task.md"}  # makes whole comparisons
+LONG = {"training.md"}  # makes whole comparisons
 
 
 @pytest.mark.parametrize(
@@ -79,7 +86,7 @@ def test_the_python_on_a_page_runs_from_top_to_bottom(
 def commands() -> Iterator[tuple[str, str]]:
     """Every `autowarm …` on the pages, in a shell's block or in the middle of a sentence."""
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
+        text = read(page)
         for kind, code in fences(page):
             if kind not in ("python", "text", "{toctree}", "{eval-rst}"):
                 yield from ((name_of(page), line) for line in code.splitlines())
@@ -136,7 +143,7 @@ def test_a_command_on_a_page_is_understood(
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_a_page_points_to_is_there(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+    text = read(page)
     paths = re.findall(r"`((?:src|docs|examples|benchmarks|tests)/[\w./-]*\w)`", text)
     paths += re.findall(r"\bpython ((?:examples|benchmarks)/\w+\.py)", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
@@ -155,8 +162,8 @@ tab:optimizers tab:model_arch tab:assumption_hyperparams tab:main_hyperparams ta
 """
 
 
-def test_the_paper_map_names_every_label() -> None:
-    text = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
+def test_the_papers_page_names_every_label() -> None:
+    text = read(ROOT / "docs" / "paper.md")
     labels = LABELS.split()
     assert [label for label in labels if not re.search(rf"\b{label}\b", text)] == []
 
@@ -175,7 +182,10 @@ def test_the_optimizers_tables_are_those_of_the_stored_run() -> None:
     measured = runpy.run_path(str(ROOT / "benchmarks" / "optimizers.py"))
     stored = json.loads((ROOT / "docs" / "data" / "optimizers.json").read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
-    assert f"<!-- measured -->\n{measured['page'](stored['results'])}\n<!-- end of measured -->" in page
+    for name, text in measured["tables"](stored["results"]).items():
+        path = f"data/tables/{name}.csv"
+        assert (ROOT / "docs" / path).read_text(encoding="utf-8") == text
+        assert f":file: {path}\n" in page
 
 
 @pytest.mark.long

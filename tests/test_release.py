@@ -163,7 +163,7 @@ def test_versions_agree() -> None:
 def test_ci_runs_the_oldest_and_the_newest_that_the_documentation_names() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
     pairs = [(entry["python"], entry["torch"]) for entry in jobs["core"]["strategy"]["matrix"]["include"]]
-    said = re.search(r"Python (3\.\d+) to (3\.\d+), PyTorch (2\.\d+) to (2\.\d+)", (ROOT / "docs/start.md").read_text())
+    said = re.search(r"Python (3\.\d+) to (3\.\d+), PyTorch (2\.\d+) to (2\.\d+)", (ROOT / "docs/index.md").read_text())
     assert said
     assert (pairs[0][0], pairs[-1][0]) == (said[1], said[2])
     assert (pairs[0][1].rpartition(".")[0], pairs[-1][1].rpartition(".")[0]) == (said[3], said[4])

@@ -1,10 +1,10 @@
-"""An image classifier in the manner of timm's train.py, with the scheduler of the recipe in docs/integrations.md.
+"""An image classifier in the manner of timm's train.py, with the scheduler of the recipe in examples/recipes.
 
 timm's model, loaders with augmentation, mixup, EMA of the weights, checkpoint saver and resume.
 ``images.py FOLDER EPOCHS [CHECKPOINT]``
 """
 
-import re
+import runpy
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -22,16 +22,8 @@ from timm.utils import AverageMeter, CheckpointSaver, ModelEmaV3, dispatch_clip_
 
 from autowarm import Muon
 
-PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
+RECIPE = Path(__file__).parents[2] / "examples" / "recipes" / "timm_train.py"
 CLASSES, IMAGES, SIZE, BATCH, ACCUMULATE, LR = 3, 32, 32, 16, 2, 1e-2
-
-
-def recipe() -> Any:
-    """The page's `TimmWarmup`."""
-    code = next(c for c in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.S | re.M) if "TimmWarmup" in c)
-    names: dict[str, Any] = {}
-    exec(compile(code, PAGE.name, "exec"), names)
-    return names["TimmWarmup"]
 
 
 def make_images(folder: Path) -> None:
@@ -93,7 +85,7 @@ def main(folder: Path, epochs: int, checkpoint: str | None = None) -> None:
     updates_per_epoch = (len(loader) + ACCUMULATE - 1) // ACCUMULATE
     optimizer = Muon.from_model(model, lr=LR)
     ema = ModelEmaV3(model, decay=0.9)
-    lr_scheduler = recipe()(optimizer, epochs * updates_per_epoch)
+    lr_scheduler = runpy.run_path(str(RECIPE))["TimmWarmup"](optimizer, epochs * updates_per_epoch)
     start = 0
     if checkpoint is not None:
         start = resume_checkpoint(model, checkpoint, optimizer, log_info=False) or 0

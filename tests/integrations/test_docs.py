@@ -1,4 +1,4 @@
-"""The recipes in docs/integrations.md run; those for timm and torchtitan fit the interfaces they are written for."""
+"""The snippets of docs/integrations.md run; the recipes in examples/recipes fit what they are written for."""
 
 import importlib.util
 import io
@@ -20,7 +20,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from autowarm import AdaptiveWarmup, Lion, Muon
 
-PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
+RECIPES = ROOT / "examples" / "recipes"
 BLOCKS = re.findall(r"^```(python|py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 STEPS, LR = 12, 0.02
 
@@ -34,10 +36,11 @@ def test_a_snippet_runs(code: str, fresh_accelerate: None, monkeypatch: pytest.M
 
 
 def block(name: str, package: str = "") -> dict[str, Any]:
-    """The names that the block which defines ``name``, and imports from ``package``, makes."""
-    code = next(code for _, code in BLOCKS if f"class {name}" in code and f"from {package}" in code)
+    """The names that the recipe which defines ``name``, and imports from ``package``, makes."""
+    codes = (path.read_text(encoding="utf-8") for path in sorted(RECIPES.glob("*.py")))
+    code = next(code for code in codes if f"class {name}" in code and f"from {package}" in code)
     names: dict[str, Any] = {}
-    exec(compile(code, "integrations.md", "exec"), names)
+    exec(compile(code, "recipe", "exec"), names)
     return names
 
 

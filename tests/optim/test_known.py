@@ -1,5 +1,6 @@
 """Whose geometry is which."""
 
+import csv
 import importlib
 import re
 import warnings
@@ -120,9 +121,14 @@ def test_a_subclass_is_known_by_its_parent() -> None:
 
 def tried() -> list[tuple[str, str, bool]]:
     """The documentation's table of what was tried: class, geometry, and whether it is warned of."""
-    page = (Path(__file__).parents[2] / "docs" / "geometry.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([^|]+) \| `\"(\w+)\"` \| (yes|no) \|$", page, re.MULTILINE)
-    return [(one, geometry, warned == "yes") for cell, geometry, warned in rows for one in re.findall("`(.+?)`", cell)]
+    path = Path(__file__).parents[2] / "docs" / "data" / "tables" / "optimizers-tried.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return [
+        (one, geometry.strip('`"'), warned == "yes")
+        for cell, geometry, warned in rows
+        for one in re.findall("`(.+?)`", cell)
+    ]
 
 
 # Options without which these do not take a rate, or do not work at all.

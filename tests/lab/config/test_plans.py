@@ -125,8 +125,10 @@ def test_hand_set_ramps_of_the_papers_sweeps_start_where_the_paper_has_them(name
 
 
 def test_schedules_are_just_those_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    config = CompareConfig(rates={"muon": [0.01]}, schedules=["constant", "greedy", "wsd"], warmups=[], seeds=[0])
-    assert [point.run.schedule.kind for point in config.points()] == ["constant", "greedy", "wsd"]
+    config = CompareConfig(
+        rates={"muon": [0.01]}, schedules=["untuned", "constant", "greedy", "wsd"], warmups=[], seeds=[0]
+    )
+    assert [point.run.schedule.kind for point in config.points()] == ["untuned", "constant", "greedy", "wsd"]
     assert main(["compare", "--schedules", "[constant, gready]"]) == 2
     assert "gready" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from autowarm.lab.study.cells import DEFAULT, FAMILIES, HAND_SET, SEEDS, cells
 from autowarm.lab.study.pages import write
 from autowarm.lab.study.pages.evidence import claims, evidence, fixed_regrets, summary
 from autowarm.lab.study.pages.figures import curves_figure, curves_wanted, differences_figure, evidence_figure
-from autowarm.lab.study.pages.schedules import schedules
+from autowarm.lab.study.pages.tables import tables
 from autowarm.lab.study.pages.write import texts, write_pages
 from autowarm.lab.study.rows import PlannedRow, Rows
 from autowarm.lab.study.verdicts import judge, verdicts
@@ -30,9 +30,10 @@ def stored() -> Rows:
 
 
 def test_the_published_pages_are_those_of_the_stored_rows(stored: Rows) -> None:
-    evidence_page, schedules_page, headline = texts(stored)
-    assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == evidence_page
-    assert (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8") == schedules_page
+    files, headline = texts(stored)
+    assert {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in files} == files
+    shown = re.findall(r"^:file: (\S+)$", files["evidence.md"], re.MULTILINE)
+    assert set(shown) >= {name for name in files if name.endswith(".csv")}
     assert f"\n{headline}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -46,21 +47,21 @@ def test_the_pages_say_how_often_the_loss_and_the_clock_ended_a_warm_up(stored: 
     page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/evidence.md", "README.md"))
     for family in sorted({family for family, _ in ended}):
         counts = f"{ended[family, 'gap']} | {ended[family, 'max_warmup']} |"
-        assert f"| {family} | {counts}" in page
-        (measured,) = re.findall(rf"^\| {family} (\| \d+ \| [^|]+ \|) [+-]", page, re.MULTILINE)
-        assert f"| {family} {measured} {counts}" in readme
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {family} |"))
+        assert line.endswith(f" | {counts}")
+        assert f"\n{line}\n" in readme
 
 
 def test_pages_and_figures_are_written_together(stored: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "curve_of", lambda run: [(0.1, 3.0), (1.0, 2.0)])  # instead of nine runs
     (tmp_path / "docs" / "figures").mkdir(parents=True)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    headline = texts(stored)[2]
+    files, headline = texts(stored)
     (tmp_path / "README.md").write_text(readme.replace(headline, "what it said before"), encoding="utf-8")
     written = write_pages(stored, tmp_path)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(written)
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
-    for name in ("docs/evidence.md", "docs/schedules.md"):
+    for name in (f"docs/{name}" for name in files):
         assert (tmp_path / name).read_text(encoding="utf-8") == (ROOT / name).read_text(encoding="utf-8")
     for name in ("evidence.png", "schedules.png", "warming-up.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
@@ -99,9 +100,8 @@ def test_what_was_put_in_comes_out(study: Rows) -> None:
     assert regret == pytest.approx(expected, abs=0.003 + 0.02)  # a seed's own loss is not quite 3
     assert summary(study, judged)["share"] == "10 %"
     assert claims(study, judged)["algorithm_1_stuck"] == 2 * len(judged)
-    page = schedules(study, judged)
-    assert str(page["worse"]).count("\n") == 1  # no setting is more than 1 % worse
-    assert page["targets_within"] == page["quick"]
+    assert tables(study, judged)["worse"].count("\n") == 1  # no setting is more than 1 % worse
+    assert found["targets_within"] == found["quick"]
 
 
 def test_a_fault_in_one_setting_is_told(finished: Callable[..., Rows], study: Rows) -> None:
@@ -134,14 +134,14 @@ def test_a_fault_in_one_setting_is_told(finished: Callable[..., Rows], study: Ro
     assert not of[hopeless].learnt
     assert (of[hopeless].regret, math.isinf(of[hopeless].hand["linear 0"])) == ({}, True)
     judged = verdicts(rows)
-    found, page = evidence(rows, judged), schedules(rows, judged)
+    found, files = evidence(rows, judged), tables(rows, judged)
     assert found["cells"] == len(judged) - 2
     assert found["names"] == f"`{untaught.name}`, `{hopeless.name}`"
     assert (found["unfinished"], found["lost"], found["worse"], found["much_worse"]) == (7, 1, 1, 1)
-    assert f"| `{worse.name}` | +3." in str(page["worse"])
-    by_cell = {line.split("`")[1]: line for line in str(page["by_cell"]).splitlines()[2:]}
+    assert f"\n`{worse.name}`,+3." in files["worse"]
+    by_cell = {line.split("`")[1]: line for line in files["settings"].splitlines()[1:]}
     for cell, mark in ((worse, "FAIL"), (diverging, "not counted"), (stuck, "pass"), (hopeless, "nothing learnt")):
-        assert f"| {mark} |" in by_cell[cell.name]
+        assert f",{mark}," in by_cell[cell.name]
     assert "**—**" in by_cell[hopeless.name]
 
 

@@ -30,6 +30,7 @@ def planned(schedule: str, cell: Cell = MLP, **more: object) -> PlannedRow:
         ("default", ("adaptive", None, None, {})),
         ("default div=3 max_warmup=0.2 smoothing=0", ("adaptive", None, 3.0, {"max_warmup": 0.2, "smoothing": 0.0})),
         ("default max_warmup=None", ("adaptive", None, None, {"max_warmup": None})),
+        ("untuned", ("untuned", None, None, {})),
         ("wsd", ("wsd", None, None, {})),
         ("greedy", ("greedy", None, None, {})),
     ],

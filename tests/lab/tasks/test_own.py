@@ -188,7 +188,7 @@ def test_a_loss_that_is_not_finite_has_diverged(tmp_path: Path) -> None:
     assert found["val_loss"] is None
 
 
-@pytest.mark.parametrize("kind", ["adaptive", "paper", "linear", "constant", "greedy", "wsd"])
+@pytest.mark.parametrize("kind", ["adaptive", "paper", "linear", "untuned", "constant", "greedy", "wsd"])
 def test_every_schedule(kind: str, tmp_path: Path) -> None:
     assert run(Line(), tmp_path, kind=kind)["val_loss"] > 0
 

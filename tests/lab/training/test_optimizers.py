@@ -14,6 +14,8 @@ from autowarm.lab.training.stopping import Interrupted
 
 CASES = {
     "adamw": (OptimizerConfig("adamw", 3e-3), ScheduleConfig("linear", 3)),
+    "radam": (OptimizerConfig("radam", 3e-3), ScheduleConfig("linear", 0)),
+    "untuned": (OptimizerConfig("adamw", 3e-3, options={"betas": [0.9, 0.8]}), ScheduleConfig("untuned")),
     "schedule-free": (OptimizerConfig("schedule-free", 3e-3, options={"warmup_steps": 3}), ScheduleConfig("constant")),
     "prodigy": (OptimizerConfig("prodigy", 1.0), ScheduleConfig("linear", 1)),
     "d-adaptation": (OptimizerConfig("d-adaptation", 1.0), ScheduleConfig("linear", 1)),
@@ -36,7 +38,7 @@ def test_it_trains_and_resumes_to_the_bit(run: RunConfig, tmp_path: Path, name: 
 
 def test_matrices_decay_and_the_rest_does_not() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Linear(8, 8))
-    for name in CASES.keys() - {"greedy"}:
+    for name in CASES.keys() - {"greedy", "untuned"}:
         groups = make_optimizer(model, OptimizerConfig(name, 1.0, weight_decay=0.3)).param_groups  # type: ignore[arg-type]
         assert {id(p): g["weight_decay"] for g in groups for p in g["params"]} == {
             id(model[1].weight): 0.3, id(model[0].weight): 0.0, id(model[1].bias): 0.0,

@@ -65,6 +65,16 @@ def test_warmup_stable_decay_is_a_tenth_up_and_a_fifth_down() -> None:
     assert found[4] < 1 > found[41]
 
 
+def test_untuned_takes_twice_the_memory_of_the_second_moments() -> None:
+    p = torch.nn.Parameter(torch.zeros(2, 2))
+    scheduler = make_scheduler(torch.optim.AdamW([p], lr=1.0, betas=(0.9, 0.95)), ScheduleConfig("untuned"), 1000)
+    rises = [scheduler.lr_lambdas[0](step) for step in range(60)]
+    assert rises[0] == pytest.approx(1 / 40)
+    assert rises.index(max(rises)) == 39  # 2/(1 − 0.95) updates
+    with pytest.raises(LabError, match="SGD has no β2"):
+        make_scheduler(torch.optim.SGD([p], lr=1.0), ScheduleConfig("untuned"), 10)
+
+
 def test_greedy_starts_low_and_rises_while_the_loss_falls() -> None:
     found = rates(ScheduleConfig("greedy"), steps=200)
     assert found[0] == pytest.approx(0.01)

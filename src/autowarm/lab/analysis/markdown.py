@@ -1,10 +1,12 @@
 """Numbers and tables of the Markdown pages."""
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
 
 from .statistics import Estimate
 
-__all__ = ["percent", "plus_minus", "table"]
+__all__ = ["comma_separated", "percent", "plus_minus", "table"]
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -19,6 +21,20 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """
     first, *others = (f"| {' | '.join(map(str, line))} |" for line in (headings, *rows))
     return "\n".join([first, "|---" * len(headings) + "|", *others])
+
+
+def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """The same table as CSV, for a page's ``csv-table``.
+
+    Example:
+        >>> from autowarm.lab.analysis.markdown import comma_separated
+        >>> print(comma_separated(["task", "loss"], [["mlp, small", 0.7]]), end="")
+        task,loss
+        "mlp, small",0.7
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([headings, *rows])
+    return text.getvalue()
 
 
 def percent(x: float) -> str:

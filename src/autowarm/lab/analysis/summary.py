@@ -18,7 +18,8 @@ __all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "margin_of",
 MARGIN = 0.02  # nats: the largest difference from the best hand-set warm-up that counts as none
 SHARE = 0.005  # the same for a user's own task, whose loss may have any unit, as a share of the best hand-set loss
 _NAMES = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD", "adamw": "AdamW",
-          "schedule-free": "Schedule-Free", "prodigy": "Prodigy", "d-adaptation": "D-Adaptation"}  # fmt: skip
+          "radam": "RAdam", "schedule-free": "Schedule-Free", "prodigy": "Prodigy",
+          "d-adaptation": "D-Adaptation"}  # fmt: skip
 
 Row = Mapping[str, Any]
 

@@ -52,8 +52,8 @@ def smoothness(argv: list[str]) -> int:
 def figure(argv: list[str]) -> int:
     """Figures and tables of the paper."""
     about = (
-        "Make a figure or table of the paper by name, as PNG and SVG or Markdown; `all` makes every one. Missing runs "
-        "are made first; figures share their runs."
+        "Make a figure or table of the paper by name, as PNG and SVG or CSV; `all` makes every one. Missing runs are "
+        "made first; figures share their runs."
     )
     if argv == ["--list"]:
         return _list_figures()
@@ -114,8 +114,8 @@ def _draw(name: str, sources: Any, out: Path) -> None:
 
     made = known(name).make(sources)
     if isinstance(made, str):
-        write_atomically(out / f"{name}.md", made)
-        print(out / f"{name}.md")
+        write_atomically(out / f"{name}.csv", made)
+        print(out / f"{name}.csv")
         return
     for path in save(made, out / name):
         print(path)

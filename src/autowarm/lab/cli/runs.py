@@ -27,7 +27,7 @@ def compare(argv: list[str]) -> int:
     """Compare the adaptive warm-up with hand-set ones, on the lab's task or the user's own."""
     about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
     place, argv = take(argv, "--task")
-    also = {"--task": "your own task, FILE.py:NAME; see docs/own-task.md"}
+    also = {"--task": "your own task, FILE.py:NAME; see docs/training.md"}
     if place is None:
         return _make(parse(argv, CompareConfig, "compare", about, preset="demo", shown=_COMPARE, also=also))
 

@@ -121,7 +121,7 @@ def _again(config: StudyConfig, rows: "Rows", name: str) -> int:
     by_name = {cell.name: cell for cell in cells(rows)}
     if name not in by_name:
         near = difflib.get_close_matches(name, by_name, 3) or sorted(by_name)[:3]
-        raise UsageError(f"the study has no setting {name!r}; docs/schedules.md lists them, such as {', '.join(near)}")
+        raise UsageError(f"the study has no setting {name!r}; docs/evidence.md lists them, such as {', '.join(near)}")
     cell, path = by_name[name], Path(config.out) / "again.jsonl"
     again = Rows.load(path)
     for stage in CELL_STAGES:

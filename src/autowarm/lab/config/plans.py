@@ -124,7 +124,7 @@ class CompareConfig:
         base = dataclasses.replace(self.run.schedule, warmup_steps=None)
         for kind in self.schedules:
             match kind:
-                case "adaptive" | "constant" | "greedy" | "wsd":
+                case "adaptive" | "untuned" | "constant" | "greedy" | "wsd":
                     yield dataclasses.replace(base, kind=kind)
                 case "paper":
                     yield dataclasses.replace(base, kind="paper", target_loss=self.paper_target_loss)

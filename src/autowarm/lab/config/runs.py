@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .errors import nearest, require
 
-OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "schedule-free", "prodigy", "d-adaptation")
+OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "radam", "schedule-free", "prodigy", "d-adaptation")
 
 # The small tasks of `autowarm.lab.tasks.small`, each with its own model, data and batch.
 SMALL_TASKS = (
@@ -16,7 +16,7 @@ SMALL_TASKS = (
     "swin-x8", "tune-near", "tune-far", "tune-near-lora", "tune-far-lora",
     "unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy",
 )  # fmt: skip
-ScheduleName = Literal["adaptive", "paper", "linear", "constant", "greedy", "wsd"]
+ScheduleName = Literal["adaptive", "paper", "linear", "untuned", "constant", "greedy", "wsd"]
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: muon, lion, signsgd, normsgd, adamw, schedule-free, prodigy or d-adaptation. The last three come from
-            their authors' packages.
+        name: muon, lion, signsgd, normsgd, or a peer: adamw and radam are torch's; schedule-free, prodigy and
+            d-adaptation come from their authors' packages.
         lr: the peak learning rate; for Prodigy and D-Adaptation a factor on the rate that they find, usually 1.
         weight_decay: decoupled weight decay, on the linear layers' weights only.
         options: further arguments of the optimizer's `from_model`, or of the peer's class, for example {momentum: 0.9}.
@@ -107,11 +107,11 @@ class ScheduleConfig:
     """How the rate moves.
 
     Args:
-        kind: adaptive, paper, linear, constant, greedy or wsd. "adaptive" is the library's default, "paper" its
-            Algorithm 1 to the letter, "linear" the hand-set baseline: the rate rises from lr/div to lr over
-            `warmup_steps`, then decays. "constant" leaves the rate alone, for optimizers that schedule themselves;
-            "greedy" is transformers' GreedyLR between lr/div and lr; "wsd" is transformers' warmup-stable-decay, 10 %
-            and 20 % of the run.
+        kind: adaptive, paper, linear, untuned, constant, greedy or wsd. "adaptive" is the library's default, "paper"
+            its Algorithm 1 to the letter, "linear" the hand-set baseline: the rate rises from lr/div to lr over
+            `warmup_steps`, then decays. "untuned" is a cosine after a linear warm-up of 2/(1 − β2) updates.
+            "constant" leaves the rate alone, for optimizers that schedule themselves; "greedy" is transformers'
+            GreedyLR between lr/div and lr; "wsd" is transformers' warmup-stable-decay, 10 % and 20 % of the run.
         warmup_steps: length of a "linear" warm-up, 0 for none; the other kinds set it themselves.
         warmup: shape of the hand-set warm-up, of the adaptive ramp and of the calibration's target.
         decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them.

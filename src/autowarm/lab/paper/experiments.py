@@ -29,7 +29,7 @@ from ..files import locked
 from ..tasks.models import parameters
 from .costs import hours
 from .gallery import GALLERY, Picture, Sources, picture
-from .smoothness import measured, studies, table
+from .smoothness import FIT_HEADINGS, fit_rows, measured, studies
 
 SCALES = ("tiny", "paper")
 _OUTCOME = ("best hand-set", "steps", "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps")
@@ -200,7 +200,7 @@ def swin(sources: Sources) -> Figure:
 @picture("table-swin", "Table swin: the settings of the Swin runs and what came out", paper="Table swin_hyperparams",
          sweeps=("swin",))  # fmt: skip
 def table_swin(sources: Sources) -> str:
-    """Markdown, one row a peak rate; losses, and accuracies in per cent."""
+    """CSV, one row a peak rate; losses, and accuracies in per cent."""
     configs, lines = _paper_runs(sources, "swin"), []
     for loss, accuracy in zip(_summaries(sources, "swin"), _accuracies(sources), strict=True):
         cell, config = loss.cell, configs[loss.cell["name"]]
@@ -210,10 +210,10 @@ def table_swin(sources: Sources) -> str:
         lines.append([cell["model"], cell["task"], f"{cell['lr']:g}", cell["batch_size"], cell["steps"],
                       config["optimizer"]["weight_decay"], config["schedule"]["target_loss"],
                       config["schedule"]["sigma_f2"], *report.cells(loss)[1:], *percent])  # fmt: skip
-    return markdown.table(
+    return markdown.comma_separated(
         ["model", "data", "rate", "batch", "steps", "weight decay", "f*", "σ_F²", *_OUTCOME, "accuracy: best hand-set",
          "adaptive", "Algorithm 1"], lines
-    ) + "\n"  # fmt: skip
+    )  # fmt: skip
 
 
 def _accuracies(sources: Sources) -> list[Summary]:
@@ -248,7 +248,7 @@ def baselines(sources: Sources) -> Figure:
 @picture("table-main", "Table main: the settings of every cell and what came out", paper="Table main_hyperparams",
          sweeps=("warmup-sweep-124M", "warmup-sweep-210M"))  # fmt: skip
 def table_main(sources: Sources) -> str:
-    """Markdown, one row a cell."""
+    """CSV, one row a cell."""
     lines = []
     for size in ("124M", "210M"):
         configs = _paper_runs(sources, f"warmup-sweep-{size}")
@@ -259,7 +259,7 @@ def table_main(sources: Sources) -> str:
                           cell["steps"], f"{cell['lr']:g}", options or "–", f"{config['schedule']['target_loss']:g}",
                           f"{config['schedule']['div'] or 100:g}", *report.cells(summary)[1:]])  # fmt: skip
     headings = ["model", "optimizer", "batch", "steps", "rate", "options", "f*", "div", *_OUTCOME]
-    return markdown.table(headings, lines) + "\n"
+    return markdown.comma_separated(headings, lines)
 
 
 def _paper_runs(sources: Sources, sweep: str) -> dict[str, Any]:
@@ -268,10 +268,10 @@ def _paper_runs(sources: Sources, sweep: str) -> dict[str, Any]:
     return {run["cell"]: run["config"] for run in manifest if run["config"]["schedule"]["kind"] == "paper"}
 
 
-@picture("table-assumption", "Table assumption: the settings of the curvature runs, and the fits",
-         paper="Table assumption_hyperparams", measures=("lion", "muon", "normsgd"))  # fmt: skip
+@picture("table-assumption", "Table assumption: the settings of the curvature runs",
+         paper="Table assumption_hyperparams")  # fmt: skip
 def table_assumption(sources: Sources) -> str:
-    """Markdown: one column an optimizer, then the fits."""
+    """CSV, one column an optimizer."""
     config, names = sources.smoothness, list(sources.smoothness.rates)
     runs = {name: config.run_of(name) for name in names}
     any_run = next(iter(runs.values()))
@@ -283,21 +283,33 @@ def table_assumption(sources: Sources) -> str:
               "weight decay": any_run.optimizer.weight_decay, "div": any_run.schedule.div or 100, "f*":
               config.target_loss, "ρ": 2}  # fmt: skip
     lines += [[key, *[value] * len(names)] for key, value in common.items()]
-    found = [measured(config, name, sources.data / f"smoothness-{name}.json") for name in names
-             if (sources.data / f"smoothness-{name}.json").exists()]  # fmt: skip
-    return "\n\n".join([markdown.table(["", *names], lines), *(table(one.name, studies(one)) for one in found)]) + "\n"
+    return markdown.comma_separated(["", *names], lines)
+
+
+@picture("table-fits", "the fits to the curvature runs, and what they say", paper="Figures smoothness-lion, "
+         "lips-muon-norm", measures=("lion", "muon", "normsgd"))  # fmt: skip
+def table_fits(sources: Sources) -> str:
+    """CSV, one row an optimizer and choice of points."""
+    lines = []
+    for name in sources.smoothness.rates:
+        path = sources.data / f"smoothness-{name}.json"
+        if path.exists():
+            fits = studies(measured(sources.smoothness, name, path))
+            verdicts = [one.verdict for one in fits.values()]
+            lines += [[name, *row, verdict] for row, verdict in zip(fit_rows(fits), verdicts, strict=True)]
+    return markdown.comma_separated(["optimizer", *FIT_HEADINGS, "verdict"], lines)
 
 
 @picture("table-model", "Table model: the shapes of the networks and their parameters", paper="Table model_arch")
 def table_model(sources: Sources) -> str:
-    """Markdown, one row a network."""
+    """CSV, one row a network."""
     lines = []
     for size in ("124M", "210M"):
         model = sweep_config(f"warmup-sweep-{size}", sources.scale, sources.data, {}, None).points()[0].run.model
         lines.append([size, model.layers, model.width, model.heads, model.ff, model.vocab_size, model.seq_len,
                       f"{parameters(model):,}"])  # fmt: skip
     headings = ["model", "layers", "width", "heads", "ff", "vocabulary", "sequence", "parameters"]
-    return markdown.table(headings, lines) + "\n"
+    return markdown.comma_separated(headings, lines)
 
 
 def known(name: str) -> Picture:

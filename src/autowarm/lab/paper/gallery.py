@@ -56,7 +56,7 @@ class Picture:
     """A figure or a table of the gallery.
 
     Attributes:
-        make: makes it: a figure, or a table as Markdown.
+        make: makes it: a figure, or a table as CSV.
         about: what it shows.
         paper: what of the paper it is.
         sweeps: the sweeps it is made from, by the names of their presets.

@@ -155,18 +155,24 @@ def studies(found: Measured) -> dict[str, Study]:
     return {name: study(found.points, found.target_loss, **options) for name, options in choices.items()}
 
 
-def table(name: str, fits: dict[str, Study]) -> str:
-    """A Markdown table of fits, and the verdicts under it."""
-    head = ["points taken", "n", "R² line → quadratic", "R² quadratic, K ≥ 0", "K0", "K1", "K2", "K2, 95 %",
-            "AIC line − quadratic", "free ρ"]  # fmt: skip
-    lines = [
+FIT_HEADINGS = ["points taken", "n", "R² line → quadratic", "R² quadratic, K ≥ 0", "K0", "K1", "K2", "K2, 95 %",
+                "AIC line − quadratic", "free ρ"]  # fmt: skip
+
+
+def fit_rows(fits: dict[str, Study]) -> list[list[object]]:
+    """One row a fit, under `FIT_HEADINGS`."""
+    return [
         [label, one.quadratic.count, f"{one.linear.r2:.3f} → {one.quadratic.r2:.3f}",
          f"{max(one.nonnegative.r2, 0.0):.3f}", *(f"{c:.3g}" for c in one.quadratic.coefficients),
          f"[{one.intervals[2].low:.3g}, {one.intervals[2].high:.3g}]", f"{one.aic_gain:.0f}", _rho(one)]
         for label, one in fits.items()
     ]  # fmt: skip
+
+
+def table(name: str, fits: dict[str, Study]) -> str:
+    """A Markdown table of fits, and the verdicts under it."""
     verdicts = "\n".join(f"- *{label}*: {one.verdict}" for label, one in fits.items())
-    return f"**{name}**\n\n{markdown.table(head, lines)}\n\n{verdicts}"
+    return f"**{name}**\n\n{markdown.table(FIT_HEADINGS, fit_rows(fits))}\n\n{verdicts}"
 
 
 def _rho(one: Study) -> str:

@@ -23,6 +23,7 @@ __all__ = ["Curve", "curve_of", "make", "row_of", "run_of"]
 Curve = Sequence[tuple[float, float]]
 """Each update's rate, in parts of the peak, and training loss."""
 
+_NO_LENGTH = ("untuned", "wsd", "greedy", "own")  # results that know no length of a warm-up
 _DIV = 100.0  # of the hand-set forms, as in the paper's ablation
 
 
@@ -71,7 +72,8 @@ def run_of(planned: PlannedRow) -> RunConfig:
     Schedules, in the study's words: "linear 0.1", a hand-set linear warm-up over 10 % of the run, from 0; "tenth 0.1",
     the same from a tenth of the peak; "hand 0.1 cosine wsd", one of any form, from a hundredth of the peak; "default"
     and "paper", with arguments of `AdaptiveWarmup` as ``key=value``, of which fstar is f* in parts of the first loss;
-    "wsd" and "greedy", transformers'; "own", what goes with an optimizer that does without a schedule.
+    "untuned", 2/(1 − β2) updates; "wsd" and "greedy", transformers'; "own", what goes with an optimizer that does
+    without a schedule.
     """
     cell = planned.cell
     return RunConfig(
@@ -110,7 +112,7 @@ def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
         "seed": planned.seed,
         **({"order": planned.order} if planned.order else {}),
         **{key: result[key] for key in ("val_loss", "train_loss", "first_loss", "diverged")},
-        "warmup_steps": None if planned.schedule.split()[0] in ("wsd", "greedy", "own") else result["warmup_steps"],
+        "warmup_steps": None if planned.schedule.split()[0] in _NO_LENGTH else result["warmup_steps"],
         "ended_by": result["ended_by"],
         **({"metric": result["metric"]} if result["metric"] else {}),
         "seconds": round(result["seconds"], 2),
@@ -140,6 +142,7 @@ def _options(cell: Cell) -> dict[str, Any]:
         "signsgd": {"momentum": _beta(steps, 10)},
         "normsgd": {"momentum": _beta(steps, 20)},
         "adamw": {"betas": [0.9, _beta(steps, 1000)], "fused": True},
+        "radam": {"betas": [0.9, _beta(steps, 1000)]},
         "schedule-free": {"warmup_steps": max(1, steps // 20)},  # as its authors advise
         "prodigy": {},
     }
@@ -158,9 +161,10 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             share, warmup, decay = words
             return ScheduleConfig("linear", round(float(share) * steps), warmup, decay, div=_DIV)  # type: ignore[arg-type]
         case "own":
-            # Schedule-Free schedules itself; Prodigy's author advises a cosine.
-            return ScheduleConfig("linear", 0) if planned.cell.optimizer == "prodigy" else ScheduleConfig("constant")
-        case "wsd" | "greedy":
+            # Schedule-Free schedules itself. A cosine is what Prodigy's author advises; RAdam does without a warm-up.
+            cosine = planned.cell.optimizer in ("prodigy", "radam")
+            return ScheduleConfig("linear", 0) if cosine else ScheduleConfig("constant")
+        case "untuned" | "wsd" | "greedy":
             return ScheduleConfig(kind)
         case "paper":
             return ScheduleConfig("paper", target_loss=planned.target_loss)

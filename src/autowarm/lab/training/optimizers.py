@@ -4,11 +4,12 @@ import contextlib
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW, Optimizer, RAdam
 
 import autowarm
 from autowarm.optim import partition
@@ -68,6 +69,8 @@ def _peer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
             import prodigyopt
 
             kind = prodigyopt.Prodigy
+        elif config.name == "radam":
+            kind = partial(RAdam, decoupled_weight_decay=True)
         elif config.name == "d-adaptation":
             import dadaptation
 

@@ -13,7 +13,7 @@ from autowarm.schedule.shapes import DECAYS, WARMUPS
 
 from ..config import LabError, ScheduleConfig
 
-__all__ = ["advance", "hand_set", "make_scheduler", "warmup_length"]
+__all__ = ["advance", "hand_set", "make_scheduler", "untuned", "warmup_length"]
 
 # Raises from lr/div to lr take log(div)/log(1/factor) ≈ 90 steps of GreedyLR, each after a row of better losses; with
 # this share of the run as the row, the way up takes about a tenth of the run, if the loss falls all the while.
@@ -44,6 +44,22 @@ def hand_set(
     return float(DECAYS[decay](min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))))
 
 
+def untuned(step: int, memory: float, total_steps: int) -> float:
+    """Untuned linear warm-up (Ma & Yarats 2021) over a cosine, as a share of the peak rate.
+
+    The warm-up is as long as Adam's second moments take to settle, 2/(1 − β2) updates; nothing is chosen. The cosine
+    runs from the first update, and the warm-up scales it down.
+
+    Args:
+        memory: 1/(1 − β2), in updates.
+
+    Example:
+        >>> [round(untuned(step, 2.0, 8), 2) for step in range(5)]
+        [0.25, 0.48, 0.64, 0.69, 0.5]
+    """
+    return min(1.0, (step + 1) / (2 * memory)) * hand_set(step, 0, total_steps)
+
+
 def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
     """The configured schedule over ``steps`` updates.
 
@@ -56,6 +72,9 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> 
             return LambdaLR(optimizer, lambda step: hand_set(step, *shape))
         case "constant":
             return LambdaLR(optimizer, lambda step: 1.0)
+        case "untuned":
+            memory = _second_moment_memory(optimizer)
+            return LambdaLR(optimizer, lambda step: untuned(step, memory, steps))
         case "greedy":  # from lr/div up to lr; it is stepped with the loss
             from transformers.optimization import GreedyLR
 
@@ -100,6 +119,18 @@ def warmup_length(config: ScheduleConfig, scheduler: Any, updates: int) -> int:
     if not isinstance(scheduler, autowarm.AdaptiveWarmup):
         return 0
     return int(scheduler.warmup_steps) if scheduler.phase == "decay" else updates
+
+
+def _second_moment_memory(optimizer: Optimizer) -> float:
+    """1/(1 − β2).
+
+    Raises:
+        LabError: the optimizer has no β2.
+    """
+    match optimizer.defaults.get("betas"):
+        case (_, beta2) if beta2 < 1:
+            return float(1 / (1 - beta2))
+    raise LabError(f"schedule: untuned warms up for 2/(1 − β2) updates, and {type(optimizer).__name__} has no β2")
 
 
 @contextmanager

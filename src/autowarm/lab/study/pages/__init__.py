@@ -1,5 +1,6 @@
 """The pages of the study of warm-ups, from its rows.
 
-- `evidence`, `schedules`: the numbers of docs/evidence.md and docs/schedules.md, by the names in their templates.
-- `figures`: what they show.      - `write`: templates, numbers and figures to files.
+- `evidence`: the numbers of docs/evidence.md, by the names in its template.
+- `tables`: what that page shows from files.      - `figures`: what it draws.
+- `write`: template, tables, numbers and figures to files.
 """

@@ -1,67 +1,63 @@
-"""What docs/evidence.md shows: by kind, with corrected tests, beside fixed lengths, peers and the paper's claims."""
+"""What docs/evidence.md shows: by family, with corrected tests, beside the paper's claims."""
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from ...analysis.markdown import percent, plus_minus, table
 from ...analysis.statistics import (
-    Estimate,
-    by_family,
-    by_task,
     discoveries,
-    ratios,
-    regrets,
     sign_test,
     signed_rank_test,
 )
 from ..cells import (
     DEFAULT,
     FAMILIES,
-    FIXED,
     HAND_SET,
-    OPTIMIZERS,
     PAPER,
     SEEDS,
     form_cells,
-    peer_cells,
     quick_cells,
-    scheduled_cells,
-    share_of,
     title,
 )
-from ..plan import FORMS, PEER_SCHEDULES, TARGETS
-from ..rows import Cell, Rows
-from ..verdicts import TOLERANCE, Verdict, hand_set, headline
-from .schedules import changes, form_cost
+from ..plan import FORM_SHARES, FORMS, STUDY_SEEDS, TARGETS
+from ..rows import Rows
+from ..verdicts import TOLERANCE, Verdict, headline
+from .tables import (
+    batch_pairs,
+    changes,
+    family_means,
+    form_cost,
+    mean_difference,
+    mean_regrets,
+    more_regrets,
+    target_cost,
+)
 
 __all__ = ["claims", "evidence", "fixed_regrets", "summary"]
-
-_EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
 
 
 def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
     """What the page's template asks for, by name."""
     learnt = [v for v in judged if v.learnt]
     fresh = [v for v in learnt if v.cell.task.split("-")[0] in ("llama", "swin")]
-    more = _more_regrets(rows, learnt)
+    costs = [target_cost(rows, cell) for cell in quick_cells(rows)]
     return {
         **headline(rows, judged),
         **_tests(learnt),
         **claims(rows, learnt),
         "names": ", ".join(f"`{v.cell.name}`" for v in judged if not v.learnt),
+        "planned": len(judged),
+        "untaught": len(judged) - len(learnt),
         "by_family": _by_family(learnt),
-        "by_kind": _by_kind(learnt),
         "sweep": len(HAND_SET) * len(SEEDS.choice),
         "lengths": len(HAND_SET),
-        "regrets": _one_row(fixed_regrets(learnt)),
-        "more_cells": len(more),
-        "more": _one_row(_means(more)),
-        "peers": _peers(rows, learnt),
-        "batches": table(
-            ["", "optimizer", "small batch", "eight times as large"],
-            [[*names, f"{100 * small:.1f} %", f"{100 * big:.1f} %"] for *names, small, big in _batch_pairs(learnt)],
-        ),
-        "fresh": _mean(fresh),
+        "more_cells": len(more_regrets(rows, learnt)),
+        "study_seeds": len(STUDY_SEEDS),
+        "form_lengths": len(FORM_SHARES),
+        "targets_mean": percent(statistics.fmean(cost.mean for cost in costs)),
+        "targets_within": sum(not cost.exceeds(TOLERANCE) for cost in costs),
+        "fresh": mean_difference(fresh),
         "fresh_cells": len(fresh),
     }
 
@@ -77,7 +73,7 @@ def summary(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
 
 def fixed_regrets(learnt: Sequence[Verdict]) -> dict[str, float]:
     """Mean regret of one length used everywhere, of the default and of Algorithm 1, on the seeds of the choice."""
-    return _means([v.regret for v in learnt])
+    return mean_regrets([v.regret for v in learnt])
 
 
 def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
@@ -86,8 +82,8 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
     algorithm_1 = [run for v in learnt for run in rows.runs("cells", v.cell, PAPER).values()]
     lion = [v for v in learnt if v.cell.optimizer == "lion"]
     cold = [rows.runs("cells", v.cell, name)[seed] for v in lion for name in HAND_SET[:2] for seed in SEEDS.choice]
-    lions = _means([v.regret for v in lion])
-    pairs = [(small, big) for *_, small, big in _batch_pairs(learnt)]
+    lions = mean_regrets([v.regret for v in lion])
+    pairs = [(small, big) for *_, small, big in batch_pairs(learnt)]
     vision = [v for v in learnt if FAMILIES[v.cell.task] == "vision"]
 
     def changed(part: str, value: str) -> str:
@@ -95,7 +91,7 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
 
     def small_large(task: str) -> str:
         some = [v for v in learnt if v.cell.task == task and v.cell.steps == 200]
-        return f"{task} {_mean([v for v in some if v.cell.optimizer in ('muon', 'lion')])} %"
+        return f"{task} {mean_difference([v for v in some if v.cell.optimizer in ('muon', 'lion')])} %"
 
     def form(form: tuple[str, str]) -> str:
         return f"{'–'.join(form)} {percent(statistics.fmean(form_cost(rows, cell, form).mean for cell in forms))} %"
@@ -124,7 +120,7 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
         "batch_less": sum(big < small for small, big in pairs),
         "sizes": ", ".join(map(small_large, ("lm-small", "lm-middle", "lm-large"))),
         "vision_cells": len(vision),
-        "vision": _mean(vision),
+        "vision": mean_difference(vision),
         "vision_stderr": 100 * statistics.median(v.stderr for v in vision),
     }
 
@@ -147,111 +143,14 @@ def _tests(learnt: Sequence[Verdict]) -> dict[str, object]:
 
 
 def _by_family(learnt: Sequence[Verdict]) -> str:
-    """Differences and regrets in the mean over tasks, each of which counts once."""
-
-    def of(values: Iterable[float]) -> dict[str, Estimate]:
-        known = {v.cell: x for v, x in zip(learnt, values, strict=True)}
-        families = by_family(known, lambda cell: FAMILIES[cell.task], lambda cell: cell.task)
-        return {**families, "*all tasks*": by_task(known, lambda cell: cell.task)}
-
-    difference = of(v.mean for v in learnt)
-    regret = {schedule: of(v.regret[schedule] for v in learnt) for schedule in (*HAND_SET, DEFAULT)}
-    lines = [
-        [family, mean.count, plus_minus(mean), *(percent(found[family].mean) for found in regret.values())]
-        for family, mean in difference.items()
-    ]
-    return table(["family", "tasks", "default − best", *map(title, regret)], lines)
-
-
-def _by_kind(learnt: Sequence[Verdict]) -> str:
-    """The same numbers for each optimizer, task, horizon and size of batch."""
-    large = {(_EIGHTFOLD.get(v.cell.task), v.cell.optimizer) for v in learnt}
-
-    def batch(cell: Cell) -> str | None:
-        if cell.steps != 200 or cell.task in _EIGHTFOLD:
-            return "eightfold" if cell.steps == 200 else None
-        return "small" if (cell.task, cell.optimizer) in large else None
-
-    kinds: dict[str, Callable[[Cell], object]] = {
-        "optimizer": lambda cell: cell.optimizer,
-        "task": lambda cell: cell.task,
-        "steps": lambda cell: cell.steps,
-        "batch, LLaMA and Swin of 200 steps": batch,
-    }
-    lines: list[Sequence[object]] = []
-    for name, kind in kinds.items():
-        lines.append([f"*{name}*", *[""] * 5])
-        for value in dict.fromkeys(kind(v.cell) for v in learnt):
-            if value is not None:
-                some = [v for v in learnt if kind(v.cell) == value]
-                counted = [v for v in some if v.counted]
-                regret = _means([v.regret for v in some])
-                share = min(HAND_SET, key=lambda schedule: regret[schedule])
-                best = f"{title(share)}: {percent(regret[share])} %"
-                passed = sum(v.passed for v in counted)
-                lines.append([value, len(some), _mean(some), len(counted), passed, best])
-    headings = [
-        "", "settings", "mean difference, %", "counted", "pass", "regret of the best length for all of the kind"
-    ]  # fmt: skip
-    return table(headings, lines)
-
-
-def _more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:
-    """Regrets with two more fixed lengths among them, in the cells that have them."""
-    found, shown = [], (*sorted((*HAND_SET, *FIXED), key=share_of), DEFAULT)
+    """The mean difference, and how many warm-ups of the default each cause ended."""
+    ended = {FAMILIES[v.cell.task]: Counter[str]() for v in learnt}
     for v in learnt:
-        more = {schedule: rows.losses("cells", v.cell, schedule) for schedule in FIXED}
-        if all(more.values()):
-            known = regrets(hand_set(rows, v.cell), SEEDS.choice, more) | {DEFAULT: v.regret[DEFAULT]}
-            found.append({schedule: known[schedule] for schedule in shown})
-    return found
-
-
-def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
-    """What people use instead, against the default on the same seeds."""
-    known = {v.cell for v in learnt}
-
-    def against(part: str, theirs: Cell, schedule: str, ours: Cell) -> Estimate:
-        return ratios(rows.losses(part, theirs, schedule, SEEDS.test), rows.losses("cells", ours, DEFAULT))
-
-    scheduled = [cell for cell in scheduled_cells(rows) if cell in known]
-    instead = [pair for pair in peer_cells(rows) if pair[1] in known]
-    compared = {"the best of six hand-set lengths": [against("cells", v.cell, v.best, v.cell) for v in learnt]}
-    for about, name in zip(("WSD, 10 % warm-up", "GreedyLR"), PEER_SCHEDULES, strict=True):
-        compared[about] = [against("cells", cell, name, cell) for cell in scheduled]
-    for about, name in (("Schedule-Free AdamW, tuned rate", "schedule-free"), ("Prodigy", "prodigy")):
-        compared[about] = [against("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
-
-    def row(about: str, found: Sequence[Estimate]) -> list[object]:
-        means = [each.mean for each in found]
-        better, worse = sum(bool((-each).exceeds()) for each in found), sum(bool(each.exceeds()) for each in found)
-        return [about, len(found), percent(statistics.fmean(means)), percent(statistics.median(means)), better, worse]
-
-    headings = ["instead of the default", "settings", "mean, %", "median, %", "better by 2 s.e.", "worse by 2 s.e."]
-    return table(headings, [row(about, found) for about, found in compared.items()])
-
-
-def _batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, float]]:
-    """Task, optimizer, and how much the worst length loses: with a small batch, with one eight times as large."""
-    worst = {
-        (v.cell.task, v.cell.optimizer): max(v.regret[schedule] for schedule in HAND_SET)
-        for v in learnt
-        if v.cell.steps == 200
-    }
-    for big, small in _EIGHTFOLD.items():
-        for optimizer in OPTIMIZERS:
-            if (big, optimizer) in worst and (small, optimizer) in worst:
-                yield small, optimizer, worst[small, optimizer], worst[big, optimizer]
-
-
-def _mean(some: Iterable[Verdict]) -> str:
-    return percent(statistics.fmean(v.mean for v in some))
-
-
-def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean regret of each schedule over cells."""
-    return {schedule: statistics.fmean(regret[schedule] for regret in found) for schedule in found[0]}
-
-
-def _one_row(values: Mapping[str, float]) -> str:
-    return table([title(schedule) for schedule in values], [[f"{100 * x:.2f} %" for x in values.values()]])
+        ended[FAMILIES[v.cell.task]].update(v.ended)
+    ended["*all tasks*"] = sum(ended.values(), Counter[str]())
+    lines = [
+        [family, mean.count, plus_minus(mean), ended[family]["gap"], ended[family]["max_warmup"]]
+        for family, mean in family_means(learnt, lambda v: v.mean).items()
+    ]
+    headings = ["family", "tasks", "default − best hand-set, %", "warm-ups ended by the loss", "by the clock"]
+    return table(headings, lines)

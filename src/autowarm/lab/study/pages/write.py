@@ -1,9 +1,11 @@
-"""The study's pages: each a template beside this file, filled with numbers that are computed from the rows."""
+"""The study's page and the README's headline: templates beside this file, filled with numbers from the rows."""
 
+import csv
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...analysis.markdown import comma_separated
 from ...config import LabError
 from ...files import write_atomically
 from ..plan import missing
@@ -12,7 +14,7 @@ from ..runs import curve_of
 from ..verdicts import verdicts
 from .evidence import evidence, summary
 from .figures import curves_figure, curves_wanted, differences_figure, evidence_figure
-from .schedules import schedules
+from .tables import tables
 
 __all__ = ["texts", "write_pages"]
 
@@ -20,8 +22,8 @@ _HERE = Path(__file__).parent
 _MARKS = "<!-- by autowarm study warm-up -->\n", "\n<!-- end -->"
 
 
-def texts(rows: Rows) -> tuple[str, str, str]:
-    """docs/evidence.md, docs/schedules.md and the headline of the README.
+def texts(rows: Rows) -> tuple[dict[str, str], str]:
+    """Files below docs/ by their path, evidence.md and the tables that it shows; and the headline of the README.
 
     Raises:
         LabError: planned runs are missing.
@@ -31,15 +33,14 @@ def texts(rows: Rows) -> tuple[str, str, str]:
         raise LabError(f"the pages need every planned run; {len(left)} and more are missing, first {first}: make them")
     judged = verdicts(rows)
     headline = " ".join(_filled("headline", summary(rows, judged)).split())
-    return (
-        _filled("evidence", evidence(rows, judged)),
-        _filled("schedules", schedules(rows, judged)),
-        textwrap.fill(headline, 120),
-    )
+    values = evidence(rows, judged)
+    files = {"evidence.md": _filled("evidence", values), "data/tables/claims.csv": _filled_table("claims", values)}
+    files |= {f"data/tables/{name}.csv": text for name, text in tables(rows, judged).items()}
+    return files, textwrap.fill(headline, 120)
 
 
 def write_pages(rows: Rows, root: Path) -> list[Path]:
-    """Write the pages and their figures into docs/, and the headline between its marks into README.md.
+    """Write the page, its tables and figures into docs/, and the headline between its marks into README.md.
 
     The runs whose curves are shown are made again, in seconds.
 
@@ -53,7 +54,7 @@ def write_pages(rows: Rows, root: Path) -> list[Path]:
     Raises:
         LabError: planned runs are missing, or the README has no such marks.
     """
-    evidence_page, schedules_page, headline = texts(rows)
+    files, headline = texts(rows)
     readme = (root / "README.md").read_text(encoding="utf-8")
     start, end = _MARKS
     before, found, rest = readme.partition(start)
@@ -72,15 +73,19 @@ def write_pages(rows: Rows, root: Path) -> list[Path]:
     paths = [docs / "figures" / f"{name}.png" for name in drawn]
     for figure, path in zip(drawn.values(), paths, strict=True):
         figure.savefig(path, dpi=130)
-    text = {
-        docs / "evidence.md": evidence_page,
-        docs / "schedules.md": schedules_page,
-        root / "README.md": f"{before}{start}{headline}{end}{after}",
-    }
+    text = {docs / path: content for path, content in files.items()}
+    text[root / "README.md"] = f"{before}{start}{headline}{end}{after}"
     for page, content in text.items():
+        page.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(page, content)
     return [*paths, *text]
 
 
 def _filled(name: str, values: Mapping[str, object]) -> str:
     return (_HERE / f"{name}.template.md").read_text(encoding="utf-8").format(**values)
+
+
+def _filled_table(name: str, values: Mapping[str, object]) -> str:
+    with (_HERE / f"{name}.template.csv").open(encoding="utf-8", newline="") as file:
+        headings, *rows = ([cell.format(**values) for cell in row] for row in csv.reader(file))
+    return comma_separated(headings, rows)

@@ -1,0 +1,33 @@
+"""For timm's train.py: the scheduler in place of timm's own."""
+
+from autowarm import AdaptiveWarmup
+
+
+class TimmWarmup:
+    """`AdaptiveWarmup` with the methods of timm's schedulers."""
+
+    t_in_epochs = False  # train.py prints it
+
+    def __init__(self, optimizer, total_steps, **options):
+        for group in optimizer.param_groups:
+            group["lr"] *= group.get("lr_scale", 1.0)  # --layer-decay, which timm's schedulers apply
+        self.warmup = AdaptiveWarmup(optimizer, total_steps, **options)
+        # timm's checkpoints hold the optimizer, and no scheduler: it travels along.
+        save, load = self.state_dict, self.load_state_dict
+        optimizer.register_state_dict_post_hook(lambda _, state: state | {"warmup": save()})
+        optimizer.register_load_state_dict_pre_hook(lambda _, state: load(state["warmup"]))
+
+    def observe(self, loss, weight=1.0):
+        self.warmup.observe(loss, weight)
+
+    def step_update(self, num_updates, metric=None):
+        self.warmup.step()
+
+    def step(self, epoch, metric=None):
+        pass  # the end of an epoch is no update
+
+    def state_dict(self):
+        return self.warmup.state_dict()
+
+    def load_state_dict(self, state):
+        self.warmup.load_state_dict(state)

@@ -113,7 +113,7 @@ def curves_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
     for line in panels[0, -1].lines:
         if str(line.get_label()) in _PLACES:
             at, offset = _PLACES[str(line.get_label())]
-            label_line(line, str(line.get_label()), at * (len(line.get_xdata()) - 1), offset)  # type: ignore[arg-type]
+            label_line(line, str(line.get_label()), at * (len(line.get_xdata()) - 1), offset)
     return figure
 
 

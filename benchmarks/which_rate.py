@@ -9,20 +9,22 @@ from matplotlib.figure import Figure
 
 from autowarm.lab.config import EngineConfig, FindRateConfig, OptimizerConfig, RunConfig
 from autowarm.lab.execution.rate import search
+from autowarm.plotting import styled
 
-SEARCHES = (("llama", "muon", "small LLaMA, Muon"), ("swin", "lion", "small Swin, Lion: cannot tell"))
+SEARCHES = (("llama", "muon", "Small LLaMA, Muon"), ("swin", "lion", "Small Swin, Lion: cannot tell"))
 
 
+@styled
 def main() -> None:
     """Make the two searches and draw them side by side."""
-    drawn = Figure(figsize=(9.6, 3.4), layout="constrained")
+    drawn = Figure(figsize=(8.4, 3.4), layout="constrained")
     for axes, (task, optimizer, title) in zip(drawn.subplots(1, 2), SEARCHES, strict=True):
         run = RunConfig(
             task=task, clip=0.0, optimizer=OptimizerConfig(weight_decay=0.0),
             engine=EngineConfig(precision="float32", device="cpu"),
         )  # fmt: skip
-        search(FindRateConfig(run, optimizer)).plot(ax=axes).set_title(title, fontsize="medium")
-    drawn.savefig(Path(__file__).parent.parent / "docs" / "figures" / "which-rate.png", dpi=120)
+        search(FindRateConfig(run, optimizer)).plot(ax=axes).set_title(title)
+    drawn.savefig(Path(__file__).parent.parent / "docs" / "figures" / "which-rate.png", dpi=160)
 
 
 if __name__ == "__main__":

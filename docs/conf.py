@@ -4,18 +4,22 @@ import inspect
 import re
 from pathlib import Path
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 from autowarm import __version__
 
 HERE = Path(__file__).parent
 
 project, author, copyright = "autowarm", "the autowarm authors", "the autowarm authors"
 release = version = __version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build", "data"]
 html_theme = "furo"
 html_title = "autowarm"
 html_static_path = ["_static"]
 html_css_files = ["autowarm.css"]
+html_math_renderer = "mathml"  # by the browser itself: equations need neither scripts nor the network
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
@@ -50,6 +54,14 @@ def adapt_docstring(app, what, name, obj, options, lines):
         lines[i] = re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line)  # `Point`s
 
 
+def equation(translator, node):
+    """Write a formula as MathML, which docutils makes of LaTeX."""
+    block = isinstance(node, nodes.math_block)
+    translator.body.append(tex2mathml(node.astext().strip(), as_block=block))
+    raise nodes.SkipNode
+
+
 def setup(app):
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", adapt_docstring)
+    app.add_html_math_renderer("mathml", (equation, None), (equation, None))

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from autowarm import AdaptiveWarmup, Lion
+from autowarm.plotting import GREY, styled
 
 CHANGES: dict[str, tuple[Callable[[AdaptiveWarmup], None], dict[int, int]]] = {  # and where runs end, by when it comes
     "extend(200)": (lambda sched: sched.extend(200), {30: 200, 70: 200, 100: 200}),
@@ -33,16 +34,18 @@ def rates(at: int, change: Callable[[AdaptiveWarmup], None], end: int) -> list[f
     return seen
 
 
+@styled
 def main() -> None:
-    figure, axes = plt.subplots(1, 4, figsize=(11, 2.4), sharey=True, layout="constrained")
-    for ax, (name, (change, ends)) in zip(axes, CHANGES.items(), strict=True):
-        ax.plot(rates(0, lambda sched: None, 100), color="0.7", label="unchanged")
+    figure, axes = plt.subplots(2, 2, figsize=(7.5, 4.8), sharey=True, layout="constrained")
+    for ax, (name, (change, ends)) in zip(axes.flat, CHANGES.items(), strict=True):
+        ax.plot(rates(0, lambda sched: None, 100), color=GREY, linestyle=":", label="unchanged")
         for at, end in ends.items():
             ax.plot(range(at, end), rates(at, change, end)[at:], label=f"after {at}")
-        ax.set(title=name, xlabel="update")
-        ax.legend(frameon=False, fontsize=7)
-    axes[0].set_ylabel("share of the peak rate")
-    figure.savefig("horizon.png", dpi=150)
+        ax.set(title=name, xlabel="update", ylim=(0, 1.45))
+        ax.legend(ncols=2)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("rate / peak rate")
+    figure.savefig("horizon.png", dpi=160)
 
 
 if __name__ == "__main__":

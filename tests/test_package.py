@@ -1,8 +1,12 @@
 """What importing the package does and does not bring in."""
 
 import importlib
+import os
+import pydoc
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,11 +27,56 @@ def test_every_public_name_is_there() -> None:
         autowarm.AdaptiveWormup  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["geometry", "optim", "orthogonalize"])
+@pytest.mark.parametrize("name", ["geometry", "lab", "optim", "orthogonalize", "rate", "smoothness", "theory"])
 def test_a_room_lists_what_is_public_and_nothing_else(name: str) -> None:
     room = importlib.import_module(f"autowarm.{name}")
     assert sorted(room.__all__) == dir(room)
     assert all(hasattr(room, one) for one in room.__all__)
+
+
+def test_the_package_lists_its_names_and_rooms_and_has_them() -> None:
+    code = """
+import autowarm
+print(*dir(autowarm))
+print(autowarm.geometry.Spectral.__name__, autowarm.schedule.calibrate.__name__, autowarm.lab.__name__)
+"""
+    listed, reached = in_fresh_python(code).splitlines()
+    names = listed.split()
+    assert set(autowarm.__all__) < set(names)
+    assert all(name[0].islower() or name in autowarm.__all__ for name in names if name != "__version__")
+    assert [name for name in names if name.startswith("_")] == ["__version__"]
+    assert reached == "Spectral calibrate autowarm.lab"
+
+
+@pytest.mark.parametrize("name", sorted(autowarm.__all__))
+def test_help_tells_what_it_is_without_the_address_of_an_object(name: str) -> None:
+    value = getattr(autowarm, name)
+    text = pydoc.render_doc(value, renderer=pydoc.plaintext)
+    assert value.__doc__.splitlines()[0] in text
+    assert " at 0x" not in text
+
+
+MISSPELT = """
+import torch
+from autowarm import LMO, AdaptiveWarmup, Muon
+x = [torch.zeros(2, 2, requires_grad=True)]
+optimizer = Muon(x, lr=0.1, method="newton-schulz")
+AdaptiveWarmup(optimizer, 100, warmup="cosine", decay="1-sqrt")
+AdaptiveWarmup(optimizer, 100, decay="cosin")
+AdaptiveWarmup(optimizer, 100, warmup="linea")
+Muon(x, method="newton-shulz")
+LMO(x, geometry="spectrl")
+"""
+
+
+@pytest.mark.long
+def test_mypy_sees_a_misspelt_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MISSPELT)
+    words = ["-m", "mypy", "--config-file", os.devnull, "--cache-dir", str(tmp_path / "cache"), "mine.py"]
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=1800)
+    lines = MISSPELT.splitlines()
+    wrong = [int(found) for found in re.findall(r"^mine\.py:(\d+): error", done.stdout, re.MULTILINE)]
+    assert [lines[number - 1] for number in wrong] == lines[-4:], done.stdout + done.stderr
 
 
 def test_the_package_alone_does_not_import_torch() -> None:

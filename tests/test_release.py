@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -54,11 +55,55 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_the_source_distribution_can_be_built_from(built: Path) -> None:
-    (archive,) = built.glob("*.tar.gz")
+def test_the_source_distribution_is_small_and_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
+    (archive,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
+    assert archive.stat().st_size < 1_000_000
     with tarfile.open(archive) as opened:
-        names = {name.partition("/")[2] for name in opened.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "src/autowarm/py.typed", "tests/test_release.py"} <= names
+        opened.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    assert not (source / "docs").exists()  # results and figures
+    for name in ("LICENSE", "README.md", "CHANGELOG.md", "examples/plain_loop.py"):
+        assert (source / name).is_file()
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "again")]
+    done = subprocess.run(build, cwd=source, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (again,) = (tmp_path / "again").glob("*.whl")
+
+    def content(path: Path) -> dict[str, int]:
+        with zipfile.ZipFile(path) as opened:
+            return {entry.filename: entry.CRC for entry in opened.infolist()}
+
+    assert content(again) == content(wheel)
+
+
+def test_the_index_gets_a_readme_without_relative_links_and_the_projects_addresses(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = (name for name in opened.namelist() if name.endswith("METADATA"))
+        text = opened.read(name).decode()
+    header, _, readme = text.partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in header
+    assert re.search(r"^Project-URL: Paper, https://arxiv\.org/abs/2602\.05813$", header, re.MULTILINE)
+    assert readme.startswith("# autowarm")
+    outside_code = re.sub(r"^```.*?^```", "", readme, flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\(([^)\s]+)\)", outside_code)
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "with_repository", "without"),
+    [
+        ("see [the *map*](docs/map.md#two), here", "see [the *map*](https://x.org/a/blob/v1/docs/map.md#two), here",
+         "see the *map*, here"),
+        ("![a curve](docs/a.png)", "![a curve](https://x.org/a/raw/v1/docs/a.png)", "*[Figure: a curve]*"),
+        ("[site](https://y.org/z) [above](#top)", "[site](https://y.org/z) [above](#top)", None),
+        ("```python\nfind[name](docs)\n```\n`x[0](y)`", "```python\nfind[name](docs)\n```\n`x[0](y)`", None),
+    ],
+)  # fmt: skip
+def test_links_to_files_become_absolute_or_words(given: str, with_repository: str, without: str | None) -> None:
+    for_an_index = runpy.run_path(str(ROOT / "hatch_build.py"))["for_an_index"]
+    assert for_an_index(given, "https://x.org/a/", "v1") == with_repository
+    assert for_an_index(given, None, "v1") == (given if without is None else without)
 
 
 def test_the_core_runs_from_the_wheel_without_the_extras_and_without_the_lab(installed: Path) -> None:

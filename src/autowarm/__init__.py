@@ -1,8 +1,11 @@
-"""Learning-rate warm-up that sets itself, for norm-constrained optimizers.
+"""Learning-rate warm-up that sets itself, for norm-constrained optimizers in PyTorch.
 
-`AdaptiveWarmup` schedules the rate, `find_rate` suggests its peak; `Muon`, `Lion`, `SignSGD`, `NormSGD` and `LMO` take
-the steps. `geometry` holds the norms that they are stated in, `theory` the theorems behind them. The experiments live
-in `autowarm.lab`, which nothing outside it imports.
+- `AdaptiveWarmup`: a learning-rate scheduler that needs no ``warmup_steps``. `find_rate` suggests its peak rate.
+- `Muon`, `Lion`, `SignSGD`, `NormSGD`: optimizers. `LMO`: the general form, with any geometry for each group.
+- `autowarm.geometry`, `autowarm.schedule`, `autowarm.theory`: the paper's norms, schedule and theorems as code.
+- `autowarm.smoothness`: the curvature along your own run.
+- `autowarm.integrations`: adapters for transformers, Lightning and Accelerate.
+- `autowarm.lab`: the experiments, behind the ``autowarm`` command. Nothing outside it imports it.
 """
 
 from importlib import import_module
@@ -22,10 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["LMO", "AdaptiveWarmup", "Lion", "Muon", "NormSGD", "SignSGD", "find_rate"]
 
 _HOMES = dict.fromkeys(__all__, "optim") | {"AdaptiveWarmup": "schedule", "find_rate": "rate"}
+_ROOMS = ("geometry", "integrations", "lab", "optim", "orthogonalize", "rate", "schedule", "smoothness", "theory")
 
 
 def __getattr__(name: str) -> object:
-    # torch takes seconds to import, and `autowarm --help` needs none of it: names are fetched at their first use.
+    # torch takes seconds to import, and `autowarm --help` does not need it: each name is imported at its first use.
+    if name in _ROOMS:
+        return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
@@ -34,4 +40,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, *_ROOMS, "__version__"])

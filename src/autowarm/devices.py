@@ -1,4 +1,4 @@
-"""What differs between kinds of devices: reading a value without waiting for it, capturing graphs, talking to ranks."""
+"""Device-dependent operations: reading a value without waiting, graph capture, communication between ranks."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,37 +13,37 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def traced_as_constant(function: _F) -> _F:
-    """Have `torch.compile` call this function while it traces, and take what it returns for a constant.
+    """Make `torch.compile` call this function while it traces and treat the result as a constant.
 
-    It is `torch.compiler.assume_constant_result`, without importing the compiler.
+    This is `torch.compiler.assume_constant_result` without importing the compiler.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def _module(device: torch.device | str) -> Any:
-    """`torch.cuda` or its like."""
+    """The device's module, such as `torch.cuda`."""
     return torch.get_device_module(device)
 
 
 def is_capturing(device: torch.device) -> bool:
-    """Whether the work launched now is captured in a graph, to be replayed later, instead of done."""
+    """Whether a graph is capturing the work launched now, instead of executing it."""
     if device.type == "cpu" or torch.compiler.is_compiling():
         return False
     module = _module(device)
     ask = getattr(module, "is_current_stream_capturing", None)
-    # A device that was never used captures nothing, and asking it needs a driver.
+    # A device that was never used captures nothing, and asking would need a driver.
     return bool(ask and module.is_initialized() and ask())
 
 
 class HostCopy:
-    """Copies a small tensor to the host, some time after it is asked to, without waiting for the device.
+    """Copies a small tensor to the host asynchronously, without waiting for the device.
 
-    One copy at a time: an event recorded anew before it has happened might never be found to have happened. Devices
-    without events and streams (MPS) are waited for.
+    It makes one copy at a time, because an event that is recorded again before it completes might never be seen as
+    complete. On devices without events and streams (MPS) it waits.
 
     Args:
-        content: what is copied; the same tensor each time, changed in place.
+        content: the tensor to copy, always the same one, changed in place.
     """
 
     def __init__(self, content: Tensor) -> None:
@@ -55,21 +55,21 @@ class HostCopy:
         self._stamp: tuple[int, ...] | None = None
 
     def send(self, *stamp: int) -> None:
-        """Copy what is there now, unless a copy is under way.
+        """Start copying the present values, unless a copy is in progress.
 
         Args:
-            stamp: numbers the host knows, to be returned with the values.
+            stamp: numbers known on the host, to return together with the values.
         """
         if self._stamp is not None:
             return
         self._stamp = stamp
         self._letter.copy_(self._content, non_blocking=self._arrived is not None)
         if self._arrived is not None:
-            # On the stream that makes the copy: the tensor's device need not be the current one.
+            # Record it on the stream of the copy: the tensor's device need not be the current one.
             self._arrived.record(self._streams.current_stream(self._content.device))
 
     def read(self) -> tuple[tuple[int, ...], list[Any]] | None:
-        """The stamp and the values of a copy that has arrived, once; None where none has."""
+        """Return the stamp and the values of a copy that has arrived, once; None if none has."""
         if self._stamp is None or not (self._arrived is None or self._arrived.query()):
             return None
         stamp, self._stamp = self._stamp, None
@@ -84,11 +84,11 @@ def _module_with_events(device: torch.device) -> Any:
 
 
 def collective_device(group: dist.ProcessGroup | None, preferred: torch.device | str = "cpu") -> torch.device:
-    """A device whose tensors the group can exchange: the preferred one, or the first that its backends serve.
+    """Return a device whose tensors the group can exchange: the preferred one, or the first that its backends support.
 
     Args:
         group: None for all ranks.
-        preferred: where the tensors are anyway.
+        preferred: the device that the tensors are on.
 
     Example:
         >>> import os, tempfile, torch
@@ -100,7 +100,7 @@ def collective_device(group: dist.ProcessGroup | None, preferred: torch.device |
         >>> torch.distributed.destroy_process_group()
     """
     preferred = torch.device(preferred)
-    # The name of a backend does not tell: it may be "undefined", or several, one for each kind of device.
+    # A backend's name is not enough: it may be "undefined", or list one backend per kind of device.
     kinds = [pair.split(":")[0] for pair in dist.get_backend_config(group).split(",")]
     if preferred.type in kinds:
         return preferred

@@ -1,6 +1,6 @@
 """Norms, their duals and the step each one dictates.
 
-A norm-constrained optimizer moves by a *linear minimisation oracle*: of all steps of unit norm it takes the one
+A norm-constrained optimizer moves by a *linear minimisation oracle* (LMO): of all steps of unit norm, it takes the one
 along which the loss falls fastest. Choosing the norm chooses the optimizer (paper, Table "optimizers"):
 
 =======================  ===================  ===============  ===============  =====================
@@ -13,11 +13,12 @@ geometry                 norm ‖x‖             dual norm ‖g‖⋆   LMO(g) 
 `Columns` (Scion)        largest ‖colⱼ‖       Σ ‖colⱼ‖         −colⱼ/‖colⱼ‖     n
 =======================  ===================  ===============  ===============  =====================
 
-A geometry measures one tensor. `MaxOverLayers` composes them into the norm of a whole model, the largest over its
-tensors; its dual is the sum and its κ is the sum.
+A geometry measures one tensor. `MaxOverLayers` combines geometries into a norm of the whole model: the largest of its
+tensors' norms. Its dual norm and its κ are sums over the tensors.
 
-Every geometry has a *radius* R, a number or a rule by shape (`RADIUS_RULES`). The unit ball grows by R, so the norm is
-‖x‖/R, the dual R‖g‖⋆, the oracle R·LMO(g) and κ is R²κ. Muon's "learning-rate adjustment" is exactly such a radius.
+Every geometry has a *radius* R, a number or a rule that computes it from the shape (`RADIUS_RULES`). It scales the unit
+ball, so the norm becomes ‖x‖/R, the dual norm R‖g‖⋆, the oracle R·LMO(g), and κ becomes R²κ. Muon's "learning-rate
+adjustment" is such a radius.
 """
 
 import copy
@@ -64,7 +65,7 @@ def __dir__() -> list[str]:
 GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
 RadiusRule = Literal["original", "match_rms_adamw", "spectral_unclamped"]
 
-# Radius by (rows m, columns n). The names are those of `torch.optim.Muon(adjust_lr_fn=…)`.
+# Radius from (rows m, columns n). The names are those of `torch.optim.Muon(adjust_lr_fn=…)`.
 RADIUS_RULES: dict[RadiusRule, Callable[[int, int], float]] = {
     "original": lambda m, n: math.sqrt(max(1.0, m / n)),  # Jordan's Muon
     "match_rms_adamw": lambda m, n: 0.2 * math.sqrt(max(m, n)),  # Moonlight: the step's RMS is about AdamW's
@@ -76,7 +77,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def _rows_columns(shape: Sequence[int]) -> tuple[int, int]:
-    """The matrix a tensor is read as: a vector is one column, a convolution's kernel (out, in·k·k)."""
+    """Rows and columns of the matrix that a tensor is read as: a vector is one column, a kernel is (out, in·k·k)."""
     if len(shape) < 2:
         return math.prod(shape), 1
     return shape[0], math.prod(shape[1:])
@@ -84,16 +85,16 @@ def _rows_columns(shape: Sequence[int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Geometry(ABC):
-    """A norm on one parameter tensor, with its dual, its linear minimisation oracle and its κ.
+    """A norm on one parameter tensor, with its dual norm, its linear minimisation oracle and its κ.
 
-    Subclass it, define `_norm`, `_dual`, `_lmo` and `_kappa` for radius 1, and every optimizer, the scheduler and the
-    smoothness probe accept it.
+    To add a geometry, subclass this and define `_norm`, `_dual`, `_lmo` and `_kappa` for radius 1. Every optimizer, the
+    scheduler and the smoothness probe then accept it.
 
     Args:
-        radius: R > 0, or the name of a rule in `RADIUS_RULES` that gives R by the tensor's shape.
+        radius: R > 0, or the name of a rule in `RADIUS_RULES` that computes R from the tensor's shape.
 
     Raises:
-        ValueError: the radius is not positive and finite, or names no rule.
+        ValueError: the radius is not positive and finite, or the rule is unknown.
 
     Example:
         >>> import torch
@@ -113,37 +114,37 @@ class Geometry(ABC):
             raise ValueError(f"radius must be a positive finite number, got {self.radius}")
 
     def norm(self, x: Tensor) -> Tensor:
-        """‖x‖/R, a scalar tensor, in single precision at least."""
+        """Return ‖x‖/R, a scalar tensor of at least single precision."""
         return self._norm(_at_least_single(x)) / self.radius_of(x.shape)
 
     def dual(self, g: Tensor) -> Tensor:
-        """The dual norm R‖g‖⋆ = max{⟨g, q⟩ : ‖q‖ ≤ R}, a scalar tensor, in single precision at least."""
+        """Return the dual norm R‖g‖⋆ = max{⟨g, q⟩ : ‖q‖ ≤ R}, a scalar tensor of at least single precision."""
         return self._dual(_at_least_single(g)) * self.radius_of(g.shape)
 
     def lmo(self, g: Tensor) -> Tensor:
-        """argmin{⟨g, q⟩ : ‖q‖ ≤ R}, of g's shape; zero where g is zero (every q is a minimiser there)."""
+        """Return argmin{⟨g, q⟩ : ‖q‖ ≤ R}, of g's shape; zero if g is zero, where every q is a minimiser."""
         return self._lmo(g) * self.radius_of(g.shape)
 
     def kappa(self, shape: Sequence[int]) -> float:
-        """κ = sup{‖u‖²_F : ‖u‖ ≤ R}, R²κ of the unit ball (paper, App. "kappas")."""
+        """Return κ = sup{‖u‖²_F : ‖u‖ ≤ R}, which is R² times the unit ball's (paper, App. "kappas")."""
         return self._kappa(tuple(shape)) * self.radius_of(shape) ** 2
 
     def radius_of(self, shape: Sequence[int]) -> float:
-        """R for a tensor of this shape."""
+        """Return R for a tensor of this shape."""
         if isinstance(self.radius, str):
             rows, columns = _rows_columns(shape)
             return RADIUS_RULES[self.radius](max(1, rows), max(1, columns))  # an empty matrix has a radius, too
         return float(self.radius)
 
     def at_radius(self, radius: float | RadiusRule) -> Self:
-        """The same geometry with another radius."""
+        """Return the same geometry with another radius."""
         other = copy.copy(self)
         object.__setattr__(other, "radius", radius)
         other.__post_init__()
         return other
 
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        """`lmo` of many tensors at once; geometries override it where batching pays."""
+        """Return `lmo` of each tensor; geometries override this to batch the work."""
         return [self.lmo(g) for g in gs]
 
     @abstractmethod
@@ -163,21 +164,21 @@ class Geometry(ABC):
 class Spectral(Geometry):
     """Largest singular value; dual: nuclear norm; LMO: −UVᵀ. The geometry of Muon.
 
-    A vector counts as one column. A convolution's kernel counts as the matrix (out, in·k·k). With ``stacked=True`` the
-    leading dimensions instead number independent matrices, as in a mixture of experts (experts, m, n): the norm is the
-    largest over them, the dual and κ are sums.
+    A vector is read as one column, a convolution kernel as the matrix (out, in·k·k). With ``stacked=True``, leading
+    dimensions count independent matrices instead, as in a mixture of experts (experts, m, n): the norm is then the
+    largest over the matrices, and the dual norm and κ are sums.
 
     Args:
         radius: see `Geometry`.
         stacked: read leading dimensions as a stack of matrices.
-        method: how `lmo` finds UVᵀ, see `autowarm.orthogonalize`: "svd" (exact), "newton-schulz" or "polar-express".
-        steps: iterations of an iterative method; None for the method's usual number.
-        blocks: read each matrix as so many blocks of rows, which are matrices of their own: 3 for a fused
-            query-key-value weight, or one for each head (then queries, keys and values may differ in number). A radius
-            rule goes by the block's shape.
-        transposed: the matrices are kept as (…, n, m), as GPT-2's layers keep (in, out); rows are then the tensor's
-            last dimension, for ``blocks`` and for a radius rule.
-        dtype: what an iterative method computes in; None for the device's fastest.
+        method: how `lmo` computes UVᵀ: "svd" (exact), "newton-schulz" or "polar-express", see `autowarm.orthogonalize`.
+        steps: number of iterations; None for the method's usual number.
+        blocks: number of blocks of rows to split each matrix into, each treated as a matrix: 3 for a fused
+            query-key-value weight, or one per head if queries, keys and values differ in number. A radius rule uses the
+            block's shape.
+        transposed: whether the tensor stores its matrices as (…, n, m), as GPT-2's layers store (in, out). Rows are
+            then its last dimension, for ``blocks`` and for a radius rule.
+        dtype: dtype of the iterations; None for the fastest on the device.
 
     Example:
         >>> import torch
@@ -204,7 +205,8 @@ class Spectral(Geometry):
             raise ValueError(f"blocks must be at least 1, got {self.blocks}")
 
     def __repr__(self) -> str:
-        # Checkpoints hold this text: what it does not say has its default, also in one that is older than the field.
+        # Checkpoints contain this text. A field that it leaves out has its default, so checkpoints older than a field
+        # still match.
         names = [
             "radius",
             "stacked",
@@ -217,11 +219,11 @@ class Spectral(Geometry):
         return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def matrices(self, x: Tensor) -> Tensor:
-        """The matrices that a tensor is read as, (…, m, n); a view where the tensor's layout allows one."""
+        """Return the tensor as matrices (…, m, n), as a view if its layout allows one."""
         return as_matrices(x, stacked=self.stacked, blocks=self.blocks, transposed=self.transposed)
 
     def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
-        """The tensor of this shape whose `matrices` these are."""
+        """Return the tensor of this shape with these `matrices`."""
         if not self.transposed:
             return matrices.reshape(shape)
         return matrices.reshape(*shape[:-2], shape[-1], shape[-2]).mT
@@ -254,7 +256,7 @@ class Spectral(Geometry):
         return float(stack * self.blocks * min(self.matrix_shape(shape)))
 
     def matrix_shape(self, shape: Sequence[int]) -> tuple[int, int]:
-        """Rows and columns of the matrices that a tensor of this shape is read as."""
+        """Return the rows and columns of the matrices that a tensor of this shape is read as."""
         m, n = shape[-2:] if self.stacked else _rows_columns(shape)
         if self.transposed:
             m, n = n, m
@@ -322,7 +324,7 @@ class Frobenius(Geometry):
 class Rows(Geometry):
     """Largest Euclidean norm of a row; dual: their sum; LMO: −g with each row at unit norm. κ is the number of rows.
 
-    Scion's choice for output heads, and for embeddings kept as (vocabulary, width): every token's row moves by R.
+    Scion uses it for output heads, and for embeddings stored as (vocabulary, width): every token's row moves by R.
 
     Example:
         >>> import torch
@@ -364,12 +366,12 @@ class Columns(Rows):
 
 
 def unit(g: Tensor, norm: Tensor) -> Tensor:
-    """g/‖g‖, of g's dtype; less where the norm is too small to divide by."""
+    """Return g/‖g‖ in g's dtype, or less if the norm is too small to divide by."""
     return (g.to(norm.dtype) / norm.clamp(min=least_norm(norm.dtype))).to(g.dtype)
 
 
 def frobenius_norms(gs: Sequence[Tensor]) -> list[Tensor]:
-    """The Frobenius norm of each tensor, in single precision at least: half precision ends at 65504."""
+    """Return each tensor's Frobenius norm, in at least single precision: half precision overflows at 65504."""
     if any(g.dtype in _HALVES for g in gs):
         return [_euclidean(g) for g in gs]
     return list(torch._foreach_norm(list(gs))) if gs else []
@@ -393,11 +395,11 @@ _BY_NAME: Mapping[str, type[Geometry]] = {
 
 
 def resolve(geometry: str | Geometry) -> Geometry:
-    """The geometry itself, or the one of this name at radius 1.
+    """Return the geometry itself, or the one with this name at radius 1.
 
     Raises:
         ValueError: the name is unknown; the message lists the known ones.
-        TypeError: it is neither a name nor a `Geometry`.
+        TypeError: the argument is neither a name nor a `Geometry`.
 
     Example:
         >>> from autowarm.geometry import resolve
@@ -441,7 +443,7 @@ class MaxOverLayers:
         return f"MaxOverLayers({self._one or self._each})"
 
     def each(self, count: int) -> list[Geometry]:
-        """The geometry of each of this many tensors."""
+        """Return the geometries of this many tensors."""
         if self._one is not None:
             return [self._one] * count
         if len(self._each) != count:
@@ -449,27 +451,27 @@ class MaxOverLayers:
         return self._each
 
     def norm(self, xs: Sequence[Tensor]) -> Tensor:
-        """max over layers of ‖xᵢ‖."""
+        """Return maxᵢ ‖xᵢ‖ over the tensors."""
         return torch.stack([g.norm(x) for g, x in zip(self.each(len(xs)), xs, strict=True)]).amax()
 
     def dual(self, gs: Sequence[Tensor]) -> Tensor:
-        """Sum over layers of ‖gᵢ‖⋆."""
+        """Return Σᵢ ‖gᵢ‖⋆ over the tensors."""
         return torch.stack([g.dual(x) for g, x in zip(self.each(len(gs)), gs, strict=True)]).sum()
 
     def lmo(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        """Each layer's own oracle."""
+        """Return each tensor's own `lmo`."""
         return [g.lmo(x) for g, x in zip(self.each(len(gs)), gs, strict=True)]
 
     def kappa(self, shapes: Sequence[Sequence[int]]) -> float:
-        """Sum over layers of R²κ."""
+        """Return Σᵢ Rᵢ²κᵢ over the tensors."""
         return sum(g.kappa(shape) for g, shape in zip(self.each(len(shapes)), shapes, strict=True))
 
 
 def total_kappa(params: Iterable[Tensor], geometry: str | Geometry) -> float:
-    """κ of a model in the paper's mode: all its matrices under one geometry.
+    """Return κ of a model as the paper counts it: all its matrices under one geometry.
 
-    Every tensor of two or more dimensions counts once (a tied weight is one tensor), embeddings included; vectors and
-    scalars do not count. For a mixture of geometries and radii use ``MaxOverLayers(...).kappa(shapes)``.
+    Every tensor of two or more dimensions counts once, embeddings included; a tied weight is one tensor. Vectors and
+    scalars do not count. For a mixture of geometries and radii, use ``MaxOverLayers(...).kappa(shapes)``.
 
     Args:
         params: the trained tensors.

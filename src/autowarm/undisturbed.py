@@ -14,10 +14,10 @@ __all__ = ["generators", "set_generators", "untouched"]
 
 @contextmanager
 def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:
-    """Put generators, buffers and gradients back afterwards; gradients start as None.
+    """Restore generators, buffers and gradients afterwards; gradients start as None.
 
     Args:
-        model: whose buffers and parameters.
+        model: the model whose buffers and parameters to restore.
         params: further trained tensors.
     """
     before = generators()
@@ -40,14 +40,14 @@ def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:
                     grad.copy_(content)
                 p.grad = grad
             for module, name, buffer, content in buffers:
-                # A forward pass may write into a buffer or put another tensor in its place.
+                # A forward pass may change a buffer in place or replace it.
                 buffer.copy_(content)
                 module._buffers[name] = buffer
         set_generators(before)
 
 
 def _copy_if_shared(grad: Tensor | None) -> Tensor | None:
-    """A copy where DDP keeps gradients as views of its buckets: the next backward pass writes into them again."""
+    """A copy if DDP keeps gradients as views of its buckets, which the next backward pass overwrites."""
     return grad.detach().clone() if grad is not None and grad._is_view() else None
 
 
@@ -66,7 +66,7 @@ def generators() -> dict[str, Any]:
 
 
 def set_generators(states: dict[str, Any]) -> None:
-    """Put them back."""
+    """Restore the states."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])  # noqa: NPY002
     torch.set_rng_state(states["torch"])

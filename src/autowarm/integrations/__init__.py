@@ -1,5 +1,11 @@
-"""Thin adapters to the trainers people use: `transformers`, `lightning`, `accelerate`, each a module to import by name.
+"""Thin adapters for `transformers`, `lightning` and `accelerate`. Import the module for your trainer.
 
-They pass the losses to `AdaptiveWarmup.observe` and log what it does with them. The schedule is the same as in a loop
-of one's own. The core imports none of them.
+They pass the trainer's losses to `AdaptiveWarmup.observe` and log the schedule. The schedule is the same as in your own
+training loop. The rest of the library imports none of them.
 """
+
+__all__ = ["accelerate", "lightning", "transformers"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""Accelerate, whose ``prepare`` steps a scheduler once for every process and stops it at its ``total_steps``."""
+"""The adapter for Accelerate, whose own scheduler wrapper steps once per process and stops at ``total_steps``."""
 
 from typing import Any
 
@@ -20,17 +20,17 @@ __all__ = ["WarmupScheduler", "check"]
 class WarmupScheduler(AdaptiveWarmup):
     """`AdaptiveWarmup` for a loop with an `Accelerator`. ``step(loss)`` is called at every micro-batch.
 
-    It acts where ``accelerator.sync_gradients`` says that an update was made, on the mean over micro-batches and
-    processes, and once whatever the number of processes: ``total_steps`` counts updates. ``accelerator.save_state`` and
-    ``load_state`` include it. Handing it to ``accelerator.prepare`` is not needed and changes nothing.
+    It sets the rates whenever ``accelerator.sync_gradients`` reports an update, from the mean loss over micro-batches
+    and processes, and counts one update however many processes there are. ``accelerator.save_state`` and ``load_state``
+    include it. You need not pass it to ``accelerator.prepare``; doing so changes nothing.
 
     Args:
-        accelerator: the run's.
-        optimizer: before or after ``prepare``.
+        accelerator: the run's Accelerator.
+        optimizer: the optimizer, before or after ``prepare``.
         total_steps, options: see `AdaptiveWarmup`.
-        log_every: updates between two calls of ``accelerator.log`` with `AdaptiveWarmup.metrics` under ``autowarm/``;
-            their ``step`` is the number of updates. None logs nothing: a loop of one's own decides what a step is, and
-            some trackers (W&B) drop what comes with a smaller step than they have seen.
+        log_every: call ``accelerator.log`` with `AdaptiveWarmup.metrics` under ``autowarm/`` every this many updates;
+            ``step`` is the number of updates. None does not log, because your loop may count steps differently and some
+            trackers (W&B) drop entries whose step is smaller than one that they have seen.
 
     Raises:
         ValueError: ``log_every`` is less than 1, and as for `AdaptiveWarmup`.
@@ -55,7 +55,7 @@ class WarmupScheduler(AdaptiveWarmup):
         10
     """
 
-    # Accelerate leaves alone, and saves, what says that it has been prepared.
+    # Accelerate saves, and otherwise leaves alone, an object that says it is already prepared.
     _is_accelerate_prepared = True
 
     def __init__(
@@ -74,11 +74,11 @@ class WarmupScheduler(AdaptiveWarmup):
         accelerator.prepare(self)
 
     def step(self, loss: Tensor | float | None = None, weight: float = 1.0) -> None:
-        """Take a micro-batch's loss; where it ended an update, set the rates for the next.
+        """Observe a micro-batch's loss; after an update, set the rates of the next one.
 
         Args:
-            loss: as for `AdaptiveWarmup.observe`; what ``accelerator.backward`` was given.
-            weight: tokens or samples behind it.
+            loss: the loss that ``accelerator.backward`` was given, see `AdaptiveWarmup.observe`.
+            weight: the number of tokens or samples in it.
         """
         if loss is not None:
             self.observe(loss, weight)
@@ -86,19 +86,19 @@ class WarmupScheduler(AdaptiveWarmup):
             return
         made = self.last_epoch
         super().step()
-        # A skipped update was not counted, and is not logged a second time.
+        # A skipped update does not count, so the previous one would be logged twice.
         if self._log_every is not None and self.last_epoch > made and self.last_epoch % self._log_every == 0:
             self._accelerator.log(loggable_metrics(self), step=self.last_epoch)
 
 
 def check(accelerator: Accelerator) -> None:
-    """Notice an `AdaptiveWarmup` that ``accelerator.prepare`` has wrapped. Call it after ``prepare``.
+    """Raise if ``accelerator.prepare`` has wrapped an `AdaptiveWarmup`. Call this after ``prepare``.
 
-    The wrapper steps it once for every process and drops the losses of micro-batches. Having counted ``total_steps`` of
-    those, it leaves the rate where it is, without a word.
+    The wrapper steps the scheduler once per process and ignores the micro-batches' losses. After ``total_steps`` such
+    steps it silently leaves the rate where it is.
 
     Raises:
-        RuntimeError: there is one; the message says what to do.
+        RuntimeError: it has; the message says what to do instead.
 
     Example:
         >>> import torch

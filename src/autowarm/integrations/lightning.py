@@ -1,4 +1,4 @@
-"""Lightning, which steps a scheduler without a loss, or with the last micro-batch's as a monitored metric."""
+"""The adapter for Lightning, which steps a scheduler with no loss, or with the last micro-batch's as a metric."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,20 +27,21 @@ except ImportError:
 
 __all__ = ["WarmupCallback", "find_rate", "scheduler_config"]
 
-# BackboneFinetuning writes whole parameter groups, geometries and all, into its checkpoints, and they are read with
-# weights_only=True. Ours are frozen dataclasses of numbers and names.
+# BackboneFinetuning writes whole parameter groups, with their geometries, into checkpoints that are read with
+# weights_only=True. Our geometries are frozen dataclasses of numbers and names, so they are safe.
 torch.serialization.add_safe_globals([Spectral, Sign, Frobenius, Rows, Columns])
 
 
 def scheduler_config(scheduler: AdaptiveWarmup, monitor: str | None = None) -> dict[str, Any]:
-    """The value of ``"lr_scheduler"`` in what ``configure_optimizers`` returns.
+    """Return the ``"lr_scheduler"`` entry for ``configure_optimizers``.
 
     Args:
-        scheduler: over ``self.trainer.estimated_stepping_batches`` steps.
-        monitor: None if the trainer has a `WarmupCallback`. Otherwise the name that ``training_step`` logs its loss
-            under: Lightning then hands its last value to the scheduler. With gradient accumulation that is the last
-            micro-batch's; and Lightning steps such schedulers only after it has written a checkpoint in the middle of
-            an epoch, so that a run resumed from one lacks a step. Checkpoints at the end of an epoch are whole.
+        scheduler: a scheduler over ``self.trainer.estimated_stepping_batches`` steps.
+        monitor: None if the trainer has a `WarmupCallback`. Otherwise the name under which ``training_step`` logs its
+            loss; Lightning then passes its last value to the scheduler. This has two drawbacks. With gradient
+            accumulation, only the last micro-batch's loss counts. And Lightning steps such schedulers after it writes a
+            mid-epoch checkpoint, so a run resumed from one misses a step; checkpoints at the end of an epoch are
+            complete.
 
     Example:
         >>> import torch
@@ -57,21 +58,21 @@ def scheduler_config(scheduler: AdaptiveWarmup, monitor: str | None = None) -> d
 
 
 class WarmupCallback(pl.Callback):
-    """Hands every micro-batch's loss to the `AdaptiveWarmup` that ``configure_optimizers`` returned, and logs it.
+    """Passes every micro-batch's loss to the `AdaptiveWarmup` from ``configure_optimizers``, and logs the schedule.
 
-    Right under gradient accumulation, mixed precision and manual optimization, and to the bit on resuming from any
-    checkpoint.
+    It works with gradient accumulation, mixed precision and manual optimization. A run resumed from any checkpoint is
+    bit-identical to an uninterrupted one.
 
-    Every ``log_every_n_steps`` the trainer's loggers get `AdaptiveWarmup.metrics` under ``autowarm/``; a second
-    scheduler's are under ``autowarm-1/``.
+    Every ``log_every_n_steps`` steps it logs `AdaptiveWarmup.metrics` to the trainer's loggers under ``autowarm/``, and
+    a second scheduler's under ``autowarm-1/``.
 
     Args:
-        weight: what a batch weighs, such as ``lambda batch: batch["labels"].numel()``; None for its number of samples,
-            as Lightning counts them.
+        weight: function that returns a batch's weight, such as ``lambda batch: batch["labels"].numel()``; None for the
+            number of samples, as Lightning counts them.
 
     Raises:
-        ValueError: at the start of training, if there is no `AdaptiveWarmup`, or if Lightning would not step it once
-            per update, or would hand it losses too.
+        ValueError: at the start of training, if there is no `AdaptiveWarmup`, or if Lightning would not step it exactly
+            once per update, or would pass it losses too.
 
     Example:
         >>> from autowarm.integrations.lightning import WarmupCallback, pl
@@ -84,7 +85,7 @@ class WarmupCallback(pl.Callback):
         self._weight = 1.0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Check that the schedulers are stepped as they need to be."""
+        """Check that Lightning steps the schedulers as they need."""
         configs = _adaptive_configs(trainer)
         if not configs:
             raise ValueError("WarmupCallback found no AdaptiveWarmup: return one from configure_optimizers")
@@ -97,11 +98,11 @@ class WarmupCallback(pl.Callback):
                 )
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Weigh the batch."""
+        """Determine the batch's weight."""
         self._weight = float(self._weight_of(batch))
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
-        """Hand over the loss, as ``training_step`` returned it."""
+        """Pass on the loss that ``training_step`` returned."""
         loss = loss.detach().float()
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None:
@@ -112,7 +113,7 @@ class WarmupCallback(pl.Callback):
             config.scheduler.observe(loss, self._weight)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Log the schedule, where the trainer logs anything."""
+        """Log the schedule at the trainer's logging steps."""
         every = trainer.log_every_n_steps
         if every == 0 or trainer.global_step % every:
             return  # metrics() may wait for the device
@@ -130,17 +131,17 @@ def find_rate(
 ) -> RateSearch:
     """`autowarm.find_rate` for a `LightningModule` with automatic optimization and one optimizer.
 
-    The module's ``training_step`` runs as in training (precision, accumulation, clipping, strategy), but what it logs
-    is dropped and no callback hears of it. The module and the random states are then as before; the rates of the
-    optimizer that ``configure_optimizers`` makes next are yours to set by the suggestion.
+    The module's ``training_step`` runs as in training, with the trainer's precision, accumulation, clipping and
+    strategy, but its logs are dropped and no other callback runs. Afterwards the module and the random states are as
+    before. Set the suggested rate yourself, in the optimizer that ``configure_optimizers`` makes next.
 
     Args:
-        trainer: made for this; it has not trained, and training needs another one.
+        trainer: a new trainer, for the search only; use another one to train.
         module, train_dataloaders, datamodule: as for ``trainer.fit``.
         options: of `autowarm.find_rate`.
 
     Raises:
-        ValueError: the module optimizes by itself or has several optimizers; and as for `autowarm.find_rate`.
+        ValueError: the module uses manual optimization or several optimizers; also as for `autowarm.find_rate`.
 
     Example:
         >>> import torch
@@ -174,7 +175,7 @@ def find_rate(
 
 
 class _Finder(pl.Callback):
-    """Searches where training would start, and ends the trainer's run there as Lightning's own tuners do."""
+    """Searches at the point where training would start, then ends the trainer's run as Lightning's own tuners do."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""What the plug-ins log."""
+"""The metrics that the adapters log."""
 
 from ..schedule import AdaptiveWarmup
 
@@ -6,13 +6,13 @@ __all__ = ["loggable_metrics"]
 
 
 def loggable_metrics(scheduler: AdaptiveWarmup, prefix: str = "autowarm") -> dict[str, float]:
-    """`AdaptiveWarmup.metrics` as every logger takes them: numbers alone, named ``autowarm/…``.
+    """Return `AdaptiveWarmup.metrics` in a form that every logger accepts: numbers only, named ``autowarm/…``.
 
-    The phase is 0 in warm-up and 1 in decay. What is not known yet, or is text, is left out.
+    The phase is 0 in warm-up and 1 in decay. Values that are text or not yet known are left out.
 
     Args:
-        scheduler: whose metrics.
-        prefix: what their names begin with.
+        scheduler: the scheduler.
+        prefix: prefix of the names.
 
     Example:
         >>> import torch

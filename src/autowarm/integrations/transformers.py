@@ -1,4 +1,4 @@
-"""transformers' `Trainer`, whose scheduler is stepped without a loss and whose callbacks see none."""
+"""The adapter for transformers' `Trainer`, which steps its scheduler without a loss and shows callbacks none."""
 
 import ast
 import dataclasses
@@ -26,7 +26,7 @@ except ImportError as missing:
 __all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "find_rate", "optimizer_by_name"]
 
 _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
-# Settings of a `TrainingArguments` that an `AdaptiveWarmup` replaces, and where to say the same to it instead.
+# Settings of `TrainingArguments` that an `AdaptiveWarmup` replaces, and its corresponding option.
 _REPLACED = {
     "warmup_steps": "the warm-up sets its own length",
     "lr_scheduler_type": 'choose the decay with warmup={"decay": "cosine", "linear", "wsd" or "wso"}',
@@ -35,21 +35,21 @@ _REPLACED = {
 
 
 class WarmupCallback(TrainerCallback):
-    """Hands a trainer's losses to its `AdaptiveWarmup`, and the schedule's metrics to the trainer's logs.
+    """Passes a trainer's losses to its `AdaptiveWarmup` and adds the schedule's metrics to the trainer's logs.
 
-    An update's loss is what its micro-batches back-propagate, summed, which is how `Trainer` weighs them: by tokens
-    where the model takes ``num_items_in_batch``, evenly where it does not. Over ranks the scheduler averages. An update
-    that mixed precision skipped leaves no loss behind.
+    An update's loss is the sum of the losses that its micro-batches back-propagate. This is `Trainer`'s own weighting:
+    by tokens if the model takes ``num_items_in_batch``, evenly otherwise. The scheduler averages over ranks. Losses of
+    an update that mixed precision skips are dropped.
 
-    Each log entry of training (the one with ``loss`` and ``learning_rate``, every ``logging_steps``) also gets
-    `AdaptiveWarmup.metrics` under ``autowarm/``, and with it whatever ``report_to`` names.
+    Each training log entry (with ``loss`` and ``learning_rate``, every ``logging_steps``) also contains
+    `AdaptiveWarmup.metrics` under ``autowarm/``, so every tracker in ``report_to`` receives them.
 
     Args:
-        trainer: the trainer this is added to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))``.
-            `WarmupTrainer` does both by itself.
+        trainer: the trainer that you add this to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer,
+            steps))``. `WarmupTrainer` does both for you.
 
     Raises:
-        ValueError: at the start of training, if the trainer's scheduler is no `AdaptiveWarmup`.
+        ValueError: at the start of training, if the trainer's scheduler is not an `AdaptiveWarmup`.
 
     Example:
         >>> import torch
@@ -71,14 +71,14 @@ class WarmupCallback(TrainerCallback):
         self._keep_load_warnings()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start listening to the trainer's ``training_step``, and adding to its ``log``."""
+        """Wrap the trainer's ``training_step`` and ``log``."""
         scheduler = self._trainer.lr_scheduler
         if not isinstance(scheduler, AdaptiveWarmup):
             raise ValueError(
                 f"the trainer's scheduler is a {type(scheduler).__name__}: use WarmupTrainer, or give Trainer "
                 "optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))"
             )
-        vars(scheduler).pop("load_state_dict", None)  # loading is over, and a copy must not keep this scheduler's
+        vars(scheduler).pop("load_state_dict", None)  # a copy must not share it
         for warning in self._load_warnings:
             warnings.warn(warning.message, stacklevel=2)
         self._load_warnings = []
@@ -88,7 +88,7 @@ class WarmupCallback(TrainerCallback):
             self._log_metrics()
 
     def _keep_load_warnings(self) -> None:
-        """Trainer drops what a scheduler's ``load_state_dict`` warns of, such as another horizon: say it afterwards."""
+        """Repeat a warning of the scheduler's ``load_state_dict``, such as a changed horizon: Trainer suppresses it."""
         create_scheduler = self._trainer.create_scheduler
 
         def create_and_listen(*args: Any, **kwargs: Any) -> Any:
@@ -121,38 +121,38 @@ class WarmupCallback(TrainerCallback):
         log = self._trainer.log
 
         def log_with_metrics(logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-            if "learning_rate" in logs:  # entries of evaluations and the final summary have none
+            if "learning_rate" in logs:  # entries of evaluations and the final summary lack this key
                 logs = logs | loggable_metrics(self._trainer.lr_scheduler)
             log(logs, *args, **kwargs)
 
         self._trainer.log = log_with_metrics
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Forget losses of an update that was skipped."""
+        """Drop the losses of an update that was skipped."""
         self._losses.clear()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Hand over the update's losses, before the trainer steps the scheduler."""
+        """Pass on the update's losses before the trainer steps the scheduler."""
         if self._trainer.accelerator.optimizer_step_was_skipped:
             return
         for loss in self._losses:
-            # Each is already the micro-batch's share of the update's loss, and the scheduler takes their mean.
+            # Each is already the micro-batch's share of the update's loss, but the scheduler takes a mean.
             wide = torch.promote_types(loss.dtype, torch.float32)
             self._trainer.lr_scheduler.observe(loss.to(wide) * len(self._losses))
 
 
 class AdaptiveWarmupMixin:
-    """Makes any `Trainer` (TRL's, one's own) warm up by its losses: put it before the trainer among the base classes.
+    """Adds the adaptive warm-up to any `Trainer` (TRL's, your own): list it before the trainer among the base classes.
 
-    ``learning_rate`` is the peak rate. ``warmup_steps``, ``lr_scheduler_type`` and ``lr_scheduler_kwargs`` are not
-    used, and a warning names each that was set.
+    ``learning_rate`` is the peak rate. ``warmup_steps``, ``lr_scheduler_type`` and ``lr_scheduler_kwargs`` are ignored,
+    with a warning for each that you set.
 
     Args:
-        optim: one of ours by name, see `optimizer_by_name`; None for what ``args.optim`` or ``optimizers`` say.
+        optim: the name of one of our optimizers, see `optimizer_by_name`; None to use ``args.optim`` or ``optimizers``.
         warmup: options of `AdaptiveWarmup`, such as ``{"target_loss": 3.0, "decay": "wsd"}``.
 
     Raises:
-        ValueError: ``optim`` is unknown, or given beside ``optimizers``.
+        ValueError: ``optim`` is unknown, or given together with ``optimizers``.
 
     Example:
         >>> from transformers import Trainer
@@ -176,7 +176,7 @@ class AdaptiveWarmupMixin:
         trainer.add_callback(WarmupCallback(trainer))
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
-        """As `Trainer.create_scheduler`: an `AdaptiveWarmup` over the whole run, unless a scheduler was given."""
+        """Create an `AdaptiveWarmup` over the whole run, unless a scheduler was given."""
         trainer: Any = self
         if trainer.lr_scheduler is None:
             made_on = optimizer or trainer.optimizer
@@ -203,25 +203,25 @@ class WarmupTrainer(AdaptiveWarmupMixin, Trainer):
 
 
 def _warn_of_replaced_settings(args: Any) -> None:
-    # A setting at its default cannot be told from one that was not given: "linear", Trainer's own, passes in silence.
+    # A setting at its default looks the same as one not given, so Trainer's own "linear" causes no warning.
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     for name, instead in _REPLACED.items():
         value = getattr(args, name, None)
         if value and value != defaults.get(name):
-            shown = getattr(value, "value", value)  # an enumeration's member by its name in the command line
+            shown = getattr(value, "value", value)  # an enumeration's member, by its command-line name
             warnings.warn(f"{name}={shown!r} is not used: {instead}", stacklevel=3)
 
 
 def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
-    """One of our optimizers as `Trainer` takes it: ``Trainer(..., optimizer_cls_and_kwargs=optimizer_by_name(…))``.
+    """Return one of our optimizers for ``Trainer(..., optimizer_cls_and_kwargs=optimizer_by_name(…))``.
 
     Args:
         name: "muon" (matrices; AdamW for the rest), "lion", "signsgd" or "normsgd".
-        args: `TrainingArguments`. ``learning_rate`` and ``weight_decay`` are taken from them, and further options from
+        args: `TrainingArguments`, which provide ``learning_rate`` and ``weight_decay``. Give further options in
             ``optim_args``, written as in a call: ``"momentum=0.9, method='newton-schulz'"``.
 
     Raises:
-        ValueError: the name is unknown, or ``optim_args`` is no list of ``name=value``.
+        ValueError: the name is unknown, or ``optim_args`` is not a list of ``name=value``.
 
     Example:
         >>> from transformers import TrainingArguments
@@ -239,8 +239,8 @@ def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., 
             + (f", perhaps {near[0]!r}" if near else "")
         )
     options = {"lr": args.learning_rate, "weight_decay": args.weight_decay, **_options_in(args.optim_args)}
-    # Trainer calls what it takes for a factory first without arguments, then with the model.
-    factory: Any = _OPTIMIZERS[key]  # each has a from_model of its own signature
+    # Trainer calls a factory first without arguments, then with the model.
+    factory: Any = _OPTIMIZERS[key]  # each from_model has a different signature
     return lambda: factory.from_model, options
 
 
@@ -264,12 +264,12 @@ def _options_in(text: str | None) -> dict[str, Any]:
 def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
     """`autowarm.find_rate` for a `Trainer` that has not trained yet.
 
-    It goes through the trainer's own start of training and its ``training_step``, with its precision, accumulation,
-    clipping and processes. Model, random states and trainer are then as before. ``optim=`` has taken the rate from the
-    arguments already: make the trainer that trains from arguments with the new one.
+    The search runs the trainer's own start of training and its ``training_step``, with its precision, accumulation,
+    clipping and processes. Afterwards the model, the random states and the trainer are as before. An ``optim=`` of this
+    trainer has already read the old rate, so build a new trainer from arguments with the new rate.
 
     Args:
-        trainer: any `Trainer`, ours or not.
+        trainer: any `Trainer`.
         options: of `autowarm.find_rate`.
 
     Raises:
@@ -295,7 +295,7 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
     assert model is not None
     kept = {name: getattr(trainer, name) for name in ("optimizer", "lr_scheduler", "model_wrapped")}
     mode = model.training
-    trainer.callback_handler.callbacks.insert(0, finder)  # before what would announce a run
+    trainer.callback_handler.callbacks.insert(0, finder)  # before callbacks that would announce a run
     try:
         trainer.train()
     except _Found:
@@ -312,11 +312,11 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
 
 
 class _Found(Exception):
-    """Ends the trainer's run where its training would start."""
+    """Ends the trainer's run at the point where training would start."""
 
 
 class _Finder(TrainerCallback):
-    """Searches where training would start."""
+    """Searches at the point where training would start."""
 
     def __init__(self, trainer: Trainer, options: dict[str, Any]) -> None:
         self._trainer, self._options = trainer, options
@@ -338,7 +338,7 @@ class _Finder(TrainerCallback):
         def closure() -> Tensor:
             samples, count = next_update()
             trainer.current_gradient_accumulation_steps = len(samples)
-            # Each loss is its micro-batch's share of the update's.
+            # Each loss is the micro-batch's share of the update's loss.
             losses = [trainer.training_step(model, sample, count).float() for sample in samples]
             if args.max_grad_norm:
                 trainer.accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)

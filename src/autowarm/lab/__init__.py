@@ -25,3 +25,7 @@ def __getattr__(name: str) -> object:
     from .execution.compare import compare
 
     return compare
+
+
+def __dir__() -> list[str]:
+    return __all__

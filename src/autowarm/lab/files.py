@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, checksums, and one writer per folder."""
+"""Files that are complete or absent: atomic writes, checksums, and one writer per folder."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ __all__ = ["Busy", "locked", "read_object", "sha256", "within", "write_atomicall
 
 
 class Busy(LabError):
-    """Another process is at work in the folder."""
+    """Another process is using the folder."""
 
 
 def sha256(data: bytes | Path) -> str:
@@ -29,7 +29,7 @@ def sha256(data: bytes | Path) -> str:
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Writes a file so that a reader, or a crash at any moment, sees the old content or the new, never a part."""
+    """Write a file atomically: a reader, or a crash at any moment, leaves the old content or the new, never a part."""
     if isinstance(data, str):
         data = data.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide results from colleagues
+        os.chmod(temporary, 0o644)  # mkstemp's mode 0600 would hide results from colleagues
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -47,15 +47,15 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 
 
 def read_object(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Read the object in a JSON file.
 
     Args:
         path: the file.
-        remedy: what to do about one that is damaged.
-        keys: that it must have.
+        remedy: what the message says to do if the file is damaged.
+        keys: keys that it must have.
 
     Raises:
-        LabError: it holds something else, or cannot be read.
+        LabError: the file holds something else, or cannot be read.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -69,10 +69,10 @@ def read_object(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
 
 
 def within(folder: Path, name: Any) -> Path:
-    """The file of a folder that a manifest names, which may name none outside.
+    """Return the file in a folder that a manifest names. A manifest cannot name files outside the folder.
 
     Raises:
-        LabError: the name is more than that of a file.
+        LabError: the name is not a plain file name.
     """
     if not isinstance(name, str) or name in ("", "..") or Path(name).name != name or {"\\", "\0"} & set(name):
         raise LabError(f"{folder}: a manifest may name files in its own folder alone, got {name!r}")
@@ -80,13 +80,13 @@ def within(folder: Path, name: Any) -> Path:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Strict JSON: NaN and infinity are refused, since half of all readers would choke on them later."""
+    """Write strict JSON, without NaN and infinity, which many readers reject."""
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this process alone; the lock goes with the process, however that ends.
+    """Lock ``folder`` for this process. The lock disappears with the process, however it ends.
 
     Raises:
         Busy: another process holds it.

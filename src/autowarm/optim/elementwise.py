@@ -1,4 +1,4 @@
-"""The optimizers without matrix work: signSGD, Lion and normSGD."""
+"""Optimizers that need no matrix products: signSGD, Lion and normSGD."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,11 +14,11 @@ __all__ = ["Lion", "NormSGD", "SignSGD"]
 
 
 class SignSGD(LMO):
-    """x ← (1 − λη)x − η·sign(m): LMO in the ℓ∞ norm (paper, App. "optimizers").
+    """signSGD, the LMO in the ℓ∞ norm: x ← (1 − λη)x − η·sign(m) (paper, App. "optimizers").
 
     Args:
         params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
-        momentum: β of m; 0 gives plain signSGD.
+        momentum: β of the momentum m; 0 gives plain signSGD.
 
     Example:
         >>> import torch
@@ -52,7 +52,7 @@ class SignSGD(LMO):
 
 
 class Lion(LMO):
-    """Sign steps with two momenta (paper, App. "optimizers", after Chen et al. 2023).
+    """Lion: sign steps, with one β for the step and one for the momentum (paper, App. "optimizers"; Chen et al. 2023).
 
     x ← (1 − λη)x − η·sign(β1·m + (1−β1)·g), then m ← β2·m + (1−β2)·g.
 
@@ -61,7 +61,7 @@ class Lion(LMO):
         betas: (β1, β2), both in [0, 1).
 
     Raises:
-        ValueError: a β outside [0, 1).
+        ValueError: a β is outside [0, 1).
 
     Example:
         >>> import torch
@@ -114,16 +114,16 @@ class Lion(LMO):
 
 
 class NormSGD(LMO):
-    """x ← (1 − λη)x − η·m/‖m‖_F, each tensor by its own norm (paper, App. "optimizers").
+    """normSGD, which normalises each tensor's step: x ← (1 − λη)x − η·m/‖m‖_F (paper, App. "optimizers").
 
     Args:
         params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
-        momentum: β of m.
-        momentum_init: "zeros", or "weights" for the authors' code, whose momentum starts as a copy of the weights.
-            That pulls the first steps towards the origin and is behind their published curves.
+        momentum: β of the momentum m.
+        momentum_init: "zeros", or "weights" to reproduce the authors' code, whose momentum starts as a copy of the
+            weights. That pulls the first steps towards the origin; the paper's published curves have it.
 
     Raises:
-        ValueError: an unknown ``momentum_init``.
+        ValueError: ``momentum_init`` is unknown.
 
     Example:
         >>> import torch

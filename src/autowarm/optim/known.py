@@ -1,4 +1,4 @@
-"""The geometry in which an optimizer steps, known by its class."""
+"""The geometry of an optimizer, recognised by its class."""
 
 import re
 import warnings
@@ -11,9 +11,9 @@ from .lmo import LMO
 
 __all__ = ["geometry_of", "kappa_of", "unwrapped"]
 
-# By class name, whatever package it is from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
-# dion, torchtitan, ultralytics and the scripts that Muon spread by, sharded or not. A subclass goes by its nearest
-# known parent.
+# By class name, whichever package it comes from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
+# dion, torchtitan, ultralytics and the scripts through which Muon spread, sharded or not. A subclass counts as its
+# nearest known parent.
 _SPECTRAL = re.compile(r"(Muon|Dion)(?![a-z])|^(MuSGD|Scion|SCION|SCIONLight)$")
 _SIGN = re.compile(r"Lion(?![a-z])|^(SignSGD|Signum|Tiger)$")
 _SECOND_MOMENTS = re.compile(r"Adam|RMSprop|Adagrad|Adadelta|Adafactor|AdaFactor|MADGRAD")
@@ -21,14 +21,15 @@ _said: set[str] = set()
 
 
 def geometry_of(optimizer: Optimizer) -> Geometry:
-    """The optimizer's main geometry, at radius 1.
+    """Return the optimizer's main geometry, at radius 1.
 
-    Ours carry it; others are known by class. Several in one (`Together`) go by the first that is norm-constrained, and
-    a wrapper that keeps the real one as ``optimizer`` (Accelerate's) by that.
+    Our optimizers carry their geometry; others are recognised by class. A `Together` has the geometry of its first
+    norm-constrained optimizer, and a wrapper that keeps the real optimizer as ``optimizer`` (Accelerate's) has that
+    one's.
 
-    The paper's theory covers no others. What keeps second moments, as Adam and its kin do, steps by entries of about
-    ±1 and is taken as sign geometry; anything else is taken as Frobenius geometry, where a step's length is all that
-    counts. A warning says so once for each class; a geometry given by name is not warned of.
+    The paper's theory covers no other optimizers. One that keeps second moments, as Adam does, takes steps with entries
+    of about ±1, so it counts as sign geometry; any other counts as Frobenius geometry, where only the length of a step
+    matters. A warning says so once per class, unless you name a geometry.
 
     Example:
         >>> import torch
@@ -52,13 +53,13 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
         warnings.warn(
             f"{why}: its steps are taken as {taken} geometry, which the theory behind the schedule does not cover. "
             f"Pass geometry={taken!r} to confirm it, another one if you know better, or kappa=",
-            stacklevel=3,  # the line that makes the scheduler
+            stacklevel=3,  # points at the line that makes the scheduler
         )
     return resolve(taken)
 
 
 def _known(optimizer: Optimizer) -> Geometry | None:
-    """The geometry of an optimizer that is norm-constrained, at radius 1; None of others."""
+    """The geometry of a norm-constrained optimizer, at radius 1; None for other optimizers."""
     if isinstance(optimizer, LMO):
         for group in optimizer.param_groups:
             if group.get("algorithm") != "adamw":
@@ -70,7 +71,7 @@ def _known(optimizer: Optimizer) -> Geometry | None:
             return resolve("spectral")
         if _SIGN.search(cls.__name__):
             return resolve("sign")
-    # How the scripts that Muon spread by mark its groups.
+    # How the scripts through which Muon spread mark its groups.
     if any(group.get("use_muon") for group in optimizer.param_groups):
         return resolve("spectral")
     return None
@@ -89,9 +90,9 @@ def _keeps_second_moments(optimizer: Optimizer) -> bool:
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
-    """The optimizer that a trainer's wrapper (Accelerate's, Lightning's) keeps as ``optimizer``; itself if it is none.
+    """The optimizer inside a trainer's wrapper (Accelerate's, Lightning's), or the optimizer itself.
 
-    A scheduler is made on this one: its step hooks fire when an update is made, and only then.
+    The scheduler hooks into this one, because its step hooks fire exactly when it makes an update.
     """
     while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inner
@@ -99,14 +100,14 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
 
 
 def _inside(optimizer: Optimizer) -> list[Optimizer]:
-    """The optimizers that take the steps: those inside a wrapper, or the optimizer itself."""
+    """The optimizers that make the updates: those inside a wrapper, or the optimizer itself."""
     optimizer = unwrapped(optimizer)
     several = getattr(optimizer, "optimizers", None)
     if not isinstance(several, (list, tuple)):
         return [optimizer]
     seen = {id(group) for group in optimizer.param_groups}
     if not all(id(group) in seen for one in several for group in one.param_groups):
-        # A rate written into such a wrapper's groups changes nothing, and nobody would notice.
+        # Writing a rate into such a wrapper's groups would silently change nothing.
         raise ValueError(
             f"{type(optimizer).__name__} does not step by the rates in its own param_groups, so no scheduler can reach "
             "them: hand autowarm.optim.Together(*optimizer.optimizers) to the scheduler, and step that"
@@ -115,18 +116,18 @@ def _inside(optimizer: Optimizer) -> list[Optimizer]:
 
 
 def _is_matrix(p: Tensor) -> bool:
-    # A scale by channel, of shape (C, 1, 1), is a vector that is kept so to be broadcast.
+    # A scale per channel, of shape (C, 1, 1), is a vector in a shape that broadcasts.
     return p.ndim == 2 or (p.ndim > 2 and sum(size > 1 for size in p.shape) > 1)
 
 
 def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
-    """κ of all matrices an optimizer trains, in the paper's mode: under its main geometry, at radius 1.
+    """Return κ of all the matrices that an optimizer trains, as the paper counts it: main geometry, radius 1.
 
-    Tensors that one of our optimizers keeps as stacks of matrices (experts) count matrix by matrix. Frozen tensors do
-    not count, nor do scales by channel, of shape (C, 1, 1).
+    A tensor that one of our optimizers treats as a stack of matrices (experts) counts once per matrix. Frozen tensors
+    and scales per channel, of shape (C, 1, 1), do not count.
 
     Raises:
-        ValueError: there is no matrix among them.
+        ValueError: the optimizer trains no matrix.
     """
     counted: dict[Geometry, list[Tensor]] = {}
     for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""The one step all our optimizers take; a geometry and a momentum make it Muon, Lion, signSGD or normSGD."""
+"""The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, overload
@@ -28,28 +28,29 @@ class LMO(Optimizer):
 
     .. math:: m \leftarrow \beta m + (1-\beta) g, \qquad x \leftarrow (1-\lambda\eta)\,x + \eta\,\mathrm{LMO}(m)
 
-    The paper's equations (update_rule_1) and (update_rule_2) with a momentum for the gradient approximation g^t. Each
-    parameter group has its own geometry, so hybrids are groups. ``p.grad`` is never changed.
+    These are the paper's eqs. update_rule_1, update_rule_2 with a momentum as the gradient estimate g^t. Each parameter
+    group has its own geometry, so a hybrid optimizer is a list of groups. A step never changes ``p.grad``.
 
     Args:
-        params: tensors, named tensors or groups; a group may set any option below.
-        lr: peak rate η > 0, a float or a one-element tensor; 0 in a group leaves its tensors where they are.
-        geometry: "spectral", "sign", "frobenius" or a `autowarm.geometry.Geometry`, of each tensor.
+        params: tensors, named tensors or groups; a group can override any option below.
+        lr: peak rate η > 0, a float or a one-element tensor. A group with rate 0 is not updated.
+        geometry: norm in which each tensor moves: "spectral", "sign", "frobenius", "rows", "columns" or an
+            `autowarm.geometry.Geometry`.
         momentum: β in [0, 1).
-        nesterov: hand β·m + (1−β)·g to the oracle instead of m.
+        nesterov: use β·m + (1−β)·g as the momentum that the step follows, instead of m.
         weight_decay: λ ≥ 0.
-        capturable: the step will be captured in a CUDA graph and replayed. Then ``lr`` must be a tensor on the device
-            of the parameters: it is read there at each replay, where a number would be frozen into the graph. Make one
-            step before the capture.
-        process_group: ranks that hold copies of the tensors with equal gradients (DDP): spectral oracles are then
-            shared out over them, each asked once, and the results gathered. It is not found by itself: ranks that
-            train different models would wait for each other forever. DTensors (FSDP2) need no argument. It is not
-            part of a pickle or a copy.
-        max_nonfinite: updates in a row with a gradient that is not finite before an error; None for never. The tensors
-            that it reaches are not stepped, and their momenta stay as they were.
+        capturable: set this to capture the step in a CUDA graph. ``lr`` must then be a tensor on the parameters'
+            device, because each replay reads it there; a number would be frozen into the graph. Make one step before
+            you capture.
+        process_group: ranks that hold copies of the tensors and equal gradients (DDP). They then split the matrix work:
+            each rank orthogonalises some of the matrices and all ranks gather the results. The default does not split,
+            because ranks that train different models would wait for each other forever. DTensors (FSDP2) need no
+            argument. Pickles and copies of the optimizer do not contain the group.
+        max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised; None for no
+            limit. An affected tensor is not updated and its momentum stays unchanged.
 
     Raises:
-        ValueError: an option is outside its range, a geometry is unknown, or a tensor is sparse or complex.
+        ValueError: an option is out of range, a geometry is unknown, or a tensor is sparse or complex.
 
     Example:
         >>> import torch
@@ -61,9 +62,9 @@ class LMO(Optimizer):
         >>> opt.step()
     """
 
-    # The ranks that hold copies of the tensors and share the work of their oracles.
+    # Ranks that hold copies of the tensors and split the matrix work.
     _process_group: dist.ProcessGroup | None = None
-    # Group options that a subclass adds to those above.
+    # Group options that a subclass adds.
     _own_options: frozenset[str] = frozenset()
 
     def __init__(
@@ -101,13 +102,13 @@ class LMO(Optimizer):
     def from_model(
         cls, model: nn.Module, lr: float | Tensor = 1e-3, *, weight_decay: float = 0.1, **options: Any
     ) -> Self:
-        """Every tensor of a model in this optimizer's geometry; weight decay on layers' weights alone.
+        """Build the optimizer for a whole model, with weight decay on the layers' weights only.
 
         Weights of linear and convolution layers decay by λ; embeddings (and heads tied to them), biases and norms do
-        not. See `autowarm.optim.partition` for how they are told apart.
+        not. `autowarm.optim.partition` explains how it tells them apart.
 
         Raises:
-            ValueError: nothing in the model requires a gradient.
+            ValueError: no tensor of the model requires a gradient.
         """
         parts = partition(model)
         groups = [
@@ -125,7 +126,7 @@ class LMO(Optimizer):
         return cls([group for group in groups if group["params"]], lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; its options are checked and its geometry is resolved from its name."""
+        """Add a parameter group, after checking its options; a geometry can be given by name."""
         self._check_group(self.defaults | param_group)
         param_group["geometry"] = resolve(param_group.get("geometry", self.defaults["geometry"]))
         super().add_param_group(param_group)
@@ -136,11 +137,11 @@ class LMO(Optimizer):
             raise
 
     def _check_group(self, options: Mapping[str, Any]) -> None:
-        """Raise ValueError unless a group's options are in their ranges."""
+        """Raise ValueError if a group's option is out of range."""
         check_options(options, of_group=True)
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
-        """Raise ValueError unless a group's tensors can be stepped by its options."""
+        """Raise ValueError if the group's options cannot update its tensors."""
         check_parameters(type(self).__name__, group)
 
     @overload
@@ -151,15 +152,15 @@ class LMO(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every tensor that has a gradient, and that a finite one.
+        """Update every tensor that has a finite gradient.
 
         Args:
             closure: recomputes the loss and its gradients, and returns the loss.
 
         Raises:
             ValueError: a gradient is sparse or complex; nothing is updated.
-            RuntimeError: gradients were not finite in ``max_nonfinite`` updates in a row, or the step is being captured
-                in a graph that cannot be replayed.
+            RuntimeError: gradients were not finite in ``max_nonfinite`` updates in a row, or a CUDA graph that could
+                not be replayed is capturing the step.
         """
         loss = None
         if closure is not None:
@@ -183,7 +184,7 @@ class LMO(Optimizer):
 
     @property
     def skipped_updates(self) -> int:
-        """Updates so far in which a gradient was not finite and some tensor was left out; waits for the device."""
+        """How many updates skipped a tensor because of a non-finite gradient; reading it waits for the device."""
         return self._skipped.total()
 
     def _init_group(
@@ -195,18 +196,18 @@ class LMO(Optimizer):
         seconds: list[Tensor],
         counts: list[Tensor],
     ) -> None:
-        """List a group's tensors that have a gradient, and their state, which is made where it is not there.
+        """Collect the group's tensors that have a gradient, and their state, creating it if it is missing.
 
-        Name and manner are PyTorch's: `torch.compile` does not trace this method but runs it.
+        The name and the signature are PyTorch's: `torch.compile` runs this method without tracing it.
 
         Args:
             group: the group.
             params, grads, momenta: empty, to be filled.
-            seconds, counts: as well, for second moments and numbers of steps, by subclasses that keep them.
+            seconds, counts: also empty, for subclasses that keep second moments and step counts.
 
         Raises:
             ValueError: a gradient is sparse or complex.
-            RuntimeError: the step is being captured in a graph that cannot be replayed.
+            RuntimeError: a CUDA graph that could not be replayed is capturing the step.
         """
         params += [p for p in group["params"] if p.grad is not None]
         grads += [p.grad for p in params if p.grad is not None]
@@ -233,7 +234,7 @@ class LMO(Optimizer):
         seconds: list[Tensor],
         counts: list[Tensor],
     ) -> None:
-        """One group's step, from its gradients to its parameters."""
+        """Update one group, from its gradients to its parameters."""
         geometry, rate = group["geometry"], Rate.of_group(group)
         if not needs_sharing(geometry, params, self._process_group):
             self._move(group, params, grads, momenta, rate)
@@ -244,7 +245,7 @@ class LMO(Optimizer):
             if not layout.axes and layout.kind == "alone":
                 self._move(group, xs, gs, ms, rate)
                 continue
-            # Ranks must agree on what they leave out, so its shards are looked at before any is stepped.
+            # Ranks must agree on which tensors to skip, so they check every shard before they update any.
             finite = self._finite(gs, layout.axes)
             rates = rate.where(finite)
             if layout.kind == "alone":
@@ -276,7 +277,7 @@ class LMO(Optimizer):
         *,
         checked: bool = False,
     ) -> None:
-        """Step tensors whose oracles this process answers by itself.
+        """Update tensors whose steps this process computes alone.
 
         Args:
             group: their group.
@@ -298,7 +299,7 @@ class LMO(Optimizer):
     def _move_parts(
         self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], rate: Rate, checked: bool
     ) -> None:
-        """`_move` on one device, part by part."""
+        """Do `_move` on one device, part by part to save memory."""
         finite = self._finite_on_device(gs, checked)
         for part in parts_of(xs):
             flags = self._finite_on_host(gs[part], checked) if finite is None else finite[part]
@@ -310,10 +311,10 @@ class LMO(Optimizer):
     def _move_stacks(
         self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], rate: Rate, checked: bool
     ) -> None:
-        """`_move` on one device, stack by stack of matrices that are orthogonalised together."""
+        """Do `_move` on one device, stack by stack; the matrices of a stack are orthogonalised together."""
         geometry = group["geometry"]
         batches = batches_of(geometry, tuple((x.device, x.shape) for x in xs))
-        # In the order of the stacks, so that whatever there is one of for each tensor is cut into slices.
+        # In the order of the stacks, so that per-tensor lists can be cut into slices.
         order = [i for batch in batches for i in batch.members]
         xs, gs, ms = ([ts[i] for i in order] if ts else [] for ts in (xs, gs, ms))
         finite = self._finite_on_device(gs, checked)
@@ -337,15 +338,15 @@ class LMO(Optimizer):
             del stack  # before the next batch's is made
 
     def _finite_on_device(self, gs: list[Tensor], checked: bool) -> Tensor | None:
-        """The flags of all gradients, where nobody waits for them."""
+        """Whether each gradient is finite, on devices where the answer is not waited for."""
         return None if checked or read_on_host(gs[0].device) else self._finite(gs)
 
     def _finite_on_host(self, gs: list[Tensor], checked: bool) -> Tensor | None:
-        """The flags of some, where they are read: the gradients are then in the cache for what follows."""
+        """Whether each gradient of a part is finite, on the host; the check brings it into the cache for the update."""
         return self._finite(gs) if not checked and read_on_host(gs[0].device) else None
 
     def _finite(self, gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
-        """`finite_each`, taken notice of."""
+        """Check the gradients with `finite_each` and count those that are not finite."""
         finite = finite_each(gs, axes)
         self._skipped.note(finite)
         return finite
@@ -353,13 +354,13 @@ class LMO(Optimizer):
     def _directions(
         self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool = False, wanted: bool = True
     ) -> list[Tensor]:
-        """What the oracle is asked about: the momenta, brought up to date.
+        """Update the momenta and return the directions that the oracle is given.
 
         Args:
             group: theirs.
             gs, ms: gradients and momenta.
-            owned: the gradients are copies, which may be overwritten.
-            wanted: the directions are; otherwise it is for the momenta alone.
+            owned: the gradients are copies, so they may be overwritten.
+            wanted: whether the caller uses the directions, or only wants the momenta updated.
         """
         beta = group["momentum"]
         if not beta:
@@ -373,7 +374,7 @@ class LMO(Optimizer):
         return list(torch._foreach_lerp(gs, ms, beta))
 
     def _makes_directions(self, group: dict[str, Any]) -> bool:
-        """Whether what `_directions` returns is new: neither the gradients nor the momenta."""
+        """Whether `_directions` returns new tensors, rather than the gradients or the momenta."""
         return bool(group["momentum"] and group["nesterov"])
 
     def _has_momenta(self, group: dict[str, Any]) -> bool:
@@ -383,18 +384,18 @@ class LMO(Optimizer):
         return torch.zeros_like(p)
 
     def state_dict(self) -> dict[str, Any]:
-        """As `torch.optim.Optimizer.state_dict`, with geometries as text: it loads with ``weights_only=True``."""
+        """Like `torch.optim.Optimizer.state_dict`, with geometries as text; it loads with ``weights_only=True``."""
         state = super().state_dict()
         for group in state["param_groups"]:
             group["geometry"] = repr(group["geometry"])
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.load_state_dict`; all of it is checked before any of it is taken over.
+        """Like `torch.optim.Optimizer.load_state_dict`, but check the whole state before loading any of it.
 
         Raises:
-            ValueError: it is no state of an optimizer, a group's geometry is another (the message lists the
-                differences), an option is outside its range, or a momentum has another shape or is not finite.
+            ValueError: this is not an optimizer's state, a group has a different geometry (the message lists the
+                differences), an option is out of range, or a momentum has a different shape or is not finite.
         """
         self.check_state_dict(state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
@@ -403,10 +404,10 @@ class LMO(Optimizer):
             group["geometry"] = geometry
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """What `load_state_dict` checks before it takes anything over.
+        """Run the checks of `load_state_dict` without loading anything.
 
         Raises:
-            ValueError: as there.
+            ValueError: see `load_state_dict`.
         """
         check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
@@ -438,10 +439,10 @@ class LMO(Optimizer):
         self.__dict__.setdefault("_skipped", SkippedUpdates(20))
         for group in self.param_groups:
             for name, value in self.defaults.items():
-                group.setdefault(name, value)  # a state from before there was such an option
+                group.setdefault(name, value)  # a state saved before this option existed
 
     def _options_of(self, group: dict[str, Any]) -> list[str]:
-        """The options that bear on this group's step, for `repr`."""
+        """The options that affect this group's update, for `repr`."""
         hidden = self._own_options | ({"capturable"} if not group["capturable"] else set())
         return [*(k for k in self.defaults if k not in hidden), *sorted(self._own_options)]
 
@@ -457,6 +458,6 @@ class LMO(Optimizer):
         return "\n".join([*lines, ")"])
 
     def _ratio(self, group: dict[str, Any]) -> str:
-        """How a group's rate compares with the first group's, where it is another."""
+        """How a group's rate compares with the first group's, if they differ."""
         first, own = float(self.param_groups[0]["lr"]), float(group["lr"])
         return "" if own == first or not first else f" ({own / first:.3g} × the first group's)"

@@ -1,4 +1,4 @@
-"""Muon: matrices step in the spectral norm, the rest by AdamW at the same rate."""
+"""Muon: steps matrices in the spectral norm and everything else by AdamW."""
 
 import math
 import re
@@ -26,31 +26,34 @@ __all__ = ["Muon"]
 class Muon(LMO):
     """LMO in the spectral norm for matrices, AdamW for everything else (paper, App. "optimizers"; Moonlight's form).
 
-    The direction is UVᵀ of the momentum, scaled by the geometry's radius. By default UVᵀ is found by 4 Polar Express
-    iterations; ``method="newton-schulz"`` takes the 5 of `torch.optim.Muon`.
+    Each step moves a matrix along UVᵀ of its momentum, scaled by the geometry's radius. By default 4 Polar Express
+    iterations compute UVᵀ; ``method="newton-schulz"`` runs the 5 iterations of `torch.optim.Muon`.
 
-    A group with ``algorithm="adamw"`` is updated by PyTorch's AdamW at the group's own ``lr`` and ``weight_decay``,
+    PyTorch's AdamW updates the groups with ``algorithm="adamw"``, at each group's own ``lr`` and ``weight_decay`` and
     with ``adamw_betas`` and ``adamw_eps``. `from_model` makes such groups for embeddings, output heads, biases and
     norms.
 
     Args:
-        params: matrices (two or more dimensions; a convolution's kernel counts as (out, in·k·k)), or groups.
+        params: matrices, or groups of them. A matrix is a tensor of two or more dimensions; a convolution kernel is
+            read as (out, in·k·k).
         lr: peak rate η > 0, a float or a one-element tensor.
         momentum: β in [0, 1).
-        nesterov: hand β·m + (1−β)·g to the oracle instead of m.
+        nesterov: use β·m + (1−β)·g as the momentum that the step follows, instead of m.
         weight_decay: λ ≥ 0.
-        radius: R of each step, a number or a rule by shape. "match_rms_adamw" (Moonlight: 0.2·√max(m, n)) lets Muon use
-            AdamW's rates; "original" is √max(1, m/n); "spectral_unclamped" √(m/n).
+        radius: R, which scales each step: a number, or a rule that computes it from the shape. "match_rms_adamw" is
+            Moonlight's 0.2·√max(m, n), with which Muon trains well at AdamW's learning rates; "original" is √max(1,
+            m/n) and "spectral_unclamped" is √(m/n).
         method: "polar-express", "newton-schulz" or "svd", see `autowarm.orthogonalize`.
-        steps: iterations; None for the method's usual number.
-        dtype: what the iterations compute in; None for the device's fastest, bfloat16 where it has instructions for it.
+        steps: number of iterations; None for the method's usual number.
+        dtype: dtype of the iterations; None for the fastest on the device, which is bfloat16 if the hardware supports
+            it.
         adamw_betas: β1, β2 of the AdamW groups.
         adamw_eps: ε of the AdamW groups.
-        capturable, process_group, max_nonfinite: see `LMO`. An AdamW group is one kernel: a gradient that is not finite
-            leaves the whole group where it is.
+        capturable, process_group, max_nonfinite: see `LMO`. One kernel updates a whole AdamW group, so one non-finite
+            gradient skips the update of that group.
 
     Raises:
-        ValueError: an option is outside its range, or a tensor of fewer than two dimensions is in a matrix group.
+        ValueError: an option is out of range, or a matrix group contains a tensor of fewer than two dimensions.
 
     Example:
         >>> import torch
@@ -113,20 +116,20 @@ class Muon(LMO):
     ) -> Self:
         """Muon for a model's hidden matrices, AdamW for its embeddings, output heads, biases and norms.
 
-        Weight decay λ is on the weights of linear and convolution layers alone: not on embeddings (nor on a head tied
-        to one), not on vectors. Stacks of expert matrices are orthogonalised matrix by matrix. Frozen tensors are taken
-        in as well; they are stepped once they thaw.
+        Weight decay λ applies to the weights of linear and convolution layers only, not to embeddings (or a head tied
+        to one) and not to vectors. Each matrix in a stack of expert matrices is orthogonalised separately. Frozen
+        tensors are included, and are updated once you unfreeze them.
 
         Args:
-            blocks: regular expressions for names of fused weights, and into how many blocks of rows to split each for
-                its update: ``{"qkv": 3}``, or as many as there are heads. κ counts the blocks. Rows are outputs, also
-                of layers that keep their weights as (in, out), as GPT-2's do.
-            heads: regular expressions for names of output layers, see `autowarm.optim.partition`; None finds them, an
-                empty list says that there are none.
-            adamw_lr: peak rate of the AdamW groups; None for ``lr``. A scheduler keeps the ratio.
+            blocks: fused weights to split into blocks of rows for their update, as regular expression → number of
+                blocks: ``{"qkv": 3}``, or the number of heads. κ counts the blocks. Rows are outputs, also in layers
+                that store their weights as (in, out), as GPT-2's do.
+            heads: regular expressions for the names of output layers, see `autowarm.optim.partition`. None detects
+                them; an empty list means that the model has none.
+            adamw_lr: peak rate of the AdamW groups; None for ``lr``. A scheduler keeps the ratio of the two rates.
             adamw_weight_decay: λ of output heads and embeddings; None for ``weight_decay`` on heads and 0 on
                 embeddings. Vectors never decay.
-            options: as of the class itself, ``adamw_betas`` and ``adamw_eps`` among them.
+            options: arguments of the class itself, such as ``adamw_betas``.
 
         Raises:
             ValueError: the model has no hidden matrix, or a weight's rows do not divide into its blocks.
@@ -170,7 +173,8 @@ class Muon(LMO):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if param_group.get("algorithm", self.defaults["algorithm"]) == "adamw":
-            # AdamW's step is no oracle's; its entries are of about ±1, so it is measured as sign geometry.
+            # An AdamW step does not come from an oracle, but its entries are about ±1, so sign geometry describes it
+            # best.
             param_group["geometry"] = Sign()
         super().add_param_group(param_group)
 
@@ -194,7 +198,7 @@ class Muon(LMO):
             )
         if isinstance(group["geometry"], Spectral):
             for p in group["params"]:
-                group["geometry"].matrices(torch.empty(p.shape, device="meta"))  # says so if they do not divide
+                group["geometry"].matrices(torch.empty(p.shape, device="meta"))  # raises if the rows do not divide
 
     def _options_of(self, group: dict[str, Any]) -> list[str]:
         if group["algorithm"] == "adamw":
@@ -216,7 +220,7 @@ class Muon(LMO):
         for p in params:
             state = self.state[p]
             if not state:
-                # The kernels want the count of steps on the tensor's own device, or on the host.
+                # PyTorch's kernels expect the step count on the tensor's own device, or on the host.
                 on_device = has_fused_adamw(p.device) or group["capturable"]
                 state["step"] = torch.zeros((), dtype=torch.float32, device=p.device if on_device else "cpu")
                 state["exp_avg"] = torch.zeros_like(p)

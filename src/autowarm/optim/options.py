@@ -1,4 +1,4 @@
-"""What an optimizer's options, tensors and saved states must be, and what is said where they are not."""
+"""Checks of an optimizer's options, tensors, gradients and saved states, and their error messages."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ __all__ = ["check_betas", "check_capture", "check_gradients", "check_options", "
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
-    """Raise ValueError unless the options that every optimizer has are in their ranges.
+    """Raise ValueError if an option that every optimizer has is out of range.
 
     Args:
-        options: of a group, or the defaults of all.
-        of_group: a group may have a rate of 0, which leaves its tensors where they are.
+        options: a group's options, or the defaults.
+        of_group: whether these are a group's options; a group may have rate 0, which means no update.
     """
     lr = options["lr"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
@@ -40,7 +40,7 @@ def check_betas(name: str, betas: Sequence[float]) -> None:
 
 
 def check_parameters(who: str, group: Mapping[str, Any]) -> None:
-    """Raise ValueError where a group has a tensor that has no step here."""
+    """Raise ValueError if a group contains a tensor that these optimizers cannot update."""
     for i, p in enumerate(group["params"]):
         what = _unsupported(p)
         if what:
@@ -58,12 +58,12 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
 
 
 def check_capture(who: str, group: Mapping[str, Any], *, ready: bool) -> None:
-    """Raise RuntimeError where a step that is being captured in a graph could not be replayed.
+    """Raise RuntimeError if a CUDA graph is capturing a step that could not be replayed.
 
     Args:
-        who: whose step it is.
-        group: a group of its.
-        ready: all of its state is there.
+        who: name of the optimizer.
+        group: one of its groups.
+        ready: whether all of its state exists.
     """
     if not group["capturable"]:
         raise RuntimeError(
@@ -78,7 +78,7 @@ def check_capture(who: str, group: Mapping[str, Any], *, ready: bool) -> None:
 
 
 def check_gradients(who: str, grads: Sequence[Tensor]) -> None:
-    """Raise ValueError where a gradient is sparse or complex."""
+    """Raise ValueError if a gradient is sparse or complex."""
     if all(g.layout is torch.strided and not g.is_complex() for g in grads):
         return
     for g in grads:
@@ -97,10 +97,10 @@ def _unsupported(x: Tensor) -> str | None:
 
 
 def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a saved state can be this optimizer's, before any of it is taken over.
+    """Raise ValueError if a saved state cannot belong to this optimizer, before any of it is loaded.
 
     Args:
-        who: whose it shall be.
+        who: name of the optimizer.
         params: its tensors, numbered as in the state.
         state_dict: as `torch.optim.Optimizer.state_dict` returns it.
     """

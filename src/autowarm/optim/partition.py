@@ -11,21 +11,21 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 __all__ = ["Named", "Parts", "partition"]
 
-# Names that output layers go by where a model does not say itself which layer that is.
+# Usual names of output layers, for models that do not say which layer is theirs.
 _HEADS = {
     "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
     "qa_outputs", "logits", "logits_proj",
 }  # fmt: skip
-# Tensors held outside any layer that look up or offset, and do not multiply: position and class tokens, bias tables.
+# Tensors outside any layer that are looked up or added, not multiplied: position and class tokens, bias tables.
 _LOOKED_UP = re.compile(
     r"(^|_)(pos(_[hwt])?|positions?|embeds?|embeddings?|tokens?|table|rel|quer(y|ies)|latents?(_\dd)?|bias(es)?|bias_[kuv])$"
     r"|^(position|positional)_",
     re.IGNORECASE,
 )
-# Those that multiply entry by entry, a state space's decays among them.
+# Tensors that multiply entry by entry, such as the decays of a state-space model.
 _ENTRYWISE = re.compile(r"(^|_)scale$|^(A_log|D)$")
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-# Linear layers, by class name, that keep their weight as (in, out): transformers' for GPT-2 and its kin.
+# Linear layers, by class name, that store their weight as (in, out), such as transformers' for GPT-2.
 _TRANSPOSED = {"Conv1D"}
 
 Named = tuple[str, Parameter]
@@ -36,13 +36,13 @@ class Parts:
     """A model's tensors by role, each once, as (name, tensor).
 
     Attributes:
-        matrices: weights of hidden linear and convolution layers, and matrices held outside any layer.
-        stacks: tensors of three or more dimensions held outside any layer, as experts keep them: (…, m, n).
-        heads: the output layers' weights, where they are not tied to an embedding.
+        matrices: weights of hidden linear and convolution layers, and matrices outside any layer.
+        stacks: tensors of three or more dimensions outside any layer, such as weights of experts: (…, m, n).
+        heads: weights of output layers that are not tied to an embedding.
         embeddings: embedding tables (and heads tied to them), position and class tokens, bias tables.
-        vectors: everything of fewer than two dimensions, or whose matrices have a single row or column, and what
-            multiplies entry by entry.
-        transposed: names of matrices and stacks that are kept as (in, out) and not as (out, in).
+        vectors: tensors of fewer than two dimensions, matrices with a single row or column, and tensors that multiply
+            entry by entry.
+        transposed: names of the matrices and stacks that are stored as (in, out) instead of (out, in).
     """
 
     matrices: list[Named] = field(default_factory=list)
@@ -54,19 +54,20 @@ class Parts:
 
 
 def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
-    """Sort a model's tensors by role, frozen ones too, which may thaw.
+    """Sort a model's tensors by role, frozen ones included, because they may be unfrozen later.
 
-    The output layer is the one the model names itself (transformers' ``get_output_embeddings``, timm's
-    ``get_classifier``), else the outermost layer called lm_head, head, fc, output, classifier or alike, where there is
-    just one, else the last linear layer of an `nn.Sequential`. In a module of such a name it is the last linear layer.
+    The output layer is the one that the model names itself (transformers' ``get_output_embeddings``, timm's
+    ``get_classifier``). If it names none, it is the outermost layer called lm_head, head, fc, output, classifier or
+    similar, provided that there is only one; otherwise the last linear layer of an `nn.Sequential`. If a module of such
+    a name contains several layers, its last linear layer counts.
 
     Args:
         model: the model.
-        heads: regular expressions for the names of the output layers' weights, instead of these rules; an empty list
-            says that there are none.
+        heads: regular expressions for the names of the output layers' weights, in place of these rules; an empty list
+            means that there are none.
 
     Raises:
-        ValueError: nothing in the model requires a gradient.
+        ValueError: no tensor of the model requires a gradient.
 
     Example:
         >>> import torch
@@ -79,7 +80,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no tensor that requires a gradient: there is nothing to train")
     if heads is None:
-        # A parametrized layer's weight is computed, from tensors further in.
+        # A parametrized layer computes its weight from tensors further in.
         head_ids = {id(p) for layer in _output_layers(model) for p in layer.parameters()}
     else:
         head_ids = {id(p) for name, p in model.named_parameters() if any(re.search(one, name) for one in heads)}
@@ -89,7 +90,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     parts = Parts()
     seen: set[int] = set()
     for name, owner, p in _with_owners(model):
-        # Quantised weights are integers, which no optimizer steps.
+        # Quantised weights are integers, which no optimizer updates.
         if id(p) in seen or not (p.is_floating_point() or p.is_complex()):
             continue
         seen.add(id(p))
@@ -105,7 +106,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         elif id(p) in head_ids:
             parts.heads.append((name, p))
         elif not layer and p.ndim > 2:
-            # One that is repeated for each sample of a batch is looked up; a single expert would be no stack.
+            # A leading 1 is for broadcasting over a batch; nobody stores a single expert as a stack.
             (parts.embeddings if p.shape[0] == 1 else parts.stacks).append((name, p))
         else:
             parts.matrices.append((name, p))
@@ -141,10 +142,10 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
         if name.rsplit(".", 1)[-1] in _HEADS:
             # Some classifiers end in a convolution with a kernel of one pixel.
             layers = _layers(module) if name == "classifier" else _layers(module, nn.Linear)
-            # Blocks inside a model have whole modules called "output", too; there a single layer is meant.
+            # Blocks inside a model may call a whole module "output"; only a single layer counts there.
             if layers and (module is layers[-1] or "." not in name):
                 by_depth[name.count(".")].append(layers[-1])
-    # Layers of such a name further in, or one in every block, are hidden ones.
+    # Layers of such a name deeper inside, or one in every block, are hidden layers.
     outermost = by_depth[min(by_depth)] if by_depth else []
     if outermost:
         return outermost if len(outermost) == 1 else []
@@ -152,7 +153,7 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
     if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
         last = trained[-1]
         if isinstance(last, nn.Linear):
-            # The only layer of all is no layer after others.
+            # If it is the only layer, it does not follow any other.
             return [last] if isinstance(model, nn.Sequential) and len(_layers(model)) > 1 else []
         return _output_layers(last) if not isinstance(last, nn.ModuleList) else []
     return []

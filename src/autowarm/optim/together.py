@@ -1,4 +1,4 @@
-"""Several optimizers as one, so that one scheduler sets all their rates."""
+"""Several optimizers as one, so that one scheduler sets all their learning rates."""
 
 import math
 from collections.abc import Callable, Iterator, MutableMapping
@@ -16,17 +16,17 @@ __all__ = ["Together"]
 
 
 class Together(Optimizer):
-    """Step several optimizers as one. Their parameter groups, state and checkpoints are put end to end.
+    """Combine several optimizers into one that steps them all. It concatenates their parameter groups and states.
 
-    `torch.optim.Muon` takes matrices only, so the rest of a model needs a second optimizer. A scheduler on the two
-    together keeps the ratios of their rates, counts one update where they both step, and takes its geometry from the
-    first that is norm-constrained.
+    `torch.optim.Muon` takes matrices only, so the rest of a model needs a second optimizer. A scheduler on the
+    combination keeps the ratios between their rates, counts one update when both step, and uses the geometry of the
+    first optimizer that is norm-constrained.
 
     Args:
-        optimizers: of disjoint tensors. Step this one, not them.
+        optimizers: optimizers that share no tensor. Call ``step`` on the combination, not on them.
 
     Raises:
-        ValueError: none is given, or a tensor is in two of them.
+        ValueError: no optimizer is given, or two of them share a tensor.
 
     Example:
         >>> import torch
@@ -59,28 +59,28 @@ class Together(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         return {"optimizers": self.optimizers, "defaults": self.defaults}
 
-    # Looked up anew each time: an optimizer that loads a checkpoint gets new groups and a new state.
+    # Look these up each time: loading a checkpoint gives an optimizer new groups and a new state.
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """All groups, the very dictionaries of the optimizers, in their order."""
+        """All groups in order; they are the optimizers' own dictionaries, not copies."""
         return [group for one in self.optimizers for group in one.param_groups]
 
     @property
     def state(self) -> MutableMapping[Tensor, Any]:  # type: ignore[override]
-        """All states; what is written goes to the optimizer whose tensor it is."""
+        """All states; writing an entry writes to the optimizer that owns the tensor."""
         return _States(self.optimizers)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Not possible here.
 
         Raises:
-            TypeError: always; the message says where to add it.
+            TypeError: always; the message says where to add the group.
         """
         raise TypeError("add the group to one of Together's optimizers, Together(...).optimizers[i], instead")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As `torch.optim.Optimizer.zero_grad`, for all."""
+        """Like `torch.optim.Optimizer.zero_grad`, for all the optimizers."""
         for one in self.optimizers:
             one.zero_grad(set_to_none=set_to_none)
 
@@ -94,7 +94,7 @@ class Together(Optimizer):
         """Step each once.
 
         Args:
-            closure: recomputes the loss and its gradients, and returns the loss; called once for all.
+            closure: recomputes the loss and its gradients, and returns the loss. It is called once.
         """
         loss = None
         if closure is not None:
@@ -105,7 +105,7 @@ class Together(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """As `torch.optim.Optimizer.state_dict`: tensors are numbered through, as checkpointing code expects."""
+        """Like `torch.optim.Optimizer.state_dict`; tensors are numbered consecutively, as checkpoints need."""
         state: dict[int, Any] = {}
         groups: list[dict[str, Any]] = []
         first = 0
@@ -117,11 +117,10 @@ class Together(Optimizer):
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.load_state_dict`, each optimizer its share; all are checked before one takes any.
+        """Like `torch.optim.Optimizer.load_state_dict`, but check every optimizer's share before loading any.
 
         Raises:
-            ValueError: the numbers of groups or of tensors in them are others than saved, or a rate, an option or a
-                momentum cannot be.
+            ValueError: the saved groups differ in number or size, or a rate, an option or a momentum is invalid.
         """
         check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
         saved = state_dict["param_groups"]

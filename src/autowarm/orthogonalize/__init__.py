@@ -1,10 +1,10 @@
-"""What the spectral geometry computes for stacks of matrices: polar factors UVᵀ, sums and maxima of singular values.
+"""Computations of the spectral geometry on stacks of matrices: polar factors UVᵀ, sums and maxima of singular values.
 
-- `polar`: `orthogonalize` and its kin, Muon's direction.
-- `coefficients`: the quintics whose composition pushes singular values towards 1, and where these land.
-- `iterate`: those quintics applied to stacks of matrices, with as few and as small products as the shapes allow.
-- `symmetric`: their products whose results are symmetric, by half of the arithmetic on large GPUs.
-- `precision`: the dtype to compute in, and the smallest safe divisor for a norm.
+- `polar`: `orthogonalize` and its variants, which compute Muon's direction.
+- `coefficients`: the quintics whose composition pushes singular values towards 1, and the intervals that they reach.
+- `iterate`: applies the quintics to stacks of matrices, with as few and as small products as the shapes allow.
+- `symmetric`: products with symmetric results, with half of the arithmetic on large GPUs.
+- `precision`: the dtype of the iterations, and the smallest safe divisor for a norm.
 - `singular`: nuclear and spectral norms without a singular value decomposition.
 """
 

@@ -9,7 +9,7 @@ Three methods, all on stacks of matrices of shape (…, m, n):
   largest singular value. With 4 of them, singular values above 0.003 land in [0.78, 1.22]; with 5, those above 0.001 in
   [0.86, 1.14].
 
-The two iterative ones need only products of matrices and run in bfloat16 where the hardware multiplies that
+The two iterative methods need only matrix products, and run in bfloat16 if the hardware multiplies it
 (`working_dtype`).
 """
 
@@ -36,12 +36,13 @@ __all__ = [
     "orthogonalize_reference",
 ]
 
-# Up to this short side an iteration's time goes into starting products, not making them.
+# Up to this short side, an iteration spends its time launching products, not computing them.
 NARROW = 64
 
-# Up to this one, half precision is too coarse for Polar Express. Its first quintics are steep where their intervals
-# end, and an error of 1 % there grows by powers of five from one to the next. In larger matrices the elements' errors
-# average out. Of Gaussian 2 × 2 matrices in bfloat16, two in a thousand ended with singular values of up to 8000.
+# Up to this short side, half precision is too coarse for Polar Express. Its first quintics are steep at the ends of
+# their intervals, where an error of 1 % grows by powers of five from one iteration to the next. In larger matrices the
+# errors of the elements average out. Of Gaussian 2 × 2 matrices in bfloat16, two in a thousand ended with singular
+# values of up to 8000.
 _FEW_ROWS = 16
 
 Method = Literal["svd", "newton-schulz", "polar-express"]
@@ -50,18 +51,17 @@ _USUAL_STEPS = {"svd": 1, "newton-schulz": 5, "polar-express": 4}
 
 
 def as_matrices(x: Tensor, *, stacked: bool = False, blocks: int = 1, transposed: bool = False) -> Tensor:
-    """View a tensor as (…, m, n): a vector as one column, more dimensions flattened to (out, rest) or kept as a stack.
+    """View a tensor as matrices (…, m, n): a vector as one column, more dimensions as (out, rest) or as a stack.
 
     Args:
         x: any tensor.
         stacked: keep leading dimensions as a stack of matrices.
-        blocks: cut each matrix into so many blocks of rows, and stack them: a fused query-key-value matrix into 3, or
-            into one for each head.
-        transposed: the tensor keeps its matrices as (…, n, m).
+        blocks: split each matrix into this many blocks of rows and stack them: 3 for a fused query-key-value matrix, or
+            one per head.
+        transposed: whether the tensor stores its matrices as (…, n, m).
 
     Raises:
-        ValueError: ``stacked`` or ``transposed`` with a shape they do not suit, or rows that do not divide into
-            ``blocks``.
+        ValueError: the shape does not suit ``stacked`` or ``transposed``, or the rows do not divide into ``blocks``.
     """
     if stacked:
         if x.ndim < 2:
@@ -82,18 +82,16 @@ def as_matrices(x: Tensor, *, stacked: bool = False, blocks: int = 1, transposed
 def orthogonalize(
     G: Tensor, *, method: Method = "polar-express", steps: int | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """UVᵀ of each matrix in a stack.
-
-    Args:
+    """Return UVᵀ of each matrix in a stack. Args:
         G: shape (…, m, n), real.
         method: "svd", "newton-schulz" or "polar-express".
-        steps: iterations of an iterative method; by default 5 of "newton-schulz", 4 of "polar-express".
-        dtype: what an iterative method computes in; by default `working_dtype` of G's device.
+        steps: number of iterations; by default 5 for "newton-schulz" and 4 for "polar-express".
+        dtype: dtype of the iterations; by default `working_dtype` of G's device.
 
     Returns:
-        A tensor of G's shape and dtype. A zero matrix stays zero; directions in which G is zero stay zero. Of a G whose
-        norm is below `least_norm` of the dtype computed in, 4e-16 in bfloat16 and single precision, the iterative
-        methods return less than the factor, down to zero, and of one whose squares overflow, from 1e17 or so, zero.
+        A tensor of G's shape and dtype. A zero matrix stays zero, and so do directions in which G is zero. If G's norm
+        is below `least_norm` of the dtype of the iterations (4e-16 in bfloat16 and single precision), the iterative
+        methods return less than UVᵀ, down to zero. If G's squares overflow (from about 1e17), they return zero.
 
     Raises:
         ValueError: fewer than two dimensions, an unknown method, or ``steps < 1``.
@@ -117,13 +115,14 @@ def orthogonalize(
 
 
 def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Tensor:
-    """`orthogonalize` of a stack (count, m, n) by an iterative method, in its own dtype; the stack is lost.
+    """`orthogonalize` a stack (count, m, n) iteratively, in its own dtype; this overwrites the stack.
 
-    For optimizers, which fill a stack of the working dtype themselves. No product can be formed in place, so X is given
-    the memory of the result and its own is freed: views of X made before the call do not see the result.
+    Optimizers use this, because they fill a stack of the working dtype themselves. A product cannot be computed in
+    place, so X takes over the result's memory and its own is freed. Views of X made before the call do not see the
+    result.
 
     Returns:
-        The result; X itself, but under `torch.compile`.
+        The result, which is X itself except under `torch.compile`.
     """
     steps = _check(method, steps)
     if not X.numel():
@@ -134,13 +133,13 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Te
         single = product_precision(torch.float32, X.device) == torch.float32
         wide = X.to(torch.float32 if single else torch.float64)
         if X.dtype in halves:
-            wide = wide.nan_to_num_(0.0, 0.0, 0.0)  # what was beyond half precision came in as infinity
+            wide = wide.nan_to_num_(0.0, 0.0, 0.0)  # values beyond half precision arrive as infinity
         return X.copy_(orthogonalize_(wide, method=method, steps=steps))
     long, short = max(X.shape[-2:]), min(X.shape[-2:])
     if method == "newton-schulz" or short <= NARROW or precision != X.dtype:
-        # The one as published, to within rounding. Narrow matrices may lie in a stack of longer ones, on which their
-        # iterations must not depend, and fewer products are quicker here than smaller ones. And products less precise
-        # than what they are made of leave no room for two iterations on one Gram matrix.
+        # Apply the iteration as published, up to rounding. Narrow matrices may lie in a stack with longer ones, on
+        # which their iterations must not depend, and for them fewer products are faster than smaller ones. Products
+        # less precise than their factors also leave no room for two iterations on one Gram matrix.
         segments = (1,) * steps
     else:
         segments = plan(steps, long / short, X.dtype)
@@ -154,7 +153,7 @@ def orthogonalize_each(
     steps: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> list[Tensor]:
-    """`orthogonalize` of many tensors, those of one shape stacked into one call: at small widths that is the speed."""
+    """`orthogonalize` many tensors, with one call for all tensors of a shape, which makes small widths fast."""
     by_kind: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = defaultdict(list)
     for i, matrix in enumerate(matrices):
         by_kind[matrix.shape, matrix.dtype, matrix.device].append(i)
@@ -167,7 +166,7 @@ def orthogonalize_each(
 
 
 def orthogonalize_reference(G: Tensor, *, method: Method = "polar-express", steps: int | None = None) -> Tensor:
-    """`orthogonalize` of one matrix (m, n) as the formulas read, in G's own precision; the fast path is held to it."""
+    """`orthogonalize` one matrix (m, n) as the formulas read, in G's precision: the reference of the fast path."""
     steps = _check(method, steps)
     if method == "svd":
         U, S, Vh = torch.linalg.svd(G, full_matrices=False)
@@ -200,5 +199,5 @@ def _rounding(G: Tensor, S: Tensor) -> Tensor:
 def _polar_svd(G: Tensor) -> Tensor:
     wide = G if G.dtype == torch.float64 else G.float()
     U, S, Vh = torch.linalg.svd(wide, full_matrices=False)
-    # Directions that are zero up to rounding have no sign to keep; leaving them out keeps LMO(0) = 0.
+    # Directions that are zero up to rounding have no meaningful sign; dropping them keeps LMO(0) = 0.
     return ((U * (_rounding(G, S) < S).unsqueeze(-2)) @ Vh).to(G.dtype)

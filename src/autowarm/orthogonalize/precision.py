@@ -1,4 +1,4 @@
-"""Number formats: which one products are fastest in, how precise they then are, and the least norm to divide by."""
+"""Number formats: the fastest one for products, their precision, and the smallest safe divisor for a norm."""
 
 from functools import cache
 from typing import Any
@@ -9,15 +9,15 @@ from ..devices import traced_as_constant
 
 __all__ = ["least_norm", "product_precision", "working_dtype"]
 
-# What PyTorch calls the instructions that multiply bfloat16, on x86 (Zen 4+, Cooper Lake+, Sapphire Rapids+) and Arm.
+# PyTorch's names for instructions that multiply bfloat16, on x86 (Zen 4+, Cooper Lake+, Sapphire Rapids+) and Arm.
 _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")
 
 
 @cache
 def working_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the device multiplies it in hardware, else single precision, which is then faster.
+    """Return bfloat16 if the device multiplies it in hardware, otherwise single precision, which is then faster.
 
-    The answer depends on the hardware alone, not on a timing, so that all processes of a run agree on it.
+    The answer depends on the hardware only, not on a timing, so all processes of a run agree.
 
     Example:
         >>> import torch
@@ -27,7 +27,7 @@ def working_dtype(device: torch.device) -> torch.dtype:
     """
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            return torch.bfloat16  # tensors without data, as a model's shapes are planned on
+            return torch.bfloat16  # tensors without data, used to plan a model's shapes
         with torch.cuda.device(device):
             return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     if device.type == "cpu":
@@ -39,17 +39,17 @@ def _cpu_multiplies_bf16() -> bool:
     if hasattr(torch.cpu, "get_capabilities"):
         capabilities = torch.cpu.get_capabilities()
         return any(capabilities.get(name) for name in _BF16_INSTRUCTIONS)
-    # Before PyTorch 2.10 there is no public way to ask.
+    # PyTorch before 2.10 has no public function for this.
     asked = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
     return any(ask() for ask in asked if ask is not None)
 
 
 @traced_as_constant
 def product_precision(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The dtype whose precision the products of this dtype have, as PyTorch is set.
+    """Return the dtype whose precision products of this dtype have under PyTorch's present settings.
 
-    Single precision is multiplied as TensorFloat-32 (10 bits) or in bfloat16 (7) where the user allows it, by
-    `torch.set_float32_matmul_precision` or a backend's own switch. Both count as bfloat16 here.
+    If the user allows it, by `torch.set_float32_matmul_precision` or a backend's own switch, single precision is
+    multiplied as TensorFloat-32 (10 bits) or bfloat16 (7 bits). Both count as bfloat16 here.
 
     Example:
         >>> import torch
@@ -64,11 +64,11 @@ def product_precision(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def least_norm(dtype: torch.dtype) -> float:
-    """What to divide by where a norm is less: below it so many squares may underflow that the norm comes out too small.
+    """Return the smallest safe divisor for a norm: below it, squares may underflow and the norm come out too small.
 
-    It matters where gradients stay zero, as a dead layer's or an idle expert's: its momentum passes through every
-    magnitude. Divided by this, it fades; divided by its own norm, it would take off once that came out as zero. It is
-    √tiny times the root of the number of entries, of which 2²⁴ are allowed for.
+    This matters if gradients stay zero, as in a dead layer or an idle expert, whose momentum shrinks through every
+    magnitude. Divided by this number, it fades out; divided by its own norm, it would explode once that underflows. The
+    number is √tiny times the root of the number of entries, assumed to be at most 2²⁴.
 
     Example:
         >>> import torch

@@ -1,12 +1,12 @@
 """Sums and maxima of singular values without a singular value decomposition.
 
-The eigenvalues of the Gram matrix on the short side are the squared singular values: an embedding of 50 000 × 768
-becomes one 768 × 768 problem. Squaring loses half of the digits, so the Gram matrix is accumulated in float64; what is
-left is an error of at most √ε·n·σ_max, about 1e-5 σ_max at n = 768 and mostly far less.
+The eigenvalues of the Gram matrix on the short side are the squared singular values, so an embedding of 50 000 × 768
+becomes one 768 × 768 problem. Squaring loses half of the digits, so the Gram matrix is accumulated in float64. The
+remaining error is at most √ε·n·σ_max, about 1e-5 σ_max at n = 768, and usually far smaller.
 
-On the CPU those eigenvalues are computed. On an accelerator eigensolvers are slow and products are fast, so there both
-norms are found by products of Gram matrices alone. ``torch.linalg.matrix_norm`` is the reference of both; it also
-serves where a gradient is asked for.
+The CPU computes those eigenvalues. On an accelerator eigensolvers are slow and products are fast, so it computes both
+norms from products of Gram matrices only. ``torch.linalg.matrix_norm`` is the reference for both, and serves when a
+gradient is needed.
 """
 
 import torch
@@ -16,14 +16,14 @@ from .coefficients import JORDAN
 
 __all__ = ["nuclear_norm", "spectral_norm"]
 
-_ROWS = 16384  # rows taken into the Gram matrix at once: bounds the float64 copy of a tall matrix
+_ROWS = 16384  # rows added to the Gram matrix at once, which bounds the float64 copy of a tall matrix
 _SQUARINGS = 22  # the estimate of λ_max is within a factor n^(2^-22) of it
 # Jordan's coefficients lift every σ above 4e-7·‖G‖_F into [0.65, 1.25]; the classical ones converge to 1 from there.
 _POLAR = [JORDAN] * 12 + [(15 / 8, -10 / 8, 3 / 8)] * 5
 
 
 def nuclear_norm(G: Tensor) -> Tensor:
-    """Σ σᵢ of each matrix of a stack (…, m, n): shape (…), of G's dtype. NaN where an entry is not finite.
+    """Return Σ σᵢ of each matrix in a stack (…, m, n), with shape (…) and G's dtype; NaN if an entry is not finite.
 
     Example:
         >>> import torch
@@ -41,7 +41,7 @@ def nuclear_norm(G: Tensor) -> Tensor:
 
 
 def spectral_norm(G: Tensor) -> Tensor:
-    """max σᵢ of each matrix of a stack (…, m, n): shape (…), of G's dtype. NaN where an entry is not finite.
+    """Return max σᵢ of each matrix in a stack (…, m, n), with shape (…) and G's dtype; NaN if an entry is not finite.
 
     Example:
         >>> import torch
@@ -59,7 +59,7 @@ def spectral_norm(G: Tensor) -> Tensor:
 
 
 def _gram(G: Tensor) -> Tensor:
-    """The Gram matrix of the short side, in float64 where the device has it."""
+    """The Gram matrix of the short side, in float64 if the device supports it."""
     wide = torch.float32 if G.device.type == "mps" else torch.float64
     tall = G if G.shape[-2] >= G.shape[-1] else G.mT
     gram = torch.zeros(*G.shape[:-2], tall.shape[-1], tall.shape[-1], dtype=wide, device=G.device)
@@ -70,7 +70,7 @@ def _gram(G: Tensor) -> Tensor:
 
 
 def _eigenvalues(gram: Tensor) -> Tensor:
-    # LAPACK fails on NaN instead of returning it; a diverged run should read NaN.
+    # LAPACK fails on NaN instead of returning it, but a diverged run should yield NaN.
     finite = gram.isfinite().all(-1).all(-1)[..., None]
     values = torch.linalg.eigvalsh(torch.where(finite[..., None], gram, torch.zeros_like(gram))).clamp(min=0.0)
     return torch.where(finite, values, torch.full_like(values, torch.nan))

@@ -1,7 +1,7 @@
-"""Products of matrices that are known to be symmetric: half of the entries are computed, the others mirrored.
+"""Matrix products with symmetric results: half of the entries are computed, the others are mirrored.
 
-Every product on the small side of `iterate` is one: a Gram matrix XXᵀ, and products of polynomials in it, which
-commute. On a GPU a Triton kernel then does half of the arithmetic; elsewhere it is `torch.bmm`.
+All products on the small side of `iterate` are symmetric: a Gram matrix XXᵀ, and products of polynomials in it, which
+commute. On a GPU a Triton kernel then does half of the arithmetic; elsewhere `torch.bmm` does all of it.
 """
 
 from functools import cache
@@ -14,15 +14,15 @@ from ..devices import traced_as_constant
 
 __all__ = ["LEAST_SIDE", "by_kernel", "symmetric_product"]
 
-# The kernel serves matrices of at least this side. Smaller ones make too few tiles to fill a GPU and to outweigh what
-# cuBLAS does better. `make gpu` measures both from 768 on.
+# The kernel multiplies matrices of at least this side. Smaller ones have too few tiles to fill a GPU, so cuBLAS is
+# faster. `make gpu` measures both from 768 on.
 LEAST_SIDE = 1024
 
 
 def symmetric_product(
     left: Tensor, right: Tensor, plus: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0
 ) -> Tensor:
-    """αAB, or αAB + βD, where the result is known to be symmetric.
+    """Return αAB, or αAB + βD, for a result that is known to be symmetric.
 
     Args:
         left: A, a stack of shape (count, n, k) with any strides.
@@ -32,7 +32,8 @@ def symmetric_product(
         beta: β.
 
     Returns:
-        A contiguous stack (count, n, n). By the kernel it equals its transpose to the bit, otherwise up to rounding.
+        A contiguous stack (count, n, n). The kernel's result equals its transpose exactly; otherwise it does up to
+        rounding.
 
     Example:
         >>> import torch
@@ -52,9 +53,9 @@ def symmetric_product(
 
 
 def by_kernel(left: Tensor) -> bool:
-    """Whether the kernel makes this product: at least `LEAST_SIDE` wide, in half precision, on a GPU that runs it.
+    """Whether to use the kernel: for products at least `LEAST_SIDE` wide, in half precision, on a GPU that can run it.
 
-    In single precision cuBLAS rounds as `torch.set_float32_matmul_precision` says, which the kernel would not.
+    In single precision cuBLAS rounds as `torch.set_float32_matmul_precision` says, and the kernel would not.
     """
     return (
         left.is_cuda
@@ -67,7 +68,7 @@ def by_kernel(left: Tensor) -> bool:
 @cache
 @traced_as_constant
 def _runs_triton(index: int | None) -> bool:
-    """Whether Triton is installed and the device is one of NVIDIA's, of compute capability 8.0 or more."""
+    """Whether Triton is installed and the device is an NVIDIA GPU of compute capability 8.0 or more."""
     if torch.version.cuda is None or not torch.cuda.is_available() or find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(index) >= (8, 0)

@@ -1,4 +1,4 @@
-"""What losses at rising rates say about the best rate. No model, no optimizer."""
+"""Reads a peak rate off losses at rising rates. It needs no model and no optimizer."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..plotting import axes_or_new
+from ..plotting import BLUE, GREY, ORANGE, axes_or_new
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,21 +30,21 @@ class _Verdict(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RateSearch:
-    """Losses at rising rates, and the rate that they suggest.
+    """Losses at rising rates, and the peak rate that they suggest.
 
-    The loss stays level while rates are too small to matter, falls, and breaks where they are too large. The suggestion
-    lies a third of the way from the rate by which a fifth of the fall was made to the rate at which the loss broke, in
-    the logarithm of the rate, and not above the lowest point. The interval is from a tenth of the fall, less where
-    noise leaves that open, to the lowest point. None of these depends on the unit of the loss or on a constant added
-    to it.
+    The loss stays level while the rate is too small to matter, then falls, and breaks when the rate is too large. On a
+    logarithmic axis, the suggestion lies one third of the way from the rate at which a fifth of the fall is done to the
+    rate at which the loss breaks, but never above the lowest point. The interval runs from the rate at which a tenth of
+    the fall is done (earlier if noise leaves that open) to the lowest point. The result does not depend on the loss's
+    unit, nor on a constant added to it.
 
-    A fall counts if it is clear of the noise, which is measured by how much one loss differs from the next. Where it
-    is not, or where the losses do not show both ends of it, `reason` says what to change.
+    A fall counts only if it is clear of the noise, which is estimated from the differences between neighbouring losses.
+    If it is not, or if the losses do not show both ends of the fall, `reason` says what to change.
 
     Args:
-        rates: of the updates, rising by one factor throughout.
-        losses: before each update; not finite at most at the end.
-        broken: the loss has broken at the last of these rates, as `has_broken` defines it.
+        rates: the rate of each update, rising by a constant factor.
+        losses: the loss before each update; only the last ones may be non-finite.
+        broken: whether the loss broke at the last of these rates, as `has_broken` defines it.
 
     Example:
         >>> import numpy as np
@@ -65,7 +65,7 @@ class RateSearch:
 
     @property
     def suggestion(self) -> float:
-        """The peak rate suggested, in units of the optimizer's ``lr``.
+        """The suggested peak rate, in units of the optimizer's ``lr``.
 
         Raises:
             RuntimeError: the losses do not tell; the message is `reason`.
@@ -74,7 +74,7 @@ class RateSearch:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The lowest and the highest rate that the losses leave open.
+        """The lowest and the highest peak rate that the losses leave open.
 
         Raises:
             RuntimeError: as for `suggestion`.
@@ -83,14 +83,14 @@ class RateSearch:
 
     @property
     def reason(self) -> str | None:
-        """Why no rate can be suggested, and what to change; None where one can."""
+        """Why no rate can be suggested, and what to change; None if there is a suggestion."""
         return self._verdict.reason
 
     @cached_property
     def smoothed(self) -> np.ndarray:
-        """The losses under a Gaussian of a quarter of a decade; those that are not finite count for nothing.
+        """The finite losses, smoothed by a Gaussian with a standard deviation of a quarter of a decade.
 
-        What lies as far above the first losses as the best lies below them is cut off there: how high a loss breaks
+        Losses are capped as far above the first losses as the best one lies below them, because how high a loss breaks
         says nothing about where it was low.
         """
         finite = np.isfinite(self.losses)
@@ -105,11 +105,11 @@ class RateSearch:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a loss, by the differences between neighbours; in units of the loss."""
+        """Standard deviation of a single loss, estimated from differences between neighbours; in the loss's unit."""
         return noise_of(self.losses)
 
     def plot(self, *, ax: "Axes | None" = None) -> "Axes":
-        """Draw losses over rates, the smoothed curve, the suggestion and its interval.
+        """Plot the losses over the rates, the smoothed curve, the suggestion and its interval.
 
         Args:
             ax: matplotlib axes to draw on; None makes new ones.
@@ -118,11 +118,11 @@ class RateSearch:
             ImportError: matplotlib is not installed.
         """
         ax = axes_or_new(ax, 5.6, 3.6)
-        ax.plot(self.rates, self.losses, ".", color="0.6", markersize=4, label="loss")
-        ax.plot(self.rates, self.smoothed, color="#0072B2", linewidth=2, label="smoothed")
+        ax.plot(self.rates, self.losses, ".", color=GREY, alpha=0.6, markersize=4, label="loss")
+        ax.plot(self.rates, self.smoothed, color=BLUE, linewidth=2, label="smoothed")
         if self.reason is None:
-            ax.axvspan(*self.interval, color="#D55E00", alpha=0.12, linewidth=0)
-            ax.axvline(self.suggestion, color="#D55E00", label=f"suggestion, {self.suggestion:.2g}")
+            ax.axvspan(*self.interval, color=ORANGE, alpha=0.12, linewidth=0)
+            ax.axvline(self.suggestion, color=ORANGE, label=f"suggestion, {self.suggestion:.2g}")
         level = self.smoothed[np.isfinite(self.smoothed)]
         if level.size and np.ptp(level) > 0:
             ax.set_ylim(level.min() - 0.15 * np.ptp(level), level.max() + 0.15 * np.ptp(level))
@@ -145,7 +145,7 @@ class RateSearch:
 
     @cached_property
     def _verdict(self) -> _Verdict:
-        """The fall, from the level of the first losses to the lowest point, and where its parts were made."""
+        """Find the fall from the first losses to the lowest point, and where its parts are done."""
         if np.isfinite(self.losses).sum() < _FEWEST:
             return _untold(f"the loss was not finite after {np.isfinite(self.losses).sum()} updates: lower `lowest`")
         smoothed = self.smoothed
@@ -174,7 +174,7 @@ class RateSearch:
         return _Verdict(suggestion, (min(low, suggestion), lowest_point))
 
     def _rate_at(self, level: float, bottom: int) -> tuple[float, int]:
-        """The rate at which the smoothed losses fall through a level for the last time, and the step before."""
+        """The rate at which the smoothed losses last fall through a level, and the step before it."""
         above = np.flatnonzero(self.smoothed[:bottom] > level)
         if not above.size:
             return float(self.rates[0]), 0
@@ -189,7 +189,7 @@ def _untold(reason: str) -> _Verdict:
 
 
 def noise_of(losses: Sequence[float] | np.ndarray) -> float:
-    """Standard deviation of a loss, by the median difference between neighbours, which a few steep steps do not move.
+    """Estimate a loss's standard deviation from the median difference between neighbours, robust to a few steep steps.
 
     Of two draws from N(μ, σ²) the median absolute difference is 0.6745·√2·σ.
     """
@@ -200,14 +200,14 @@ def noise_of(losses: Sequence[float] | np.ndarray) -> float:
 
 
 def has_broken(losses: Sequence[float], steps: int) -> bool:
-    """Whether higher rates have nothing to add: the loss is as far above its first level as it ever was below it.
+    """Whether the loss has broken: it is as far above its first level as it ever was below it.
 
-    The median of three losses decides, and what is within ten times the noise does not count, so that no outlier ends
-    a search. A loss that is not finite ends it at once.
+    The median of three losses decides, and a rise within ten times the noise does not count, so a single outlier cannot
+    end the search. A non-finite loss ends it at once.
 
     Args:
-        losses: so far.
-        steps: of the whole search.
+        losses: the losses so far.
+        steps: length of the whole search.
     """
     if not math.isfinite(losses[-1]):
         return True

@@ -1,4 +1,4 @@
-"""The range test: a few updates at rising rates, of which nothing remains but the curve."""
+"""The range test: a few updates at rising rates, after which everything is restored."""
 
 import math
 import operator
@@ -33,34 +33,36 @@ def find_rate(
     offload: bool = False,
     process_group: dist.ProcessGroup | None = None,
 ) -> RateSearch:
-    """Train a few steps at rates that rise from far too small to far too large, and put everything back.
+    """Suggest a peak rate: train a few steps at rising rates, then restore everything.
 
-    The range test is L. N. Smith's (https://arxiv.org/abs/1506.01186); how a rate is read off the losses is our own,
-    see `RateSearch`. A rate is that of the first parameter group whose rate is not 0; the others keep their ratios to
-    it, by ``initial_lr`` where a scheduler has left one. The search ends early once the loss has broken.
+    This is L. N. Smith's range test (https://arxiv.org/abs/1506.01186); `RateSearch` explains how it reads a rate off
+    the losses, which is our own method. The rates in the result are those of the first parameter group whose rate is
+    not 0. The other groups keep their ratios to it, by ``initial_lr`` if a scheduler has set one. The search ends early
+    once the loss breaks.
 
-    Afterwards weights, buffers, gradients, the optimizer's state and options, the scaler and the random number
-    generators (Python's, NumPy's, PyTorch's on the CPU and on accelerators) are as before, to the bit; also after an
-    exception or Ctrl-C. A scheduler on the optimizer is not stepped, and an `AdaptiveWarmup` does not count these
-    updates. For the same batches afterwards make an iterator for the search alone, as below: what it drew from the
-    generators is put back.
+    Afterwards the weights, buffers, gradients, the optimizer's state and options, the scaler and the random number
+    generators (Python's, NumPy's, PyTorch's on the CPU and on accelerators) are bit-identical to before, even after an
+    exception or Ctrl-C. Schedulers on the optimizer do not step, and an `AdaptiveWarmup` does not count these updates.
+    Make a separate iterator for the search, as below: the generators are restored, so training then sees the same
+    batches again.
 
-    The search holds one copy of weights, buffers and optimizer state meanwhile, of a new optimizer therefore one of
-    the weights; it takes as many updates as are in 1 % of a run of 10,000.
+    Meanwhile the search keeps one copy of the weights, the buffers and the optimizer's state; a new optimizer has no
+    state yet. The default 100 updates are 1 % of a run of 10,000.
 
     Args:
-        model: the trained module, wrapped or not (DDP, FSDP2).
-        optimizer: any, with any number of parameter groups; its rates do not matter, but for their ratios.
-        closure: runs forward and backward on the *next* mini-batch, all of its micro-batches, and returns the mean
-            loss. It starts without gradients. Clip in it, if you clip.
-        lowest, highest: the first rate and the last, some decades below and above what may be right.
-        steps: updates at most.
-        scaler: where the closure scales the loss; it takes the steps. Unscale in the closure before you clip.
-        also: what else the closure changes: a `torch.Generator`, or anything with ``state_dict`` and
-            ``load_state_dict``.
-        offload: keep the copies in the host's memory.
-        process_group: ranks over which losses are averaged; None for all, where `torch.distributed` is in use. All
-            ranks call this with the same arguments and end at the same step with the same result.
+        model: the module to train, wrapped (DDP, FSDP2) or not.
+        optimizer: any optimizer, with any number of parameter groups. Only the ratios of its rates matter.
+        closure: runs forward and backward on the *next* mini-batch, with all its micro-batches, and returns the mean
+            loss. Gradients are cleared before each call. If you clip gradients, clip them here.
+        lowest, highest: the first and the last rate, some decades below and above any plausible one.
+        steps: the most updates to make.
+        scaler: a GradScaler, if the closure scales the loss; the search steps through it. If you clip, unscale in the
+            closure first.
+        also: anything else that the closure changes and that must be restored: a `torch.Generator`, or an object with
+            ``state_dict`` and ``load_state_dict``.
+        offload: keep the copies in host memory.
+        process_group: ranks over which losses are averaged; None for all ranks, if `torch.distributed` is in use. All
+            ranks must call this with the same arguments; they end at the same step with the same result.
 
     Raises:
         ValueError: a number is out of range, every group's rate is 0, or the closure ran out of batches.
@@ -128,7 +130,7 @@ def _checked(lowest: float, highest: float, steps: int) -> int:
 
 
 def _shares(optimizer: Optimizer) -> list[float]:
-    """Each group's rate in parts of the first that is not 0."""
+    """Each group's rate, relative to the first that is not 0."""
     peaks = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     unit = next((peak for peak in peaks if peak > 0), None)
     if unit is None:
@@ -137,7 +139,7 @@ def _shares(optimizer: Optimizer) -> list[float]:
 
 
 def _set_rate(group: dict[str, Any], rate: float) -> None:
-    """Into a tensor where the group has one: a compiled step reads it there."""
+    """Write the rate into the group's tensor, if it has one: a compiled step reads it there."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
     else:
@@ -146,7 +148,7 @@ def _set_rate(group: dict[str, Any], rate: float) -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Gradients that are not finite are what the highest rates are for."""
+    """The highest rates are expected to give non-finite gradients."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*a gradient is not finite")
         yield

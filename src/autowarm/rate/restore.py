@@ -1,4 +1,4 @@
-"""Whole updates that leave no trace: what they change is kept beforehand, and put back to the bit."""
+"""Updates that leave no trace: everything they change is copied first and restored bit for bit."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -18,23 +18,24 @@ from ..undisturbed import untouched
 __all__ = ["restored"]
 
 Restore = Callable[[], Any]
-"""Puts the content of a value back into it, and returns it."""
+"""Restores a value's content and returns the value."""
 
 
 @contextmanager
 def restored(
     model: nn.Module, optimizer: Optimizer, also: Iterable[Any] = (), *, offload: bool = False
 ) -> Iterator[None]:
-    """Updates in here leave no trace, also where they end by an exception.
+    """Undo every update made inside this context, even if an exception ends it.
 
-    Meanwhile schedulers of ours do not count the optimizer's updates, it has rates of its own to be written into, and
-    gradients that are not finite, however many, are no error of it.
+    Inside it, our schedulers do not count the optimizer's updates, the optimizer has its own rates that may be written
+    to, and no number of non-finite gradients raises an error.
 
     Args:
-        model: its parameters and buffers are put back.
-        optimizer: with all that it keeps, wrapped (Accelerate, Lightning) or made of several (`Together`) or not.
-        also: further `torch.Generator`s, `GradScaler`s, and objects with ``state_dict`` and ``load_state_dict``.
-        offload: keep copies of weights and of the optimizer's state in the host's memory.
+        model: its parameters and buffers are restored.
+        optimizer: restored with its whole state; it may be wrapped (Accelerate, Lightning) or a `Together`.
+        also: more to restore: `torch.Generator`s, `GradScaler`s, and objects with ``state_dict`` and
+            ``load_state_dict``.
+        offload: keep the copies of weights and optimizer state in host memory.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
     keep = _Keeper(offload)
@@ -54,13 +55,13 @@ def restored(
 
 
 def _layers(optimizer: Optimizer) -> list[Optimizer]:
-    """A trainer's wrapper, what it wraps, and those that this steps."""
+    """The optimizer, the one it wraps, and those that make the updates."""
     core = unwrapped(optimizer)
     return list({id(one): one for one in (optimizer, core, *inside(core))}.values())
 
 
 def _set_apart(optimizer: Optimizer) -> None:
-    """Put in place of what must not be written into: what watches the updates, what counts them, tensors of rates."""
+    """Replaces what the search must not touch: step hooks, update counts and tensors of rates."""
     for name, value in list(vars(optimizer).items()):
         if name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
             for key in [key for key, call in value.items() if is_ours(call)]:
@@ -75,11 +76,11 @@ def _set_apart(optimizer: Optimizer) -> None:
 
 
 class _Keeper:
-    """Remembers tensors and what dicts and lists hold, each thing once however often it is come across."""
+    """Copies tensors and the contents of dicts and lists, each once even if it is reached several times."""
 
     def __init__(self, offload: bool) -> None:
         self._offload = offload
-        self._known: dict[int, tuple[Any, Restore]] = {}  # with the thing itself, whose id is so not given anew
+        self._known: dict[int, tuple[Any, Restore]] = {}  # keeps the object alive, so that its id is not reused
 
     def __call__(self, value: Any) -> Restore:
         if id(value) in self._known:
@@ -87,7 +88,7 @@ class _Keeper:
         if isinstance(value, Tensor):
             return self._know(value, self._tensor(value))
         if isinstance(value, dict):
-            # Known before its items are, which may lead back to it.
+            # Registered before its items, which may refer back to it.
             items: dict[Any, Restore] = {}
             restore = self._know(value, lambda: _refill(value, items))
             items |= {key: self(item) for key, item in value.items()}
@@ -103,14 +104,14 @@ class _Keeper:
         return lambda: value
 
     def leave(self, value: Any) -> None:
-        """Nobody writes into this one: to be put back in its place is enough."""
+        """Nothing writes into this value, so restoring the reference is enough."""
         self._know(value, lambda: value)
 
     def state_of(self, thing: Any) -> Restore:
-        """Of what keeps its state to itself.
+        """Copy an object through its own ``state_dict``.
 
         Raises:
-            TypeError: it has no ``state_dict`` and ``load_state_dict``.
+            TypeError: the object has no ``state_dict`` and ``load_state_dict``.
         """
         if isinstance(thing, GradScaler):
             return self(thing)

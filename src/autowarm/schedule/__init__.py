@@ -5,3 +5,7 @@ from .calibrate import calibrate, objective
 from .profile import Profile
 
 __all__ = ["AdaptiveWarmup", "Profile", "calibrate", "objective"]
+
+
+def __dir__() -> list[str]:
+    return __all__

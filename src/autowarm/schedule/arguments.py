@@ -8,7 +8,13 @@ from typing import Any
 
 __all__ = ["UNSET", "clean", "renamed"]
 
-UNSET: Any = object()
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"  # help() shows it as a default
+
+
+UNSET: Any = _Unset()
 
 
 def _whole(x: Any) -> int:

@@ -1,8 +1,8 @@
-"""How curved the loss is along a run, in the run's own norms, and how that depends on the gap to f*.
+"""Measures the curvature of the loss along a run, in the optimizer's own norms, and how it depends on the gap to f*.
 
-`Probe` measures points (Δ^t, K^t) in any training loop; `study` fits the paper's K0 + K1Δ + K2Δ² and its rivals to
-them and says in words what they show; `plot_study` draws it. `sharpness` is the Hessian's largest eigenvalue, to be
-held against K^t.
+`Probe` measures points (Δ^t, K^t) in any training loop. `study` fits the paper's K0 + K1Δ + K2Δ² and rival models to
+them and states the result in words; `plot_study` plots it. `sharpness` computes the Hessian's largest eigenvalue, to
+compare with K^t.
 """
 
 from .fits import Fit, Interval, bootstrap, fit
@@ -26,3 +26,7 @@ __all__ = [
     "sharpness",
     "study",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,6 +1,6 @@
-"""Least squares for K as a function of the gap, and what its coefficients are worth.
+"""Least-squares fits of K as a function of the gap, and the uncertainty of their coefficients.
 
-Four models (paper, Assumption "smoothness2" with ρ = 2, and what it is to be held against):
+Four models: the paper's Assumption "smoothness2" with ρ = 2, and three to compare it with:
 
 =============  ==========================  ==========================================
 ``quadratic``  K0 + K1Δ + K2Δ²             the paper's
@@ -25,7 +25,7 @@ __all__ = ["MODELS", "Fit", "Interval", "bootstrap", "fit"]
 Array = NDArray[np.float64]
 
 MODELS: dict[str, tuple[float, ...]] = {"constant": (0.0,), "linear": (0.0, 1.0), "quadratic": (0.0, 1.0, 2.0)}
-_RHO = (0.1, 10.0)  # where a free exponent is sought
+_RHO = (0.1, 10.0)  # range of a free exponent
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Fit:
     """A fitted curve K(Δ) = Σ cᵢ Δ^eᵢ. Call it on gaps.
 
     Attributes:
-        model: its name.
+        model: name of the model.
         exponents: eᵢ; (0, 1, 2) for the quadratic.
         coefficients: cᵢ in the same order: K0, K1, K2.
         r2: R² = 1 − RSS/TSS.
-        aic: n·log(RSS/n) + 2·(parameters + 1), for independent normal residuals; only differences mean something, and
-            residuals of neighbouring steps are correlated, so those are overstated.
+        aic: n·log(RSS/n) + 2·(parameters + 1), for independent normal residuals. Only differences have a meaning, and
+            they are overstated, because the residuals of neighbouring steps are correlated.
         count: n.
         residuals: K − K(Δ), in the order of the data.
     """
@@ -56,7 +56,7 @@ class Fit:
 
     @property
     def rho(self) -> float:
-        """The highest exponent."""
+        """The largest exponent."""
         return self.exponents[-1]
 
 
@@ -72,17 +72,15 @@ class Interval:
 
 
 def fit(gaps: ArrayLike, smoothness: ArrayLike, model: str = "quadratic", *, nonnegative: bool = False) -> Fit:
-    """Least squares.
-
-    Args:
+    """Fit a model by least squares. Args:
         gaps: Δ^t, shape (n,).
         smoothness: K^t, shape (n,).
         model: "quadratic", "linear", "constant" or "power".
-        nonnegative: coefficients ≥ 0, as the theorems ask; "power" is always so.
+        nonnegative: require coefficients ≥ 0, as the theorems do; "power" always does.
 
     Raises:
-        ValueError: an unknown model, arrays that differ in length or are not finite, too few different gaps, or for
-            "power" a gap that is not positive.
+        ValueError: the model is unknown, the arrays differ in length or are not finite, there are too few different
+            gaps, or a gap for "power" is not positive.
 
     Example:
         >>> import numpy as np
@@ -130,20 +128,21 @@ def bootstrap(
     block: int | None = None,
     seed: int = 0,
 ) -> tuple[list[Interval], tuple[Array, Array]]:
-    """Intervals of the coefficients and a band of the curve, from a wild block bootstrap.
+    """Estimate intervals of the coefficients and a band around the curve, by a wild block bootstrap.
 
-    Residuals of neighbouring steps are correlated, and larger where Δ is large. So the gaps stay, and each block of
-    consecutive points has its residuals multiplied by one random sign: correlation within a block and spread at each Δ
-    are kept. A plain bootstrap would treat the points as independent and give intervals that are too narrow.
+    Residuals of neighbouring steps are correlated, and are larger where Δ is large. The bootstrap therefore keeps the
+    gaps and multiplies the residuals of each block of consecutive points by one random sign, which preserves the
+    correlation within a block and the spread at each Δ. A plain bootstrap would treat the points as independent and
+    give intervals that are too narrow.
 
     Args:
         gaps: Δ^t in the order of steps, as given to `fit`.
-        found: an unconstrained fit, not "power".
-        at: gaps at which to give the band; None for ``gaps``.
-        level: of the intervals.
-        samples: bootstrap samples.
-        block: points in a block; None for √n.
-        seed: of the signs.
+        found: an unconstrained fit of any model but "power".
+        at: gaps at which to evaluate the band; None for ``gaps``.
+        level: confidence level of the intervals.
+        samples: number of bootstrap samples.
+        block: points per block; None for √n.
+        seed: seed of the random signs.
 
     Returns:
         An `Interval` for each coefficient, and the (lower, upper) edge of the band.
@@ -163,7 +162,7 @@ def bootstrap(
     size = block or max(1, round(math.sqrt(len(x))))
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
     signed = np.repeat(signs, size, axis=1)[:, : len(x)] * found.residuals
-    # Least squares is linear: the samples' coefficients are the fit's plus those of the signed residuals.
+    # Least squares is linear: a sample's coefficients are the fit's plus those of the residuals with random signs.
     coefficients = np.array(found.coefficients) + signed @ np.linalg.pinv(_design(x, found.exponents)).T
     tails = [50 * (1 - level), 50 * (1 + level)]
     intervals = [Interval(*map(float, pair)) for pair in np.percentile(coefficients, tails, axis=0).T]
@@ -186,7 +185,7 @@ def _design(x: Array, exponents: Sequence[float]) -> Array:
 
 
 def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
-    scale = np.linalg.norm(X, axis=0)  # columns of one size: the conditions of Δ and Δ² are not the data's
+    scale = np.linalg.norm(X, axis=0)  # columns of equal size, so that Δ and Δ² do not spoil the conditioning
     scale[scale == 0] = 1.0
 
     def least_squares(columns: tuple[int, ...]) -> Array:
@@ -206,7 +205,7 @@ def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
 
 
 def _best_rho(x: Array, y: Array) -> float:
-    """The exponent of least RSS: a grid, for there may be several minima, then golden section about the best."""
+    """Find the exponent of least RSS: a grid, as there may be several minima, then golden section around the best."""
 
     def rss(log_rho: float) -> float:
         X = _design(x, (0.0, math.exp(log_rho)))

@@ -1,4 +1,4 @@
-"""What two gradients on one mini-batch say about curvature. No loop, no state."""
+"""Curvature from two gradients on one mini-batch, without any state."""
 
 import math
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ class Point:
 
     Attributes:
         step: t, counted from 0.
-        rate: η, of the optimizer's first group.
+        rate: η of the optimizer's first group.
         loss: f(x^t). The paper's Δ^t is ``loss − f*``.
         loss_after: f(x^{t+1}).
         gradient_change: ‖g⁺ − g‖⋆, in units of loss per ``step_norm``.
         step_norm: ‖δ‖, in the geometry's units.
-        slope: ⟨g, δ⟩, over all trained tensors, in units of the loss; negative where the step goes downhill.
+        slope: ⟨g, δ⟩ over all trained tensors, in units of the loss; negative if the step goes downhill.
         slope_after: ⟨g⁺, δ⟩.
         step_l2: ‖δ‖₂ over all trained tensors.
 
@@ -49,32 +49,33 @@ class Point:
 
     @property
     def smoothness(self) -> float:
-        """K^t = ‖g⁺ − g‖⋆/‖δ‖ (paper, Sec. "ass"); NaN where the step is zero."""
+        """K^t = ‖g⁺ − g‖⋆/‖δ‖ (paper, Sec. "ass"); NaN if the step is zero."""
         return _ratio(self.gradient_change, self.step_norm)
 
     @property
     def curvature(self) -> float:
-        """2(f(x+δ) − f(x) − ⟨g, δ⟩)/‖δ‖², along δ alone, so at most K for a K-smooth f.
+        """2(f(x+δ) − f(x) − ⟨g, δ⟩)/‖δ‖², the curvature along δ only, so at most K for a K-smooth f.
 
-        A second difference of losses: in float32 it is rounding noise for small steps. `curvature_by_slopes` is not.
+        This is a second difference of losses, so for small steps in float32 it is rounding noise. `curvature_by_slopes`
+        avoids that.
         """
         return _ratio(2.0 * (self.loss_after - self.loss - self.slope), self.step_norm**2)
 
     @property
     def curvature_by_slopes(self) -> float:
-        """⟨g⁺ − g, δ⟩/‖δ‖²: the same from the two gradients. Never above `smoothness` if all tensors are measured."""
+        """⟨g⁺ − g, δ⟩/‖δ‖²: the same from two gradients, at most `smoothness` if all tensors are measured."""
         return _ratio(self.slope_after - self.slope, self.step_norm**2)
 
     @property
     def curvature_l2(self) -> float:
-        """⟨g⁺ − g, δ⟩/‖δ‖₂²: a Rayleigh quotient, to be held against the Hessian's eigenvalues."""
+        """⟨g⁺ − g, δ⟩/‖δ‖₂²: a Rayleigh quotient, to compare with the Hessian's eigenvalues."""
         return _ratio(self.slope_after - self.slope, self.step_l2**2)
 
     @property
     def best_rate(self) -> float | None:
         """η⋆ = −⟨g, d⟩/(K‖d‖²), d = δ/η: the minimiser along δ of the parabola with ⟨g, δ⟩ and `curvature_by_slopes`.
 
-        None where there is none: ⟨g, d⟩ ≥ 0 or the curvature is not positive.
+        None if there is no minimiser: ⟨g, d⟩ ≥ 0, or the curvature is not positive.
         """
         bend = self.slope_after - self.slope  # K‖δ‖²
         return -self.slope / bend * self.rate if self.slope < 0 and bend > 0 else None
@@ -92,16 +93,16 @@ def measure(
     geometry: MaxOverLayers,
     measured: Sequence[bool] | None = None,
 ) -> dict[str, Tensor]:
-    """The numbers of a `Point` that come from tensors, as scalar tensors in float64 where the device has it.
+    """Compute the numbers of a `Point` that come from tensors, as scalar tensors, in float64 if the device supports it.
 
-    A DTensor is gathered whole, one tensor at a time and freed at once, by all ranks together.
+    All ranks gather DTensors together, one tensor at a time, and free each at once.
 
     Args:
-        grads: g, a tensor's or None for zero.
+        grads: g of each tensor; None for zero.
         grads_after: g⁺.
         steps: δ.
-        geometry: of the measured tensors, in their order.
-        measured: which tensors the norms are over; None for all. Inner products are over all.
+        geometry: geometry of the measured tensors, in their order.
+        measured: which tensors enter the norms; None for all. All tensors enter the inner products.
 
     Returns:
         ``gradient_change``, ``step_norm``, ``slope``, ``slope_after``, ``step_l2``.
@@ -140,7 +141,7 @@ def measure(
 
 
 def _whole(x: Tensor) -> Tensor:
-    """The full tensor, of at least float32: differences and norms of bfloat16 would have two digits."""
+    """The full tensor in at least float32: differences and norms in bfloat16 would have two digits."""
     if hasattr(x, "full_tensor"):
         x = x.full_tensor()
     return x if x.dtype == torch.float64 else x.float()
@@ -151,5 +152,5 @@ def _double(x: Tensor) -> Tensor:
 
 
 def _gather(scalars: Sequence[Tensor]) -> Tensor:
-    # Models spread over devices bring their scalars to the first one's.
+    # A model spread over devices brings its scalars to the first device.
     return torch.stack([scalar.to(scalars[0].device) for scalar in scalars])

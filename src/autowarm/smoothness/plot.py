@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..plotting import axes_or_new
+from ..plotting import INK, ORANGE, PINK, axes_or_new
 from .fits import bootstrap
 from .study import Study
 
@@ -15,12 +15,12 @@ __all__ = ["plot_study"]
 
 
 def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = None) -> "Axes":
-    """Draw a scatter of (Δ, K) coloured by step, the quadratic with its 95 % band, and the line.
+    """Plot the points (Δ, K) coloured by step, the quadratic fit with its 95 % band, and the linear fit.
 
     Args:
-        found: what to draw.
+        found: the study to plot.
         ax: matplotlib axes to draw on; None makes new ones.
-        early: a study of the early part alone; its line is drawn over its own range.
+        early: a study of the early part only, whose line is drawn over its own range.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -29,24 +29,24 @@ def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = 
     dots = ax.scatter(found.gaps, found.smoothness, c=found.steps, s=9, alpha=0.7, linewidths=0, cmap="viridis")
     grid = np.linspace(found.gaps.min(), found.gaps.max(), 200)
     low, high = bootstrap(found.gaps, found.quadratic, at=grid)[1]
-    ax.fill_between(grid, low, high, color="#D55E00", alpha=0.2, linewidth=0)
+    ax.fill_between(grid, low, high, color=ORANGE, alpha=0.2, linewidth=0)
     label = f"quadratic, R² {found.quadratic.r2:.3f}"
-    ax.plot(grid, found.quadratic(grid), color="#D55E00", linewidth=2, label=label)
+    ax.plot(grid, found.quadratic(grid), color=ORANGE, linewidth=2, label=label)
     label = f"linear, R² {found.linear.r2:.3f}"
-    ax.plot(grid, found.linear(grid), color="black", linewidth=1.3, linestyle="--", label=label)
+    ax.plot(grid, found.linear(grid), color=INK, linewidth=1.3, linestyle="--", label=label)
     if early is not None:
         grid = np.linspace(early.gaps.min(), early.gaps.max(), 2)
         label = f"linear, early part, R² {early.linear.r2:.3f}"
-        ax.plot(grid, early.linear(grid), color="#CC79A7", linewidth=2, linestyle=":", label=label)
-    # A fit may leave the data far behind where there are few points; the points set the scale.
+        ax.plot(grid, early.linear(grid), color=PINK, linewidth=2, linestyle=":", label=label)
+    # A fit may run far away from the data where points are few, so the points set the scale.
     top, bottom = found.smoothness.max(), found.smoothness.min()
     ax.set_ylim(max(0.0, bottom - 0.15 * (top - bottom)), top + 0.08 * (top - bottom))
-    ax.set(xlabel=f"gap Δ = f(x) − {found.target_loss:.3g}", ylabel="K = ‖Δ∇f‖⋆ / ‖Δx‖")
+    ax.set(xlabel=f"gap Δ = f(x) − {found.target_loss:.3g}", ylabel="curvature K = ‖Δ∇f‖⋆ / ‖Δx‖")
     ax.spines[["top", "right"]].set_visible(False)
     ax.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
     ax.legend(frameon=False, fontsize="small")
     figure = ax.figure
-    bar = figure.colorbar(dots, ax=ax, label="step")
+    bar = figure.colorbar(dots, ax=ax, label="update")
     if bar.solids is not None:
         bar.solids.set_alpha(1.0)
     return ax

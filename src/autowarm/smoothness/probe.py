@@ -1,4 +1,4 @@
-"""Measuring K^t in a training loop without disturbing it."""
+"""Measures K^t in a training loop without disturbing it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,34 +24,34 @@ Closure = Callable[[], Tensor]
 class Probe:
     """Measures K^t = ‖∇f(x^{t+1}) − ∇f(x^t)‖⋆/‖x^{t+1} − x^t‖ along a run (paper, Sec. "ass" and App. "smooth").
 
-    Both gradients are of the same mini-batch, before clipping, with the same dropout masks. Norms are those of the
-    model: the primal norm is the largest over its matrices, the dual norm the sum. A step that is probed costs one
-    forward and backward pass more, and holds a copy of weights and gradients meanwhile.
+    Both gradients come from the same mini-batch, before clipping, with the same dropout masks. The norms are those of
+    the whole model: the primal norm is the largest over its matrices, the dual norm the sum. A probed step costs one
+    more forward and backward pass, and memory for a copy of the weights and gradients.
 
-    Training is not disturbed: weights are bit-equal with and without the probe. Random number generators (Python,
-    numpy, PyTorch on CPU and CUDA), the modules' buffers and ``p.grad`` are put back after the additional pass.
+    The probe does not disturb training: the weights are bit-identical with and without it. After the extra pass it
+    restores the random number generators (Python, NumPy, PyTorch on CPU and CUDA), the modules' buffers and ``p.grad``.
 
     Args:
-        model: the trained module, wrapped or not (DDP, FSDP2).
-        optimizer: it takes the steps.
-        every: measure steps 0, n, 2n, …; all ranks the same.
-        geometry: of each matrix, by name or as a `Geometry`; None for the optimizer's main geometry at radius 1, the
-            paper's mode; "groups" for each parameter group's own geometry and radius, vectors included.
-        process_group: the ranks over which losses are averaged; None for all, where `torch.distributed` is in use.
-            Gradients must be reduced already, as DDP and FSDP2 do.
+        model: the module to train, wrapped (DDP, FSDP2) or not.
+        optimizer: the optimizer that trains it.
+        every: measure steps 0, n, 2n, …; the same on all ranks.
+        geometry: geometry of each matrix, by name or as a `Geometry`. None for the optimizer's main geometry at radius
+            1, as in the paper; "groups" for each parameter group's own geometry and radius, with vectors.
+        process_group: ranks over which losses are averaged; None for all ranks, if `torch.distributed` is in use.
+            Gradients must already be reduced, as DDP and FSDP2 do.
 
-    The closure runs forward and backward on the *current* mini-batch, all of its micro-batches, and returns the mean
-    loss. It starts from gradients that are zero or None. Gradients must not be scaled, as they are by a GradScaler. It
-    is run a second time after the step: keep out of it what must happen once, such as a scheduler's ``observe``.
+    The closure runs forward and backward on the *current* mini-batch, with all its micro-batches, and returns the mean
+    loss. Gradients are zero or None when it starts, and it must not scale them, as a GradScaler would. It runs again
+    after the step, so keep anything that must happen once, such as a scheduler's ``observe``, out of it.
 
-    A model without any matrix is measured by its vectors.
+    If a model has no matrix, its vectors are measured.
 
     Attributes:
         points: the measured `Point`s, in order.
 
     Raises:
         ValueError: ``every < 1``, or an unknown name of a geometry; the message lists the known ones.
-        RuntimeError: at a probed step, gradients of an earlier one are still there.
+        RuntimeError: gradients of an earlier step are still present at a probed step.
 
     Example:
         >>> import torch
@@ -96,7 +96,7 @@ class Probe:
 
     @contextmanager
     def __call__(self, closure: Closure) -> Iterator[Tensor]:
-        """``with probe(closure) as loss:`` around clipping and ``optimizer.step()``: `before`, then `after`."""
+        """Wrap clipping and ``optimizer.step()`` in ``with probe(closure) as loss:``; calls `before`, then `after`."""
         loss = self.before(closure)
         try:
             yield loss
@@ -106,7 +106,7 @@ class Probe:
         self.after()
 
     def before(self, closure: Closure) -> Tensor:
-        """Run the closure and return its loss; at a step to be probed remember what the second pass needs."""
+        """Run the closure and return its loss; at a probed step, store what the second pass needs."""
         probed = self._step % self.every == 0
         self._step += 1
         if not probed:
@@ -134,7 +134,7 @@ class Probe:
         return loss
 
     def after(self) -> Point | None:
-        """Measure the step taken since `before`; None at a step that is not probed."""
+        """Measure the step made since `before`; return None if the step is not probed."""
         pending, self._pending = self._pending, None
         if pending is None:
             return None
@@ -147,7 +147,7 @@ class Probe:
             found = measure(pending.grads, [p.grad for p in pending.params], steps, pending.geometry, pending.measured)
         names = list(found)
         losses = self._mean_over_ranks([pending.loss, loss_after])
-        # One wait for the device, for everything.
+        # Wait for the device once, for all numbers.
         values = torch.stack([*losses, *(found[name].to(losses[0].device, losses[0].dtype) for name in names)]).tolist()
         loss, after, *rest = values
         point = Point(self._step - 1, pending.rate, loss, after, **dict(zip(names, rest, strict=True)))
@@ -180,7 +180,7 @@ class Probe:
         if self._geometry is None:
             return own
         main = self._geometry
-        # Tensors that one of our optimizers keeps as stacks of matrices are measured matrix by matrix.
+        # A tensor that one of our optimizers treats as a stack of matrices is measured matrix by matrix.
         return replace(own, radius=main.radius) if isinstance(own, Geometry) and type(own) is type(main) else main
 
     def _mean_over_ranks(self, losses: list[Tensor]) -> list[Tensor]:
@@ -191,13 +191,13 @@ class Probe:
         world = dist.get_world_size(self._process_group)
         everyone = mine.new_empty(world * len(losses))
         dist.all_gather_into_tensor(everyone, mine, group=self._process_group)
-        # Summed in rank order everywhere: the same number to the bit.
+        # Every rank sums in rank order, so that all get bit-identical results.
         return list(everyone.reshape(world, -1).mean(0))
 
 
 @dataclass
 class _Pending:
-    """What is remembered from x^t until the step is taken."""
+    """What is stored at x^t until the step is made."""
 
     closure: Closure
     generators: dict[str, Any]
@@ -211,5 +211,5 @@ class _Pending:
 
 
 def _local(x: Tensor) -> Tensor:
-    """This rank's share of a DTensor; any other tensor as it is."""
+    """This rank's shard of a DTensor, or the tensor itself."""
     return x.to_local() if isinstance(x, DTensor) else x

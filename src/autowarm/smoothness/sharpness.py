@@ -1,4 +1,4 @@
-"""The Hessian's largest eigenvalue, by Lanczos: what the Edge of Stability is about (paper, App. "eos")."""
+"""The Hessian's largest eigenvalue, by Lanczos iterations, as in the Edge of Stability (paper, App. "eos")."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,15 +17,15 @@ def lanczos(
     tolerance: float = 1e-4,
     vectors: int = 12,
 ) -> tuple[float, float]:
-    """The largest eigenvalue of a symmetric operator, with full reorthogonalisation and thick restarts.
+    """Compute a symmetric operator's largest eigenvalue, with full reorthogonalisation and thick restarts.
 
     Args:
         product: v ↦ Av, for vectors of shape (n,).
-        start: any vector of shape (n,) that is not zero; its dtype is the recurrence's.
-        iterations: products at most.
-        tolerance: stop when the residual is this share of the eigenvalue's size.
-        vectors: how many are kept at most, ≥ 4: that is the memory. With more than that many iterations the basis is
-            restarted from its leading quarter of Ritz vectors.
+        start: any nonzero vector of shape (n,); the recurrence uses its dtype.
+        iterations: the most products to compute.
+        tolerance: stop when the residual is at most this fraction of the eigenvalue.
+        vectors: the most vectors to keep, ≥ 4, which sets the memory. After more iterations than that, the basis
+            restarts from its leading quarter of Ritz vectors.
 
     Returns:
         (θ, r): the largest Ritz value and its residual. Some eigenvalue lies within r of θ, and λ_max ≥ θ.
@@ -49,7 +49,7 @@ def lanczos(
     if not (size > 0 and torch.isfinite(size)):
         raise ValueError("the start vector of Lanczos must be finite and not zero")
     most = min(vectors, iterations, start.numel())
-    V = start.new_empty(most, start.numel())  # the basis, one vector a row
+    V = start.new_empty(most, start.numel())  # the basis, one vector per row
     V[0] = start / size
     T = torch.zeros(most, most, dtype=torch.float64)  # VAVᵀ
     held = 0
@@ -60,7 +60,7 @@ def lanczos(
         along = basis @ w
         T[held - 1, :held] = T[:held, held - 1] = along.cpu().double()
         w = w.addmv(basis.T, along, alpha=-1)
-        # Twice is enough (Kahan, Parlett): without this, rounding brings found eigenvalues back as copies.
+        # Twice is enough (Kahan, Parlett). Without it, rounding brings back copies of found eigenvalues.
         w.addmv_(basis.T, basis @ w, alpha=-1)
         rest = float(torch.linalg.vector_norm(w))
         values, S = torch.linalg.eigh(T[:held, :held])
@@ -88,18 +88,19 @@ def sharpness(
     dtype: torch.dtype | None = None,
     seed: int = 0,
 ) -> float:
-    """λ_max(∇²f), in units of loss per squared parameter: the curvature of the worst direction in ℓ2.
+    """Compute λ_max(∇²f), the curvature of the worst direction in ℓ2, in units of loss per squared parameter.
 
     Each product with the Hessian is a second backward pass through one graph. Fused attention has no second derivative,
-    so the forward pass runs with PyTorch's plain one. Beside the graph, 12 vectors of all parameters are held, and a
-    few for each product.
+    so the forward pass uses PyTorch's plain attention. Besides the graph, it keeps 12 vectors as long as all the
+    parameters, and a few more for each product.
 
     Args:
         loss: computes the loss of one fixed batch, without backward; it must depend on all of ``params``.
-        params: the tensors x of f(x); models spread over processes are not supported.
-        iterations, tolerance: see `lanczos`; the tolerance is that of a residual, the eigenvalue is far closer.
-        dtype: of the recurrence; None for the parameters', torch.float64 where products are exact enough to use it.
-        seed: of the start vector.
+        params: the tensors x of f(x). Models distributed over processes are not supported.
+        iterations, tolerance: see `lanczos`. The tolerance is for the residual; the eigenvalue is much more accurate.
+        dtype: dtype of the recurrence; None for the parameters'. torch.float64 helps only if the products are that
+            exact.
+        seed: seed of the start vector.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""From measured points to fits and a verdict in words."""
+"""Fits to measured points, and a verdict in words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,18 +16,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Study:
-    """All fits to one selection of points.
+    """All fits to a selection of points.
 
     Attributes:
         target_loss: f*; the gap is Δ = f(x^t) − f*.
-        steps, gaps, smoothness: the points that were kept, in the order of steps.
-        dropped: how many were not: outside window or percentiles, or not finite.
+        steps, gaps, smoothness: the points used, in the order of steps.
+        dropped: how many points were not used: outside the window or the percentiles, or not finite.
         quadratic: K0 + K1Δ + K2Δ².
-        nonnegative: the same with K0, K1, K2 ≥ 0, as the theorems ask.
-        linear, constant: the models it must beat.
-        power: K0 + KρΔ^ρ with ρ free; None where a gap is not positive.
+        nonnegative: the same with K0, K1, K2 ≥ 0, as the theorems require.
+        linear, constant: the models that the quadratic must beat.
+        power: K0 + KρΔ^ρ with ρ free; None if a gap is not positive.
         intervals: 95 % intervals of K0, K1, K2 of ``quadratic``, see `autowarm.smoothness.bootstrap`.
-        verdict: what this says, in words.
+        verdict: the result in words.
     """
 
     target_loss: float
@@ -44,7 +44,7 @@ class Study:
 
     @property
     def aic_gain(self) -> float:
-        """AIC of the line minus AIC of the quadratic: positive where the quadratic is worth its third coefficient."""
+        """AIC of the line minus AIC of the quadratic: positive if the third coefficient is worthwhile."""
         return self.linear.aic - self.quadratic.aic
 
     @property
@@ -72,16 +72,16 @@ def study(
 ) -> Study:
     """Fit every model to the points of a run.
 
-    Which points are taken decides much of the answer, so say it beside every number. The paper drops the first and the
-    last percentile and chooses a window for each optimizer.
+    The result depends strongly on which points are used, so report them with every number. The paper drops the first
+    and the last percentile and chooses a window for each optimizer.
 
     Args:
         points: from a `Probe`, in the order of steps.
         target_loss: f*. The unconstrained fits do not depend on it.
-        trim: percentiles of K outside which points are dropped, within the window; None keeps all.
+        trim: drop points outside these percentiles of K, within the window; None keeps all.
         window: steps [first, last) to keep.
-        gap_range: gaps [low, high] to keep. Large gaps alone are the early part of training, to which earlier work
-            fitted its lines.
+        gap_range: gaps [low, high] to keep. Large gaps only are the early part of training, to which earlier work
+            fitted lines.
 
     Raises:
         ValueError: fewer than 4 points are left.

@@ -3,9 +3,9 @@
 - `Smoothness`: the constants of Assumption 2, Δ′ and λ_max, and the lemma that gives them from gradient norms.
 - `theorem_1_rate`, `theorem_1_bound`, …: formulas, on numbers or arrays (`autowarm.theory.rates` has the table).
 - `Problem`, `Family`, `catalogue`: star-convex functions with proved constants (`autowarm.theory.problems` has the
-  proofs) and `smoothness_ratio`, `largest_smoothness_ratio` to doubt them.
-- `descend`: a method run with any rate; `check_theorem_1`, …: every claim at every step (`autowarm.theory.verify` says
-  what the proofs really need).
+  proofs). `smoothness_ratio` and `largest_smoothness_ratio` test them numerically.
+- `descend`: runs a method with any rate. `check_theorem_1`, …: check every claim at every step
+  (`autowarm.theory.verify` says what the proofs need).
 """
 
 from .constants import Smoothness
@@ -67,3 +67,7 @@ __all__ = [
     "theorem_3_uniform_bound",
     "weight_decay_limit",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""Runs of the theorems' methods: linear minimisation oracle, exact gradients, any rate."""
+"""Runs the theorems' methods, with exact oracles and gradients and any rate."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["Run", "descend"]
 class Run:
     """A recorded run of T steps. Arrays have an entry for each of x⁰, …, x^T; `rates` has T.
 
-    Shorter than asked if the gap became infinite: x left the domain, which ends a run.
+    A run ends early if x leaves the domain, where the gap is infinite.
 
     Attributes:
         gaps: Δ^t; for a `Family` Δ_ξ^t of the f_ξ drawn at t.
@@ -55,12 +55,12 @@ def descend(
     """x^{t+1} = (1 − λη)x^t + η·LMO(∇f(x^t)) with η = rate(Δ^t); for a `Family` on the f_ξ drawn at t.
 
     Args:
-        problem: what to minimise.
+        problem: the problem to minimise.
         x0: x⁰, inside the domain.
-        rate: the rate by the gap.
+        rate: the rate as a function of the gap.
         steps: T ≥ 1.
         weight_decay: λ ≥ 0.
-        generator: for the draws of a `Family`.
+        generator: generator of the draws from a `Family`.
 
     Raises:
         ValueError: steps < 1, or f(x⁰) is infinite.

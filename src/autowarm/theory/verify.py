@@ -1,7 +1,7 @@
-"""Checks of every claim of the theorems at every step of a run.
+"""Checks every claim of the theorems at every step of a run.
 
 `check_theorem_1`, …, take a `Run` made with any rate and raise `ClaimViolated` at the first step at which a claim of
-that theorem fails. A check that cannot fail is worth nothing: multiply a rate by 100 and see.
+that theorem fails. The checks can fail: multiply a rate by 100 to see it.
 
 **Why pairs with f(y) ≤ f(x) suffice.** The proofs use Assumption 2 in these places only:
 
@@ -65,7 +65,7 @@ class ClaimViolated(AssertionError):
     """A claim of a theorem fails on a run. Derives from AssertionError.
 
     Attributes:
-        theorem, claim: which.
+        theorem, claim: the theorem and its claim.
         step: the first t, or the horizon T of a bound, at which it fails.
         left, right: the two sides; left ≤ right was claimed.
     """

@@ -88,6 +88,21 @@ def test_the_table_marks_a_run_that_never_left_warm_up() -> None:
     assert cells[5].lstrip("+-") == "0.0000 ± 0.1000"
 
 
+def test_the_table_fits_into_80_columns_and_cuts_nothing_off() -> None:
+    """Five-digit losses, a task's own long name and a paper column: the widest that a comparison makes."""
+    longest = [{**one, "optimizer": "schedule-free", "cell": CELL | {"optimizer": "schedule-free", "lr": 0.0003},
+                "val_loss": one["val_loss"] and 40 * one["val_loss"]} for one in ROWS]  # fmt: skip
+    summaries = summarise([*ROWS, *longest])
+    console = Console(file=io.StringIO(), width=80)
+    console.print(report.table(summaries))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for summary in summaries:
+        for cell in report.cells(summary)[1:]:
+            assert cell in text
+
+
 def test_warnings_are_grouped() -> None:
     rows = [{**one, "warnings": [f"seed {one['seed']} stalled"]} for one in ROWS if one["schedule"] == "paper"]
     assert report.warnings(rows) == ["muon, peak rate 0.01, paper: seed 0 stalled"]

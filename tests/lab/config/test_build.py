@@ -63,6 +63,10 @@ def test_presets_are_those_of_their_command() -> None:
         (["--config", "smok"], "did you mean 'smoke'"),
         (["--config"], "--config needs a value"),
         (["--rates", "{lyon: [1e-3]}"], "did you mean 'lion'"),
+        (["--steps", "3"], "unknown option --steps; did you mean 'run.steps'?"),
+        (["--optimizer", "moun"], "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"),
+        (["--run.optimizer", "moun"], "optimizer.name: unknown 'moun'; did you mean 'muon'?"),
+        (["--run.engine", "moun"], "run.engine is a group of options"),
         (["--run.model.heads", "5"], "width must be a multiple of 2·heads"),
         (["--run.optimizer.lr", "-1"], "lr must be positive"),
         (["stray"], "unrecognized arguments: stray"),
@@ -75,6 +79,18 @@ def test_wrong_words_get_one_line_and_status_2(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_section_with_a_name_may_be_given_by_it() -> None:
+    def optimizer(*words: str) -> tuple[str, float]:
+        run = parse(list(words), RunConfig, "train", "about")
+        return run.optimizer.name, run.optimizer.lr
+
+    assert optimizer("--optimizer", "lion", "--optimizer.lr", "0.1") == ("lion", 0.1)
+    assert optimizer("--optimizer=lion") == optimizer("--optimizer", "{name: lion}") == ("lion", 3e-3)
+    assert parse(["--schedule", "greedy"], RunConfig, "train", "about").schedule.kind == "greedy"
+    with pytest.raises(UsageError, match=r"optimizer\.name: unknown 'moun'; did you mean 'muon'\?"):
+        optimizer("--optimizer", "moun")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ from .comparison import RUNS, rows, started, words
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the workers")
 
 
+STOPPED = ["stopping at the next step; Ctrl-C again stops at once", "interrupted; the same command goes on from here"]
+
+
 def workers_of(pid: int) -> list[int]:
     """The process's children, without the bookkeeper that `multiprocessing` starts beside them."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -84,12 +87,30 @@ def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
         _, error = process.communicate(timeout=PATIENCE)
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
-        assert error.strip() == "interrupted; the same command goes on from here"
+        assert list(filter(None, error.splitlines())) == STOPPED
     wait_for(lambda: all(map(gone, workers)))
     assert not (tmp_path / "results.json").exists()
 
     assert main(words(corpus_folder, tmp_path)) == 0
     assert rows(tmp_path) == rows(finished[0])
+
+
+@needs_proc
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_ctrl_c_is_acknowledged_while_workers_start(corpus_folder: Path, tmp_path: Path, again: bool) -> None:
+    with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
+        wait_for(lambda: workers_of(process.pid), lambda: process.poll() is None)
+        workers = workers_of(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stderr is not None
+        assert [process.stderr.readline().strip() for _ in range(2)] == ["", STOPPED[0]]
+        if again:
+            os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGINT
+    assert error.strip() == STOPPED[1]
+    wait_for(lambda: all(map(gone, workers)))
+    assert checkpoints(tmp_path) == []
 
 
 @needs_proc

@@ -1,9 +1,12 @@
+import runpy
 from pathlib import Path
 
 import pytest
 
 from autowarm.lab.config import RunConfig, SmoothnessConfig
 from autowarm.lab.paper.gallery import GALLERY, Sources
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -33,3 +36,14 @@ def test_the_toy_stalls_on_the_short_run_alone(sources: Sources) -> None:
     short, long = GALLERY["stall"].make(sources).axes[:2]
     assert "all along" in short.get_legend().get_texts()[0].get_text()
     assert "all along" not in long.get_legend().get_texts()[0].get_text()
+
+
+def test_every_figure_of_the_pages_is_drawn_again_from_what_is_stored(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "figures.py"))
+    known = script["drawings"](script["laid_out"](tmp_path))
+    made_with_their_runs = {"warming-up", "which-rate", "horizon"}
+    assert known.keys() | made_with_their_runs == {path.stem for path in ROOT.glob("docs/figures/*.png")}
+    for name in ("ablation-variance", "edge-of-stability", "demo-sweep"):  # a sweep, measurements, a comparison
+        first, *_ = known[name]().axes
+        assert first.lines
+        assert not first.spines["top"].get_visible()  # the common style

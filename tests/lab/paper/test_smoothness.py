@@ -62,7 +62,7 @@ def test_tables_and_figures(config, tmp_path):
     text = report(runs)
     assert text.count("| full run | 12 |") == 2
     figure = GALLERY["smoothness-lion"].make(Sources(tmp_path, config))
-    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    titles = [title for axes in figure.axes if (title := axes.get_title("left"))]
     assert titles == ["lion, 1st–99th percentile", "lion, warm-up, steps 0–6, trimmed"]
 
 

@@ -161,11 +161,11 @@ def test_the_curves_are_those_of_runs_that_the_plan_has(stored: Rows) -> None:
     assert all(run in stored for run in wanted)
     figure = curves_figure(stored, {run: [(0.1, 3.0), (1.0, 2.0)] for run in wanted})
     above = figure.axes[:3]
-    assert [text.get_text() for text in above[0].get_legend().get_texts()] == [
+    assert [text.get_text() for text in above[2].texts] == [
         "default",
         "hand-set, 10 %",
         "Algorithm 1",
     ]
-    assert [axes.get_title().splitlines()[1] for axes in above] == [
-        "ended by the loss", "ended by the loss", "ended by the ramp"
+    assert [axes.get_title("left").splitlines()[1].split(" ends")[0] for axes in above] == [
+        "the loss", "the loss", "the clock"
     ]  # fmt: skip

@@ -34,6 +34,22 @@ def test_a_signal_waits_for_the_loop_and_for_nothing_else() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_signal_is_acknowledged_at_once_and_by_one_rank(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> str:
+        with Stop() as stop, stop.gently():
+            signal.raise_signal(signal.SIGINT)
+            return capfd.readouterr().err.strip()
+
+    assert said() == "stopping at the next step; Ctrl-C again stops at once"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    monkeypatch.setenv("RANK", "1")
+    assert said() == ""
+    monkeypatch.setenv("RANK", "0")
+    assert said() != ""
+
+
 def test_a_second_ctrl_c_ends_it_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     with Stop() as stop, stop.gently():
         signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What a few independent values say of the true mean, and what many tests say together. By Student's t throughout."""
+"""What a few independent values show about the true mean, by Student's t, and what many tests show together."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,11 +15,11 @@ Outcome = Literal["better", "no worse", "worse", "undecided", "no verdict"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of independent values, one a seed (or one a task), and what they say of the true mean.
+    """The mean of independent values, one per seed or per task, and what they show about the true mean.
 
     Args:
         values: at least one, all finite.
-        diverged: in how many of them a run diverged.
+        diverged: for how many of the values a run diverged.
 
     Raises:
         ValueError: no values, or one that is not finite.
@@ -44,7 +44,7 @@ class Estimate:
             raise ValueError(f"values must be finite, got {self.values}")
 
     def __neg__(self) -> "Estimate":
-        """The same difference, taken the other way round."""
+        """The difference with the opposite sign."""
         return Estimate(tuple(-x for x in self.values), self.diverged)
 
     @property
@@ -81,10 +81,10 @@ class Estimate:
         return float(2 * stats.t.sf(abs(self.mean) / self.stderr, self.count - 1))
 
     def outcome(self, margin: float = 0.0, level: float = 0.95) -> Outcome:
-        """In a word, where the confidence interval lies; lower values are better.
+        """Say in one word where the confidence interval lies; lower values are better.
 
         Args:
-            margin: the difference that still counts as none, in the unit of the values, ≥ 0.
+            margin: the largest difference that counts as none, in the unit of the values, ≥ 0.
             level: of the interval.
 
         Returns:
@@ -116,9 +116,10 @@ class Estimate:
         return NonInferiority(margin, level, p, bound)
 
     def exceeds(self, tolerance: float = 0.0, errors: float = 2.0) -> bool | None:
-        """Whether the mean is above both `tolerance` and so many standard errors; None for one value.
+        """Whether the mean is above both `tolerance` and this many standard errors; None for one value.
 
-        A rule of thumb that published numbers rest on. Two standard errors are a 95 % interval for many seeds and an
+        This is a rule of thumb that the published numbers use. Two standard
+        errors are a 95 % interval for many seeds and an
         88 % one for five: use `outcome` or `non_inferiority` for a test.
         """
         return None if self.stderr is None else self.mean > max(errors * self.stderr, tolerance)
@@ -132,7 +133,7 @@ class NonInferiority:
     by less, which a test that finds no difference does not show.
 
     Attributes:
-        margin: what was to be excluded, in the unit of the values.
+        margin: the difference to exclude, in the unit of the values.
         level: 1 − the size of the test.
         p_value: P(T ≤ (x̄ − margin)/(s/√n)), T of Student's t for n − 1.
         bound: the upper confidence bound x̄ + t·s/√n, t the `level` quantile: the true mean lies below it.
@@ -150,10 +151,10 @@ class NonInferiority:
 
 
 def discoveries(p_values: Sequence[float | None], level: float = 0.05) -> list[bool]:
-    """Which of many tests stand when corrected for their number (Benjamini and Hochberg, 1995).
+    """Return which of many tests remain significant after correction for their number (Benjamini and Hochberg, 1995).
 
-    Of those that stand, a share of at most `level` is expected to be false, for independent or positively dependent
-    tests. None, a test without a verdict, never stands and does not count among the tests.
+    At most a share `level` of these is expected to be false, for independent or positively dependent tests. None stands
+    for a test without a verdict, which does not count.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import discoveries

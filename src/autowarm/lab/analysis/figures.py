@@ -7,37 +7,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from autowarm.plotting import BLUE, GREY, ORANGE, STYLE, styled
 
 from ..files import write_atomically
 from ..training.metrics import read_metrics
 from .summary import Point, Row, Summary
 
-# Okabe and Ito's palette: told apart with any colour vision, and by line style in grey.
-COLOURS = {"adaptive": "#D55E00", "linear": "#0072B2", "best": "#0072B2", "paper": "#555555"}
+COLOURS = {"adaptive": ORANGE, "linear": BLUE, "best": BLUE, "paper": GREY}
 STYLES = {"adaptive": "--", "linear": "-", "paper": ":"}
-PANEL = (4.2, 3.2)  # inches
+PANEL = (3.9, 3.1)  # inches
 _COLUMNS = 3
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The metrics of one run, and what to call it."""
+    """The metrics of one run, and its label."""
 
     kind: str
     label: str
     rows: Sequence[Mapping[str, Any]]
 
 
+@styled
 def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation loss", unit: float = 1.0) -> Figure:
-    """Validation loss over hand-set warm-up length, one panel a cell; adaptive dashed, Algorithm 1 dotted.
+    """Plot validation loss over hand-set warm-up length, one panel per cell, with adaptive dashed and Algorithm 1
+    dotted.
 
     Args:
         summaries: the cells.
-        quantity: what stands in the place of the loss, if something does.
-        unit: what it is multiplied by.
+        quantity: the quantity on the y axis.
+        unit: factor that it is multiplied by.
     """
     figure, panels = _grid(len(summaries), rows=1)
     for (axes,), summary in zip(panels, summaries, strict=True):
@@ -46,8 +50,9 @@ def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation
     return figure
 
 
+@styled
 def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]]) -> Figure:
-    """Training loss and rate over steps, one column a cell: adaptive, best hand-set, Algorithm 1."""
+    """Plot training loss and rate over updates, one column per cell: adaptive, best hand-set and Algorithm 1."""
     figure, panels = _grid(len(summaries), rows=2)
     for (top, bottom), summary, some in zip(panels, summaries, curves, strict=True):
         for curve in some:
@@ -56,13 +61,13 @@ def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]
             values = [math.nan if row["loss"] is None else row["loss"] for row in curve.rows]
             top.plot(steps, smoothed(values), **style)
             bottom.plot(steps, [row["lr"] for row in curve.rows], **style)
-        top.set_title(literal(summary.title))
+        top.set_title(_heading(summary))
         top.set_ylabel("training loss (smoothed)")
         bottom.set_ylabel("learning rate")
-        bottom.set_xlabel("step")
+        bottom.set_xlabel("update")
         bottom.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
         if some:
-            top.legend(frameon=False, fontsize="small")
+            top.legend()
     return figure
 
 
@@ -87,13 +92,18 @@ def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]
     return chosen
 
 
+def _heading(summary: Summary) -> str:
+    """The title in one line, or in two where a sweep names its cells: panels are narrow."""
+    return literal(summary.title).replace(": ", "\n", 1)
+
+
 def literal(text: str) -> str:
-    """Text that matplotlib shows as it stands, whatever the name of a cell: no mathematics."""
+    """Escape text so that matplotlib shows any cell's name as it is, without reading mathematics into it."""
     return text.replace("\\", "\\\\").replace("$", r"\$") if "$" in text else text
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
-    """A centred mean over about 3 % of the run, narrower at the ends, so that it neither lags nor invents."""
+    """Average over a centred window of about 3 % of the run, narrower at the ends, so that the curve does not lag."""
     half = max(1, len(values) // 60)
     result = []
     for i in range(len(values)):
@@ -104,21 +114,28 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """The figure as PNG and SVG, named `path` with these endings."""
+    """Save the figure as PNG and SVG under `path` with these endings."""
     paths = []
     for ending in ("png", "svg"):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=ending, dpi=160)
-        figure.set_layout_engine("none")  # the layout stands, and takes as long as the drawing
         paths.append(path.with_suffix(f".{ending}"))
-        write_atomically(paths[-1], buffer.getvalue())
+        write_atomically(paths[-1], encoded(figure, ending))
+        figure.set_layout_engine("none")  # the layout stands, and takes as long as the drawing
     return paths
+
+
+def encoded(figure: Figure, ending: str) -> bytes:
+    """Encode the figure as PNG or SVG. The same figure always gives the same bytes."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        dated: dict[str, Any] = {"metadata": {"Date": None}} if ending == "svg" else {}
+        figure.savefig(buffer, format=ending, dpi=160, **dated)
+    return buffer.getvalue()
 
 
 def errorbars(
     axes: Axes, placed: Iterable[tuple[float, Point]], kind: str, label: str, unit: float = 1.0, **style: Any
 ) -> None:
-    """Points over x with their standard errors; what diverged is left out."""
+    """Plot points over x with their standard errors, without those that diverged."""
     shown = [(x, point) for x, point in placed if not point.diverged]
     if shown:
         losses, errors = zip(*((unit * point.val_loss, unit * (point.stderr or 0)) for _, point in shown), strict=True)
@@ -127,12 +144,9 @@ def errorbars(
 
 
 def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float = 3.6) -> tuple[Figure, list[Axes]]:
-    """A figure of equal panels, row by row, each so many inches wide and high."""
+    """Make a figure of equal panels of this size in inches, row by row. Call it inside `styled`."""
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25, linewidth=0.6)
     return figure, panels
 
 
@@ -154,9 +168,9 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
     if adaptive is not None and not adaptive.diverged:
         loss, error = unit * adaptive.val_loss, unit * (adaptive.stderr or 0.0)
         axes.axhspan(loss - error, loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
-        label = f"adaptive ({adaptive.warmup_steps:.0f} steps)"
+        label = f"adaptive: {adaptive.warmup_steps:.0f} updates"
         axes.axhline(loss, color=COLOURS["adaptive"], linestyle="--", label=label)
-    # The axis is for what competes. A run that stalled far above would squeeze all the rest into one line.
+    # The axis covers the competitors only. A run that stalled far above would squeeze them into one line.
     compete = [point for point in (*summary.manual, adaptive) if point is not None and not point.diverged]
     edges = [unit * (point.val_loss + side * (point.stderr or 0.0)) for point in compete for side in (-1, 1)]
     low, high = (min(edges), max(edges)) if edges else (0.0, 1.0)
@@ -174,13 +188,13 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
         else:
             axes.plot([], [], **style)
     room = max(high - low, least)
-    axes.set_ylim(low - 0.08 * room, high + 0.5 * room)  # the head room is the legend's
+    axes.set_ylim(low - 0.08 * room, high + 0.75 * room)  # room for the legend
     longest = max((point.warmup_steps for point in summary.manual), default=1) or 1
-    axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for the diverged, too, which have no point of their own
+    axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for diverged runs too, which have no point
     for point in summary.manual:
         if point.diverged:
             axes.annotate("diverged", (point.warmup_steps, 0.02), xycoords=("data", "axes fraction"), rotation=90,
                           ha="center", va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
-    axes.set(title=literal(summary.title), xlabel="warm-up length (steps)")
+    axes.set(title=_heading(summary), xlabel="warm-up length (updates)")
     axes.ticklabel_format(axis="y", useOffset=False)
-    axes.legend(frameon=False, fontsize="small", loc="upper right")
+    axes.legend(loc="upper right")

@@ -1,4 +1,4 @@
-"""What a range test found: words and a curve for the terminal, pictures and numbers for a folder."""
+"""Shows the result of a range test: text and a curve in the terminal, plots and numbers in a folder."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ import numpy as np
 import plotille
 from matplotlib.figure import Figure
 
+from autowarm.plotting import styled
 from autowarm.rate import RateSearch
 
 from ..files import write_atomically
@@ -16,7 +17,7 @@ __all__ = ["figure", "terminal", "words", "write"]
 
 
 def words(found: RateSearch) -> str:
-    """Suggestion and interval, or why there are none."""
+    """The suggestion and its interval, or the reason why there is none."""
     tried = f"{len(found.rates)} updates, rates from {found.rates[0]:.2g} to {found.rates[-1]:.2g}"
     if found.reason is not None:
         return f"no rate can be suggested: {found.reason}\n{tried}"
@@ -25,7 +26,7 @@ def words(found: RateSearch) -> str:
 
 
 def terminal(found: RateSearch, width: int, *, colour: bool) -> str:
-    """The curve in characters, `width` columns wide; | is the suggestion, : the interval."""
+    """The curve in characters, `width` columns wide. | marks the suggestion, : the interval."""
     level = found.smoothed[np.isfinite(found.smoothed)]
     if not level.size:
         return ""
@@ -50,15 +51,16 @@ def terminal(found: RateSearch, width: int, *, colour: bool) -> str:
     return str(picture.show())
 
 
+@styled
 def figure(found: RateSearch) -> Figure:
-    """The curve, for paper and screen."""
+    """The curve as a figure."""
     drawn = Figure(figsize=(5.6, 3.6), layout="constrained")
     found.plot(ax=drawn.subplots())
     return drawn
 
 
 def write(found: RateSearch, folder: Path) -> list[Path]:
-    """find-rate.json, .png and .svg; returns their paths."""
+    """Write find-rate.json, .png and .svg, and return their paths."""
     told = found.reason is None
     numbers = {
         "suggestion": found.suggestion if told else None,

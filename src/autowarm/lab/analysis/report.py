@@ -1,4 +1,4 @@
-"""A results folder in words and pictures: the terminal's table, the figures, and one self-contained HTML page."""
+"""Presents a results folder: a table for the terminal, figures, and a self-contained HTML page."""
 
 import base64
 import io
@@ -28,14 +28,14 @@ HEADINGS = ("optimizer, rate", "best hand-set", "steps", "adaptive", "steps", "d
 
 @dataclass(frozen=True)
 class Files:
-    """What `make` wrote."""
+    """The files that `make` wrote."""
 
     report: Path
     figures: list[Path]
 
 
 def make(results: Results) -> Files:
-    """Write the figures and `report.html` beside `results.json`; curves are of the runs that are still there."""
+    """Write the figures and `report.html` beside `results.json`. Only runs whose folders still exist have curves."""
     folder = results.folder
     store = Path(results.document["config"].get("store") or folder / "runs")
     curves = [figures.curves_of(summary, results.rows, store) for summary in results.summaries]
@@ -50,7 +50,7 @@ def make(results: Results) -> Files:
 
 
 def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
-    """The whole page; pictures are part of it, one a cell, so that they stack on a narrow screen."""
+    """The whole page, with its pictures inside, one per cell, so that they stack on a narrow screen."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -80,7 +80,7 @@ def _order(run: Row) -> tuple[Any, ...]:
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
-    """What the schedules warned of: one line for each optimizer, rate and schedule, in the words of its first run."""
+    """The schedules' warnings: the first one of each optimizer, rate and schedule."""
     found: dict[str, list[str]] = {}
     for row in rows:
         where = f"{row['optimizer']}, peak rate {row['cell']['lr']:g}, {row['schedule']}"
@@ -89,7 +89,7 @@ def warnings(rows: Sequence[Row]) -> list[str]:
 
 
 def table(summaries: Sequence[Summary]) -> Table:
-    """The same rows for the terminal, 80 columns wide: the length of a warm-up stands under its loss."""
+    """The table for the terminal, at most 80 columns wide. The length of each warm-up is below its loss."""
     shown = Table(
         box=None, pad_edge=False, padding=(0, 1, 1, 0), title_justify="left",
         title="Final validation loss, mean ± standard error; below it the steps of warm-up",
@@ -113,14 +113,14 @@ def show(results: Results, console: Console) -> None:
 
 
 def shown(results: Results) -> str:
-    """What `print` says of results."""
+    """What `print` shows of results."""
     console = Console(file=io.StringIO(), width=100, highlight=False)
     show(results, console)
     return f"{console.file.getvalue()}{results.folder / 'report.html'}"  # type: ignore[attr-defined]
 
 
 def fragment(results: Results) -> str:
-    """The same as a piece of HTML, for notebooks."""
+    """The same as an HTML fragment, for notebooks."""
     rows = [list(HEADINGS), *map(cells, results.summaries)]
     lines = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
     verdicts = "".join(f"<li>{escape(f'{summary.title}: {verdict(summary)}')}</li>" for summary in results.summaries)
@@ -153,6 +153,4 @@ def _plus_minus(error: float | None, digits: int) -> str:
 
 
 def _data_uri(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg")
-    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return "data:image/svg+xml;base64," + base64.b64encode(figures.encoded(figure, "svg")).decode()

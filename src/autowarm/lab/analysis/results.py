@@ -1,4 +1,4 @@
-"""`results.json`: rows, summaries, and where they come from, written and read back."""
+"""Writes and reads `results.json`: rows, summaries and their origin."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ _ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss
 
 @dataclass(frozen=True)
 class Results:
-    """What came out of a plan.
+    """The results of a plan.
 
     Attributes:
         folder: of `results.json`.
@@ -43,7 +43,7 @@ class Results:
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """The messages of runs that failed, by name. They are not among the rows."""
+        """The error messages of failed runs, by name. Failed runs have no row."""
         return self.document.get("failed", {})
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ def write_results(
     rows: Sequence[Row],
     failed: Mapping[str, str] | None = None,
 ) -> Results:
-    """Write `results.json`; one that lacks runs says which, under "failed"."""
+    """Write `results.json`, with failed runs under "failed"."""
     summaries = summarise(rows, own=bool(corpus.get("own")))
     document = {
         "schema": SCHEMA,
@@ -83,7 +83,7 @@ def read_results(folder: Path) -> Results:
     """Read the `results.json` of a results folder.
 
     Raises:
-        LabError: there is none, it is damaged, or it is of another schema.
+        LabError: the file is missing, is damaged, or has another schema.
     """
     path = folder / "results.json"
     if not path.is_file():
@@ -101,7 +101,7 @@ def read_results(folder: Path) -> Results:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, without anything that names the user."""
+    """Versions and machine, without anything that identifies the user."""
     return {
         "python": platform.python_version(),
         "autowarm": __version__,
@@ -112,7 +112,7 @@ def environment() -> dict[str, Any]:
 
 
 def _to_json(summary: Summary) -> dict[str, Any]:
-    """A summary as it stands in `results.json`: what diverged or is unknown is null."""
+    """A summary for `results.json`, with null for what diverged or is unknown."""
 
     def entry(point: Point | None) -> dict[str, Any] | None:
         if point is None:

@@ -1,4 +1,4 @@
-"""From the rows of finished runs to one summary a cell, and to words. Pure functions, no files.
+"""Summarises the rows of finished runs per cell, in numbers and words. Pure functions, no files.
 
 Runs of one *cell* (task, model, optimizer, batch size, steps, peak rate) differ in schedule and seed alone. Those of
 one seed share initial weights and batches, so differences are taken seed by seed. A diverged run has an infinite loss.
@@ -15,8 +15,8 @@ from .statistics import Estimate, differences
 
 __all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "margin_of", "summarise", "verdict"]
 
-MARGIN = 0.02  # nats: the difference from the best hand-set warm-up that still counts as none
-SHARE = 0.005  # of the best hand-set loss: the same for a user's own task, whose loss may have any unit
+MARGIN = 0.02  # nats: the largest difference from the best hand-set warm-up that counts as none
+SHARE = 0.005  # the same for a user's own task, whose loss may have any unit, as a share of the best hand-set loss
 _NAMES = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD", "adamw": "AdamW",
           "radam": "RAdam", "schedule-free": "Schedule-Free", "prodigy": "Prodigy",
           "d-adaptation": "D-Adaptation"}  # fmt: skip
@@ -56,10 +56,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Summary:
-    """One cell: the hand-set grid, its best point, the schedules that set themselves, and all others by their kind.
+    """One cell: the hand-set grid, its best point, adaptive, Algorithm 1, and all other schedules by kind.
 
     Attributes:
-        own: whether the task is the user's own, whose loss has a unit of its own.
+        own: whether the task is the user's own, whose loss may have any unit.
     """
 
     cell: Mapping[str, Any]
@@ -71,13 +71,13 @@ class Summary:
 
     @property
     def margin(self) -> float:
-        """The difference from the best hand-set warm-up that still counts as none, in the unit of the loss."""
+        """The largest difference from the best hand-set warm-up that counts as none, in the loss's unit."""
         best = self.best
         return SHARE * abs(best.val_loss) if self.own and best is not None and not best.diverged else MARGIN
 
     @property
     def unit(self) -> str:
-        """Of the loss, with a space before it."""
+        """The loss's unit, with a space before it."""
         return "" if self.own else " nats"
 
     @property
@@ -93,7 +93,7 @@ class Summary:
 
     @property
     def label(self) -> str:
-        """The cell in fewer words: a sweep's own name for it, or optimizer and rate."""
+        """The cell's short name: the sweep's own, or optimizer and rate."""
         if "name" not in self.cell:
             return f"{self.name} {self.cell['lr']:g}"
         settings = [f"{key.split('.')[-1]} {value}" for key, value in self.cell.items() if "." in key]
@@ -101,12 +101,12 @@ class Summary:
 
     @property
     def best(self) -> Point | None:
-        """The hand-set warm-up of lowest mean validation loss; the shortest of equals."""
+        """The hand-set warm-up with the lowest mean validation loss; the shortest if several are equal."""
         return min(self.manual, key=lambda point: point.val_loss, default=None)
 
     @property
     def lowest(self) -> Point | None:
-        """The point of lowest mean validation loss, whatever its schedule."""
+        """The point with the lowest mean validation loss of all schedules."""
         points = [*self.manual, self.adaptive, self.paper, *self.others.values()]
         return min((point for point in points if point), key=lambda point: point.val_loss, default=None)
 
@@ -114,13 +114,13 @@ class Summary:
     def difference(self) -> Estimate | None:
         """Adaptive minus best hand-set, paired over seeds; negative is better.
 
-        The best is chosen on the seeds that it is compared on, which favours it.
+        The best length is chosen on the same seeds as it is compared on, which favours it.
         """
         return _paired(self.adaptive, self.best)
 
     @property
     def spread(self) -> Estimate | None:
-        """Worst hand-set minus best hand-set: what choosing the length well is worth."""
+        """Worst hand-set minus best hand-set: how much the choice of length matters."""
         return _paired(max(self.manual, key=lambda point: point.val_loss, default=None), self.best)
 
 

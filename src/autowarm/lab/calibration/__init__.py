@@ -17,25 +17,26 @@ Stepper = Literal["muon", "lion", "signsgd", "normsgd", "adamw"]
 
 @dataclass(frozen=True)
 class CalibrateConfig:
-    """What the calibration follows from: a model's shapes, the optimizer's norm, two losses and the peak rate.
+    """Inputs of the calibration: a model's shapes, the optimizer's norm, two losses and the peak rate.
 
     Args:
-        model: a transformers model: a name whose configuration is in the local cache, a folder or config.json, or a
-            type such as gpt2 (its default size); timm:NAME; or the model of a preset or YAML file of this lab.
-        shapes: in place of a model, its matrices: "50304x768, 12*2304x768" is one and twelve.
-        optimizer: which one.
-        geometry: the norm by name, where the optimizer is none of those.
+        model: a transformers model, as a name in the local cache, a folder, a config.json, or a type such as gpt2 (in
+            its default size); timm:NAME; or a preset or YAML file of this lab, for its model.
+        shapes: the matrices, in place of a model: "50304x768, 12*2304x768" is one of the first shape and twelve of the
+            second.
+        optimizer: the optimizer.
+        geometry: the norm by name, for any other optimizer.
         options: further keyword arguments of the optimizer's `from_model`, for example {blocks: {qkv: 3}}.
-        kappa: κ itself, in place of a model.
+        kappa: κ, in place of a model.
         lr: the peak rate.
         div: the first update's rate is lr/div; 10 is the default of `AdaptiveWarmup`, 100 the paper's.
         first_loss: f(x0); null guesses ln(number of outputs), the loss of even odds.
         target_loss: f*; null guesses 0.3·f(x0).
         sigma_f2: σ_F².
-        target: the customary schedule to be near to, warm-up and decay: linear or cosine, then cosine, linear, wsd or
-            wso.
-        peak_gap: Δ' itself, to see a profile of your own beside the objective.
-        out: folder of the pictures and of calibration.json.
+        target: the hand-set schedule that η(Δ) is fitted to, warm-up and decay: linear or cosine, then cosine, linear,
+            wsd or wso.
+        peak_gap: Δ', in place of the calibrated one, to see your own profile beside the objective.
+        out: folder of the plots and of calibration.json.
     """
 
     model: str = ""

@@ -21,6 +21,7 @@ from torch import nn
 
 from autowarm.geometry import total_kappa
 from autowarm.optim import geometry_of, kappa_of
+from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, objective
 from autowarm.schedule.shapes import decay_shape, warmup_shape
 
@@ -211,27 +212,26 @@ def terminal(found: Calibration, width: int, *, colour: bool) -> str:
                       f"{'':14}the objective, over the loss at the switch; | the switch"])  # fmt: skip
 
 
+@styled
 def figure(found: Calibration) -> Figure:
     """Both pictures, for paper and screen."""
     losses, curves = _curves(found)
     drawn = Figure(figsize=(6.4, 5.6), layout="constrained")
     top, bottom = drawn.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    top.fill_between(losses, curves["weight"], color="#999999", alpha=0.25, lw=0, label="weight of the fit")
-    top.plot(losses, curves["target"], color="#D55E00", linestyle="--", label=f"{found.config.target} schedule")
-    top.plot(losses, curves["η(Δ)"], color="#0072B2", label="η(Δ)")
+    top.fill_between(losses, curves["weight"], color=GREY, alpha=0.25, lw=0, label="weight of the fit")
+    top.plot(losses, curves["target"], color=ORANGE, linestyle="--", label=f"{found.config.target} schedule")
+    top.plot(losses, curves["η(Δ)"], color=BLUE, label="η(Δ)")
     top.set(ylabel="rate / lr", ylim=(0, 1.05), xlim=(found.first_loss, found.target_loss))
-    bottom.plot(found.target_loss + found.candidates, found.values, color="#009E73")
+    bottom.plot(found.target_loss + found.candidates, found.values, color=GREEN)
     bottom.set(yscale="log", xlabel="loss, falling →", ylabel="objective / lr²")
     bottom.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     bottom.yaxis.set_major_formatter("{x:g}")
     bottom.yaxis.set_minor_formatter("")
     for axes in (top, bottom):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25, linewidth=0.6)
-        axes.axvline(found.switch_loss, color="0.4", linestyle=":", linewidth=1)
+        axes.axvline(found.switch_loss, color=GREY, linestyle=":", linewidth=1)
     title = f"κ = {found.kappa:,.0f}: warm-up ends at loss {found.switch_loss:.3g}, Δ' = {found.profile.peak_gap:.3g}"
-    top.set_title(title, fontsize="medium")
-    top.legend(frameon=False, fontsize="small", loc="upper left")
+    top.set_title(title)
+    top.legend(loc="upper left")
     return drawn
 
 

@@ -26,16 +26,16 @@ usage: autowarm COMMAND [options]
 Learning-rate warm-up that sets itself, for norm-constrained optimizers.
 
 commands:
-  compare         adaptive against hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)
-  train           one run, into a folder of its own
-  calibrate MODEL the schedule before any training: κ, Δ', the loss at the switch, and pictures
-  find-rate       a peak rate by a range test, on the lab's task or your own: suggestion, interval, curve
-  sweep           the runs of a grid, each once, on this machine or a Ray cluster: results.json and a report
-  study NAME      a study of the product, run by run, and its pages: study warm-up
-  smoothness      curvature over the gap along a run of each optimizer: points, fits, verdicts, figures
-  figure NAME     one figure or table of the paper, or all; figure --list names them with what they cost
+  compare         compare adaptive with hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)
+  train           train one run, in its own folder
+  calibrate MODEL show the schedule before any training: κ, Δ', the loss at which the warm-up ends, plots
+  find-rate       suggest a peak rate by a range test, on the lab's task or your own
+  sweep           make the runs of a grid, each once, on this machine or a Ray cluster, and report them
+  study NAME      make a study of this library, such as warm-up, and its pages
+  smoothness      measure curvature over the gap along a run of each optimizer, with fits and figures
+  figure NAME     make a figure or table of the paper, or all; figure --list names them with their costs
   report FOLDER   make the table, the figures and the report of a comparison or a sweep again
-  data KIND       token shards: data fineweb, data folder PATH, data check FOLDER
+  data KIND       make or check token shards: data fineweb, data folder PATH, data check FOLDER
 
 `autowarm COMMAND --help` lists a command's main options, `--help-all` every one.
 """
@@ -51,8 +51,8 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
-    It is 0 when all is done, 1 after a failure, 2 for wrong input, and 130 (Ctrl-C) or 143 (SIGTERM) when the same
-    command, given again, goes on from where it stopped.
+    The status is 0 for success, 1 after a failure, 2 for wrong input, and 130 (Ctrl-C) or 143 (SIGTERM) after an
+    interruption, from which the same command continues.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
@@ -77,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"autowarm: {printable(str(error))}", file=sys.stderr)
         return 1
     except (BrokenPipeError, ModuleNotFoundError):
-        raise  # the entry point knows what to say
-    except OSError as error:  # a full disk, a folder that may not be written
+        raise  # the entry point explains them
+    except OSError as error:  # such as a full disk, or a folder without write permission
         print(f"autowarm: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, Interrupted) as error:
@@ -94,7 +94,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _dumped() -> str:
-    """The file with the traceback of an error that nobody foresaw."""
+    """Write the traceback of an unforeseen error to a file, and return its name."""
     with tempfile.NamedTemporaryFile("w", prefix="autowarm-", suffix=".log", delete=False) as file:
         traceback.print_exc(file=file)
     return file.name

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["complain", "data", "present", "report"]
 
 _KINDS = {
-    "fineweb": "FineWeb's 10-billion-token sample to token shards",
-    "folder": "text or parquet files of PATH to token shards",
-    "check": "the shards of PATH against their checksums",
+    "fineweb": "make token shards of FineWeb's 10-billion-token sample",
+    "folder": "make token shards of the text or parquet files in PATH",
+    "check": "check the shards in PATH against their checksums",
 }
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with our way of objecting."""
+    """argparse that raises our UsageError."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog.removeprefix('autowarm ')}: {message}")
@@ -41,7 +41,7 @@ def report(argv: list[str]) -> int:
 
 
 def present(results: "Results") -> Callable[[], None]:
-    """Make figures and page; return what prints the table and the paths, for when the screen is free."""
+    """Make the figures and the page; return a function that prints the table and the paths."""
     from rich.console import Console
 
     from ..analysis import report
@@ -58,7 +58,7 @@ def present(results: "Results") -> Callable[[], None]:
 
 
 def complain(failed: Mapping[str, str]) -> None:
-    """Raise LabError if runs failed, with what they said; what several said, once."""
+    """Raise LabError if runs failed, listing each distinct message once with its runs."""
     said: dict[str, list[str]] = {}
     for label, message in failed.items():
         said.setdefault(message, []).append(label)

@@ -20,7 +20,7 @@ def calibrate(argv: list[str]) -> int:
     """The schedule before any training."""
     from ..calibration import CalibrateConfig
 
-    about = "The schedule before any training: κ, Δ', K0, K1, K2, the loss at the switch, and how they came about."
+    about = "Show the schedule before any training: κ, Δ', K0, K1, K2 and the loss at which the warm-up ends."
     config = parse(argv, CalibrateConfig, "calibrate", about, positional="model")
 
     from ..calibration.calibrate import present
@@ -32,9 +32,7 @@ def calibrate(argv: list[str]) -> int:
 
 def smoothness(argv: list[str]) -> int:
     """Curvature over the gap along a run of each optimizer."""
-    about = (
-        "Curvature over the gap along a run of each optimizer. Points that are in the folder are not measured again."
-    )
+    about = "Measure curvature over the gap along a run of each optimizer. Stored points are not measured again."
     config = parse(argv, SmoothnessConfig, "smoothness", about, preset="smoothness-tiny", shown=_SMOOTHNESS)
 
     from ..files import write_atomically
@@ -54,12 +52,12 @@ def smoothness(argv: list[str]) -> int:
 def figure(argv: list[str]) -> int:
     """Figures and tables of the paper."""
     about = (
-        "One figure or table of the paper by its name, as PNG and SVG or CSV; `all` makes every one. The runs it "
-        "is made from are made first where they are missing, each once, whichever figures share them."
+        "Make a figure or table of the paper by name, as PNG and SVG or CSV; `all` makes every one. Missing runs are "
+        "made first; figures share their runs."
     )
     if argv == ["--list"]:
         return _list_figures()
-    config = parse(argv, FigureConfig, "figure", about, positional="name", also={"--list": "names and costs"})
+    config = parse(argv, FigureConfig, "figure", about, positional="name", also={"--list": "list names and costs"})
     try:
         values = merged(read_yaml(f"smoothness-{config.scale}")[0], nested(config.measure))
         curvature = build(SmoothnessConfig, values, "measure")

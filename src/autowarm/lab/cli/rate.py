@@ -13,10 +13,10 @@ _SHOWN = ("optimizer", "lowest", "highest", "steps", "out", "run.seed", "run.bat
 
 
 def find_rate(argv: list[str]) -> int:
-    """Print the suggestion, its interval and the curve; return 1 where the losses do not tell."""
-    about = "A peak rate by a range test: about a hundred updates at rates from far too small to far too large."
+    """Print the suggestion, its interval and the curve; return 1 if the losses allow no suggestion."""
+    about = "Suggest a peak rate by a range test of about a hundred updates."
     place, argv = take(argv, "--task")
-    also = {"--task": "a task of your own, FILE.py:NAME, or a small task of the lab's, such as mlp"}
+    also = {"--task": "your own task, FILE.py:NAME, or one of the lab's small tasks, such as mlp"}
     config = parse(argv, FindRateConfig, "find-rate", about, shown=_SHOWN, also=also)
     own = None
     if place is not None and ":" in place:

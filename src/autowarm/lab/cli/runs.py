@@ -24,10 +24,10 @@ _TRAIN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "op
 
 
 def compare(argv: list[str]) -> int:
-    """Adaptive against a grid of hand-set warm-ups, on the lab's task or the user's own."""
-    about = "Adaptive against a grid of hand-set warm-ups. Interrupted, the same command goes on where it stopped."
+    """Compare the adaptive warm-up with hand-set ones, on the lab's task or the user's own."""
+    about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
     place, argv = take(argv, "--task")
-    also = {"--task": "a task of your own, FILE.py:NAME; docs/training.md says what it needs"}
+    also = {"--task": "your own task, FILE.py:NAME; see docs/training.md"}
     if place is None:
         return _make(parse(argv, CompareConfig, "compare", about, preset="demo", shown=_COMPARE, also=also))
 
@@ -41,7 +41,7 @@ def compare(argv: list[str]) -> int:
 
 def sweep(argv: list[str]) -> int:
     """The runs of a grid."""
-    about = "The runs of a grid, each made once. Interrupted, the same command goes on where it stopped."
+    about = "Make the runs of a grid, each once. If interrupted, the same command continues where it stopped."
     return _make(parse(argv, SweepConfig, "sweep", about, shown=_SWEEP))
 
 
@@ -49,7 +49,7 @@ def _make(config: CompareConfig | SweepConfig, own: Any = None) -> int:
     """Make a plan's runs and show what came out."""
     try:
         points = config.points()
-    except (ValueError, LabError) as error:  # told before anything slow is imported
+    except (ValueError, LabError) as error:  # report it before importing anything slow
         raise UsageError(str(error)) from None
 
     from ..execution.display import Display
@@ -68,8 +68,8 @@ def _make(config: CompareConfig | SweepConfig, own: Any = None) -> int:
 def train(argv: list[str]) -> int:
     """One run."""
     out, argv = take(argv, "--out")
-    about = "One run. Its folder holds config, metrics, TensorBoard events and weights."
-    also = {"--out": "folder of the run; default runs/LABEL"}
+    about = "Train one run. Its folder receives the config, metrics, TensorBoard events and weights."
+    also = {"--out": "folder of the run (default: runs/LABEL)"}
     config = parse(argv, RunConfig, "train", about, shown=_TRAIN, also=also)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # torchrun's
         if not (given := os.environ.get(name, "0")).isdecimal():
@@ -97,12 +97,12 @@ def train(argv: list[str]) -> int:
 
 
 def _first_rank() -> bool:
-    """Whether this process speaks for the run; under `torchrun` one of many does."""
+    """Whether this process prints for the run; under `torchrun` only rank 0 does."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def _step_line(config: RunConfig) -> Callable[[Any], None]:
-    """Print loss, rate, time, speed and time left, and once when the warm-up has ended."""
+    """Print the loss, rate, speed and time left every few steps, and once that the warm-up has ended."""
     from ..execution.display import duration
     from ..tasks.models import flops_per_token
     from ..training.parallel import peak_flops

@@ -19,17 +19,17 @@ __all__ = ["study"]
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """A study: runs that are planned by the rows of those before, and pages that are computed from the rows.
+    """A study: stages of runs, each planned from the results of the stages before, and pages computed from all results.
 
     Args:
         name: which one. "warm-up" compares the default with hand-set warm-ups, fixed shares and peers; "horizon" does
             so for one small LLaMA from 1,000 to 64,000 steps, "fine-tuning" from trained weights, "fresh" on six tasks
             that the rule has not seen.
-        cell: make every run of this setting again, into rows of its own, and compare them with those kept.
-        rows: file of the finished runs, one a line; runs that it holds are not made. Null is the study's own file in
+        cell: repeat every run of this setting, store the results separately, and compare them with the stored ones.
+        rows: file of finished runs, one per line, which are not repeated. Null is the study's file in
             docs/data/studies.
-        root: the repository whose docs/ and README.md the pages are written into; null writes none.
-        out: folder of the runs under way, from which interrupted ones go on.
+        root: repository into whose docs/ and README.md the pages are written; null writes none.
+        out: folder of unfinished runs, from which interrupted ones continue.
         engine: "processes" on this machine, or "ray" on a cluster.
         workers: processes side by side; null is one per GPU, or per core.
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
@@ -68,12 +68,10 @@ class StudyConfig:
 
 def study(argv: list[str]) -> int:
     """Make the runs that are missing, stage by stage, then the pages."""
-    about = (
-        "Make a study's missing runs, stage by stage, then its pages (--root .). Interrupted, the same command goes on."
-    )
+    about = "Make a study's missing runs, stage by stage, then its pages (--root .). Run it again to continue."
     planning = "--plan" in argv
     argv = [word for word in argv if word != "--plan"]
-    also = {"--plan": "only list the stages, with the runs that are made and missing"}
+    also = {"--plan": "only list the stages and how many of their runs are made"}
     config = parse(argv, StudyConfig, "study", about, positional="name", also=also)
 
     from ..study.rows import Rows

@@ -8,7 +8,7 @@ import argparse
 import dataclasses
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -59,6 +59,7 @@ def parse(
     if positional and argv and not argv[0].startswith("-"):
         argv = [f"--{positional}={argv[0]}", *argv[1:]]
     name, words = take(argv, "--config")
+    words = _spelt_out(words, config_class)
     parser = _parser(config_class)
     parser.prog, parser.description = f"autowarm {command}", about
     if {"-h", "--help", "--help-all"} & set(words):
@@ -77,11 +78,33 @@ def parse(
         for word in words:
             key = word.split("=")[0].removeprefix("--")
             if word.startswith("--") and not _is_known(key.rstrip("+"), config_class):
-                raise LabError(f"unknown option --{key}; {nearest(key, known_keys(config_class))}")
+                raise LabError(f"unknown option --{key}; {_nearest_key(key, known_keys(config_class))}")
         return _instantiate(parser, parser.parse_args(words), config_class)
     except (argparse.ArgumentError, LabError, ValueError, TypeError, RecursionError) as error:
         text = _one_line(error)
         raise UsageError(text if text.startswith(source) else source + text) from None
+
+
+def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
+    """The words, with ``--optimizer muon`` written as ``--optimizer.name muon``, and so for every named section."""
+    known, found = known_keys(config_class), list(words)
+    for i, word in enumerate(words):
+        key, given, value = word.partition("=")
+        key = key.removeprefix("--")
+        value = value if given else "".join(words[i + 1 : i + 2])
+        name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
+        if word.startswith("--") and name and re.fullmatch(r"\w[\w-]*", value):
+            found[i] = f"--{name}{given}{value if given else ''}"
+    return found
+
+
+def _nearest_key(key: str, known: Iterable[str]) -> str:
+    """Words that point from an unknown option to a known one, such as from steps to run.steps."""
+    known = list(known)
+    if key == "optimizer" and "rates" in known:
+        return "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"
+    inside = sorted(name for name in known if name.endswith(f".{key}"))
+    return f"did you mean {inside[0]!r}?" if inside else nearest(key, known)
 
 
 def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -> _Config:
@@ -334,4 +357,6 @@ def _one_line(error: Exception) -> str:
     if found := re.search(r'key "([\w.]+)": Expected a Literal(\[.*?\])\. Got value: (\S+)', text):
         key, choices, given = found.groups()
         return f"{key}: unknown {given!r}; {nearest(given, json.loads(choices.replace(chr(39), chr(34))))}"
+    if found := re.search(r'key "([\w.]+)": Unable to load config', text):
+        return f"{found[1]} is a group of options: give them one by one, as --{found[1]}.KEY VALUE"
     return text

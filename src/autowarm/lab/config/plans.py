@@ -1,9 +1,8 @@
-"""Many runs from a short description. Every plan gives `points`, the runs with their names; `autowarm.lab.execution`
-makes them.
+"""Plans: a short description of many runs. A plan lists its runs as `points`; `autowarm.lab.execution` makes them.
 
-A comparison is optimizers × rates × schedules × seeds. A sweep is more general. It has a `base`, the keys that all its
-runs share; `cells`, each with keys of its own under `set`; and in each cell a `grid`, a list of blocks. In a block
-every list is an axis, and the block stands for all combinations::
+A comparison runs optimizers × rates × schedules × seeds. A sweep is more general. Its `base` holds the keys that all
+runs share. Each of its `cells` has keys of its own under `set`, and a `grid`, which is a list of blocks. Every list in
+a block is an axis, and the block stands for all combinations::
 
     base: {optimizer.name: muon, steps: 1000}
     cells:
@@ -31,7 +30,7 @@ from .runs import OPTIMIZERS, RunConfig, ScheduleConfig, ScheduleName
 __all__ = ["CompareConfig", "EngineName", "FigureConfig", "Point", "SmoothnessConfig", "SweepConfig", "combinations"]
 
 EngineName = Literal["processes", "ray"]
-_OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # what may differ between the runs that a summary compares
+_OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,10 @@ class Point:
     """One run of a plan.
 
     Attributes:
-        name: the run in words, its own within the plan.
+        name: the run in words, unique within the plan.
         run: the run itself.
         cell: its cell's name in a sweep, or "".
-        varied: its place on the grid's axes, but for the kind of schedule and the length of the warm-up.
+        varied: its values on the grid's axes, except the kind of schedule and the warm-up length.
     """
 
     name: str
@@ -53,20 +52,22 @@ class Point:
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """Adaptive against a grid of hand-set warm-ups.
+    """A comparison of the adaptive warm-up with hand-set ones.
 
     Args:
-        run: what all runs share; its optimizer's name and rate, its schedule's kind and its seed are filled in.
-        rates: the peak rates of each optimizer. Each (optimizer, rate) is compared for itself.
-        options: further keyword arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
-        schedules: which kinds to run, of those of `ScheduleConfig`.
-        warmups: the hand-set lengths: below 1 a share of the steps, otherwise steps.
-        paper_target_loss: f* for the paper's Algorithm 1.
+        run: settings that all runs share; the comparison sets the optimizer's name and rate, the schedule's kind and
+            the seed.
+        rates: peak rates to try with each optimizer. Each pair of optimizer and rate is compared separately.
+        options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
+        schedules: schedules to compare; see `ScheduleConfig` for all kinds.
+        warmups: hand-set warm-up lengths, in steps, or below 1 as a share of the run.
+        paper_target_loss: target loss f* of the paper's Algorithm 1.
         seeds: the seeds with each of which every run is made.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`.
         engine: "processes" on this machine, or "ray" on a cluster.
-        workers: processes side by side, each with one thread; null is one per GPU, or per core.
+        workers: processes that run in parallel, each with one thread; null is one per GPU, or one per core without a
+            GPU.
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
@@ -94,7 +95,7 @@ class CompareConfig:
 
     @property
     def about(self) -> str:
-        """A comparison's headline is its outcome."""
+        """Empty: the headline of a comparison is its outcome."""
         return ""
 
     def points(self) -> list[Point]:
@@ -136,18 +137,18 @@ class CompareConfig:
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """Cells of runs, and where they are made.
+    """A sweep: cells of runs, and where to make them.
 
     Args:
-        about: what it is, in a line.
+        about: a title of one line.
         base: keys that all runs share.
-        cells: name → {set: keys of the cell, grid: its own blocks}; null leaves out a cell of the file it extends.
-        grid: the blocks of every cell that has none of its own.
+        cells: name → {set: the cell's keys, grid: its own blocks}; null drops a cell of the file that this one extends.
+        grid: blocks of the cells that have none of their own.
         seeds: the seeds with each of which every run is made.
-        override: keys that count over those of base, cells and grid, for a quick look.
-        only: make these cells alone.
+        override: keys that override base, cells and grid, for a quick look.
+        only: run only these cells.
         out: folder of the results.
-        store: folder of the runs; null is `runs` in `out`. Sweeps that share a store share runs they have in common.
+        store: folder of the runs; null is `runs` in `out`. Sweeps with the same store reuse each other's runs.
         engine: "processes" on this machine, or "ray" on a cluster.
         workers: processes side by side; null is one per GPU, or per core.
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
@@ -201,7 +202,7 @@ class SweepConfig:
 
 
 def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every combination of every block, the last axis fastest; and of each, what sets it apart from its cell."""
+    """Every combination of every block, the last axis varying fastest, each with the keys that it sets in its cell."""
     for block in (leaves(block, RunConfig, source) for block in grid):
         axes = {key for key, value in block.items() if isinstance(value, list)} - _OF_A_CURVE
         for values in itertools.product(*(value if isinstance(value, list) else [value] for value in block.values())):
@@ -232,14 +233,14 @@ class SmoothnessConfig:
     """Curvature over the gap along one run of each optimizer (paper, Table "assumption_hyperparams").
 
     Args:
-        run: what all runs share; its schedule must be linear. Optimizer and steps are filled in.
-        rates: the peak rate of each optimizer; these optimizers are run.
-        steps: updates of each optimizer's run; where one is missing, `run.steps`.
+        run: settings that all runs share, with a linear schedule; the study sets the optimizer and the steps.
+        rates: the optimizers to run, each with its peak rate.
+        steps: updates of each optimizer's run; `run.steps` for those not given.
         options: further keyword arguments of each optimizer's `from_model`.
-        windows: steps [first, last) of each optimizer's windowed fit; where one is missing, the steps after warm-up.
-        every: every n-th step is measured.
+        windows: steps [first, last) of each optimizer's windowed fit; for those not given, the steps after warm-up.
+        every: measure every n-th step.
         target_loss: f*.
-        out: folder of the points, the fits and the figures.
+        out: folder of the measurements, the fits and the figures.
     """
 
     run: RunConfig = field(default_factory=RunConfig)
@@ -278,15 +279,15 @@ class SmoothnessConfig:
 
 @dataclass(frozen=True)
 class FindRateConfig:
-    """A range test: a few updates of a run at rising rates.
+    """A range test: a few updates of a run, at rising rates.
 
     Args:
-        run: the run whose peak rate is wanted; its own steps and schedule do not count.
-        optimizer: muon, lion, signsgd, normsgd, adamw, a peer, or one of the task's own by its name.
+        run: the run that needs a peak rate; its steps and schedule are not used.
+        optimizer: muon, lion, signsgd, normsgd, adamw, a peer, or an optimizer that the task defines.
         lowest: the first rate.
-        highest: the last rate; the search ends before it where the loss breaks.
-        steps: updates at most.
-        out: folder of the numbers and the picture.
+        highest: the last rate; the search stops earlier if the loss breaks.
+        steps: the most updates to make.
+        out: folder of the numbers and the plot.
     """
 
     run: RunConfig = field(default_factory=RunConfig)
@@ -320,13 +321,13 @@ class FigureConfig:
     """Figures and tables of the paper, by name.
 
     Args:
-        name: the figure, or all; `autowarm figure --list` names them with what they cost.
+        name: the figure, or all; `autowarm figure --list` lists the names and what each costs.
         scale: "tiny", for minutes on a CPU, or "paper", which needs GPUs and FineWeb.
         figures: folder of the pictures and tables.
         out: folder of runs and measurements; null is runs/SCALE.
-        override: keys that count over those of the sweeps, such as {steps: 20}, for a quick look.
-        measure: keys that count over those of the preset smoothness-SCALE, for the figures of curvature.
-        seeds: in place of the sweeps' own.
+        override: keys that override those of the sweeps, such as {steps: 20} for a quick look.
+        measure: keys that override those of the preset smoothness-SCALE, for the figures of curvature.
+        seeds: seeds to use in place of the sweeps' own.
         engine: "processes" on this machine, or "ray" on a cluster.
         workers: processes side by side; null is one per GPU, or per core.
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.

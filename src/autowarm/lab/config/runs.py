@@ -32,8 +32,8 @@ class ModelConfig:
         ff: inner width of the SwiGLU block.
         vocab_size: tokens the tokenizer may learn.
         seq_len: tokens in a sequence.
-        init_scale: initial weights have the standard deviation init_scale/√width. The usual 0.02 is this rule's
-            value at width 768 and far too small for a narrow model: Lion then wants no warm-up at all.
+        init_scale: initial weights have the standard deviation init_scale/√width. At width 768 this gives the usual
+            0.02, which is far too small for a narrow model: Lion then needs no warm-up at all.
     """
 
     name: str = "llama"
@@ -63,16 +63,16 @@ LLAMA_210M = dataclasses.replace(LLAMA_124M, layers=24)
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the text comes from, or the images.
+    """The source of the text or of the images.
 
     Args:
-        corpus: "python" or a folder of texts or token shards. "python" is the running interpreter's own documentation
-            and standard-library source, so nothing is downloaded. Token shards are as `autowarm data` makes them or as
-            kjj0/fineweb10B-gpt2 holds them; for .py, .md, .rst, .txt and .parquet files a tokenizer is learnt.
-        max_bytes: take only so much text, file by file in an order that mixes topics; shards are used whole.
-        images: of a classifier. "digits" are scikit-learn's, 8×8, nothing is downloaded; "folder" is `root` with a
-            folder, or a tar file, of training images and one of validation images; otherwise what timm calls it, such
-            as "hfds/ILSVRC/imagenet-1k".
+        corpus: "python", or a folder of texts or token shards. "python" is the running interpreter's own documentation
+            and standard library, so nothing is downloaded. Token shards come from `autowarm data`, or have the format
+            of kjj0/fineweb10B-gpt2. For .py, .md, .rst, .txt and .parquet files the lab trains a tokenizer.
+        max_bytes: read at most this much text, file by file, in an order that mixes topics; shards are used whole.
+        images: the classifier's images. "digits" are scikit-learn's 8×8 digits, which need no download; "folder" reads
+            `root`, which holds a folder or tar file of training images and one of validation images; any other name is
+            timm's, such as "hfds/ILSVRC/imagenet-1k".
         root: the folder of `images`.
         workers: processes that read and transform images.
     """
@@ -91,10 +91,9 @@ class OptimizerConfig:
     Args:
         name: muon, lion, signsgd, normsgd, or a peer: adamw and radam are torch's; schedule-free, prodigy and
             d-adaptation come from their authors' packages.
-        lr: the peak learning rate; of Prodigy and D-Adaptation a factor on the rate they find, usually 1.
-        weight_decay: decoupled, on the linear layers' weights only.
-        options: further keyword arguments of the optimizer's `from_model`, or of the peer itself, for example
-            {momentum: 0.9}.
+        lr: the peak learning rate; for Prodigy and D-Adaptation a factor on the rate that they find, usually 1.
+        weight_decay: decoupled weight decay, on the linear layers' weights only.
+        options: further arguments of the optimizer's `from_model`, or of the peer's class, for example {momentum: 0.9}.
     """
 
     name: str = "muon"
@@ -110,17 +109,17 @@ class ScheduleConfig:
     Args:
         kind: adaptive, paper, linear, untuned, constant, greedy or wsd. "adaptive" is the library's default, "paper"
             its Algorithm 1 to the letter, "linear" the hand-set baseline: the rate rises from lr/div to lr over
-            `warmup_steps`, then decays. "untuned" is a cosine under a linear warm-up of 2/(1 − β2) updates.
+            `warmup_steps`, then decays. "untuned" is a cosine after a linear warm-up of 2/(1 − β2) updates.
             "constant" leaves the rate alone, for optimizers that schedule themselves; "greedy" is transformers'
             GreedyLR between lr/div and lr; "wsd" is transformers' warmup-stable-decay, 10 % and 20 % of the run.
-        warmup_steps: length of a "linear" warm-up, 0 for none; the others find it themselves.
-        warmup: the shape of the warm-up: of the hand-set one, of the adaptive ramp and of the calibration's target.
+        warmup_steps: length of a "linear" warm-up, 0 for none; the other kinds set it themselves.
+        warmup: shape of the hand-set warm-up, of the adaptive ramp and of the calibration's target.
         decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them.
-        target_loss: f*, of "paper" (which needs it) and "adaptive" (which works it out where it is null).
+        target_loss: f*, required by "paper"; "adaptive" estimates it if it is null.
         div: the first update's rate is lr/div. Null is warmup_steps + 1 for "linear", so that the ramp starts from 0
             in equal steps; the library's default for "adaptive"; and 100 for the others.
-        sigma_f2: σ_F² of the calibration; "adaptive" and "paper".
-        peak_gap: Δ' itself, in place of the calibrated one; "adaptive" and "paper".
+        sigma_f2: σ_F² of the calibration, for "adaptive" and "paper".
+        peak_gap: Δ', in place of the calibrated one, for "adaptive" and "paper".
         options: further keyword arguments of `autowarm.AdaptiveWarmup`, for example {max_warmup: 0.2}.
     """
 
@@ -144,20 +143,20 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How a run is computed. Its result is the same but for rounding, whatever stands here.
+    """How a run is computed. These settings change its result by rounding errors only.
 
     Args:
-        precision: auto, float32, bfloat16 or float64. "bfloat16" is by autocast, with weights and optimizer in float32;
-            "auto" is bfloat16 where the hardware multiplies it and the model is wide enough (256 on a CPU) to gain by
-            it.
-        accumulate: each rank's share of a batch is taken in so many pieces, for less memory.
-        compile: hand the model to `torch.compile`.
-        parallel: ddp copies the model to every rank of `torchrun`, fsdp (FSDP2) cuts it.
-        device: "auto" is a GPU where there is one.
-        keep_checkpoints: the newest so many stay.
-        eval_every: steps between evaluations along the way; 0 is at the end alone.
-        wandb: a project of Weights & Biases to log to as well; it needs the package `wandb`. With WANDB_MODE=offline it
-            asks no server and writes to `wandb/` in the run's folder, for `wandb sync`.
+        precision: auto, float32, bfloat16 or float64. "bfloat16" uses autocast, with weights and optimizer in float32;
+            "auto" picks it if the hardware multiplies bfloat16 and the model is wide enough to gain from it (256 on a
+            CPU).
+        accumulate: split each rank's share of a batch into this many micro-batches, to save memory.
+        compile: compile the model with `torch.compile`.
+        parallel: ddp copies the model to every rank of `torchrun`, fsdp (FSDP2) shards it.
+        device: "auto" uses a GPU if there is one.
+        keep_checkpoints: how many of the newest checkpoints to keep.
+        eval_every: steps between evaluations; 0 evaluates at the end only.
+        wandb: Weights & Biases project to log to; needs the package `wandb`. With WANDB_MODE=offline it contacts no
+            server and writes to `wandb/` in the run's folder, for `wandb sync`.
         keep_weights: leave the final weights and TensorBoard's events in the run's folder.
     """
 
@@ -174,7 +173,7 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All that decides one run's numbers.
+    """All settings of one run.
 
     Args:
         task: a small task with its own model, data and batch: lm-small, lm-middle, lm-large, post-norm, vit, mlp,
@@ -184,14 +183,14 @@ class RunConfig:
         data: the text.
         optimizer: the optimizer.
         schedule: the learning-rate schedule.
-        steps: optimizer updates in the whole run.
-        batch_size: sequences, or images, in a batch; under `torchrun`, of all ranks together.
+        steps: number of optimizer updates.
+        batch_size: sequences or images per batch, over all ranks of `torchrun` together.
         seed: seed of the initial weights and of the batches.
-        order: a seed of its own for the batches; null is `seed`.
-        clip: the gradient's norm is clipped to this before each update; 0 is no clipping.
-        eval_batches: fixed validation batches, the same for every run.
+        order: separate seed of the batches; null uses `seed`.
+        clip: clip the gradient's norm to this before each update; 0 does not clip.
+        eval_batches: number of validation batches, the same ones for every run.
         checkpoint_every: steps between checkpoints.
-        engine: how it is computed.
+        engine: how the run is computed.
     """
 
     task: str | None = None

@@ -1,7 +1,7 @@
-"""Jobs on a Ray cluster (extra `ray`): one task each, which Ray starts again elsewhere when its machine dies.
+"""Jobs on a Ray cluster (extra `ray`): one task per job, which Ray restarts elsewhere if its machine dies.
 
-Every machine must see the same files at the same paths, and have autowarm installed. A run that is started again goes
-on from its newest whole checkpoint, as anywhere.
+Every machine must see the same files at the same paths and have autowarm installed. A restarted run continues from its
+newest intact checkpoint.
 """
 
 import logging
@@ -15,28 +15,28 @@ from ..training.stopping import Interrupted, Stop
 from .display import Display
 from .pool import WORKER_ENVIRONMENT, Event, Job, OnRow, follow, message_of, perform
 
-_LIVES = 4  # a job that has taken so many workers with it is not tried again
+_LIVES = 4  # a job that has lost this many workers is not tried again
 
 
 class Board:
-    """Where tasks leave their news and learn that they are to stop. An actor on the caller's own machine."""
+    """An actor on the caller's machine: tasks report to it, and it tells them when to stop."""
 
     def __init__(self) -> None:
         self.news: list[Event] = []
         self.stopped = False
 
     def tell(self, event: Event) -> bool:
-        """Takes news; whether to stop."""
+        """Take news; return whether the task must stop."""
         self.news.append(event)
         return self.stopped
 
     def read(self) -> list[Event]:
-        """The news since the last call."""
+        """Return the news since the last call."""
         news, self.news = self.news, []
         return news
 
     def stop(self) -> None:
-        """Asks every task to stop at its next step."""
+        """Ask every task to stop at its next step."""
         self.stopped = True
 
 
@@ -57,7 +57,7 @@ def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
 
 
 def _knock(address: str | None) -> None:
-    """Whether anybody is there: Ray itself may try for many minutes."""
+    """Raise if nothing answers at the address: Ray itself would retry for minutes."""
     if address is None or address == "auto" or "://" in address:
         return
     host, _, port = address.rpartition(":")
@@ -70,12 +70,12 @@ def _knock(address: str | None) -> None:
 def run_jobs(
     jobs: Sequence[Job], address: str | None, display: Display, done: int, on_row: OnRow | None = None
 ) -> dict[str, str]:
-    """Do every job; return the messages of those that failed. As `pool.run_jobs`, on the cluster at an address.
+    """Do every job on the cluster; return the messages of those that failed. Like `pool.run_jobs`.
 
-    HOST:PORT or "auto" is a running cluster; None starts Ray on this machine for as long as it takes.
+    The address HOST:PORT or "auto" is a running cluster; None starts Ray on this machine and stops it afterwards.
 
     Raises:
-        LabError: Ray is not installed or not reached.
+        LabError: Ray is not installed, or no cluster answers.
         Interrupted: after the tasks have stopped at a step boundary with a checkpoint.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves the machine
@@ -122,7 +122,7 @@ def run_jobs(
 
 
 def _said(error: Exception) -> str:
-    """What a job's error says; Ray wraps those of the job itself."""
+    """The message of a job's error, which Ray wraps."""
     if cause := getattr(error, "cause", None):
         return message_of(cause)
     return f"lost with its worker {_LIVES} times: {' '.join(str(error).split())[:300]}"  # one machine after the other

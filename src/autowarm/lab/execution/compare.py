@@ -1,4 +1,4 @@
-"""A comparison of schedules on a user's own task, from Python."""
+"""Compares schedules on a user's own task, from Python."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -30,23 +30,24 @@ def compare(
 ) -> Results:
     """Train your own task under adaptive and hand-set warm-ups, and write table, figures and report.
 
-    A run that is finished in ``out`` is not made again, so an interrupted comparison goes on where it stopped. Worker
-    processes make the runs; the task travels to them by value, so a script needs no ``__main__`` guard for them.
+    Finished runs in ``out`` are not repeated, so an interrupted comparison continues where it stopped. Worker processes
+    make the runs and receive the task by value, so a script needs no ``__main__`` guard.
 
     Args:
-        task: an object with the methods of `autowarm.lab.tasks.own.OwnTask`. Its ``defaults``, a mapping of the keys
-            of `autowarm.lab.config.CompareConfig`, count where an argument is not given.
-        rates: peak rates of each optimizer, by name: the lab's ("muon", "lion", "adamw", …) or one of the task's own.
+        task: an object with the methods of `autowarm.lab.tasks.own.OwnTask`. Its ``defaults``, keys of
+            `autowarm.lab.config.CompareConfig`, replace arguments that are not given.
+        rates: peak rates to try with each optimizer, by name: one of the lab's ("muon", "lion", "adamw", …) or of the
+            task's own.
         steps: updates in a run.
-        seeds: every run is made once with each; two or more for a verdict.
+        seeds: each run is repeated with every seed; a verdict needs two or more.
         schedules: "adaptive", "linear" (hand-set), "paper", "untuned", "constant", "greedy", "wsd".
-        warmups: hand-set lengths, below 1 a share of the steps.
-        out: folder of the results; "runs/compare" where nothing else is said.
+        warmups: hand-set warm-up lengths, in steps, or below 1 as a share of the run.
+        out: folder of the results; "runs/compare" by default.
         more: any other key of `autowarm.lab.config.CompareConfig`, such as ``workers=1`` or ``run={"clip": 1.0}``.
 
     Returns:
-        The results. Printed, they are a table and its verdicts; ``summaries`` (one for each optimizer and rate, with
-        ``difference``), ``rows`` (the runs), ``failed`` and ``folder``, which holds report.html, are for programs.
+        The results. Print them for a table with verdicts, or use ``summaries`` (one per optimizer and rate, with
+        ``difference``), ``rows`` (the runs), ``failed`` and ``folder`` (which contains report.html).
 
     Raises:
         LabError: a key is wrong, or the task's code fails in every run; the message names the line.

@@ -1,4 +1,4 @@
-"""What a comparison looks like while it runs: live bars in a terminal, plain lines elsewhere."""
+"""Shows a comparison's progress: live bars in a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -15,10 +15,10 @@ from ..config import printable
 
 
 class Display:
-    """Follows a comparison. As a context manager it owns the live part of the screen.
+    """The progress of a comparison. As a context manager it owns the live part of the screen.
 
     Args:
-        console: where to; its `is_terminal` decides between the live bars and plain lines.
+        console: where to print; its `is_terminal` decides between live bars and plain lines.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -48,13 +48,13 @@ class Display:
             self.live.stop()
 
     def note(self, message: str) -> None:
-        """Says what is going on apart from runs."""
+        """Show what else is going on."""
         self.message = message
         if not self.live:
             self._line(message)
 
     def begin(self, runs: Sequence[tuple[str, int]], done: int, workers: int) -> None:
-        """The runs to be made, as (label, steps), beside those that are done already."""
+        """Start showing runs, given as (label, steps); `done` others are already finished."""
         self.runs = {label: self._task(label, steps) for label, steps in runs}
         self.done, self.total = done, done + len(runs)
         self.all = self._task("all runs", sum(steps for _, steps in runs))
@@ -64,16 +64,16 @@ class Display:
         self.note(f"{self.total} runs{already}; {workers} side by side" if runs else f"all {done} runs are finished")
 
     def update(self, label: str, step: int, loss: float, lr: float) -> None:
-        """News of a run at work."""
+        """Show where a run stands."""
         run = self.runs[label]
-        if not run.visible:  # of a resumed run, only new steps count for its speed
+        if not run.visible:  # only new steps count for the speed of a resumed run
             run.completed, run.visible = step, True
             self.all.completed += step
         self._move(run, step)
         run.fields["news"] = f"loss {loss:.3f}  rate {lr:.2e}"
 
     def finish(self, label: str, result: Mapping[str, Any]) -> None:
-        """A run is through."""
+        """Show that a run has finished."""
         self._close(label)
         outcome = "diverged" if result["diverged"] else f"val loss {result['val_loss']:.4f}"
         text = f"[{self.done}/{self.total}] {label}  {outcome}  warm-up {result['warmup_steps']}"
@@ -81,19 +81,19 @@ class Display:
             self._line(f"{text}  {result['seconds']:.0f} s  ETA {self.eta()}")
 
     def fail(self, label: str, message: str) -> None:
-        """A run ended in an error. A reason that several share is told once."""
+        """Show that a run has failed. A message that several runs share is printed once."""
         self._close(label)
         told = "likewise" if message in self.reasons else message
         self.reasons.add(message)
         self._line(f"[{self.done}/{self.total}] {label}  failed: {told}")
 
     def eta(self) -> str:
-        """Time to the end of all runs, from the steps made since the first news."""
+        """Estimated time until all runs are done, from the steps made so far."""
         left = self.all.time_remaining
         return "–" if left is None else duration(left)
 
     def _task(self, label: str, steps: int) -> Task:
-        """A bar that is not shown yet."""
+        """Add a bar that is not shown yet."""
         self.progress.add_task(printable(label), total=steps, visible=False, news="")
         return self.progress.tasks[-1]
 

@@ -1,9 +1,9 @@
-"""Many jobs on one machine: one process per GPU, or per core with one thread each.
+"""Many jobs on one machine: one process per GPU, or one single-threaded process per core.
 
-More threads than cores is a trap: two processes of two OpenMP threads each on two cores were seen to run 50 times
-slower than one alone, since each thread waits, spinning, for a partner that the other process keeps off its core.
+More threads than cores are a trap: on two cores, two processes with two OpenMP threads each ran 50 times slower than
+one process alone, because each thread spins while it waits for a partner that has no core.
 
-A job is any call that can be pickled, tells through a callback where it stands, and can be made again after an
+A job is any call that can be pickled, reports its progress through a callback, and can be repeated after an
 interruption.
 """
 
@@ -33,7 +33,7 @@ from .display import Display
 if TYPE_CHECKING:
     from ..training.metrics import Progress
 
-# Set in a worker before it imports numpy or torch; the rest keeps third parties from talking and from the network.
+# Set in a worker before it imports numpy or torch. The last ones keep other packages quiet and off the network.
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
                       "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error",
                       "TF_CPP_MIN_LOG_LEVEL": "3"}  # fmt: skip
@@ -46,7 +46,7 @@ OnRow: TypeAlias = Callable[[str, dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to do, of a name that no other job has."""
+    """One call to make, under a unique name."""
 
     name: str
     steps: int
@@ -55,7 +55,7 @@ class Job:
 
 
 class Event(NamedTuple):
-    """What a worker tells the parent: where a job stands."""
+    """A worker's report to the parent: how far a job is."""
 
     name: str
     step: int
@@ -64,12 +64,12 @@ class Event(NamedTuple):
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpus() -> list[str]:
-    """The GPUs this process may use, as `CUDA_VISIBLE_DEVICES` names them; asks the driver and claims no memory."""
+    """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them; claims no memory."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name for name in given.split(",") if name.strip()]
@@ -125,11 +125,16 @@ def run_jobs(
             ) from None
         finally:
             stop.set()  # workers stop at the next step and leave a checkpoint
-            pool.shutdown(wait=True, cancel_futures=True)
+            try:
+                pool.shutdown(wait=True, cancel_futures=True)
+            except Interrupted:  # the second Ctrl-C: they are not waited for
+                for worker in multiprocessing.active_children():
+                    worker.kill()
+                raise
 
 
 def message_of(error: Exception) -> str:
-    """An error in a line; what the user can put right goes without the name of a class."""
+    """An error in one line. An error that the user can fix is shown without the name of its class."""
     return f"{'' if isinstance(error, LabError) else type(error).__name__ + ': '}{error}"
 
 
@@ -141,7 +146,7 @@ def follow(
     on_row: OnRow | None,
     explain: Callable[[Exception], str] = message_of,
 ) -> dict[str, str]:
-    """Wait for jobs by name, telling the display; return the messages of those that failed.
+    """Wait for the jobs while updating the display; return the messages of those that failed.
 
     Raises:
         BrokenProcessPool: a worker died.
@@ -169,7 +174,7 @@ def follow(
 
 
 def _drain(events: Any) -> Iterator[Event]:
-    """What has come in, after a wait of a moment for the first."""
+    """The events that have arrived, after a short wait for the first."""
     wait = 0.2
     while True:
         try:
@@ -192,6 +197,8 @@ def _start_worker(events: Any, stop: Any, turns: Any) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ.update(WORKER_ENVIRONMENT)
     os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # read when CUDA starts, which importing torch does not
+    if stop.is_set():
+        return  # importing torch takes seconds, and `perform` will refuse the job
 
     import torch
 
@@ -199,7 +206,7 @@ def _start_worker(events: Any, stop: Any, turns: Any) -> None:
 
 
 def _die_with_parent() -> None:
-    """A killed parent cannot tell its workers; without this they would go on for a folder that is no longer theirs."""
+    """Exit when the parent dies: a killed parent cannot tell its workers, which would go on writing to its folder."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
@@ -210,7 +217,7 @@ def _work(job: Job) -> dict[str, Any]:
 
 
 def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], bool]) -> dict[str, Any]:
-    """Does one job here, with news a few times a second, and leaves a traceback in its folder if it fails."""
+    """Do one job here, with news a few times a second; if it fails, leave a traceback in its folder."""
     last = 0.0
 
     def on_step(progress: "Progress") -> bool:
@@ -221,6 +228,8 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
             tell(Event(job.name, progress.step, progress.loss, progress.lr))
         return stopped()
 
+    if stopped():
+        raise Interrupted("stopped before it began")
     while True:
         try:
             return job.call(on_step)

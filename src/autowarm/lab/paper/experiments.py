@@ -161,7 +161,7 @@ def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
                      label=f"best hand-set ({reference.warmup_steps:.0f} steps)")  # fmt: skip
     axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     axes.set(xlabel=label, ylabel="final validation loss")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend()
     return figure
 
 
@@ -187,7 +187,7 @@ def ablation_schedule(sources: Sources) -> Figure:
         errorbars(axes, placed, kind, name, linestyle="none")
     axes.set_xticks(range(len(summaries)), [literal(s.cell["name"]) for s in summaries])
     axes.set(xlabel="warm-up–decay", ylabel="final validation loss")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend()
     return figure
 
 
@@ -241,7 +241,7 @@ def baselines(sources: Sources) -> Figure:
                       ha="center", fontsize="x-small")  # fmt: skip
     axes.set_yticks(range(len(shown)), [f"{name} ({s.cell['lr']:g})" for name, s, _ in shown])
     axes.set(xlabel="final validation loss", ylim=(-0.6, len(shown) - 0.2))
-    axes.grid(axis="x", alpha=0.25, linewidth=0.6)
+    axes.grid(axis="x")
     return figure
 
 

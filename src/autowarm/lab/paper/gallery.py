@@ -15,6 +15,7 @@ import torch
 from matplotlib.figure import Figure
 
 from autowarm import AdaptiveWarmup, Lion
+from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, calibrate
 from autowarm.smoothness import plot_study
 from autowarm.theory import (
@@ -33,8 +34,6 @@ from ..analysis.figures import axes_of
 from ..config import SmoothnessConfig
 from ..training.schedules import hand_set
 from .smoothness import measured, studies
-
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def picture(name: str, about: str, **needs: Any) -> Callable[[Callable[[Sources]
     """Enters a function into the gallery; `needs` are the other attributes of `Picture`."""
 
     def enter(make: Callable[[Sources], Any]) -> Callable[[Sources], Any]:
-        GALLERY[name] = Picture(make, about, **needs)
+        GALLERY[name] = Picture(styled(make), about, **needs)
         return make
 
     return enter
@@ -98,7 +97,8 @@ def eta_behaviour(sources: Sources) -> Figure:
     axes.axvline(1 / peak, color=GREY, linestyle="--", linewidth=1)
     axes.annotate(f"Δ' = √(K0/Kρ) = {peak:.2e}\nt = {1 / peak:.0f}", (1 / peak, 0.25), xytext=(8, 0),
                   textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
-    axes.set(xlabel="t", ylabel="η", xlim=(0, t[-1]), ylim=(0, None), title="η = Δ / (D·K(Δ)) at Δ = 1/t")
+    axes.set(xlabel="update t", ylabel="rate η = Δ / (D·K(Δ))", xlim=(0, t[-1]), ylim=(0, None))
+    axes.set_title("The rate of Theorem 1 where the gap is Δ = 1/t")
     return figure
 
 
@@ -116,7 +116,7 @@ def theorem_bounds(sources: Sources) -> Figure:
     steps, gap0 = 20_000, 50.0
     t = np.arange(1, steps + 1)
     norms = {"l2": "ℓ2 (normSGD)", "linf": "ℓ∞ (signSGD)", "spectral": "spectral (Muon)"}
-    figure, panels = axes_of(columns=3, rows=2, width=3.8, height=3.2)
+    figure, panels = axes_of(columns=3, rows=2, width=3.2, height=2.9)
     for column, (norm, title) in enumerate(norms.items()):
         f = catalogue()[f"{norm}-barrier"]
         x0 = f.point(gap0, torch.Generator().manual_seed(0))
@@ -129,15 +129,18 @@ def theorem_bounds(sources: Sources) -> Figure:
         top, bottom = panels[column], panels[3 + column]
         shown = [(adaptive, BLUE, "Theorem 1"), (decay, ORANGE, "decay only"), (constant, GREY, "constant")]
         for run, colour, label in shown:
-            top.plot(t, run.gaps[1:], color=colour, label=label)
+            gaps = run.gaps[1:]
+            below = np.flatnonzero(gaps < 1e-6)  # from here on a gap is a rounding error
+            seen = slice(int(below[0]) if below.size else None)
+            top.plot(t[seen], gaps[seen], color=colour, label=label)
             bottom.plot(t, run.rates, color=colour, label=label)
         top.plot(t, theorem_1_bound(adaptive.curvatures[:-1], D), color=BLUE, linestyle="--", linewidth=1)
         top.plot(t, decay_only_bound(f.K, D, start, steps), color=ORANGE, linestyle="--", linewidth=1)
         top.set(xscale="log", yscale="log", title=title)
-        bottom.set(xscale="log", yscale="log", xlabel="step")
+        bottom.set(xscale="log", yscale="log", xlabel="update")
     panels[0].set_ylabel("gap Δ (bounds dashed)")
     panels[3].set_ylabel("rate η")
-    panels[0].legend(frameon=False, fontsize="small", loc="lower left")
+    panels[0].legend(loc="lower left")
     return figure
 
 
@@ -150,7 +153,7 @@ def schedule_lion(sources: Sources) -> Figure:
     # A power law that falls to 3.77, the authors' switch, at step 12 000, as their run does.
     t = np.arange(steps)
     losses = 3.3 + (first - 3.3) * (1 + t / 297) ** -0.75
-    figure, (left, right) = axes_of(columns=2, width=4.8)
+    figure, (left, right) = axes_of(columns=2, width=4.2, height=3.4)
     for profile, colour, style, whose in [(ours, BLUE, "-", "calibrated"), (Profile(lr, div, ours.gap0, 0.37), ORANGE,
                                            "--", "the authors'")]:  # fmt: skip
         label = f"{whose}, Δ' = {profile.peak_gap:.2f}"
@@ -162,19 +165,19 @@ def schedule_lion(sources: Sources) -> Figure:
         for loss in losses:
             scheduler.step(float(loss))
             rates.append(optimizer.param_groups[0]["lr"])
-        right.plot(t, rates, color=colour, linestyle=style, label=f"switch at step {scheduler.warmup_steps:,}")
-    left.set(xlabel="gap Δ, falling →", ylabel="rate", title="profile η(Δ)", xlim=(ours.gap0, 0), ylim=(0, None))
-    right.set(xlabel="step", ylabel="rate", title="schedule along a power law", ylim=(0, None))
+        right.plot(t, rates, color=colour, linestyle=style, label=f"switch at {scheduler.warmup_steps:,}")
+    left.set(xlabel="gap Δ, falling →", ylabel="rate", title="Profile η(Δ)", xlim=(ours.gap0, 0), ylim=(0, None))
+    right.set(xlabel="update", ylabel="rate", title="Schedule along a power law", ylim=(0, None))
     for axes in (left, right):
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
-        axes.legend(frameon=False, fontsize="small", loc="upper left" if axes is left else "upper right")
+        axes.legend(loc="upper left" if axes is left else "upper right")
     return figure
 
 
 @picture("stall", "why Algorithm 1 stalls on short runs: a toy gap that falls in proportion to the rate")
 def stall(sources: Sources) -> Figure:
     """Each update lowers the gap by 1 % of itself at the peak rate, and by proportionally less below it."""
-    figure, panels = axes_of(columns=2, rows=2, width=4.6, height=2.5)
+    figure, panels = axes_of(columns=2, rows=2, width=4.2, height=2.5)
     for column, steps in enumerate((1000, 64_000)):
         optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         paper = AdaptiveWarmup.paper(optimizer, steps, target_loss=0.0, kappa=46848.0)
@@ -204,7 +207,7 @@ def _smoothness(name: str) -> Callable[[Sources], Figure]:
     def make(sources: Sources) -> Figure:
         found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json")
         _, trimmed, _, warmup = studies(found).items()
-        figure, panels = axes_of(columns=2, width=5.2, height=3.9)
+        figure, panels = axes_of(columns=2, width=4.6, height=3.6)
         for axes, (label, fits) in zip(panels, (trimmed, warmup), strict=True):
             plot_study(fits, ax=axes)
             axes.set_title(f"{found.name}, {label}")
@@ -231,14 +234,14 @@ def edge_of_stability(sources: Sources) -> Figure:
     run = sources.smoothness.run_of("muon")
     path = sources.data / "edge-of-stability.json"
     found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 15))
-    figure, (left, right) = axes_of(columns=2, width=4.8)
+    figure, (left, right) = axes_of(columns=2, width=4.2, height=3.4)
     sharp = np.array(found.sharpness)
     steps = np.array([p.step for p in found.points])
     left.plot(sharp[:, 0], sharp[:, 1], color=ORANGE, marker="o", markersize=3, label="λ_max of the Hessian")
     along = np.array([p.curvature_l2 for p in found.points])
     left.plot(steps, along, ".", color=BLUE, markersize=2, label="⟨δ, Hδ⟩/‖δ‖² along the step δ")
-    left.set(yscale="log", xlabel="step", ylabel="curvature in ℓ2", title="worst direction and the step's")
+    left.set(yscale="log", xlabel="update", ylabel="curvature in ℓ2", title="Of the Hessian")
     right.plot(steps, [p.smoothness for p in found.points], ".", color=GREEN, markersize=2)
-    right.set(yscale="log", xlabel="step", ylabel="K = ‖Δ∇f‖⋆ / ‖Δx‖", title="K in the norms of Muon")
-    left.legend(frameon=False, fontsize="small")
+    right.set(yscale="log", xlabel="update", ylabel="K = ‖Δ∇f‖⋆ / ‖Δx‖", title="In the norms of Muon")
+    left.legend()
     return figure

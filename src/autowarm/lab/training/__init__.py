@@ -1,8 +1,8 @@
-"""One run: from a config to rows.
+"""One run, from its config to its row.
 
 - `setup`: network, optimizer, forward and backward.      - `loop`: the training loop.
 - `identity`: a run's id.
 - `optimizers`, `schedules`: from their configs.
-- `parallel`: ranks, DDP, FSDP2.      - `checkpoint`: what a run goes on from.
-- `metrics`: what it notes.      - `stopping`: Ctrl-C and SIGTERM.
+- `parallel`: ranks, DDP, FSDP2.      - `checkpoint`: saving and resuming.
+- `metrics`: a run's records.      - `stopping`: Ctrl-C and SIGTERM.
 """

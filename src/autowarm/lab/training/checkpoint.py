@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there, by `torch.distributed.checkpoint`.
+"""Checkpoints that are complete or absent, by `torch.distributed.checkpoint`.
 
-A checkpoint is a folder `checkpoint-STEP`: the tensors in safetensors files, cut as the ranks hold them, everything
-else in `rest.pt`, and a `manifest.json` with the run's id, the step and the checksum of each file. It is written beside
-its place under a hidden name and renamed when all of it is on disk. It loads on another number of ranks, too.
+A checkpoint is a folder `checkpoint-STEP`. It holds the tensors in safetensors files, sharded as on the ranks,
+everything else in `rest.pt`, and a `manifest.json` with the run's id, the step and each file's checksum. It is written
+under a hidden name and renamed when it is complete on disk. It can be loaded on a different number of ranks.
 """
 
 import io
@@ -33,38 +33,38 @@ __all__ = ["Checkpoints", "whole_weights"]
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 2  # 1 had DCP's own format, whose index is a pickle
+SCHEMA = 2  # schema 1 used DCP's own format, whose index is a pickle
 _MANIFEST, _REST = "manifest.json", "rest.pt"
 
 
 class Checkpoints:
-    """The checkpoints of one run, in its folder, which all ranks see.
+    """The checkpoints of one run, in its folder, which all ranks can access.
 
     Args:
-        run: the run's id; checkpoints of another are not loaded.
-        keep: how many of the newest stay.
-        asynchronous: tensors are copied at once and written by a thread while training goes on.
+        run: the run's id; checkpoints of other runs are not loaded.
+        keep: how many of the newest to keep.
+        asynchronous: whether to copy the tensors at once and let a thread write them while training continues.
     """
 
     def __init__(self, folder: Path, ranks: Ranks, run: str = "", *, keep: int = 2, asynchronous: bool = False) -> None:
         self.folder, self.ranks, self.run, self.keep = folder, ranks, run, keep
-        # A group of its own: a thread's messages must not come between those of the loop.
+        # A separate group, so that the thread's messages do not mix with those of the loop.
         self._group: Any = dist.new_group(backend="gloo") if ranks.world > 1 else None
         self._pool = ThreadPoolExecutor(1) if asynchronous else None
         self._writing: Future[None] | None = None
         self._saved = -1
         if ranks.rank == 0:
             for left in folder.glob(".checkpoint-*"):
-                shutil.rmtree(left)  # cut off by a crash
+                shutil.rmtree(left)  # left by a crash
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any]) -> None:
-        """Saves, unless this step is saved; the oldest of more than `keep` go.
+        """Save a checkpoint, unless this step has one, and delete all but the newest `keep`.
 
         Args:
             rest: plain numbers, text and tensors that are the same on all ranks.
 
         Raises:
-            LabError: it cannot be written; those before it are whole.
+            LabError: it cannot be written; earlier checkpoints are intact.
         """
         if step == self._saved:
             return
@@ -83,7 +83,7 @@ class Checkpoints:
         scratch = self.folder / f".{target.name}"
         write = dcp.save if self._pool is None else dcp.async_save
         writer = dcp.HuggingFaceStorageWriter(str(scratch), save_distributed=True)
-        with warnings.catch_warnings(action="ignore"), self._writing_to(scratch):  # DCP remarks on running alone
+        with warnings.catch_warnings(action="ignore"), self._writing_to(scratch):  # DCP warns if it runs on one process
             written: Any = write(
                 _apart(tensors), storage_writer=writer, process_group=self._group, no_dist=self.ranks.world == 1
             )
@@ -95,7 +95,7 @@ class Checkpoints:
 
     @contextmanager
     def _writing_to(self, scratch: Path) -> Iterator[None]:
-        """Around writing: what went wrong is told in a line, and leaves nothing behind on a disk that may be full."""
+        """Wraps writing: reports an error in one line and removes partial files, because the disk may be full."""
         try:
             yield
         except (OSError, CheckpointException) as error:
@@ -109,7 +109,7 @@ class Checkpoints:
             ) from error
 
     def _finish(self, written: Any, scratch: Path, target: Path, step: int, rest: bytes) -> None:
-        """Puts a checkpoint in place when every rank has written: rank 0 has DCP's word for that."""
+        """Puts a checkpoint in place once DCP tells rank 0 that every rank has written."""
         with self._writing_to(scratch):
             if isinstance(written, Future):
                 written.result()
@@ -118,28 +118,28 @@ class Checkpoints:
             write_atomically(scratch / _REST, rest)
             files = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
             write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
-            if target.exists():  # from a run that went on from an older one
+            if target.exists():  # from a run that resumed from an older checkpoint
                 shutil.rmtree(target)
             os.replace(scratch, target)
             for old in self._all()[: -self.keep]:
                 shutil.rmtree(old)
 
     def wait(self) -> None:
-        """Returns when what is being written is on disk; raises what went wrong with it."""
+        """Wait until a pending checkpoint is on disk; raise its error if writing failed."""
         if self._writing is not None:
             self._writing.result()
             self._writing = None
 
     def load(self, model: nn.Module, optimizer: Optimizer, last: int | None = None) -> dict[str, Any] | None:
-        """Puts the newest whole checkpoint into model and optimizer.
+        """Load the newest intact checkpoint into the model and the optimizer.
 
-        One that is damaged or another run's is set aside, and the log says so.
+        Damaged checkpoints and those of other runs are set aside, with a message in the log.
 
         Args:
-            last: the last step of which a checkpoint is of use.
+            last: the last step whose checkpoint may be used.
 
         Returns:
-            The rest of what was saved; None where there is no checkpoint.
+            The rest of what was saved; None if there is no checkpoint.
 
         Raises:
             LabError: a checkpoint is of another schema.
@@ -176,7 +176,7 @@ class Checkpoints:
         return None
 
     def _objection(self, path: Path, last: int | None) -> str | None:
-        """What is wrong with a checkpoint; None where nothing is."""
+        """What is wrong with a checkpoint; None if it is intact."""
         try:
             manifest = read_object(path / _MANIFEST, "", "schema", "run", "step", "files")
         except LabError:
@@ -196,21 +196,21 @@ class Checkpoints:
         return sorted(self.folder.glob("checkpoint-*"))
 
     def clear(self) -> None:
-        """Deletes them all: the run is over, and optimizer states are large."""
+        """Delete all checkpoints: the run is over, and optimizer states are large."""
         self.wait()
         if self.ranks.rank == 0:
             for path in self._all():
                 shutil.rmtree(path)
 
     def close(self) -> None:
-        """Waits for what is being written and lets go of the thread."""
+        """Wait for a pending checkpoint and stop the thread."""
         self.wait()
         if self._pool is not None:
             self._pool.shutdown()
 
 
 def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor] | None:
-    """The weights by name, each once, gathered on rank 0; None where the model itself holds them whole."""
+    """The weights by name, each once, gathered on rank 0; None if the model holds them unsharded."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
     from torch.distributed.fsdp import FSDPModule
 
@@ -230,7 +230,7 @@ def _weights(model: nn.Module) -> dict[str, Any]:
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The tensors as safetensors takes them: contiguous, and no two in one place."""
+    """The tensors as safetensors needs them: contiguous, and without shared memory."""
     found, places = {}, set()
     for key, value in tensors.items():
         place = (value.to_local() if isinstance(value, DTensor) else value).data_ptr()
@@ -240,7 +240,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _place_for(about: Any, param: Tensor, device: str) -> Tensor:
-    """A tensor to load an optimizer's state into: cut like its parameter where it has its shape."""
+    """A tensor to load an optimizer's state into, sharded like its parameter if it has the same shape."""
     if about.size == param.shape and device == param.device.type:
         return torch.zeros_like(param, dtype=about.properties.dtype, requires_grad=False)
     return torch.zeros(about.size, dtype=about.properties.dtype, device=param.device if device != "cpu" else "cpu")

@@ -1,4 +1,4 @@
-"""A run's id: a hash of all that its numbers follow from."""
+"""A run's id: a hash of everything that determines its numbers."""
 
 import dataclasses
 import hashlib
@@ -17,9 +17,9 @@ __all__ = ["code_fingerprint", "identity", "run_id"]
 
 @cache
 def code_fingerprint() -> str:
-    """Hash of the code that decides a run's numbers, so that an edit of the library never passes off old results.
+    """Hash of the code that determines a run's numbers, so that results of edited code are never reused.
 
-    It covers the library and the rooms of the lab that a run is computed in: this one, its tasks and its data.
+    It covers the library and the parts of the lab that compute a run: training, tasks and data.
     """
     training = Path(__file__).parent
     lab, package = training.parent, training.parents[1]
@@ -30,7 +30,7 @@ def code_fingerprint() -> str:
 
 
 def identity(run: RunConfig, corpus_sha256: str) -> dict[str, Any]:
-    """Everything a run's numbers follow from. Two runs of one identity are the same run."""
+    """Everything that determines a run's numbers. Runs with the same identity are the same run."""
     return {
         "config": dataclasses.asdict(run),
         "corpus": corpus_sha256,

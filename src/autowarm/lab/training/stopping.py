@@ -1,19 +1,19 @@
-"""Ctrl-C and SIGTERM: what has been learnt is kept, whatever the run is doing."""
+"""Ctrl-C and SIGTERM: the run keeps what it has learnt, whatever it is doing."""
 
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; what it had learnt is in a checkpoint.
+    """The run was asked to stop; a checkpoint holds what it had learnt.
 
     Attributes:
-        signal: what asked, for the exit status 128 + signal; SIGINT where it was the caller.
+        signal: the signal that asked, for the exit status 128 + signal; SIGINT if the caller asked.
     """
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
@@ -24,9 +24,9 @@ class Interrupted(Exception):
 class Stop:
     """Notices SIGINT and SIGTERM while it is entered.
 
-    Inside `gently` a signal is kept for the loop, which saves and ends at the next step. Elsewhere nothing would be
-    lost (files are replaced whole), so it ends the program at once, as `Interrupted`. A second Ctrl-C does so anywhere,
-    but for ranks of `torchrun`, which repeats signals.
+    Inside `gently` a signal is acknowledged at once and kept for the loop, which saves and ends at the next step.
+    Elsewhere nothing would be lost, because files are replaced whole: the signal ends the program, as `Interrupted`. A
+    second Ctrl-C ends it anywhere, except in ranks of `torchrun`, which repeats signals.
 
     Attributes:
         asked: the signal that came, or None.
@@ -47,20 +47,24 @@ class Stop:
             signal.signal(number, handler)
 
     def _notice(self, number: int, _: FrameType | None) -> None:
-        again = self.asked == number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ
+        by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+        again = self.asked == number == signal.SIGINT and not by_torchrun
         # As an exception it can come up inside a destructor, where Python drops it: the flag stays up for the loop.
         self.asked = number
         if again or not self._gentle:
             raise Interrupted("stopped before or after training", number)
+        if not by_torchrun or os.environ.get("RANK") == "0":
+            with suppress(OSError):  # a closed stderr; print() may not be called while it is at work, as it may be
+                os.write(2, b"\nstopping at the next step; Ctrl-C again stops at once\n")
 
     def obey(self) -> None:
-        """Raises Interrupted if a signal has come."""
+        """Raise Interrupted if a signal has come."""
         if self.asked is not None:
             raise Interrupted("stopped; what is finished is kept", self.asked)
 
     @contextmanager
     def gently(self) -> Iterator[None]:
-        """Around what must not be broken off: training, and saving."""
+        """Enter this around what must not be broken off: training and saving."""
         self._gentle = True
         try:
             yield

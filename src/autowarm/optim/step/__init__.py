@@ -1,7 +1,7 @@
-"""One step over a group's tensors.
+"""One update of a group's tensors.
 
-- `move`: x ← keep·x + η·LMO(direction), as few passes over memory as the geometry allows.
-- `batches`: which matrices are orthogonalised in one stack.
-- `distributed`: where ranks hold parts or copies of the tensors.
-- `nonfinite`: leaving out tensors whose gradient is not finite.
+- `move`: x ← keep·x + η·LMO(direction), in as few passes over memory as the geometry allows.
+- `batches`: which matrices to orthogonalise in one stack.
+- `distributed`: tensors that are sharded over ranks or copied to them.
+- `nonfinite`: skips tensors whose gradient is not finite.
 """

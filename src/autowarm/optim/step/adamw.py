@@ -1,4 +1,4 @@
-"""AdamW's step for the tensors that Muon leaves to it: PyTorch's own, left out where a gradient is not finite."""
+"""AdamW's step for the tensors that Muon leaves to it: PyTorch's own, skipped if a gradient is not finite."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["adamw_", "has_fused_adamw"]
 
 
 def has_fused_adamw(device: torch.device) -> bool:
-    """Whether PyTorch has a kernel there that is one pass over memory."""
+    """Whether PyTorch has a fused kernel, which passes over memory once, for this device."""
     return device.type in _get_fused_kernels_supported_devices()
 
 
@@ -30,11 +30,11 @@ def adamw_(
     weight_decay: float,
     capturable: bool,
 ) -> None:
-    """Step tensors by AdamW, in place; none of them if one of the flags is not set.
+    """Update tensors by AdamW, in place, unless a flag says that a gradient is not finite.
 
     Args:
         xs, gs, exp_avgs, exp_avg_sqs, steps: parameters, gradients and their states.
-        flags: whether gradients are finite, on their devices; empty if all are known to be.
+        flags: whether gradients are finite, on their devices; empty if all are known to be finite.
         lr, betas, eps, weight_decay, capturable: see `torch.optim.AdamW`.
     """
     options: dict[str, Any] = {
@@ -58,10 +58,10 @@ def adamw_(
     if others:
         ps, ds, ms, vs, counts = olds = [[ts[i] for i in others] for ts in tensors]
         if finite is not None:
-            # Only the fused kernel leaves an update out by itself. Here it is made on copies, which are taken or not.
+            # Only the fused kernel can skip an update. The others update copies, which are then kept or discarded.
             ps, ms, vs, counts = ([t.clone() for t in ts] for ts in (ps, ms, vs, counts))
         foreach = xs[0].device.type != "cpu"
-        # Counts of steps on a device are read by none but this way.
+        # The capturable implementation is the only one that reads step counts on a device.
         capturable = capturable or torch.compiler.is_compiling() or steps[0].device.type != "cpu"
         adamw(ps, ds, ms, vs, [], counts, foreach=foreach, capturable=capturable, **options)
         if finite is not None:
@@ -71,9 +71,10 @@ def adamw_(
 
 
 def _by_kernel(xs: list[Tensor], gs: list[Tensor], exp_avgs: list[Tensor]) -> tuple[list[int], list[int]]:
-    """Places of the tensors that the fused kernel can step, and of the others.
+    """Return the indices of the tensors that the fused kernel can update, and of the others.
 
-    It takes for granted that a tensor, its gradient and its state lie in memory alike. A compiler fuses by itself.
+    The kernel assumes that a tensor, its gradient and its state have the same memory layout. A compiler fuses by
+    itself.
     """
     fused: list[int] = []
     others: list[int] = []

@@ -1,6 +1,6 @@
-"""How tensors lie over ranks: in parts (FSDP2: DTensors) or as copies (DDP), or both (HSDP).
+"""How tensors are distributed over ranks: as shards (FSDP2's DTensors), as copies (DDP), or both (HSDP).
 
-Signs need no exchange, Frobenius norms the sum of one number for each tensor. What needs the whole of a tensor is in
+Signs need no communication; Frobenius norms need the sum of one number per tensor. Steps that need whole tensors are in
 `sharing`. All ranks must have gradients for the same tensors.
 """
 
@@ -17,36 +17,37 @@ from .move import Rate, parts_of
 
 __all__ = ["Ask", "Layout", "by_device_and_axes", "by_layout", "local", "needs_sharing", "step_parts_"]
 
-# Brings momenta of the tensors at these places up to date and returns, if it is wanted, what their oracles are asked.
+# Updates the momenta of the tensors at these indices and returns their directions, if wanted.
 Ask = Callable[[Sequence[int], bool], list[Tensor]]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _is_dtensor(x: Tensor) -> bool:
-    # Its module is imported by whoever made one. Asked of every tensor in every step, so the usual types go first.
+    # Whoever made a DTensor has imported its module. This runs for every tensor in every step, so usual types come
+    # first.
     return type(x) not in _PLAIN and hasattr(x, "placements") and hasattr(x, "device_mesh")
 
 
 def local(x: Tensor) -> Tensor:
-    """What this rank holds of a tensor, sharing its memory."""
+    """This rank's shard of a tensor, sharing its memory."""
     return x.to_local() if _is_dtensor(x) else x  # type: ignore[attr-defined]
 
 
 def needs_sharing(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> bool:
-    """Whether some tensor is a DTensor, or copies are to be shared out and their oracle is worth it."""
+    """Whether to split the work across ranks: a tensor is a DTensor, or the ranks hold copies of expensive ones."""
     return any(_is_dtensor(x) for x in xs) or (group is not None and isinstance(geometry, Spectral))
 
 
 class Layout(NamedTuple):
-    """How a tensor lies over the ranks, and so what it takes to ask its oracle.
+    """How a tensor is distributed over the ranks, which decides the communication that its step needs.
 
     Attributes:
-        kind: "alone" if this rank can do it by itself, "elementwise", "normed" or "gathered".
-        axes: the groups of ranks that its shards lie over; empty for copies.
-        dim: of "gathered": the dimension that is cut over the first of these; None where the tensor is not cut.
-        copies: of "gathered": the ranks that hold the same as this one; None if there are none.
-        dtype: its own.
+        kind: "alone" if the step needs no other rank, "elementwise", "normed" or "gathered".
+        axes: the groups of ranks that hold its shards; empty for copies.
+        dim: for "gathered": the dimension that is sharded over the first of these groups; None if it is not sharded.
+        copies: for "gathered": the ranks that hold the same shard as this one; None if there are none.
+        dtype: its dtype.
     """
 
     kind: Literal["alone", "elementwise", "normed", "gathered"]
@@ -57,15 +58,15 @@ class Layout(NamedTuple):
 
 
 def by_layout(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> dict[Layout, list[int]]:
-    """Places of the tensors by layout.
+    """Return the indices of the tensors by layout.
 
     Args:
         geometry: theirs.
         xs: tensors and DTensors.
-        group: the ranks that hold copies of the tensors which are no DTensors; None if only this one.
+        group: ranks that hold copies of the tensors that are not DTensors; None if only this rank does.
 
     Raises:
-        NotImplementedError: a tensor is sharded over several dimensions of its mesh and the oracle needs the whole.
+        NotImplementedError: a tensor is sharded over several mesh dimensions, and its step needs the whole tensor.
     """
     found: dict[Layout, list[int]] = defaultdict(list)
     for i, x in enumerate(xs):
@@ -80,7 +81,7 @@ def by_layout(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> dict[Layo
 
 
 def by_device_and_axes(xs: Sequence[Tensor]) -> dict[tuple[torch.device, tuple[Any, ...]], list[int]]:
-    """Places of the tensors by device and by the groups of ranks that their shards lie over."""
+    """Return the indices of the tensors by device and by the groups of ranks that hold their shards."""
     found: dict[tuple[torch.device, tuple[Any, ...]], list[int]] = defaultdict(list)
     for i, x in enumerate(xs):
         axes = tuple(x.device_mesh.get_group(axis) for axis in _cut_axes(x)) if _is_dtensor(x) else ()  # type: ignore[attr-defined]
@@ -89,7 +90,7 @@ def by_device_and_axes(xs: Sequence[Tensor]) -> dict[tuple[torch.device, tuple[A
 
 
 def _cut_axes(x: Tensor) -> list[int]:
-    """The dimensions of a DTensor's mesh that its shards lie along."""
+    """The mesh dimensions over which a DTensor is sharded."""
     mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
     return [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]
 
@@ -107,7 +108,7 @@ def _layout_of_dtensor(geometry: Geometry, x: Tensor) -> Layout:
             f"a tensor of shape {tuple(x.shape)} is sharded over {len(cut)} dimensions of its mesh ({placements}); "
             f"{type(geometry).__name__} needs it sharded over one at most"
         )
-    # Along several dimensions of copies, the longest shares the work.
+    # If several mesh dimensions hold copies, the longest splits the work.
     replicated = [axis for axis in range(mesh.ndim) if axis not in cut and mesh.size(axis) > 1]
     copies = mesh.get_group(max(replicated, key=mesh.size)) if replicated and isinstance(geometry, Spectral) else None
     if cut:
@@ -123,7 +124,7 @@ def _layout_of_dtensor(geometry: Geometry, x: Tensor) -> Layout:
 def step_parts_(
     geometry: Geometry, layout: Layout, shapes: Sequence[torch.Size], xs: list[Tensor], ask: Ask, rate: Rate
 ) -> None:
-    """Step tensors whose oracles need little or nothing of the other ranks ("elementwise" and "normed"), in place.
+    """Update tensors whose steps need little or no communication ("elementwise" and "normed"), in place.
 
     Args:
         geometry: the norm of each tensor.
@@ -144,7 +145,7 @@ def step_parts_(
 
 
 def _normalised(gs: Sequence[Tensor], axes: Sequence[Any]) -> list[Tensor]:
-    """g/‖g‖ for the norm over all shards, which lie along these axes of the mesh."""
+    """Return g/‖g‖ for the norm over all shards, which lie along these axes of the mesh."""
     squares = torch.stack(frobenius_norms(gs)).square_()
     for ranks in axes:
         dist.all_reduce(squares, group=ranks)

@@ -1,12 +1,12 @@
 """x ← keep·x + η·LMO(direction), in as few passes over memory as the geometry allows.
 
-A group's tensors are taken in *parts* that fit a processor's cache: momentum, direction and step of one part follow
-each other while it is there, and temporaries are never larger than a part. On accelerators a part is large, and one
-launch serves all its tensors.
+A group's tensors are processed in *parts* that fit a processor's cache: momentum, direction and step of one part are
+computed while it is cached, and temporaries are never larger than a part. On accelerators parts are large, and one
+launch handles all of a part's tensors.
 
-`move_` steps one part whose directions are known, by the way that its geometry allows; `move_reference` is the plain
-one, serves every geometry, and holds the others to it in the tests. Iterated polar factors are found for a whole
-`batches.Batch` at once, and `move_by_stack_` takes them from its stack to the tensors.
+`move_` updates one part along known directions, in the fastest way that its geometry allows. `move_reference` is the
+plain way, which works for every geometry; tests compare the fast ways with it. Iterative polar factors are computed for
+a whole `batches.Batch` at once, and `move_by_stack_` applies them to the tensors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ __all__ = ["Rate", "by_device", "move_", "move_by_stack_", "move_reference", "pa
 
 _PART_BYTES = {"cpu": 1 << 20}
 _PART_BYTES_ELSEWHERE = 256 << 20
-# From this size on a tensor's own launch takes longer than starting it.
+# From this size on, a tensor's kernel takes longer than its launch.
 _LARGE = 8 << 20
 
 
@@ -33,7 +33,7 @@ class Rate:
     """How far tensors move: x ← keep·x + lr·update.
 
     Attributes:
-        lr: η, a number or a 0-dim tensor for all tensors, or a 1-dim tensor with an entry for each, see `where`.
+        lr: η, as a number or 0-dim tensor for all tensors, or a 1-dim tensor with an entry for each, see `where`.
         keep: 1 − λη, as ``lr`` is, or None for 1.
     """
 
@@ -47,27 +47,27 @@ class Rate:
         return cls(lr, 1 - lr * group["weight_decay"] if group["weight_decay"] else None)
 
     def where(self, finite: Tensor | None) -> Self:
-        """This rate for the tensors whose flag is set, and one that leaves the others where they are; None for all."""
+        """This rate for tensors whose flag is set, and one that leaves the others unchanged; None sets all flags."""
         if finite is None:
             return self
         lr = torch.where(finite, _on(finite.device, self.lr), 0.0)
         return type(self)(lr, None if self.keep is None else torch.where(finite, _on(finite.device, self.keep), 1.0))
 
     def __getitem__(self, some: slice) -> Self:
-        """The rate of a run of the tensors."""
+        """The rate of a slice of the tensors."""
         if not (isinstance(self.lr, Tensor) and self.lr.ndim):
             return self
         return type(self)(self.lr[some], None if self.keep is None else self.keep[some])  # type: ignore[index]
 
     def of(self, places: Sequence[int]) -> Self:
-        """The rate of the tensors at these places."""
+        """The rate of the tensors at these indices."""
         if not (isinstance(self.lr, Tensor) and self.lr.ndim):
             return self
         lr = torch.stack([self.lr[i] for i in places])
         return type(self)(lr, None if self.keep is None else torch.stack([self.keep[i] for i in places]))  # type: ignore[index]
 
     def step_(self, xs: list[Tensor], updates: list[Tensor], scale: float = 1.0) -> None:
-        """x ← keep·x + lr·scale·update, in place; the updates are lost."""
+        """x ← keep·x + lr·scale·update, in place; this overwrites the updates."""
         lr = self.lr * scale
         if self.keep is not None:
             torch._foreach_mul_(xs, _each(self.keep))
@@ -105,17 +105,17 @@ def _at(factor: Any, places: Sequence[int]) -> list[Tensor]:
 def _on(device: torch.device, number: float | Tensor) -> Tensor:
     if isinstance(number, Tensor):
         return number
-    # Double precision is slow on most accelerators, and unknown to some.
+    # Double precision is slow on most accelerators, and missing on some.
     return torch.full((), number, dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
 
 
 def _each(factor: Any) -> Any:
-    """What `torch._foreach_mul_` takes: one factor for all tensors, or a list with one for each."""
+    """The argument of `torch._foreach_mul_`: one factor for all tensors, or a list with one for each."""
     return list(factor.unbind()) if isinstance(factor, Tensor) and factor.ndim else factor
 
 
 def by_device(xs: Sequence[Tensor]) -> list[list[int]]:
-    """Places of the tensors by device."""
+    """Return the indices of the tensors by device."""
     found: dict[torch.device, list[int]] = {}
     for i, x in enumerate(xs):
         found.setdefault(x.device, []).append(i)
@@ -123,12 +123,12 @@ def by_device(xs: Sequence[Tensor]) -> list[list[int]]:
 
 
 def parts_of(xs: Sequence[Tensor], part_bytes: int | None = None, itemsize: int | None = None) -> Iterator[slice]:
-    """Cut tensors into runs on one device that are together as large as a part, or single.
+    """Split tensors into slices on one device, each as large as a part, or a single larger tensor.
 
     Args:
         xs: the tensors.
-        part_bytes: how large a part is; None for what suits the device.
-        itemsize: bytes of an element of what is made for them; None for their own.
+        part_bytes: size of a part; None for one that suits the device.
+        itemsize: bytes per element of the temporaries; None for the tensors' own.
     """
     start = room = 0
     for i, x in enumerate(xs):
@@ -144,14 +144,14 @@ def parts_of(xs: Sequence[Tensor], part_bytes: int | None = None, itemsize: int 
 
 
 def move_(geometry: Geometry, xs: list[Tensor], directions: list[Tensor], rate: Rate, *, owned: bool = False) -> None:
-    """Step every tensor by its oracle, in place.
+    """Update every tensor by its oracle, in place.
 
     Args:
         geometry: the norm of each tensor.
         xs: the tensors to move.
-        directions: what the oracle is asked about, for each.
+        directions: the oracle's argument for each.
         rate: of all.
-        owned: the directions are nobody else's, neither gradients nor momenta, and may be overwritten.
+        owned: whether the directions may be overwritten, because they are neither gradients nor momenta.
     """
     # By exact class: a subclass may define its own oracle.
     if type(geometry) is Sign and not isinstance(geometry.radius, str):
@@ -163,7 +163,7 @@ def move_(geometry: Geometry, xs: list[Tensor], directions: list[Tensor], rate: 
 
 
 def move_reference(geometry: Geometry, xs: list[Tensor], directions: list[Tensor], rate: Rate) -> None:
-    """`move_` for any geometry: ask the oracle, multiply by the rate, add."""
+    """`move_` for any geometry: call the oracle, multiply by the rate, add."""
     rate.step_(xs, geometry.lmo_each(directions))
 
 
@@ -178,13 +178,13 @@ def _move_sign(geometry: Sign, xs: list[Tensor], directions: list[Tensor], rate:
 def _move_frobenius(geometry: Frobenius, xs: list[Tensor], directions: list[Tensor], rate: Rate) -> None:
     norms = frobenius_norms(directions)
     if any(norm.dtype != g.dtype for norm, g in zip(norms, directions, strict=True)):
-        # In half precision the quotient of addcdiv would have a norm that leaves its range.
+        # In half precision, the norm in addcdiv's quotient could overflow.
         move_reference(geometry, xs, directions, rate)
         return
     torch._foreach_clamp_min_(norms, max(map(least_norm, {norm.dtype for norm in norms})))
     lr = rate.lr
     if isinstance(lr, Tensor):
-        torch._foreach_div_(norms, _each(lr))  # a rate of 0 makes the norm infinite, and the step 0
+        torch._foreach_div_(norms, _each(lr))  # a rate of 0 makes the norm infinite and the step 0
         lr = 1.0
     if rate.keep is not None:
         torch._foreach_mul_(xs, _each(rate.keep))
@@ -195,11 +195,11 @@ def _move_frobenius(geometry: Frobenius, xs: list[Tensor], directions: list[Tens
 
 
 def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) -> None:
-    """Step a batch's tensors by the polar factors in its stack, in place; the stack is lost.
+    """Update a batch's tensors by the polar factors in its stack, in place; this overwrites the stack.
 
     Args:
         xs: the tensors to move, in the batch's order.
-        batch: how they lie in the stack.
+        batch: their layout in the stack.
         stack: UVᵀ of each matrix.
         rate: of all.
     """

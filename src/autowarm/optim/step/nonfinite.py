@@ -1,9 +1,9 @@
-"""Gradients that are not finite: found without waiting for a device, left out, and counted.
+"""Non-finite gradients: detected without waiting for a device, skipped, and counted.
 
-A tensor whose gradient has a NaN or an infinity is not stepped: weights, momentum and decay stay as they were, and no
-other tensor notices. On the host a look at one norm for each gradient is enough, and nothing else changes unless one is
-amiss. On an accelerator nobody waits for that look: flags stay there, masks take their effect, and the count is copied
-to the host and read when it has arrived, some steps late.
+A tensor whose gradient contains a NaN or an infinity is not updated: its weights, momentum and decay stay as they were,
+and other tensors are not affected. On the host, checking one norm per gradient is enough. On an accelerator nothing
+waits for the check: the flags stay on the device, where masks apply them, and the count is copied to the host and read
+when it arrives, some steps late.
 """
 
 import math
@@ -21,24 +21,24 @@ __all__ = ["SkippedUpdates", "finite_each", "masked", "read_on_host"]
 
 
 def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
-    """Which tensors have finite entries only.
+    """Return which tensors have only finite entries.
 
     Args:
-        gs: tensors on one device, one at least.
-        axes: the groups of ranks that their shards lie over. A tensor is finite if all its shards are.
+        gs: at least one tensor, all on one device.
+        axes: the groups of ranks that hold their shards. A tensor is finite if all its shards are.
 
     Returns:
-        A flag for each, shape (len(gs),), on their device; None where the host knows that all are set.
+        A flag per tensor, shape (len(gs),), on their device; None if the host knows that all are finite.
     """
     on_host = read_on_host(gs[0].device)
     if on_host:
-        # Twelve times as fast as the largest entries, but squares may overflow where the entries have not.
+        # Twelve times as fast as finding the largest entries, but squares may overflow where entries do not.
         suspect = not math.isfinite(torch.stack(torch._foreach_norm(gs)).sum().item())
         if not (suspect or axes):
             return None
         finite = torch.stack([g.isfinite().all() for g in gs]) if suspect else torch.ones(len(gs), dtype=torch.bool)
     else:
-        # The largest of no entries is not defined.
+        # The maximum of no entries is undefined.
         largest = torch.stack(torch._foreach_norm([g if g.numel() else g.new_zeros(1) for g in gs], math.inf))
         finite = (largest - largest) == 0  # `isfinite` is four operators
     for ranks in axes:
@@ -49,12 +49,12 @@ def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
 
 
 def read_on_host(device: torch.device) -> bool:
-    """Whether flags are read where they are found: where nobody has to be waited for, and nothing is being traced."""
+    """Whether to read flags at once: on the host, where nothing has to be waited for, and outside tracing."""
     return device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def masked(gs: list[Tensor], ms: list[Tensor], finite: Sequence[Tensor] | Tensor | None) -> list[Tensor]:
-    """The gradients; where a flag is not set, the tensor's momentum, which an average with it leaves as it is, or 0."""
+    """Replace non-finite gradients by the tensor's momentum, which averaging then leaves unchanged, or by 0."""
     if finite is None:
         return gs
     stay: Sequence[Tensor | float] = ms or [0.0] * len(gs)
@@ -62,10 +62,10 @@ def masked(gs: list[Tensor], ms: list[Tensor], finite: Sequence[Tensor] | Tensor
 
 
 class SkippedUpdates:
-    """Counts the updates in which some tensor was left out: warns once, and raises after too many in a row.
+    """Counts the updates that skip a tensor; warns once, and raises after too many in a row.
 
     Args:
-        most: how many in a row are an error; None for never.
+        most: how many in a row raise an error; None for no limit.
 
     Raises:
         ValueError: ``most`` is not a whole number above 0.
@@ -75,10 +75,10 @@ class SkippedUpdates:
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise ValueError(f"max_nonfinite must be a whole number of at least 1, or None for never, got {most!r}")
         self.most = most
-        self._in_a_row = self._total = 0  # of updates whose flags were read on the host
+        self._in_a_row = self._total = 0  # counts of updates whose flags were read on the host
         self._flags: list[Tensor] = []
         self._warned = False
-        self._counts: _DeviceCounts | None = None  # of all others
+        self._counts: _DeviceCounts | None = None  # counts of all other updates
 
     def __getstate__(self) -> dict[str, Any]:
         in_a_row = self._in_a_row if self._counts is None else self._in_a_row + int(self._counts.tensor[0])
@@ -89,31 +89,31 @@ class SkippedUpdates:
 
     @property
     def ready(self) -> bool:
-        """Whether an update can be counted on a device without making anything new."""
+        """Whether an update can be counted on a device without allocating anything."""
         return self._counts is not None
 
     def prepare(self, device: torch.device) -> None:
-        """Make what counting on a device takes."""
+        """Allocate what counting on a device needs."""
         if self._counts is None:
             self._counts = _DeviceCounts(device)
 
     def total(self) -> int:
-        """Updates in which some tensor was left out so far; waits for the device."""
+        """The number of updates so far that skipped a tensor; waits for the device."""
         return self._total + (0 if self._counts is None else int(self._counts.tensor[1]))
 
     def note(self, finite: Tensor | None) -> None:
-        """Take notice of the flags of some of an update's tensors."""
+        """Note the flags of some of an update's tensors."""
         if finite is not None:
             self._flags.append(finite)
 
     def end_update(self, who: str) -> None:
-        """Count the update that the flags were of.
+        """Count the update whose flags were noted.
 
         Args:
-            who: whose gradients these are, for the messages.
+            who: name of the optimizer, for messages.
 
         Raises:
-            RuntimeError: it was one too many in a row.
+            RuntimeError: too many updates in a row were non-finite.
         """
         flags, self._flags = self._flags, []
         if all(read_on_host(flag.device) for flag in flags):
@@ -144,7 +144,7 @@ class SkippedUpdates:
 
 
 class _DeviceCounts:
-    """How many updates were left out, in a row and in all, on a device, and copied to the host without waiting."""
+    """Counts skipped updates on a device, in a row and in total, and copies the counts to the host without waiting."""
 
     def __init__(self, device: torch.device) -> None:
         self.tensor = torch.zeros(2, dtype=torch.int64, device=device)
@@ -152,10 +152,10 @@ class _DeviceCounts:
         self._latest = (0, 0)
 
     def add(self, flags: Sequence[Tensor]) -> tuple[int, int] | None:
-        """Count an update with these flags; the latest counts that have arrived. None in a graph, which only counts."""
+        """Count an update with these flags; return the latest counts that have arrived, or None inside a graph."""
         device = self.tensor.device
         bad = ~torch.stack([flag.all().to(device, non_blocking=device.type != "cpu") for flag in flags]).all()
-        # In place: a captured graph counts on at each replay.
+        # In place, so that each replay of a captured graph continues the count.
         self.tensor.add_(bad)
         self.tensor[0].mul_(bad)
         if torch.compiler.is_compiling() or is_capturing(device):

@@ -1,12 +1,12 @@
-"""Oracles that need whole tensors, of tensors that ranks hold in parts or copies of: each is asked once.
+"""Steps that need whole tensors, for tensors that are sharded or copied: one rank computes each.
 
-Ranks are a grid: *shards* along one side, *copies* along the other; either may be one long. Every tensor has an owner
-in it. An all-to-all among the shards brings each owner its tensors, it orthogonalises them, a second all-to-all takes
-the results back, and an all-gather among the copies hands them on.
+The ranks form a grid: *shards* along one side, *copies* along the other; either side may have length one. Every tensor
+has an owner in the grid. An all-to-all among the shards brings each owner its tensors, the owner orthogonalises them, a
+second all-to-all returns the results, and an all-gather among the copies distributes them.
 
-Owners are chosen for equal work, the same on every rank. What travels has the dtype the oracle computes in, so results
-are those of one process. It goes in *rounds* that bound what is held at one time; while one is orthogonalised, the next
-is on its way.
+Owners are chosen to balance the work, identically on every rank. Messages have the dtype of the iterations, so the
+results are those of a single process. The work is split into *rounds*, which bound the memory; while one round is
+orthogonalised, the next one is in transit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ Landing = Callable[[], None]
 def move_gathered_(
     geometry: Geometry, layout: Layout, shapes: Sequence[torch.Size], xs: list[Tensor], ask: Ask, rate: Rate
 ) -> None:
-    """Step tensors of a layout that is "gathered", in place.
+    """Update the tensors of a "gathered" layout, in place.
 
     Args:
         geometry: the norm of each tensor.
@@ -74,7 +74,7 @@ class _Sharing:
         self.copies = layout.copies
         self.cut, self.piece = _size_and_rank(self.shards)
         self.copied, self.copy = _size_and_rank(self.copies)
-        # The oracle would round its argument to this anyway; rounded before, half as much travels.
+        # The iterations would round to this dtype anyway; rounding first halves the messages.
         iterative = isinstance(geometry, Spectral) and geometry.method != "svd"
         computed_in = (geometry.dtype if isinstance(geometry, Spectral) else None) or working_dtype(self.device)
         self.dtype = computed_in if iterative else layout.dtype
@@ -86,7 +86,7 @@ class _Sharing:
         most = self.temporaries // max(_AT_PEAK, self.copied + 3)
         rounds: list[list[list[int]]] = []
         room = [0] * (self.cut * self.copied)
-        last = [-1] * len(room)  # each owner's round so far
+        last = [-1] * len(room)  # the round of each owner so far
         for i in sorted(range(len(owners)), key=lambda i: (-_work(self.shapes[i]), i)):
             owner, size = owners[i], self.shapes[i].numel() * self.dtype.itemsize
             if size > room[owner]:
@@ -98,7 +98,7 @@ class _Sharing:
         return rounds
 
     def send(self, some: list[list[int]]) -> Callable[[], list[list[Tensor]]]:
-        """Begin to bring this round's tensors to their owners.
+        """Start sending this round's tensors to their owners.
 
         Returns:
             To be called for the parts of this rank's own ones, by the rank they are from.
@@ -193,7 +193,7 @@ class _Sharing:
             yield places[part]
 
     def _unflat(self, flat: Tensor, places: Sequence[int]) -> list[Tensor]:
-        """This rank's parts of these tensors, as they lie in a message."""
+        """This rank's parts of these tensors, in message order."""
         return _unflat(flat, [[self.xs[i].shape for i in places]])[0]
 
     def _empty(self, size: int) -> Tensor:
@@ -214,7 +214,7 @@ def _size_and_rank(group: Any) -> tuple[int, int]:
 
 
 def share_out(work: Sequence[float], ranks: int) -> list[int]:
-    """An owner for each piece of work, for loads as equal as giving the largest first to the least busy makes them.
+    """Choose an owner for each piece of work: largest first, each to the least busy rank.
 
     Example:
         >>> from autowarm.optim.step.sharing import share_out

@@ -1,11 +1,15 @@
 """The study's figures: the differences of all settings, what one choice everywhere costs, and a few runs."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
+from autowarm.plotting import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, label_line, styled
+
+from ...analysis.figures import COLOURS, smoothed
 from ..cells import DEFAULT, HAND_SET, OPTIMIZERS, PAPER, cells, title
 from ..plan import algorithm_1_target
 from ..rows import Cell, PlannedRow, Rows
@@ -15,52 +19,55 @@ from .evidence import fixed_regrets
 
 __all__ = ["curves_figure", "curves_wanted", "differences_figure", "evidence_figure"]
 
-_COLOURS = {name: colormaps["tab10"](index) for index, name in enumerate(OPTIMIZERS)}
+_LOOKS = dict(zip(OPTIMIZERS, zip((BLUE, ORANGE, GREEN, PINK, SKY), "os^Dv", strict=True), strict=True))
 
 
+@styled
 def differences_figure(judged: Sequence[Verdict]) -> Figure:
     """Every setting's difference, one a line, cut off at ±20 %."""
-    figure = Figure(figsize=(7.5, 11), layout="constrained")
+    figure = Figure(figsize=(7.5, 12), layout="constrained")
     axes = figure.subplots()
     ordered = sorted(judged, key=lambda v: v.mean)
     for y, v in enumerate(ordered):
         shown, error, style = _point(v, 20.0)
         axes.errorbar(shown, y, xerr=error, lw=1, **style)
-    axes.axvline(0, color="black", lw=0.8)
-    axes.axvspan(-100 * TOLERANCE, 100 * TOLERANCE, color="black", alpha=0.08)
-    axes.set_yticks(range(len(ordered)), [v.cell.name for v in ordered], fontsize=6)
+    axes.axvline(0, color=INK, lw=0.8)
+    axes.axvspan(-100 * TOLERANCE, 100 * TOLERANCE, color=GREY, alpha=0.15)
+    axes.set_yticks(range(len(ordered)), [v.cell.name for v in ordered], fontsize=7)
+    axes.grid(axis="y", visible=False)
     axes.set_xlim(-21, 21)
     axes.set_ylim(-1, len(ordered))
-    axes.set_xlabel("held-out loss: default − best hand-set warm-up, %\n(± 2 standard errors)")
-    _legend(axes, "standard error > 0.5 %: not counted")
+    axes.set_xlabel("held-out loss: default − best hand-set warm-up, %, with two standard errors")
+    _legend(axes, "hollow: standard error > 0.5 %, not counted", (0.6, 0.77))
     return figure
 
 
+@styled
 def evidence_figure(judged: Sequence[Verdict]) -> Figure:
     """Left, what one choice for all settings costs; right, the settings' differences, sorted."""
     learnt = [v for v in judged if v.learnt]
-    figure = Figure(figsize=(11, 4), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
+    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
     regret = {title(name): 100 * x for name, x in fixed_regrets(learnt).items() if name != PAPER}
-    bars = left.bar(list(regret), list(regret.values()), color="tab:gray")
-    bars[-1].set_color("tab:blue")
-    left.bar_label(bars, fmt="%.1f", fontsize=8)
-    left.set_ylabel("mean regret, %")
-    left.set_title("one warm-up for all settings, against the best of six in each", fontsize=9)
-    left.tick_params(labelsize=8)
+    bars = left.bar(list(regret), list(regret.values()), color=GREY)
+    bars[-1].set_color(COLOURS["adaptive"])
+    left.bar_label(bars, fmt="%.1f", fontsize="small")
+    left.set(xlabel="warm-up, the same in all settings", ylabel="mean regret, %")
+    left.set_title("What one choice everywhere costs")
+    left.tick_params(axis="x", labelsize=8.5)
 
     limit = 8.0
     for x, v in enumerate(sorted(learnt, key=lambda v: v.mean)):
         shown, error, style = _point(v, limit)
         right.errorbar(x, shown, yerr=error, lw=0.8, **style)
-    right.axhline(0, color="black", lw=0.8)
-    right.axhspan(-100 * TOLERANCE, 100 * TOLERANCE, color="black", alpha=0.08)
+    right.axhline(0, color=INK, lw=0.8)
+    right.axhspan(-100 * TOLERANCE, 100 * TOLERANCE, color=GREY, alpha=0.15)
     right.set_ylim(-1.1 * limit, 1.1 * limit)
     right.set_xticks([])
-    right.set_xlabel(f"{len(learnt)} settings, sorted")
-    right.set_ylabel("held-out loss: default − best hand-set, %")
-    _legend(right, "standard error > 0.5 %")
-    right.set_title("below zero the default is better (± 2 standard errors)", fontsize=9)
+    right.set_xlabel(f"{len(learnt)} settings, sorted; bars: two standard errors")
+    right.set_ylabel("default − best hand-set, % of the loss")
+    _legend(right, "hollow: standard error > 0.5 %")
+    right.set_title("Below zero the default is better")
     return figure
 
 
@@ -77,42 +84,59 @@ def curves_wanted(rows: Rows) -> list[PlannedRow]:
     ]
 
 
+@styled
 def curves_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
     """Rates and losses of the runs of `curves_wanted`."""
     chosen: dict[Cell, list[PlannedRow]] = {}
     for run in curves:
         chosen.setdefault(run.cell, []).append(run)
-    figure = Figure(figsize=(10, 5), layout="constrained")
+    figure = Figure(figsize=(9.5, 5.2), layout="constrained")
     panels = figure.subplots(2, len(chosen), sharex="col", squeeze=False)
     for (above, below), (cell, runs) in zip(panels.T, chosen.items(), strict=True):
         for run in runs:
             rates, losses = zip(*curves[run], strict=True)
-            label = f"hand-set, {title(run.schedule)}" if run.schedule in HAND_SET else title(run.schedule)
-            (line,) = above.plot(rates, label=label, lw=1.3)
-            below.plot(losses, color=line.get_color(), lw=0.8)
+            look = {"color": COLOURS[_KINDS.get(run.schedule, "linear")]}
+            (line,) = above.plot(rates, label=_name(run), **look)
+            # The mean is over ever fewer losses at the end, where it would follow the noise.
+            below.plot(smoothed(losses)[: max(1, len(losses) - len(losses) // 60)], lw=1.4, **look)
             if run.schedule == DEFAULT:
                 above.axvline(rows[run]["warmup_steps"], color=line.get_color(), lw=0.8, ls=":")
-                above.set_title(f"{cell.name}\nended by the {_CAUSES[rows[run]['ended_by']]}", fontsize=9)
-        below.set_yscale("log")
-        below.set_xlabel("update")
+                above.set_title(f"{_TASKS[cell.task]}\n{_CAUSES[rows[run]['ended_by']]} ends the warm-up")
+        above.set_ylim(-0.03, 1.17)
+        below.set(yscale="log", xlabel="update")
+        low, high = below.get_ylim()
+        below.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 5 * low else (1, 2, 3, 4, 5, 6, 8)))
+        below.yaxis.set_major_formatter("{x:g}")
+        below.yaxis.set_minor_formatter(NullFormatter())
     panels[0, 0].set_ylabel("rate / peak rate")
     panels[1, 0].set_ylabel("training loss")
-    panels[0, 0].legend(fontsize=8)
+    for line in panels[0, -1].lines:
+        if str(line.get_label()) in _PLACES:
+            at, offset = _PLACES[str(line.get_label())]
+            label_line(line, str(line.get_label()), at * (len(line.get_xdata()) - 1), offset)
     return figure
 
 
-_CAUSES = {"gap": "loss", "max_warmup": "ramp"}
+_KINDS = {DEFAULT: "adaptive", PAPER: "paper"}
+_TASKS = {"factor": "matrix factorisation", "mlp": "image classifier", "lm-small": "language model"}
+_CAUSES = {"gap": "the loss", "max_warmup": "the clock"}
+_PLACES = {"default": (0.5, (4, 4)), "hand-set, 10 %": (0.1, (-8, 4)), "Algorithm 1": (0.15, (0, 5))}  # at, offset
+
+
+def _name(run: PlannedRow) -> str:
+    return f"hand-set, {title(run.schedule)}" if run.schedule in HAND_SET else title(run.schedule)
 
 
 def _point(v: Verdict, limit: float) -> tuple[float, float, dict]:
     """A difference in percent within the limits, two standard errors of it, and how it is drawn."""
     shown = max(-limit, min(limit, 100 * v.mean))
-    style = {"fmt": "o" if v.counted else "x", "color": _COLOURS[v.cell.optimizer], "ms": 4}
+    colour, marker = _LOOKS[v.cell.optimizer]
+    style = {"fmt": marker, "color": colour, "ms": 4, "mfc": colour if v.counted else "white"}
     return shown, min(200 * v.stderr, limit), style
 
 
-def _legend(axes: Axes, uncertain: str) -> None:
-    for name, colour in _COLOURS.items():
-        axes.plot([], [], "o", color=colour, label=name)
-    axes.plot([], [], "x", color="grey", label=uncertain)
-    axes.legend(loc="lower right", fontsize=8)
+def _legend(axes: Axes, uncertain: str, place: Any = "lower right") -> None:
+    for name, (colour, marker) in _LOOKS.items():
+        axes.plot([], [], marker, color=colour, ms=5, label=name)
+    axes.plot([], [], "o", color=GREY, mfc="white", ms=5, label=uncertain)
+    axes.legend(loc=place, fontsize=9)

@@ -1,0 +1,91 @@
+"""Draw the figures of these pages again from what is stored in docs/data; no run is made.
+
+python docs/figures.py [NAME ...]
+
+Two figures are drawn where their runs are made, in seconds: `warming-up`, with the study's pages, by `autowarm study
+warm-up --root .`, and `which-rate` by `python benchmarks/which_rate.py`.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from matplotlib.figure import Figure
+
+from autowarm.lab.analysis.figures import encoded, sweep_figure
+from autowarm.lab.analysis.results import read_results
+from autowarm.lab.calibration import CalibrateConfig
+from autowarm.lab.calibration.calibrate import calibration
+from autowarm.lab.calibration.calibrate import figure as calibration_figure
+from autowarm.lab.config import SmoothnessConfig
+from autowarm.lab.config.build import merged, parse
+from autowarm.lab.paper.experiments import GALLERY
+from autowarm.lab.paper.gallery import Sources
+from autowarm.lab.study.pages.figures import differences_figure, evidence_figure
+from autowarm.lab.study.rows import Rows
+from autowarm.lab.study.verdicts import verdicts
+
+DOCS = Path(__file__).parent
+DATA = DOCS / "data"
+
+
+def main(names: list[str]) -> None:
+    """Draw the figures of these names, or all."""
+    with TemporaryDirectory() as folder:
+        known = drawings(laid_out(Path(folder)))
+        for name in names or known:
+            path = DOCS / "figures" / f"{name}.png"
+            path.write_bytes(encoded(known[name](), "png"))
+            print(path)
+
+
+def drawings(folder: Path) -> dict[str, Callable[[], Figure]]:
+    """What draws each figure, by its name; `folder` holds stored results as `autowarm figure` leaves them."""
+    sources = Sources(folder, _curvature())
+    stored = {path.stem for path in DOCS.glob("figures/*.png")}
+    found: dict[str, Callable[[], Figure]] = {
+        name: partial(entry.make, sources)  # type: ignore[dict-item]
+        for name, entry in GALLERY.items()
+        if name in stored
+    }
+    return found | {
+        "calibration-muon": _calibration,
+        "demo-sweep": lambda: sweep_figure(read_results(folder / "demo-results").summaries),
+        "evidence": lambda: evidence_figure(verdicts(_study())),
+        "schedules": lambda: differences_figure(verdicts(_study())),
+    }
+
+
+def laid_out(folder: Path) -> Path:
+    """The folder, with the stored results in it: sweeps each in a folder of its own, measurements as files."""
+    for path in [*DATA.glob("tiny/*.json"), DATA / "demo-results.json"]:
+        (folder / path.stem).mkdir()
+        os.symlink(path.resolve(), folder / path.stem / "results.json")
+    for path in [*DATA.glob("smoothness-*.json"), DATA / "edge-of-stability.json"]:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        run = _curvature().run_of(path.stem.removeprefix("smoothness-") if "smoothness" in path.stem else "muon")
+        # The configs have gained keys since these runs were made, which had what is now the default.
+        stored["asked"] = merged({"run": dataclasses.asdict(run)}, stored["asked"])
+        (folder / path.name).write_text(json.dumps(stored), encoding="utf-8")
+    return folder
+
+
+def _curvature() -> SmoothnessConfig:
+    return parse([], SmoothnessConfig, "smoothness", "", preset="smoothness-tiny")
+
+
+def _calibration() -> Figure:
+    return calibration_figure(calibration(parse(["--config", "calibrate-124m"], CalibrateConfig, "calibrate", "")))
+
+
+def _study() -> Rows:
+    return Rows.load(DATA / "studies" / "warm-up.jsonl")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

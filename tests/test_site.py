@@ -1,0 +1,65 @@
+"""The documentation's site as a reader meets it: whole without the network, and never wider than the screen."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WIDTHS = (390, 1024, 1280, 1330, 1400, 1450, 1920)
+PROBE = """<script>addEventListener("load", () => parent.postMessage([innerWidth,
+  Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)], "*"))</script>"""
+HOST = """<!doctype html><body>{frames}<pre id="found"></pre><script>const found = {{}}; addEventListener("message",
+event => {{ found[event.data[0]] = event.data[1];
+document.getElementById("found").textContent = JSON.stringify(found) }})</script></body>"""
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(ROOT / "docs"), str(folder)],
+        capture_output=True, text=True, timeout=1800, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_no_page_asks_for_anything_from_outside(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 10
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"<(?:script|img|iframe)[^>]*\bsrc=\"(?:https?:)?//", text), page.name
+        assert not re.search(r"<link[^>]*\bhref=\"(?:https?:)?//", text), page.name
+        assert "@import" not in text, page.name
+    assert "<math " in (site / "how-it-works.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@pytest.mark.parametrize("name", ["index", "how-it-works", "training", "evidence", "api/schedule", "genindex"])
+def test_no_page_is_wider_than_the_screen(site: Path, tmp_path: Path, name: str) -> None:
+    page = site / f"{name}.html"
+    probed = page.with_name(f"probed-{page.name}")
+    probed.write_text(page.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    frames = "".join(
+        f'<iframe src="file://{probed}" width="{w}" height="900" style="border:0"></iframe>' for w in WIDTHS
+    )
+    (tmp_path / "host.html").write_text(HOST.format(frames=frames), encoding="utf-8")
+    words = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
+             "--disable-background-networking", "--window-size=2000,1000", "--virtual-time-budget=20000", "--dump-dom",
+             f"file://{tmp_path}/host.html"]  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True)  # type: ignore[arg-type]
+    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None
+    seen = {int(width): scroll for width, scroll in json.loads(unescape(found[1])).items()}
+    assert sorted(seen) == list(WIDTHS)
+    assert {width: scroll for width, scroll in seen.items() if scroll > width} == {}

@@ -24,11 +24,10 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m "not long"
 
-# Beyond `make test`: what takes long, and the core's arithmetic on the instructions of older processors.
+# Beyond `make test`: what takes long, and the core's arithmetic on the instructions of an old processor.
 test-all: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m long
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) core PYTHON=$(BIN)/python CORE="$(NUMERICS)"
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) core PYTHON=$(BIN)/python CORE="$(NUMERICS)"
 
 # What torch and numpy alone are enough for, in an environment of the caller's: make core PYTHON=python
 CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/orthogonalize \
@@ -37,7 +36,6 @@ CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/orthogo
 NUMERICS := tests/test_geometry.py tests/test_geometry_rows_columns.py \
             $(addprefix tests/orthogonalize/test_,iterate.py polar.py singular.py) \
             $(addprefix tests/optim/test_,adamw_part.py batched.py steps.py together.py) \
-            $(addprefix tests/schedule/test_,adaptive.py calibrate.py device.py numbers.py profile.py reference.py) \
             $(addprefix tests/smoothness/test_,probe.py sharpness.py) tests/theory/test_problems.py
 core:
 	OMP_NUM_THREADS=1 $(PYTHON) $(PYTEST) -m "not long" $(CORE) \

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autowarm.lab.config import LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig, UsageError
+from autowarm.lab.config import OPTIMIZERS, LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig, UsageError
 from autowarm.lab.execution.engine import Planned
 from autowarm.lab.tasks.own import PackedTask, load, pack
 from autowarm.lab.training.loop import train
@@ -193,7 +193,7 @@ def test_every_schedule(kind: str, tmp_path: Path) -> None:
     assert run(Line(), tmp_path, kind=kind)["val_loss"] > 0
 
 
-@pytest.mark.parametrize("name", ["muon", "lion", "signsgd", "normsgd", "schedule-free", "prodigy", "d-adaptation"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_of_the_lab(name: str, tmp_path: Path) -> None:
     assert run(Line(), tmp_path, name=name, kind="linear")["val_loss"] > 0
 

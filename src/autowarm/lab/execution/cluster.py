@@ -7,6 +7,7 @@ newest intact checkpoint.
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..training.stopping import Interrupted, Stop
 from .display import Display
 from .pool import WORKER_ENVIRONMENT, Event, Job, OnRow, follow, message_of, perform
 
+_TRIES, _PAUSE = 4, 3.0  # to join; seconds between
 _LIVES = 4  # a job that has lost this many workers is not tried again
 
 
@@ -56,6 +58,29 @@ def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
     return perform(job, tell, lambda: stopped)
 
 
+def _join(address: str | None) -> None:
+    """Join the cluster. A head answers a little before it is ready, so a refusal is tried again.
+
+    Raises:
+        LabError: it is no cluster, or it refuses for good.
+    """
+    import ray
+
+    for left in reversed(range(_TRIES)):
+        try:
+            ray.init(
+                address=address,
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+            return
+        except (ConnectionError, ValueError) as error:
+            if not left or isinstance(error, ValueError):
+                raise LabError(f"no Ray cluster at {address}: {' '.join(str(error).split())}") from None
+            time.sleep(_PAUSE)
+
+
 def _knock(address: str | None) -> None:
     """Raise if nothing answers at the address: Ray itself would retry for minutes."""
     if address is None or address == "auto" or "://" in address:
@@ -86,15 +111,7 @@ def run_jobs(
         raise LabError("engine ray needs the package ray: pip install 'autowarm[ray]'") from None
     display.note("joining the cluster")
     _knock(address)
-    try:
-        ray.init(
-            address=address,
-            include_dashboard=False if address is None else None,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except (ConnectionError, ValueError) as error:
-        raise LabError(f"no Ray cluster at {address}: {' '.join(str(error).split())}") from None
+    _join(address)
     try:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()

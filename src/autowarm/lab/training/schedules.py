@@ -125,12 +125,13 @@ def _second_moment_memory(optimizer: Optimizer) -> float:
     """1/(1 − β2).
 
     Raises:
-        LabError: the optimizer has no β2.
+        LabError: the optimizer keeps no second moments; Lion's second β is of its momentum.
     """
-    match optimizer.defaults.get("betas"):
-        case (_, beta2) if beta2 < 1:
+    match optimizer.defaults:
+        case {"betas": (_, beta2), "eps": _} if beta2 < 1:
             return float(1 / (1 - beta2))
-    raise LabError(f"schedule: untuned warms up for 2/(1 − β2) updates, and {type(optimizer).__name__} has no β2")
+    name = type(optimizer).__name__
+    raise LabError(f"schedule: untuned warms up for 2/(1 − β2) updates of Adam's second moments; {name} keeps none")
 
 
 @contextmanager

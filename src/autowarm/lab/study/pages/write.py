@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...analysis.figures import encoded
 from ...analysis.markdown import comma_separated
 from ...config import LabError
 from ...files import write_atomically
@@ -72,7 +73,7 @@ def write_pages(rows: Rows, root: Path) -> list[Path]:
     }
     paths = [docs / "figures" / f"{name}.png" for name in drawn]
     for figure, path in zip(drawn.values(), paths, strict=True):
-        figure.savefig(path, dpi=130)
+        write_atomically(path, encoded(figure, "png"))
     text = {docs / path: content for path, content in files.items()}
     text[root / "README.md"] = f"{before}{start}{headline}{end}{after}"
     for page, content in text.items():

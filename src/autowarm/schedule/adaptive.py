@@ -1,7 +1,7 @@
 """The scheduler: a learning-rate warm-up that ends by itself, then a customary decay."""
 
 import warnings
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ from .hooks.rates import checked_peaks
 from .hooks.scheduler import RuleScheduler
 from .profile import Profile
 from .report import metrics, one_line, plot_profile
-from .rule import Formula, HostRule, Observation, Ranks, rule_for
+from .rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
+from .search import LEAST_STEPS, PeakSearch
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 from .state import STATE_VERSION, differences, read_state
 
@@ -53,6 +54,8 @@ class AdaptiveWarmup(RuleScheduler):
         optimizer: any PyTorch optimizer. The groups' rates are the peak rates; their ratios are kept.
         total_steps: T, how many updates the whole run makes. None leaves it open, for a flat decay ("wso"): the run
             goes on until `decay_now`, and shares of the run are of 4000 updates.
+        peak: "auto" searches for the peak rate in the first updates, see `PeakSearch`; the groups' rates then give only
+            their ratios. See docs/which-rate.md for how well it does.
         target_loss: f*, about the loss the run will end at; None forecasts it.
         geometry: the optimizer's norm, see `autowarm.geometry`; None asks `autowarm.optim.geometry_of`.
         kappa: κ; None takes the paper's, all matrices under ``geometry`` at radius 1.
@@ -102,6 +105,7 @@ class AdaptiveWarmup(RuleScheduler):
         optimizer: Optimizer,
         total_steps: int | None,
         *,
+        peak: Literal["given", "auto"] = "given",
         target_loss: float | None = None,
         geometry: str | Geometry | None = None,
         kappa: float | None = None,
@@ -131,6 +135,7 @@ class AdaptiveWarmup(RuleScheduler):
             max_nonfinite=renamed(patience=patience, max_nonfinite=max_nonfinite),
         )
         max_nonfinite = given.pop("max_nonfinite")
+        self._check_peak(peak, given["total_steps"])
         self.process_group = process_group
         optimizer = unwrapped(optimizer)
         shapes = warmup_shape(warmup), decay_shape(decay)
@@ -152,6 +157,7 @@ class AdaptiveWarmup(RuleScheduler):
         # What a resumed run must share with the saved one.
         self._settings: dict[str, Any] = {
             "optimizer": type(optimizer).__name__,
+            "peak": peak,
             "geometry": None if geometry is None else repr(geometry),
             "warmup": warmup,
             "decay": name_of(decay),
@@ -183,6 +189,15 @@ class AdaptiveWarmup(RuleScheduler):
         return cls(optimizer, total_steps, target_loss=target_loss, max_warmup=None, smoothing=0.0, **options)
 
     @staticmethod
+    def _check_peak(peak: str, total_steps: int | None) -> None:
+        if peak not in ("given", "auto"):
+            raise ValueError(f'peak is "given" (by the groups\' lr) or "auto", got {peak!r}')
+        if peak == "auto" and total_steps is not None and total_steps < LEAST_STEPS:
+            raise ValueError(
+                f'peak="auto" needs a run of at least {LEAST_STEPS} updates to search in, got total_steps={total_steps}'
+            )
+
+    @staticmethod
     def _check_open(total_steps: int | None, decay: Shape) -> None:
         if total_steps is None and not is_flat(decay):
             raise ValueError(
@@ -199,7 +214,9 @@ class AdaptiveWarmup(RuleScheduler):
 
     @property
     def phase(self) -> str:
-        """ "warmup" or "decay"."""
+        """ "search" (for the peak rate), "warmup" or "decay"."""
+        if isinstance(self._rule, PeakSearch):
+            return "search"
         return "warmup" if self._rule.on_host().ended_by is None else "decay"
 
     @property
@@ -252,7 +269,11 @@ class AdaptiveWarmup(RuleScheduler):
             >>> sorted(sched.metrics().keys() - {'phase', 'share', 'lr', 'warmup_steps', 'warmup_end'})
             ['gap', 'loss', 'peak_gap', 'target_loss']
         """
-        return metrics(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
+        seen = metrics(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
+        if isinstance(self._rule, PeakSearch):
+            del seen["warmup_end"], seen["warmup_steps"]
+            seen |= {"phase": "search", "share": self._rule.share}
+        return seen
 
     def __repr__(self) -> str:
         """`metrics` in a line; it waits for a device, too."""
@@ -467,6 +488,8 @@ class AdaptiveWarmup(RuleScheduler):
     def _change(self, change: "Callable[[HostRule], None]") -> None:
         self._follow_optimizer()
         self._rates.notice()
+        if isinstance(self._rule, PeakSearch):
+            raise RuntimeError("the schedule is still searching for its peak rate: change it once the warm-up has begun")
         rule = self._rule.on_host()
         change(rule)
         # Ranks must all have changed the same.
@@ -475,6 +498,35 @@ class AdaptiveWarmup(RuleScheduler):
         self._alarms.said.discard("overrun")
         self._write()
         self._rule = rule_for(self.optimizer.param_groups[0]["lr"], rule)
+
+    # Finding the peak rate.
+
+    def _first_rule(self) -> Rule:
+        host = HostRule(Formula(**self._formula_arguments))
+        return PeakSearch(self.optimizer, host) if self._settings["peak"] == "auto" else host
+
+    def _next_rule(self) -> None:
+        search = self._rule
+        if not isinstance(search, PeakSearch) or not search.over:
+            return
+        found, search_steps = search.found, self.last_epoch
+        peak = found.guess
+        if found.reason is not None:
+            kept = self._formula_arguments["lr"] if peak is None else peak
+            warnings.warn(
+                f"the search for the peak rate is unsure: {found.reason}. The run goes on with {kept:.3g}",
+                stacklevel=2,
+            )
+        search.restore()
+        factor = 1.0 if peak is None else peak / self._formula_arguments["lr"]
+        for group, i in zip(self.optimizer.param_groups, range(len(self.base_lrs)), strict=True):
+            self.base_lrs[i] = self.base_lrs[i] * factor
+            group["initial_lr"] = self.base_lrs[i]
+        self._formula_arguments["lr"] *= factor
+        rule = HostRule(Formula(**self._formula_arguments))
+        rule.updates = search_steps
+        rule.rewarm(rule.formula.planned_steps, rule.formula.told)
+        self._rule = rule
 
     def _agree(self, rule: HostRule) -> None:
         formula = rule.formula
@@ -498,6 +550,7 @@ class AdaptiveWarmup(RuleScheduler):
             "said": sorted(self._alarms.said),
             "clock": self._clock.state_dict(),
             "rule": self._rule.on_host().state_dict(),
+            "search": self._rule.state_dict() if isinstance(self._rule, PeakSearch) else None,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -543,6 +596,9 @@ class AdaptiveWarmup(RuleScheduler):
         self._alarms.said = set(state["said"]) - ({"overrun", "stalled"} if extended else set())
         self._clock.load_state_dict(state["clock"])
         self._rule = placed
+        if state["search"] is not None:
+            self._rule = PeakSearch(self.optimizer, rule)
+            self._rule.load_state_dict(state["search"])
         self._agree(rule)
         self._pending = [Observation(loss, weight) for loss, weight in state["pending"]]
         self._last_lr = self._rates.load_state_dict(state, self.base_lrs, self._rule)

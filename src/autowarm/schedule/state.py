@@ -71,9 +71,18 @@ def _averages(x: Any) -> bool:
     return isinstance(x, list | tuple) and len(x) == 5 and all(map(_finite, x[:4])) and _number(x[4]) and x[4] >= 0
 
 
+def _search(x: Any) -> bool:
+    return (
+        isinstance(x, Mapping)
+        and _list_of(_number)(x.get("losses"))
+        and _optional(_list_of(lambda first: isinstance(first, list | tuple)))(x.get("first"))
+    )
+
+
 Checks = Mapping[str, "Callable[[Any], bool] | Checks"]
 _NESTED: Checks = {
     "settings": {"total_steps": _optional(_count), "kappa": _optional(_finite)},
+    "search": _optional(_search),
     "last_epoch": lambda x: x == -1 or _count(x),  # −1 is what SequentialLR makes of a scheduler whose turn is to come
     "step_count": _count,
     "base_lrs": _list_of(_rate),
@@ -182,7 +191,8 @@ def _to_version_3(old: Mapping[str, Any]) -> dict[str, Any]:
         smoothed = rule.pop("smoothed")
         seen = [*[smoothed] * 4, 0.0] if rule["weight"] > 0 else None
         rule |= {"opening": [], "averages": seen, "told": old["settings"]["target_loss"]}
-        return {**old, "version": STATE_VERSION, "rule": rule}
+        settings = {**old["settings"], "peak": "given"}
+        return {**old, "version": STATE_VERSION, "settings": settings, "rule": rule, "search": None}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the saved schedule, of version 2, is damaged: {type(error).__name__}: {error}") from None
 

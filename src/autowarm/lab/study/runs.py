@@ -172,7 +172,7 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             given = {key: _value(text) for key, text in (word.split("=") for word in words)}
             if (share := given.pop("fstar", None)) is not None:
                 given["target_loss"] = share * _first_loss(planned)
-            own: dict[str, Any] = {key: given.pop(key) for key in ("max_warmup", "smoothing") if key in given}
+            own: dict[str, Any] = {key: given.pop(key) for key in ("max_warmup", "smoothing", "peak") if key in given}
             return ScheduleConfig("adaptive", options=own, **given)
         case _:
             raise LabError(f"the study knows no schedule {planned.schedule!r}")

@@ -204,7 +204,8 @@ class _Run:
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
             # "not ≤" so that NaN counts, too
-            progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
+            if getattr(self.scheduler, "phase", None) != "search":  # whose last losses are meant to break
+                progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
             last = progress.step == config.steps
             look = every and progress.step % every == 0 and not last
             log.write(progress, self._judge() if look else None)

@@ -46,9 +46,16 @@ class RuleScheduler(LRScheduler):
         self._rates.adopt(self.base_lrs)
         self._restart()
 
+    def _first_rule(self) -> Rule:
+        """What a run begins with."""
+        return HostRule(Formula(**self._formula_arguments))
+
+    def _next_rule(self) -> None:
+        """Called after each update, so that one rule can follow another."""
+
     def _restart(self) -> None:
         self.last_epoch = 0
-        self._rule = HostRule(Formula(**self._formula_arguments))
+        self._rule = self._first_rule()
         self._pending = []
         self._clock.restart()
         self._rates.restart()
@@ -76,6 +83,7 @@ class RuleScheduler(LRScheduler):
         if made is not None:
             self._rule.advance(updates, loss)
             self.last_epoch = updates
+            self._next_rule()
             self._write()
         notices, total = self._rule.notices(), self._rule.formula.total_steps
         near_end = total is not None and updates + 1 >= total

@@ -192,6 +192,7 @@ class _Run:
             # No generator's state has to be saved: what a step draws follows from the step.
             words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
             self.ranks.seed(int(words.generate_state(1)[0]))
+            searching = getattr(self.scheduler, "phase", None) == "search"
             loss, norm, progress.lr = self._update(next(batches), watched)
 
             progress.step += 1
@@ -204,7 +205,7 @@ class _Run:
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
             # "not ≤" so that NaN counts, too
-            if getattr(self.scheduler, "phase", None) != "search":  # whose last losses are meant to break
+            if not searching:  # a search for the peak rate ends where the loss breaks
                 progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
             last = progress.step == config.steps
             look = every and progress.step % every == 0 and not last

@@ -64,7 +64,7 @@ class RateSearch:
     rates: np.ndarray
     losses: np.ndarray
     broken: bool
-    total_steps: int
+    total_steps: int = 10_000
 
     @property
     def suggestion(self) -> float:

@@ -94,7 +94,8 @@ def find_rate(
     steps = _checked(lowest, highest, steps)
     total_steps = clean(total_steps=total_steps)["total_steps"]
     rates = np.geomspace(lowest, highest, steps)
-    ranks = Ranks(process_group, {"lowest": lowest, "highest": highest, "steps": steps, "total_steps": total_steps}, owner="find_rate")
+    settings = {"lowest": lowest, "highest": highest, "steps": steps, "total_steps": total_steps}
+    ranks = Ranks(process_group, settings, owner="find_rate")
     losses: list[float] = []
     with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
         shares = _shares(optimizer)

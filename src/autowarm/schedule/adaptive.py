@@ -277,6 +277,9 @@ class AdaptiveWarmup(RuleScheduler):
 
     def __repr__(self) -> str:
         """`metrics` in a line; it waits for a device, too."""
+        if isinstance(self._rule, PeakSearch):
+            of = "an open run" if self.total_steps is None else self.total_steps
+            return f"AdaptiveWarmup(search, update {self.last_epoch} of {of}; lr {self.get_last_lr()[0]:.3g})"
         return one_line(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
@@ -489,7 +492,7 @@ class AdaptiveWarmup(RuleScheduler):
         self._follow_optimizer()
         self._rates.notice()
         if isinstance(self._rule, PeakSearch):
-            raise RuntimeError("the schedule is still searching for its peak rate: change it once the warm-up has begun")
+            raise RuntimeError("the search for the peak rate is still under way: change the schedule after it")
         rule = self._rule.on_host()
         change(rule)
         # Ranks must all have changed the same.
@@ -509,22 +512,17 @@ class AdaptiveWarmup(RuleScheduler):
         search = self._rule
         if not isinstance(search, PeakSearch) or not search.over:
             return
-        found, search_steps = search.found, self.last_epoch
+        found, given = search.found, self._formula_arguments["lr"]
         peak = found.guess
-        if found.reason is not None:
-            kept = self._formula_arguments["lr"] if peak is None else peak
-            warnings.warn(
-                f"the search for the peak rate is unsure: {found.reason}. The run goes on with {kept:.3g}",
-                stacklevel=2,
-            )
+        if peak is None:
+            self._alarms.warn("unknown peak", f"no peak rate was found, and the lr of {given:g} stays: {found.reason}")
+            peak = given
         search.restore()
-        factor = 1.0 if peak is None else peak / self._formula_arguments["lr"]
-        for group, i in zip(self.optimizer.param_groups, range(len(self.base_lrs)), strict=True):
-            self.base_lrs[i] = self.base_lrs[i] * factor
-            group["initial_lr"] = self.base_lrs[i]
-        self._formula_arguments["lr"] *= factor
+        for i, group in enumerate(self.optimizer.param_groups):
+            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (peak / given)
+        self._formula_arguments["lr"] = peak
         rule = HostRule(Formula(**self._formula_arguments))
-        rule.updates = search_steps
+        rule.updates = self.last_epoch
         rule.rewarm(rule.formula.planned_steps, rule.formula.told)
         self._rule = rule
 

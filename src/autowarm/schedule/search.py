@@ -161,5 +161,3 @@ class PeakSearch:
 
 def _weights(optimizer: Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-

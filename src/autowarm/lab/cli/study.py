@@ -24,7 +24,7 @@ class StudyConfig:
     Args:
         name: which one. "warm-up" compares the default with hand-set warm-ups, fixed shares and peers; "horizon" does
             so for one small LLaMA from 1,000 to 64,000 steps, "fine-tuning" from trained weights, "fresh" on six tasks
-            that the rule has not seen.
+            that the rule has not seen; "peak" compares peak="auto" with tuned rates.
         cell: repeat every run of this setting, store the results separately, and compare them with the stored ones.
         rows: file of finished runs, one per line, which are not repeated. Null is the study's file in
             docs/data/studies.
@@ -35,7 +35,7 @@ class StudyConfig:
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
-    name: Literal["warm-up", "horizon", "fine-tuning", "fresh"] = "warm-up"
+    name: Literal["warm-up", "horizon", "fine-tuning", "fresh", "peak"] = "warm-up"
     cell: str | None = None
     rows: str | None = None
     root: str | None = None
@@ -58,11 +58,11 @@ class StudyConfig:
     @property
     def stages(self) -> "Mapping[str, Stage]":
         """The study's stages, in their order."""
-        from ..study import horizon, plan, transfer
+        from ..study import horizon, peak, plan, transfer
 
         return {
             "warm-up": plan.STAGES, "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES,
-            "fresh": transfer.FRESH_STAGES,
+            "fresh": transfer.FRESH_STAGES, "peak": peak.STAGES,
         }[self.name]  # fmt: skip
 
 

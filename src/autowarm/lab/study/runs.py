@@ -115,6 +115,7 @@ def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
         "warmup_steps": None if planned.schedule.split()[0] in _NO_LENGTH else result["warmup_steps"],
         "ended_by": result["ended_by"],
         **({"metric": result["metric"]} if result["metric"] else {}),
+        **({"peak": result["peak"]} if "peak" in result else {}),
         "seconds": round(result["seconds"], 2),
     }
     said = sorted({re.sub(r"\s+", " ", text) for text in result["warnings"] if "sign geometry" not in text})
@@ -145,6 +146,7 @@ def _options(cell: Cell) -> dict[str, Any]:
         "radam": {"betas": [0.9, _beta(steps, 1000)]},
         "schedule-free": {"warmup_steps": max(1, steps // 20)},  # as its authors advise
         "prodigy": {},
+        "d-adaptation": {},
     }
     return options[cell.optimizer]
 
@@ -161,8 +163,8 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             share, warmup, decay = words
             return ScheduleConfig("linear", round(float(share) * steps), warmup, decay, div=_DIV)  # type: ignore[arg-type]
         case "own":
-            # Schedule-Free schedules itself. A cosine is what Prodigy's author advises; RAdam does without a warm-up.
-            cosine = planned.cell.optimizer in ("prodigy", "radam")
+            # Schedule-Free schedules itself. Prodigy and D-Adaptation want a cosine; RAdam does without a warm-up.
+            cosine = planned.cell.optimizer in ("prodigy", "d-adaptation", "radam")
             return ScheduleConfig("linear", 0) if cosine else ScheduleConfig("constant")
         case "untuned" | "wsd" | "greedy":
             return ScheduleConfig(kind)

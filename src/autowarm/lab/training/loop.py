@@ -167,6 +167,7 @@ class _Run:
             "switched_at": progress.switched_at,
             "ended_by": progress.ended_by,
             "diverged": progress.diverged,
+            **({"peak": float(self.scheduler.base_lrs[0])} if config.schedule.options.get("peak") == "auto" else {}),
             "seconds": round(progress.seconds, 3),
             # A batch of a user's own task may be anything.
             "tokens_per_second": None if self.is_own else round(counted / progress.seconds, 1),

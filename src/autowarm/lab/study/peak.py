@@ -1,0 +1,65 @@
+"""The study of ``peak="auto"``: the peak rate found inside a run beside the one tuned for it. Chosen before its runs.
+
+The rule was found on one group of tasks and is judged on the other. Rates are tuned under the default schedule on a
+grid of factor 2. Beside the search stand the tuned rate, one common rate for all tasks of an optimizer, and, in the
+place of AdamW, optimizers that promise to need no rate.
+"""
+
+from ..analysis.statistics import Seeds
+from .cells import DEFAULT, TUNING_SEED
+from .grid import Grid
+from .plan import Stage
+from .rows import Cell, PlannedRow, Rows
+
+__all__ = ["AUTO", "COMMON", "FOUND_ON", "GUESSES", "JUDGED", "STAGES"]
+
+AUTO = f"{DEFAULT} peak=auto"
+GUESS = 1.0  # the lr of the optimizers whose peak is searched for
+GUESSES = (1e-6, 1e-3, 10.0)  # others, which must not matter
+RATES = {
+    "muon": tuple(2.0**k for k in range(-10, -2)),
+    "lion": tuple(2.0**k for k in range(-13, -4)),
+    "signsgd": tuple(2.0**k for k in range(-12, -3)),
+    "normsgd": tuple(2.0**k for k in range(-9, 1)),
+    "adamw": tuple(2.0**k for k in range(-12, -2)),
+}
+COMMON = {"muon": 2e-2, "lion": 3e-4, "signsgd": 1e-3, "normsgd": 2e-2, "adamw": 1e-3}
+"""The rates people begin with."""
+
+_WITHOUT_RATE = (("prodigy", 1.0), ("d-adaptation", 1.0), ("schedule-free", 2.5e-3))  # at their authors' settings
+_SEEDS = Seeds(choice=(TUNING_SEED,), test=(10, 11, 12))
+
+
+def _grid(tasks: tuple[str, ...], horizons: tuple[int, ...]) -> Grid:
+    return Grid(
+        tasks, horizons, tuple(RATES), lambda rows, task, steps, optimizer: RATES[optimizer], (), _SEEDS, DEFAULT
+    )
+
+
+JUDGED = _grid(("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000))
+FOUND_ON = _grid(("llama", "lm-small", "mlp", "factor", "vit", "post-norm", "swin"), (200, 1000))
+
+
+def _tested(grid: Grid, rows: Rows) -> list[PlannedRow]:
+    """In each setting: the tuned rate, the search, other guesses, the common rate, and what needs no rate."""
+    found = []
+    for cell in grid.cells(rows):
+
+        def at(lr: float, schedule: str, name: str = cell.optimizer, cell: Cell = cell) -> list[PlannedRow]:
+            here = Cell(cell.task, name, cell.steps, lr)
+            return [PlannedRow("peak", here, schedule, seed) for seed in _SEEDS.test]
+
+        found += at(cell.lr, DEFAULT) + at(GUESS, AUTO) + at(COMMON[cell.optimizer], DEFAULT)
+        found += [at(guess, AUTO)[0] for guess in GUESSES]
+        if cell.optimizer == "adamw":
+            for name, lr in _WITHOUT_RATE:
+                found += at(lr, "own", name)
+    return found
+
+
+def _stages(grid: Grid, prefix: str) -> dict[str, Stage]:
+    return {f"{prefix}tuning": grid.tuning, f"{prefix}tested": lambda rows: _tested(grid, rows)}
+
+
+STAGES = _stages(JUDGED, "") | _stages(FOUND_ON, "found-on-")
+"""About four CPU-hours in all."""

@@ -46,9 +46,9 @@ class StudyConfig:
 
     def __post_init__(self) -> None:
         require(self.workers is None or self.workers > 0, f"workers must be at least 1, got {self.workers}")
-        only = "--{} belongs to the study warm-up"
-        require(self.name == "warm-up" or self.cell is None, only.format("cell"))
-        require(self.name == "warm-up" or self.root is None, only.format("root"))
+        require(self.name == "warm-up" or self.cell is None, "--cell belongs to the study warm-up")
+        with_pages = self.name in ("warm-up", "peak")
+        require(with_pages or self.root is None, "--root belongs to the studies warm-up and peak")
 
     @property
     def path(self) -> Path:
@@ -96,6 +96,7 @@ def _list_stages(config: StudyConfig, rows: "Rows") -> int:
 
 
 def _go_on(config: StudyConfig, rows: "Rows") -> int:
+    from ..study.pages.peak import write_peak_table
     from ..study.pages.write import write_pages
     from ..study.plan import missing
     from ..study.rows import Rows, tidy
@@ -108,7 +109,8 @@ def _go_on(config: StudyConfig, rows: "Rows") -> int:
         tidy(path)
     print(f"all {len(rows)} runs are in {path}")
     if config.root is not None:
-        for page in write_pages(rows, Path(config.root)):
+        write = {"warm-up": write_pages, "peak": write_peak_table}[config.name]
+        for page in write(rows, Path(config.root)):
             print(page)
     return 0
 

@@ -11,7 +11,7 @@ from .grid import Grid
 from .plan import Stage
 from .rows import Cell, PlannedRow, Rows
 
-__all__ = ["AUTO", "COMMON", "FOUND_ON", "GUESSES", "JUDGED", "STAGES"]
+__all__ = ["AUTO", "COMMON", "FOUND_ON", "GUESS", "GUESSES", "JUDGED", "PART", "SEEDS", "STAGES", "WITHOUT_RATE"]
 
 AUTO = f"{DEFAULT} peak=auto"
 GUESS = 1.0  # the lr of the optimizers whose peak is searched for
@@ -26,14 +26,18 @@ RATES = {
 COMMON = {"muon": 2e-2, "lion": 3e-4, "signsgd": 1e-3, "normsgd": 2e-2, "adamw": 1e-3}
 """The rates people begin with."""
 
-_WITHOUT_RATE = (("prodigy", 1.0), ("d-adaptation", 1.0), ("schedule-free", 2.5e-3))  # at their authors' settings
-_SEEDS = Seeds(choice=(TUNING_SEED,), test=(10, 11, 12))
+WITHOUT_RATE = {"prodigy": 1.0, "d-adaptation": 1.0, "schedule-free": 2.5e-3}
+"""What promises to need no rate, at its authors' settings."""
+PART, SEEDS = "peak", (10, 11, 12)
 
 
 def _grid(tasks: tuple[str, ...], horizons: tuple[int, ...]) -> Grid:
-    return Grid(
-        tasks, horizons, tuple(RATES), lambda rows, task, steps, optimizer: RATES[optimizer], (), _SEEDS, DEFAULT
-    )
+    seeds = Seeds(choice=(TUNING_SEED,), test=SEEDS)
+    return Grid(tasks, horizons, tuple(RATES), _rates, (), seeds, tuned_under=DEFAULT)
+
+
+def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> tuple[float, ...]:
+    return RATES[optimizer]
 
 
 JUDGED = _grid(("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000))
@@ -47,12 +51,12 @@ def _tested(grid: Grid, rows: Rows) -> list[PlannedRow]:
 
         def at(lr: float, schedule: str, name: str = cell.optimizer, cell: Cell = cell) -> list[PlannedRow]:
             here = Cell(cell.task, name, cell.steps, lr)
-            return [PlannedRow("peak", here, schedule, seed) for seed in _SEEDS.test]
+            return [PlannedRow(PART, here, schedule, seed) for seed in SEEDS]
 
         found += at(cell.lr, DEFAULT) + at(GUESS, AUTO) + at(COMMON[cell.optimizer], DEFAULT)
         found += [at(guess, AUTO)[0] for guess in GUESSES]
         if cell.optimizer == "adamw":
-            for name, lr in _WITHOUT_RATE:
+            for name, lr in WITHOUT_RATE.items():
                 found += at(lr, "own", name)
     return found
 

@@ -1,0 +1,100 @@
+"""The table of docs/which-rate.md: what it costs not to tune the peak rate."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ...analysis.markdown import comma_separated
+from ...analysis.statistics import mean_loss
+from ...files import write_atomically
+from ..cells import DEFAULT
+from ..grid import Grid
+from ..peak import AUTO, COMMON, FOUND_ON, GUESS, JUDGED, PART, SEEDS, WITHOUT_RATE
+from ..rows import Cell, Rows
+
+__all__ = ["Outcome", "outcomes", "peak_table", "write_peak_table"]
+
+
+class Outcome(NamedTuple):
+    """What a way to choose the rate comes to in a setting.
+
+    Attributes:
+        cell: the setting, at the tuned rate.
+        cost: its loss over that of the tuned rate, less one; infinite if a run diverged.
+        rate: the rate over the tuned one; None for what has no rate.
+    """
+
+    cell: Cell
+    cost: float
+    rate: float | None
+
+
+def outcomes(rows: Rows, grid: Grid, way: str) -> Iterator[Outcome]:
+    """In every setting that the way applies to.
+
+    Args:
+        rows: of the study.
+        grid: the tasks it was found on, or those that judge it.
+        way: "search", "common", or the name of an optimizer that needs no rate.
+    """
+    for cell in grid.cells(rows):
+        if way not in ("search", "common") and cell.optimizer != "adamw":
+            continue
+
+        def mean(lr: float, schedule: str, name: str = cell.optimizer, cell: Cell = cell) -> float:
+            return mean_loss(rows.losses(PART, Cell(cell.task, name, cell.steps, lr), schedule, SEEDS), SEEDS)
+
+        if way == "search":
+            here = Cell(cell.task, cell.optimizer, cell.steps, GUESS)
+            found = [run["peak"] for run in rows.runs(PART, here, AUTO, SEEDS).values()]
+            rate, loss = statistics.geometric_mean(found) / cell.lr, mean(GUESS, AUTO)
+        elif way == "common":
+            rate, loss = COMMON[cell.optimizer] / cell.lr, mean(COMMON[cell.optimizer], DEFAULT)
+        else:
+            rate, loss = None, mean(WITHOUT_RATE[way], "own", way)
+        yield Outcome(cell, loss / mean(cell.lr, DEFAULT) - 1, rate)
+
+
+def peak_table(rows: Rows) -> str:
+    """CSV: for each way to choose the rate what it costs, on the tasks that judge and on those it was found on."""
+    ways = {"`peak=\"auto\"`": "search", "one rate for all tasks": "common", "Prodigy, for AdamW": "prodigy",
+            "D-Adaptation, for AdamW": "d-adaptation", "Schedule-Free, for AdamW": "schedule-free"}  # fmt: skip
+    lines = []
+    for group, grid in (("judged", JUDGED), ("found on", FOUND_ON)):
+        for steps in grid.horizons:
+            for name, way in ways.items():
+                some = [one for one in outcomes(rows, grid, way) if one.cell.steps == steps]
+                lines.append([f"{group}, {steps} steps", name, *_summary(some)])
+    headings = ["tasks", "rate by", "settings", "within 3 times of the tuned rate", "cost, mean of those that learn",
+                "median", "worst", "diverged"]  # fmt: skip
+    return comma_separated(headings, lines)
+
+
+def write_peak_table(rows: Rows, root: Path) -> list[Path]:
+    """Write the table into docs/ and return its path.
+
+    Args:
+        rows: of the whole study.
+        root: the repository's.
+    """
+    path = root / "docs" / "data" / "tables" / "peak-rates.csv"
+    write_atomically(path, peak_table(rows))
+    return [path]
+
+
+def _summary(some: Sequence[Outcome]) -> list[str]:
+    finite = [one.cost for one in some if math.isfinite(one.cost)]
+    rates = [one.rate for one in some if one.rate is not None]
+    near = f"{100 * statistics.fmean(1 / 3 <= rate <= 3 for rate in rates):.0f} %" if rates else ""
+
+    def percent(of: Callable[[list[float]], float]) -> str:
+        return f"{100 * of(finite):+.1f} %" if finite else ""
+
+    return [
+        str(len(some)),
+        near,
+        *map(percent, (statistics.fmean, statistics.median, max)),
+        str(len(some) - len(finite)),
+    ]

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -47,8 +48,6 @@ class StudyConfig:
     def __post_init__(self) -> None:
         require(self.workers is None or self.workers > 0, f"workers must be at least 1, got {self.workers}")
         require(self.name == "warm-up" or self.cell is None, "--cell belongs to the study warm-up")
-        with_pages = self.name in ("warm-up", "peak")
-        require(with_pages or self.root is None, "--root belongs to the studies warm-up and peak")
 
     @property
     def path(self) -> Path:
@@ -96,6 +95,7 @@ def _list_stages(config: StudyConfig, rows: "Rows") -> int:
 
 
 def _go_on(config: StudyConfig, rows: "Rows") -> int:
+    from ..study.pages.grids import write_grid_pages
     from ..study.pages.peak import write_peak_table
     from ..study.pages.write import write_pages
     from ..study.plan import missing
@@ -109,7 +109,9 @@ def _go_on(config: StudyConfig, rows: "Rows") -> int:
         tidy(path)
     print(f"all {len(rows)} runs are in {path}")
     if config.root is not None:
-        write = {"warm-up": write_pages, "peak": write_peak_table}[config.name]
+        write = {"warm-up": write_pages, "peak": write_peak_table}.get(
+            config.name, partial(write_grid_pages, config.name)
+        )
         for page in write(rows, Path(config.root)):
             print(page)
     return 0

@@ -108,13 +108,15 @@ def title(schedule: str) -> str:
 
     Example:
         >>> from autowarm.lab.study.cells import title
-        >>> title("linear 0"), title("linear 0.05"), title("paper"), title("default")
-        ('none', '5 %', 'Algorithm 1', 'default')
+        >>> title("linear 0"), title("linear 0.05"), title("tenth 0.1"), title("paper"), title("default")
+        ('none', '5 %', '10 % from lr/10', 'Algorithm 1', 'default')
     """
-    if not schedule.startswith("linear "):
-        return "Algorithm 1" if schedule == PAPER else schedule
-    share = share_of(schedule)
-    return f"{100 * share:g} %" if share else "none"
+    match schedule.split():
+        case ["linear" | "tenth" as start, share]:
+            length = f"{100 * float(share):g} %" if float(share) else "none"
+            return length if start == "linear" else f"{length} from lr/10"
+        case _:
+            return "Algorithm 1" if schedule == PAPER else schedule
 
 
 def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tuple[str, str, int], float]:

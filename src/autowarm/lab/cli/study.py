@@ -61,8 +61,8 @@ class StudyConfig:
         from ..study import horizon, plan, transfer
 
         return {
-            "warm-up": plan.STAGES, "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES,
-            "fresh": transfer.FRESH_STAGES,
+            "warm-up": plan.STAGES | plan.FAIR_STAGES, "horizon": horizon.STAGES,
+            "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES,
         }[self.name]  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(tmp_path:
     os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the whole group
     _, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
-    assert "the same command goes on from here" in err
+    assert "the same command continues from here" in err
     assert "Traceback" not in err
     status, _, err = finished(stopped, *words)
     assert status == 0, err

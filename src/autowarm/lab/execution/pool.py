@@ -121,7 +121,7 @@ def run_jobs(
             asked.obey()  # a signal to the whole group ends the workers, too
             raise LabError(
                 f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
-                "runs are kept: the same command goes on from here, --workers 1 with less memory"
+                "runs are kept: the same command continues from here, --workers 1 with less memory"
             ) from None
         finally:
             stop.set()  # workers stop at the next step and leave a checkpoint

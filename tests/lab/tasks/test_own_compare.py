@@ -105,7 +105,7 @@ def test_a_mistake_that_every_run_makes_is_told_once(tmp_path: Path) -> None:
 
 BROKEN = {
     "no such name": ("Lime", TASK, 2, "task.py has no 'Lime'; did you mean 'Line'?"),
-    "import fails": ("Line", f"import nowhere_to_be_found\n{TASK}", 1, "task.py:1: as it is loaded"),
+    "import fails": ("Line", f"import nowhere_to_be_found\n{TASK}", 1, "task.py:1: while loading"),
     "unknown default": ("Line", TASK.replace('"warmups"', '"warmup"'), 2, "key 'warmup'; did you mean 'warmups'?"),
     "default of a wrong type": ("Line", TASK.replace('"steps": 12', '"steps": "a"'), 2, "run.steps"),
     "no rates": ("Line", TASK.replace('"rates": {"adamw": [0.1], "sgd": [0.01]}, ', ""), 2, "give peak rates"),

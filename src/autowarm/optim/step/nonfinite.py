@@ -131,8 +131,8 @@ class SkippedUpdates:
         if total and not self._warned:
             self._warned = True
             warnings.warn(
-                f"{who}: a gradient is not finite. The tensors that it reaches are not stepped, and their weights and "
-                "momenta stay as they were. This is said once; optimizer.skipped_updates counts such updates",
+                f"{who}: a gradient is not finite. The tensors that it reaches are not updated: their weights and "
+                "momenta do not change. This warning appears once; optimizer.skipped_updates counts such updates",
                 stacklevel=6,
             )
         if self.most is not None and in_a_row >= self.most:

@@ -193,7 +193,7 @@ class Muon(LMO):
         too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
         if too_flat:
             raise ValueError(
-                f"Muon orthogonalises matrices and got tensors of shape {too_flat[:3]}: build it with "
+                f"Muon orthogonalises matrices but got tensors of shape {too_flat[:3]}: build it with "
                 "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
             )
         if isinstance(group["geometry"], Spectral):

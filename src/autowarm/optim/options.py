@@ -46,13 +46,13 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
         if what:
             name = group["param_names"][i] if "param_names" in group else f"a parameter of shape {tuple(p.shape)}"
             raise ValueError(
-                f"{who} steps real, dense tensors, and {name} is {what}: leave it to another optimizer, for example "
+                f"{who} updates real, dense tensors, but {name} is {what}: leave it to another optimizer, for example "
                 "torch.optim.Adam or SparseAdam, and join the two with autowarm.optim.Together"
             )
         lr = group["lr"]
         if group["capturable"] and p.device.type not in ("meta", lr.device.type):
             raise ValueError(
-                f"capturable needs lr where replays can read it, and it is on {lr.device}, a parameter of shape "
+                f"capturable needs lr on the parameters' device, but it is on {lr.device} and a parameter of shape "
                 f"{tuple(p.shape)} on {p.device}: make it with torch.tensor({float(lr)}, device={str(p.device)!r})"
             )
 
@@ -85,7 +85,7 @@ def check_gradients(who: str, grads: Sequence[Tensor]) -> None:
         what = _unsupported(g)
         if what:
             raise ValueError(
-                f"{who} steps by real, dense gradients, and that of a parameter of shape {tuple(g.shape)} is {what}: "
+                f"{who} needs real, dense gradients, but that of a parameter of shape {tuple(g.shape)} is {what}: "
                 "build its layer with sparse=False, or leave it to torch.optim.SparseAdam"
             )
 

@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 __all__ = ["Named", "Parts", "partition"]
 
-# Usual names of output layers, for models that do not say which layer is theirs.
+# Usual names of output layers, for models that do not name theirs.
 _HEADS = {
     "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
     "qa_outputs", "logits", "logits_proj",
@@ -63,7 +63,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
 
     Args:
         model: the model.
-        heads: regular expressions for the names of the output layers' weights, in place of these rules; an empty list
+        heads: regular expressions for the names of the output layers' weights, instead of these rules; an empty list
             means that there are none.
 
     Raises:
@@ -106,7 +106,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         elif id(p) in head_ids:
             parts.heads.append((name, p))
         elif not layer and p.ndim > 2:
-            # A leading 1 is for broadcasting over a batch; nobody stores a single expert as a stack.
+            # A leading 1 is for broadcasting over a batch, because nobody stores a single expert as a stack.
             (parts.embeddings if p.shape[0] == 1 else parts.stacks).append((name, p))
         else:
             parts.matrices.append((name, p))

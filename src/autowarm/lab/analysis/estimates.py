@@ -107,7 +107,7 @@ class Estimate:
         return "worse" if low > margin else "undecided"
 
     def non_inferiority(self, margin: float, level: float = 0.95) -> "NonInferiority | None":
-        """Make the one-sided t test that the true mean is below `margin`; None for one value."""
+        """Run the one-sided t test that the true mean is below `margin`; None for one value."""
         if self.stderr is None:
             return None
         freedom = self.count - 1

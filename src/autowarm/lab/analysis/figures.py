@@ -150,7 +150,7 @@ def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float =
 
 
 def _grid(count: int, rows: int) -> tuple[Figure, np.ndarray]:
-    """Make `count` panels of `rows` axes each, at most three side by side."""
+    """Make `count` panels of `rows` axes each, at most three in a row."""
     columns = min(count, _COLUMNS)
     lines = math.ceil(count / columns)
     figure, every = axes_of(columns, lines * rows, PANEL[0], PANEL[1] * (1.0 if rows == 1 else 0.8))

@@ -150,7 +150,7 @@ class SweepConfig:
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`. Sweeps with the same store reuse each other's runs.
         engine: "processes" on this machine, or "ray" on a cluster.
-        workers: processes side by side; null is one per GPU, or per core.
+        workers: processes that run in parallel; null is one per GPU, or one per core without a GPU.
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
@@ -304,7 +304,7 @@ class FindRateConfig:
 
     @property
     def search_run(self) -> RunConfig:
-        """The run with this optimizer and as many batches as the search takes.
+        """The run with this optimizer and with one batch per update of the search.
 
         Raises:
             UsageError: the optimizer is unknown.
@@ -329,7 +329,7 @@ class FigureConfig:
         measure: keys that override those of the preset smoothness-SCALE, for the figures of curvature.
         seeds: seeds to use instead of the sweeps' own.
         engine: "processes" on this machine, or "ray" on a cluster.
-        workers: processes side by side; null is one per GPU, or per core.
+        workers: processes that run in parallel; null is one per GPU, or one per core without a GPU.
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 

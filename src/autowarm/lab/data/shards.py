@@ -145,7 +145,7 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
 
 
 def _edges(path: Path) -> bytes:
-    """Name, size and both ends of a file: enough to tell shards apart without reading all of them at every start."""
+    """Return a file's name, size and both ends, which identify a shard without reading all of it at every start."""
     with open(path, "rb") as file:
         head = file.read(4096)
         file.seek(max(0, path.stat().st_size - 4096))

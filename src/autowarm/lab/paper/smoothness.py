@@ -119,7 +119,7 @@ def _number(value: float) -> float | None:
 
 
 def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[int, float]]) -> Watch:
-    """Return a watch that runs the probe and, every so many steps before the update, finds λ_max on a fixed batch."""
+    """Return a watch that runs the probe and, before every n-th update, computes λ_max on a fixed batch."""
     corpus = prepare(run.data, run.model.vocab_size)
     # Training never reaches this step, so the batch is from its distribution but not one of its batches.
     tokens = torch.from_numpy(batch(corpus.train, run.seed, run.steps, run.batch_size, run.model.seq_len))

@@ -49,7 +49,7 @@ def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
 
 
 def read_on_host(device: torch.device) -> bool:
-    """Whether to read flags at once: on the host, where nothing has to be waited for, and outside tracing."""
+    """Whether to read flags at once: on the host, where this needs no waiting, and outside tracing."""
     return device.type == "cpu" and not torch.compiler.is_compiling()
 
 

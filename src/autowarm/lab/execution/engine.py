@@ -122,8 +122,8 @@ def execute(
 ) -> dict[str, str]:
     """Make the unfinished runs, each folder once, and other jobs; return the messages of those that failed.
 
-    If several planned runs share a folder and it fails, all of them fail. For the arguments see `run_jobs` and the
-    plans' configs.
+    If planned runs share a folder and its run fails, all of them fail. For the arguments see `run_jobs` and the plans'
+    configs.
     """
     todo = {run.folder: run for run in planned if not run.finished}
     jobs = [*others, *(run.job() for run in todo.values())]

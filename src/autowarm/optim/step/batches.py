@@ -42,11 +42,11 @@ _PADDING = 1.25
 _STACK_BYTES = {"cpu": 1 << 20}
 _FEW = 4
 
-# On other devices, the bytes of temporaries that a step may hold. A model with large matrices gets this many times the
-# largest one (1.5 GB at 8 billion parameters); otherwise each launch would handle a single matrix.
+# On other devices, the bytes of temporaries that a step may hold. If the largest matrix is so large that few would fit,
+# the limit is this many times its size instead: 1.5 GB at 8 billion parameters.
 _TEMPORARIES = 760_000_000
 _OF_THE_LARGEST = 13
-_LEAST_PART = 1 << 27
+_LEAST_PART = 1 << 27  # bytes that may always be copied at a time
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ lint: $(READY)
 	$(BIN)/mypy
 
 docs: $(READY)
-	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build
-	@echo docs/_build/index.html
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo docs/_build/html/index.html
 
 # Every pinned package again, each file against its hash; nothing is replaced if one differs.
 verify: $(READY)

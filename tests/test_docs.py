@@ -152,6 +152,12 @@ def test_what_a_page_points_to_is_there(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_line_of_a_page_is_hidden_as_a_comment(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    assert re.findall(r"^ {0,3}%.*", text, re.MULTILINE) == []  # MyST leaves such a line out, even amid a sentence
+
+
 LABELS = """
 main_problem update_rule_1 quadratic_approx update_rule_2 stoch_opt_problem update_rule_3 practical_eta constr_1
 constr_2 constr_3 target_schedule step_bound ass:star_convexity ass:smoothness2 ass:boundedness thm:1 thm:2 thm:3

@@ -24,12 +24,16 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+    target = re.search(r"sphinx-build .* docs (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert target is not None
+    root = tmp_path_factory.mktemp("site")
+    folder = root / target[1]
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(ROOT / "docs"), str(folder)],
         capture_output=True, text=True, timeout=1800, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert [path.name for path in (root / "docs").iterdir()] == ["_build"]  # which git ignores; nothing lies beside it
     return folder
 
 

@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_is_named_and_kept_and_the_one_before_is_used(
     (path,) = newest.glob(file)
     damage(path)
     damaged = contents(newest)
-    assert "checkpoint-00000008 does not match its checksums: it is set aside" in goes_on(halves, cut, 4, caplog)
+    assert "checkpoint-00000008 does not match its checksums: setting it aside" in goes_on(halves, cut, 4, caplog)
     assert contents(cut / "damaged-checkpoint-00000008") == damaged
 
 
@@ -117,7 +117,7 @@ def test_with_no_whole_checkpoint_the_run_begins_again(
 ) -> None:
     for step in (4, 8):
         DAMAGES["truncated"](cut / f"checkpoint-{step:08d}" / "rest.pt")
-    assert goes_on(halves, cut, 0, caplog).count("it is set aside") == 2
+    assert goes_on(halves, cut, 0, caplog).count("setting it aside") == 2
 
 
 @pytest.mark.parametrize(("kept", "first"), [(8, 8), (6, 4), (2, 0), (0, 0)])
@@ -126,7 +126,7 @@ def test_a_curve_that_is_cut_off_takes_the_run_back_behind_it(
 ) -> None:
     lines = (cut / "metrics.jsonl").read_text().splitlines(keepends=True)
     (cut / "metrics.jsonl").write_text("".join(lines[:kept]) + '{"step": 7, "lo')
-    assert ("metrics.jsonl is whole up to step" in goes_on(halves, cut, first, caplog)) == (first < 8)
+    assert ("metrics.jsonl is intact only up to step" in goes_on(halves, cut, first, caplog)) == (first < 8)
     assert [row["step"] for row in read_metrics(cut)] == list(range(1, 13))
 
 
@@ -183,7 +183,7 @@ def test_another_runs_result_is_not_counted(halves: dict[str, Any], tmp_path: Pa
     folder = shutil.copytree(halves["cut"].parent / "straight", tmp_path / "run")
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps({**result, "id": "0" * 12}))
-    with pytest.raises(LabError, match=r"result\.json is of the run '000000000000', and this is"):
+    with pytest.raises(LabError, match=r"result\.json is of the run '000000000000', but this is"):
         train(halves["config"], folder)
 
 
@@ -225,7 +225,7 @@ def copied(shards: Path, tmp_path: Path) -> Path:
 def test_a_damaged_shard_is_named_by_the_check(copied: Path, damage: Damage) -> None:
     damage(copied / "train_000001.bin")
     before = contents(copied)
-    with pytest.raises(LabError, match=r"these shards are missing or damaged: train_000001\.bin"):
+    with pytest.raises(LabError, match=r"has missing or damaged shards: train_000001\.bin"):
         check(copied)
     if damage is not DAMAGES["bit-flipped"]:  # a header and a length do not tell of a bit
         with pytest.raises(LabError, match=r"train_000001\.bin"):

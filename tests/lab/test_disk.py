@@ -86,7 +86,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_ones_before(disk: Disk, stat
         checkpoints.save(2, model, optimizer, {"step": 2})
         checkpoints.wait()
 
-    with pytest.raises(LabError, match=r"checkpoint-00000002 cannot be written: .*; those before it are whole"):
+    with pytest.raises(LabError, match=r"checkpoint-00000002 cannot be written: .*; earlier checkpoints are intact"):
         save()
     assert [path.name for path in disk.folder.glob("*checkpoint*")] == ["checkpoint-00000001"]
     disk.remount("rw,size=16m")

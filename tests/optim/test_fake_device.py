@@ -150,7 +150,7 @@ def test_a_capture_wants_a_capturable_optimizer_that_has_stepped(name, accelerat
 def test_a_rate_that_replays_cannot_read_is_refused(cls):
     with FakeTensorMode(allow_non_fake_inputs=True):
         params = fake_parameters([(4, 4)])
-        with pytest.raises(ValueError, match="capturable needs lr where replays can read it"):
+        with pytest.raises(ValueError, match="capturable needs lr on the parameters' device"):
             cls(params, lr=nn.Parameter(torch.tensor(0.1), requires_grad=False), capturable=True)
 
 

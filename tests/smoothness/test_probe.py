@@ -291,7 +291,7 @@ def test_gradients_of_an_earlier_step_are_found_out():
 
     with probe(closure):
         opt.step()
-    with pytest.raises(RuntimeError, match="an earlier step's are still there: call optimizer.zero_grad"):
+    with pytest.raises(RuntimeError, match="those of an earlier step are still there: call optimizer.zero_grad"):
         probe.before(closure)
     opt.zero_grad(set_to_none=False)
     with probe(closure):

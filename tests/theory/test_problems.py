@@ -251,7 +251,7 @@ def test_a_family_draws_all_its_members_alike():
     ("arguments", "error", "message"),
     [
         ({"x_star": ORIGIN.float()}, TypeError, "float64"),
-        ({"geometry": Spectral("original")}, TypeError, "radius a number"),
+        ({"geometry": Spectral("original")}, TypeError, "numeric radius"),
         ({"geometry": "sign"}, TypeError, "Frobenius, Sign or Spectral"),
         ({"scale": 0.0}, ValueError, "scale > 0"),
         ({"ripple": 1.0}, ValueError, "ripple < 1"),

@@ -284,8 +284,8 @@ class LMO(Optimizer):
             xs: the tensors.
             gs: their gradients.
             ms: their momenta, or an empty list.
-            rate: of all, or of each.
-            checked: the gradients are known to be finite.
+            rate: the rate of all tensors, or of each.
+            checked: whether the gradients are known to be finite.
         """
         move = self._move_stacks if is_batched(group["geometry"]) else self._move_parts
         devices = by_device(xs)
@@ -338,7 +338,7 @@ class LMO(Optimizer):
             del stack  # before the next batch's is made
 
     def _finite_on_device(self, gs: list[Tensor], checked: bool) -> Tensor | None:
-        """Whether each gradient is finite, on devices where the answer is not waited for."""
+        """Whether each gradient is finite, as a tensor on a device that nothing waits for; None on the host."""
         return None if checked or read_on_host(gs[0].device) else self._finite(gs)
 
     def _finite_on_host(self, gs: list[Tensor], checked: bool) -> Tensor | None:
@@ -354,12 +354,12 @@ class LMO(Optimizer):
     def _directions(
         self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool = False, wanted: bool = True
     ) -> list[Tensor]:
-        """Update the momenta and return the directions that the oracle is given.
+        """Update the momenta and return the directions, which are the oracle's arguments.
 
         Args:
-            group: theirs.
+            group: the tensors' group.
             gs, ms: gradients and momenta.
-            owned: the gradients are copies, so they may be overwritten.
+            owned: whether the gradients are copies, which may be overwritten.
             wanted: whether the caller uses the directions, or only wants the momenta updated.
         """
         beta = group["momentum"]
@@ -416,7 +416,7 @@ class LMO(Optimizer):
             then, now = (", ".join(g.get("role", "tensors") for g in groups) for groups in (saved, self.param_groups))
             raise ValueError(
                 f"the saved optimizer has other parameter groups: {len(saved)} saved ({then}), {len(geometries)} here "
-                f"({now}). Where the difference is the output layer, heads= of Muon.from_model chooses it, [] for none"
+                f"({now}). If they differ in the output layer, choose it with heads= of Muon.from_model, [] for none"
             )
         differ = [
             f"group {i}: saved {was.get('geometry')}, here {now!r}"

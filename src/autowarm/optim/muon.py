@@ -114,7 +114,7 @@ class Muon(LMO):
         adamw_weight_decay: float | None = None,
         **options: Any,
     ) -> Self:
-        """Muon for a model's hidden matrices, AdamW for its embeddings, output heads, biases and norms.
+        """Build Muon for a model's hidden matrices and AdamW for its embeddings, output heads, biases and norms.
 
         Weight decay λ applies to the weights of linear and convolution layers only, not to embeddings (or a head tied
         to one) and not to vectors. Each matrix in a stack of expert matrices is orthogonalised separately. Frozen
@@ -193,7 +193,7 @@ class Muon(LMO):
         too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
         if too_flat:
             raise ValueError(
-                f"Muon orthogonalises matrices and got tensors of shape {too_flat[:3]}: build it with "
+                f"Muon orthogonalises matrices but got tensors of shape {too_flat[:3]}: build it with "
                 "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
             )
         if isinstance(group["geometry"], Spectral):

@@ -46,13 +46,13 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
         if what:
             name = group["param_names"][i] if "param_names" in group else f"a parameter of shape {tuple(p.shape)}"
             raise ValueError(
-                f"{who} steps real, dense tensors, and {name} is {what}: leave it to another optimizer, for example "
+                f"{who} updates real, dense tensors, but {name} is {what}: leave it to another optimizer, for example "
                 "torch.optim.Adam or SparseAdam, and join the two with autowarm.optim.Together"
             )
         lr = group["lr"]
         if group["capturable"] and p.device.type not in ("meta", lr.device.type):
             raise ValueError(
-                f"capturable needs lr where replays can read it, and it is on {lr.device}, a parameter of shape "
+                f"capturable needs lr on the parameters' device, but it is on {lr.device} and a parameter of shape "
                 f"{tuple(p.shape)} on {p.device}: make it with torch.tensor({float(lr)}, device={str(p.device)!r})"
             )
 
@@ -72,8 +72,8 @@ def check_capture(who: str, group: Mapping[str, Any], *, ready: bool) -> None:
         )
     if not ready:
         raise RuntimeError(
-            f"{who}: the step is being captured in a graph before the first one was made, so that every replay would "
-            "make its momenta anew: make one step first"
+            f"{who}: the step is being captured in a graph before the first step, so every replay would create the "
+            "momenta again: make one step first"
         )
 
 
@@ -85,7 +85,7 @@ def check_gradients(who: str, grads: Sequence[Tensor]) -> None:
         what = _unsupported(g)
         if what:
             raise ValueError(
-                f"{who} steps by real, dense gradients, and that of a parameter of shape {tuple(g.shape)} is {what}: "
+                f"{who} needs real, dense gradients, but that of a parameter of shape {tuple(g.shape)} is {what}: "
                 "build its layer with sparse=False, or leave it to torch.optim.SparseAdam"
             )
 
@@ -107,7 +107,7 @@ def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise ValueError(
-            f"this is no state of an optimizer: {who} needs a dictionary with state and param_groups, got {found}"
+            f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
         )
     for i, state in state_dict["state"].items():
         p = params[i] if isinstance(i, int) and i < len(params) else None
@@ -116,13 +116,13 @@ def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any
                 continue
             if p is not None and value.shape != p.shape:
                 raise ValueError(
-                    f"the saved {name} of tensor {i} has shape {tuple(value.shape)}, and the tensor {tuple(p.shape)}: "
+                    f"the saved {name} of tensor {i} has shape {tuple(value.shape)}, but the tensor {tuple(p.shape)}: "
                     "the state is another model's"
                 )
             local = value.to_local() if hasattr(value, "to_local") else value
             if not local.isfinite().all():
                 raise ValueError(
-                    f"the saved {name} of tensor {i} is not finite: training cannot go on from it; use an older state"
+                    f"the saved {name} of tensor {i} is not finite: training cannot resume from it; use an older state"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Which tensors of a model are matrices, embeddings, output heads or vectors."""
+"""Sorts a model's tensors into matrices, embeddings, output heads and vectors."""
 
 import re
 from collections import defaultdict
@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 __all__ = ["Named", "Parts", "partition"]
 
-# Usual names of output layers, for models that do not say which layer is theirs.
+# Usual names of output layers, for models that do not name theirs.
 _HEADS = {
     "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
     "qa_outputs", "logits", "logits_proj",
@@ -63,7 +63,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
 
     Args:
         model: the model.
-        heads: regular expressions for the names of the output layers' weights, in place of these rules; an empty list
+        heads: regular expressions for the names of the output layers' weights, instead of these rules; an empty list
             means that there are none.
 
     Raises:
@@ -106,7 +106,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         elif id(p) in head_ids:
             parts.heads.append((name, p))
         elif not layer and p.ndim > 2:
-            # A leading 1 is for broadcasting over a batch; nobody stores a single expert as a stack.
+            # A leading 1 is for broadcasting over a batch, because nobody stores a single expert as a stack.
             (parts.embeddings if p.shape[0] == 1 else parts.stacks).append((name, p))
         else:
             parts.matrices.append((name, p))
@@ -116,7 +116,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
 
 
 def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]:
-    """Every parameter's name, and the module whose weight it is; of a parametrized one's parts, that module."""
+    """Yield every parameter's name, the module that it is a weight of (even if parametrized), and the parameter."""
     modules = dict(model.named_modules())
     for path, module in modules.items():
         owner = modules[path.rpartition(".parametrizations.")[0]] if isinstance(module, ParametrizationList) else module
@@ -125,7 +125,7 @@ def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]
 
 
 def _rows_columns(p: Parameter, *, layer: bool) -> tuple[int, int]:
-    """The size of a layer's matrix (out, rest), or of those that a tensor outside any layer is a stack of."""
+    """Return the size of a layer's matrix (out, rest), or of the matrices that a tensor outside any layer stacks."""
     return (p.shape[0], p.shape[1:].numel()) if layer else (p.shape[-2], p.shape[-1])
 
 
@@ -153,7 +153,7 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
     if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
         last = trained[-1]
         if isinstance(last, nn.Linear):
-            # If it is the only layer, it does not follow any other.
+            # A model's only layer is not an output layer, because it does not follow another.
             return [last] if isinstance(model, nn.Sequential) and len(_layers(model)) > 1 else []
         return _output_layers(last) if not isinstance(last, nn.ModuleList) else []
     return []

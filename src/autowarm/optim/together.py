@@ -50,7 +50,7 @@ class Together(Optimizer):
                 if id(p) in seen:
                     raise ValueError(
                         f"a tensor of shape {tuple(p.shape)} is in two optimizers, {seen[id(p)]} and "
-                        f"{type(one).__name__}: each tensor is stepped by one"
+                        f"{type(one).__name__}: each tensor must belong to one"
                     )
                 seen[id(p)] = type(one).__name__
         # Optimizer.__init__ would copy the groups; __setstate__ is how PyTorch itself makes an optimizer without it.
@@ -91,7 +91,7 @@ class Together(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Step each once.
+        """Step each optimizer once.
 
         Args:
             closure: recomputes the loss and its gradients, and returns the loss. It is called once.
@@ -126,7 +126,7 @@ class Together(Optimizer):
         saved = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in saved], [len(group["params"]) for group in self.param_groups]
         if sizes[0] != sizes[1]:
-            raise ValueError(f"the saved optimizers are others: tensors by group, saved {sizes[0]}, here {sizes[1]}")
+            raise ValueError(f"the saved optimizers differ in tensors per group: saved {sizes[0]}, here {sizes[1]}")
         for i, group in enumerate(saved):
             lr = float(group.get("lr", 0.0))
             if not (lr >= 0 and math.isfinite(lr)):

@@ -1,9 +1,9 @@
-"""Computations of the spectral geometry on stacks of matrices: polar factors UVᵀ, sums and maxima of singular values.
+"""Computations for the spectral geometry, on stacks of matrices: polar factors UVᵀ, nuclear and spectral norms.
 
 - `polar`: `orthogonalize` and its variants, which compute Muon's direction.
-- `coefficients`: the quintics whose composition pushes singular values towards 1, and the intervals that they reach.
-- `iterate`: applies the quintics to stacks of matrices, with as few and as small products as the shapes allow.
-- `symmetric`: products with symmetric results, with half of the arithmetic on large GPUs.
+- `coefficients`: quintic polynomials that push singular values towards 1, and the intervals that they reach.
+- `iterate`: applies the quintics to stacks of matrices, in the order of products that takes the fewest operations.
+- `symmetric`: products with symmetric results; on large GPUs these take half of the arithmetic.
 - `precision`: the dtype of the iterations, and the smallest safe divisor for a norm.
 - `singular`: nuclear and spectral norms without a singular value decomposition.
 """

@@ -1,11 +1,12 @@
-"""The odd quintics p(x) = ax + bx³ + cx⁵ whose composition pushes singular values towards 1, and where they land.
+"""Odd quintics p(x) = ax + bx³ + cx⁵ that together push singular values towards 1, and the intervals that they reach.
 
-A *schedule* is a sequence of (a, b, c), one for each iteration. Two are offered:
+A *schedule* is a sequence of (a, b, c), one for each iteration. There are two:
 
-- Jordan's: one quintic five times, tuned for the steepest slope at zero; it settles in a band around 1 and not on 1.
-- Polar Express (Amsel, Persson, Musco and Gower 2025): each quintic is the best one for the interval that the ones
-  before it leave. The coefficients are worked out here, by an exchange algorithm, from two numbers: where the band
-  starts, and how much room rounding gets.
+- Jordan's: the same quintic five times, tuned for the steepest slope at zero. Singular values end in a band around 1
+  but do not converge to 1.
+- Polar Express (Amsel, Persson, Musco and Gower 2025): each quintic is the best one for the interval that the quintics
+  before it leave. This module computes the coefficients with an exchange algorithm, from two numbers: the smallest
+  singular value to expect, and the room to leave for rounding.
 """
 
 import math
@@ -21,26 +22,27 @@ Quintic = tuple[float, float, float]
 # K. Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024).
 JORDAN: Quintic = (3.4445, -4.7750, 2.0315)
 
-# The smallest singular value, as a share of the largest, that so many Polar Express iterations still bring to 1: each
-# leaves a band of about 1 ± 0.2 or better. Asking for less of a floor would widen the band for all the others.
+# For each number of Polar Express iterations, the smallest singular value, as a share of the largest, that they bring
+# near 1: into a band of about 1 ± 0.2 or better. A smaller floor would widen the band for all singular values.
 POLAR_EXPRESS_FLOOR = {1: 0.2, 2: 0.05, 3: 0.014, 4: 3e-3, 5: 1e-3, 6: 2e-4, 7: 5e-5, 8: 1e-5}
 
-# Room for rounding: a quintic expects singular values to exceed their bound by this much, because beyond its interval
-# it takes off. Where in bfloat16 two iterations run on the Gram matrix (`iterate.plan`), they leave more: spectra that
-# fall as 1/√i were 3 % above their bound after the second, and with room for 1 % five times it after the fourth.
+# Room for rounding. A quintic grows fast beyond its interval, so each is made for singular values that exceed their
+# bound by this factor. After two iterations on one Gram matrix in bfloat16 (`iterate.plan`) the excess is larger:
+# spectra that fall as 1/√i were 3 % above their bound after the second iteration, and with room for only 1 % they were
+# at five times their bound after the fourth.
 _ROOM, _ROOM_AFTER_TWO = 1.01, 1.04
 
 
 @cache
 def polar_express(steps: int, floor: float | None = None) -> tuple[Quintic, ...]:
-    """The Polar Express schedule for singular values in [floor, 1].
+    """Return the Polar Express schedule for singular values in [floor, 1].
 
     Args:
-        steps: its length, at least 1.
-        floor: the smallest singular value it is made for, in (0, 1); by default `POLAR_EXPRESS_FLOOR`'s.
+        steps: number of quintics, at least 1.
+        floor: the smallest singular value to push towards 1, in (0, 1); by default `POLAR_EXPRESS_FLOOR` decides.
 
     Raises:
-        ValueError: ``steps < 1`` or a floor outside (0, 1).
+        ValueError: ``steps < 1`` or ``floor`` outside (0, 1).
 
     Example:
         >>> from autowarm.orthogonalize.coefficients import band, polar_express
@@ -63,7 +65,7 @@ def polar_express(steps: int, floor: float | None = None) -> tuple[Quintic, ...]
 
 
 def band(schedule: Sequence[Quintic], low: float, high: float, points: int = 100_001) -> tuple[float, float]:
-    """Where the schedule takes [low, high], in exact arithmetic: the smallest and the largest image."""
+    """Return the smallest and the largest value to which the schedule maps [low, high], in exact arithmetic."""
     x = np.geomspace(low, high, points)
     for a, b, c in schedule:
         x = x * (a + x * x * (b + x * x * c))
@@ -71,18 +73,19 @@ def band(schedule: Sequence[Quintic], low: float, high: float, points: int = 100
 
 
 def slope(schedule: Sequence[Quintic]) -> float:
-    """How much the schedule enlarges singular values near zero."""
+    """Return the factor by which the schedule enlarges singular values near zero."""
     return math.prod(a for a, _, _ in schedule)
 
 
 def _best_quintic(low: float, high: float) -> tuple[Quintic, float]:
-    """The odd quintic nearest to 1 on [low, high] in the largest error, and that error.
+    """Return the odd quintic with the smallest maximal distance from 1 on [low, high], and that distance.
 
-    Remez' exchange: three coefficients, so the error of the best one takes its largest size at four points with
-    alternating signs. Two are the ends; the inner two are the quintic's own extrema, and are improved until they stay.
+    This is the Remez exchange. The quintic has three coefficients, so the best one takes its maximal error at four
+    points, with alternating signs. Two are the ends of the interval. The other two are the quintic's extrema; each
+    round moves them to the extrema of the current quintic, until they no longer change.
     """
     if high - low < 1e-6 * high:
-        # On so short an interval Newton–Schulz of order five is the best to rounding.
+        # On such a short interval the Newton–Schulz quintic is the best one up to rounding.
         return (15 / 8, -10 / 8, 3 / 8), 0.0
     signs = np.array([1.0, -1.0, 1.0, -1.0])
     inner = low + (high - low) * np.array([0.25, 0.75])

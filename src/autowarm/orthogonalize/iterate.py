@@ -1,17 +1,17 @@
-"""Quintic iterations on stacks of matrices, with as few and as small products as the shapes allow.
+"""Quintic iterations on stacks of matrices, in the order of products that takes the fewest operations.
 
-One iteration is X ← aX + (bR + cR²)X with the Gram matrix R = XXᵀ of the short side. For m × n with n = αm it costs
-4α + 2 products of m × m matrices (in units of m³ operations). But iterations also compose on the small side: with
-Z = aI + bR + cR² the next Gram matrix is RZ², so that L of them need the large matrix twice only, to form the first R
-and to apply the product Q of the L factors Z: 4α + 8L − 6. Such a run of L is a *segment*; a plan lists their lengths,
-and `plan` picks the cheaper of (1, 1, …) and the longest segments that rounding allows.
+One iteration is X ← aX + (bR + cR²)X with the Gram matrix R = XXᵀ of the short side. On an m × n matrix with n = αm it
+costs 4α + 2, in units of m³ operations. Iterations can also be composed on the small side. With Z = aI + bR + cR², the
+next Gram matrix is RZ², so L iterations use the large matrix only twice: to form the first R, and to apply the product
+Q of the L factors Z. They cost 4α + 8L − 6. L iterations composed in this way are a *segment*, and a plan is a list of
+segment lengths. `plan` picks the cheaper of (1, 1, …) and the longest segments that rounding allows.
 
-Rounding R moves its eigenvalues, the squares of singular values, by about the precision ε: small ones may even turn
-negative, and each factor Z enlarges such an error by a². A new segment forms R afresh from X and forgets it. In
-bfloat16 that allows two iterations a segment, in single precision four, and one where products of single precision are
-made in less (`product_precision`).
+Rounding limits a segment's length. Rounding R moves its eigenvalues, the squared singular values, by about the
+precision ε. Small ones may even turn negative, and each factor Z enlarges the error by a². A new segment computes R
+from X again, without that error. This allows two iterations per segment in bfloat16 and four in single precision, but
+only one if products of single precision are computed in less (`product_precision`).
 
-All products on the small side are symmetric, which `symmetric_product` makes use of.
+All products on the small side are symmetric, so `symmetric_product` computes them.
 """
 
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ _LONGEST_SEGMENT = {torch.float64: 8, torch.float32: 4, torch.bfloat16: 2, torch
 
 @traced_as_constant
 def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
-    """Lengths of the segments that take the fewest operations for ``steps`` iterations on matrices of this aspect.
+    """Return the lengths of the segments that take the fewest operations for ``steps`` iterations.
 
     Args:
-        steps: iterations in all.
-        aspect: long side over short side, α ≥ 1.
-        dtype: what they run in.
+        steps: total number of iterations.
+        aspect: the matrices' long side over their short side, α ≥ 1.
+        dtype: the dtype of the iterations.
 
     Example:
         >>> import torch
@@ -51,28 +51,28 @@ def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
 
 
 def frobenius_scaled_(X: Tensor) -> Tensor:
-    """Divide each matrix of the stack by its Frobenius norm, in place; a zero one stays zero."""
+    """Divide each matrix of the stack by its Frobenius norm, in place. A zero matrix stays zero."""
     if X.dtype != torch.float16:
         norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
         return X.div_(norm.clamp_(min=least_norm(X.dtype)))
-    # Half precision ends at 65504. What was beyond came in as infinity, and a quotient of two of those is taken as 0.
+    # float16 ends at 65504. Larger entries arrive as infinity, and infinity over an infinite norm becomes 0.
     norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True, dtype=torch.float32)
     return X.div_(norm.clamp_(min=least_norm(X.dtype))).nan_to_num_(0.0)
 
 
 def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> Tensor:
-    """Apply a schedule to the singular values of each matrix in a stack, which is lost.
+    """Apply a schedule to the singular values of each matrix in a stack, and overwrite the stack.
 
     Args:
-        X: one stack, of shape (count, m, n), with Frobenius norms of at most 1.
+        X: a stack of shape (count, m, n), with Frobenius norms of at most 1.
         schedule: the quintics, in order.
-        segments: lengths that add up to the schedule's, from `plan`.
-        tighten: first divide each matrix by an upper bound of its largest singular value that is sharper than the
-            Frobenius norm. It comes for the price of a norm: with R² at hand, ‖R²‖_F^¼ = (Σσ⁸)^⅛ lies between σ₁ and
-            r^⅛σ₁ for rank r, where the Frobenius norm may be r^½σ₁.
+        segments: lengths from `plan`; their sum is the schedule's length.
+        tighten: first divide each matrix by a sharper upper bound of its largest singular value σ₁ than the Frobenius
+            norm. The iteration computes R² anyway, so the bound ‖R²‖_F^¼ = (Σσ⁸)^⅛ costs only a norm. For rank r it is
+            at most r^⅛σ₁, while the Frobenius norm may be r^½σ₁.
 
     Returns:
-        The result: X itself, with memory of its own that is contiguous, see `_times_`.
+        The result, which is X itself with new, contiguous memory (see `_times_`).
     """
     quintics = iter(schedule)
     for length in segments:
@@ -87,7 +87,7 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
             else:
                 W = _quadratic(R, b, c)
             if left:
-                W.diagonal(dim1=-2, dim2=-1).add_(a)  # now Z, of which Q and the next Gram matrix are products
+                W.diagonal(dim1=-2, dim2=-1).add_(a)  # W is now Z; it enters Q and the next Gram matrix
                 R = symmetric_product(symmetric_product(R, W), W)
                 Q = W if Q is None else symmetric_product(Q, W)
                 if scale is not None:
@@ -95,7 +95,7 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
                 continue
             del R
             if Q is not None:
-                # Written out, aQ is not rounded to the diagonal of W, which the result would show.
+                # Add aQ here, because adding a to W's diagonal would round the diagonal, which shows in the result.
                 Q = symmetric_product(Q, W, Q, beta=a)
             else:
                 if scale is not None:
@@ -108,12 +108,12 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
 
 
 def _gram(X: Tensor) -> Tensor:
-    """R = XXᵀ, or XᵀX of tall ones."""
+    """Return R = XXᵀ, or XᵀX if X is tall."""
     return symmetric_product(*((X, X.mT) if _wide(X) else (X.mT, X)))
 
 
 def _quadratic(R: Tensor, b: float, c: float) -> Tensor:
-    """bR + cR² of symmetric R."""
+    """Return bR + cR² for a symmetric R."""
     return symmetric_product(R, R, R, beta=b, alpha=c)
 
 
@@ -122,10 +122,10 @@ def _wide(X: Tensor) -> bool:
 
 
 def _times_(X: Tensor, F: Tensor, a: float) -> Tensor:
-    """(aI + F)X, or X(aI + F) for tall ones, which leaves the result contiguous as no transposed product would.
+    """Return (aI + F)X, or X(aI + F) if X is tall. The result is contiguous, unlike a transposed product.
 
-    The product needs memory of its own. X takes that over and frees what it had, so that a stack is never held twice
-    for longer than the product takes, whoever else holds X. A compiler sees by itself when memory is free.
+    The product cannot overwrite X's memory. X takes over the product's memory and frees its own, so the stack exists
+    twice only during the product, even if others hold references to X. A compiler frees the memory by itself.
     """
     left, right = (F, X) if _wide(X) else (X, F)
     product = torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right)
@@ -136,9 +136,9 @@ def _times_(X: Tensor, F: Tensor, a: float) -> Tensor:
 
 
 def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """R scaled to a largest eigenvalue of at most 1, bR + cR², and the factor for X that does the same."""
-    W = _gram(R)  # R², for R is symmetric
-    # One rounded factor multiplies both R and (twice) R²: each element is rounded, but the polynomial keeps its shape.
+    """Scale R to a largest eigenvalue of at most 1; return R, bR + cR², and the factor that scales X accordingly."""
+    W = _gram(R)  # R², because R is symmetric
+    # The same rounded factor multiplies R once and R² twice. Elements are rounded, but the polynomial keeps its shape.
     norm = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True)
     factor = norm.clamp_(min=least_norm(W.dtype)).rsqrt_()
     R.mul_(factor)
@@ -149,7 +149,7 @@ def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor
 
 
 def iterate_reference(X: Tensor, schedule: Sequence[Quintic], *, tighten: bool) -> Tensor:
-    """What `iterate_` computes, one matrix (m, n) with m ≤ n and one iteration at a time, as the formula reads."""
+    """Compute what `iterate` does by the plain formula, for one matrix (m, n) with m ≤ n, one iteration at a time."""
     if tighten:
         R = X @ X.T
         X = X / torch.linalg.matrix_norm(R @ R).clamp(min=least_norm(R.dtype)) ** 0.25

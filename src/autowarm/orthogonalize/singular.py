@@ -1,4 +1,4 @@
-"""Sums and maxima of singular values without a singular value decomposition.
+"""Nuclear and spectral norms without a singular value decomposition.
 
 The eigenvalues of the Gram matrix on the short side are the squared singular values, so an embedding of 50 000 × 768
 becomes one 768 × 768 problem. Squaring loses half of the digits, so the Gram matrix is accumulated in float64. The

@@ -1,7 +1,7 @@
-"""The Triton kernel behind `symmetric`: imported where there is a GPU to run it, for Triton is no dependency.
+"""The Triton kernel of `symmetric`. Import it only if a GPU can run it, because Triton is not a dependency.
 
-One program makes one tile on or below the diagonal, and stores it twice: as it is, and mirrored. A tile on the diagonal
-is stored by its lower half, so that the result equals its transpose to the bit.
+One program computes one tile on or below the diagonal and stores it twice, the second time mirrored. It stores only the
+lower half of a tile on the diagonal, so that the result equals its transpose to the bit.
 """
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor
 
 __all__ = ["multiply"]
 
-# Fixed, not tuned at run time: all ranks must round alike. Three stages of two such tiles take 96 KiB of shared memory,
-# which every GPU from compute capability 8.0 on has.
+# These are not tuned at run time, because all ranks must round in the same way. Three stages of two such tiles take
+# 96 KiB of shared memory, which every GPU of compute capability 8.0 or more has.
 _ROWS, _INNER, _WARPS, _STAGES = 128, 64, 8, 3
 
 
@@ -23,8 +23,8 @@ def _lower_tile(  # type: ignore[no-untyped-def]  # Triton reads annotations as 
     plus_batch, plus_row, plus_column, out_batch,
     ADD: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    # The tiles on and below the diagonal, numbered row by row: tile row i starts at i(i + 1)/2, where √(8 tile + 1) is
-    # 2i + 1. With 4 for 1 the root lies between those of two rows, and its rounding does not matter.
+    # The tiles on and below the diagonal are numbered row by row. Row i starts at tile i(i + 1)/2, where √(8 tile + 1)
+    # is exactly 2i + 1. With 4 instead of 1 the root is never near these values, so its rounding does not matter.
     tile = tl.program_id(0)
     tile_row = ((tl.sqrt(8.0 * tile + 4.0) - 1.0) * 0.5).to(tl.int32)
     tile_column = tile - tile_row * (tile_row + 1) // 2
@@ -33,7 +33,7 @@ def _lower_tile(  # type: ignore[no-untyped-def]  # Triton reads annotations as 
     rows = tile_row * ROWS + tl.arange(0, ROWS)
     columns = tile_column * ROWS + tl.arange(0, ROWS)
     inners = tl.arange(0, INNER)
-    # Beyond the edge other rows are read again, which spares a mask; what comes of them is not stored.
+    # Beyond the edge, read other rows again instead of masking; their products are not stored.
     lefts = left + batch * left_batch + (rows % n)[:, None] * left_row + inners[None, :] * left_inner
     rights = right + batch * right_batch + inners[:, None] * right_inner + (columns % n)[None, :] * right_column
     total = tl.zeros((ROWS, ROWS), dtype=tl.float32)
@@ -63,12 +63,12 @@ def _lower_tile(  # type: ignore[no-untyped-def]  # Triton reads annotations as 
 
 @torch.library.custom_op("autowarm::symmetric_product", mutates_args=())
 def multiply(left: Tensor, right: Tensor, plus: Tensor | None, alpha: float, beta: float) -> Tensor:
-    """`symmetric.symmetric_product` on the GPU; an operator, so that `torch.compile` and fake tensors can pass it."""
+    """`symmetric.symmetric_product` on the GPU, as an operator so that `torch.compile` and fake tensors support it."""
     count, n, inner = left.shape
     out = torch.empty((count, n, n), dtype=left.dtype, device=left.device)
     tiles = triton.cdiv(n, _ROWS)
     added = out if plus is None else plus
-    # On a processor it is Triton's interpreter that runs this, and that gets products in bfloat16 wrong.
+    # On a CPU Triton's interpreter runs the kernel, and it gets products in bfloat16 wrong.
     widen = left.device.type == "cpu"
     with torch.cuda.device_of(left):
         _lower_tile[tiles * (tiles + 1) // 2, count](

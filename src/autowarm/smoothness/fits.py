@@ -6,10 +6,10 @@ Four models: the paper's Assumption "smoothness2" with ρ = 2, and three to comp
 ``quadratic``  K0 + K1Δ + K2Δ²             the paper's
 ``linear``     K0 + K1Δ                    earlier work's
 ``constant``   K0                          classical smoothness
-``power``      K0 + KρΔ^ρ, ρ free          K0, Kρ ≥ 0: which ρ would the data choose?
+``power``      K0 + KρΔ^ρ, ρ free          K0, Kρ ≥ 0: which ρ fits the data best?
 =============  ==========================  ==========================================
 
-A quadratic is linear in its coefficients, so its unconstrained fit, its R² and its AIC are the same whatever f* is.
+A change of f* only changes the coefficients of a quadratic, so its unconstrained curve, R² and AIC do not depend on f*.
 """
 
 import itertools
@@ -37,8 +37,8 @@ class Fit:
         exponents: eᵢ; (0, 1, 2) for the quadratic.
         coefficients: cᵢ in the same order: K0, K1, K2.
         r2: R² = 1 − RSS/TSS.
-        aic: n·log(RSS/n) + 2·(parameters + 1), for independent normal residuals. Only differences have a meaning, and
-            they are overstated, because the residuals of neighbouring steps are correlated.
+        aic: n·log(RSS/n) + 2·(parameters + 1), for independent normal residuals. Only differences are meaningful, and
+            they are too large, because the residuals of neighbouring steps are correlated.
         count: n.
         residuals: K − K(Δ), in the order of the data.
     """
@@ -72,7 +72,9 @@ class Interval:
 
 
 def fit(gaps: ArrayLike, smoothness: ArrayLike, model: str = "quadratic", *, nonnegative: bool = False) -> Fit:
-    """Fit a model by least squares. Args:
+    """Fit a model by least squares.
+
+    Args:
         gaps: Δ^t, shape (n,).
         smoothness: K^t, shape (n,).
         model: "quadratic", "linear", "constant" or "power".
@@ -106,7 +108,7 @@ def fit(gaps: ArrayLike, smoothness: ArrayLike, model: str = "quadratic", *, non
     residuals = y - _design(x, exponents) @ coefficients
     rss, tss = float(residuals @ residuals), float(np.sum((y - y.mean()) ** 2))
     parameters = len(exponents) + (model == "power")
-    floor = max(np.finfo(float).eps ** 2 * float(y @ y), np.finfo(float).tiny)  # an exact fit has a finite AIC, too
+    floor = max(np.finfo(float).eps ** 2 * float(y @ y), np.finfo(float).tiny)  # keeps the AIC of an exact fit finite
     return Fit(
         model=model,
         exponents=exponents,
@@ -198,14 +200,14 @@ def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
     everything = tuple(range(X.shape[1]))
     if not nonnegative:
         return least_squares(everything)
-    # The constrained optimum is the free optimum over its own support; of three columns there are eight.
+    # The constrained optimum is the unconstrained optimum over its own support. Three columns have eight subsets.
     subsets = itertools.chain.from_iterable(itertools.combinations(everything, k) for k in range(len(everything) + 1))
     feasible = [c for c in map(least_squares, subsets) if np.all(c >= 0)]
     return min(feasible, key=lambda c: float(np.sum((y - X @ c) ** 2)))
 
 
 def _best_rho(x: Array, y: Array) -> float:
-    """Find the exponent of least RSS: a grid, as there may be several minima, then golden section around the best."""
+    """Find the exponent of least RSS: a grid, since there may be many minima, then golden section around the best."""
 
     def rss(log_rho: float) -> float:
         X = _design(x, (0.0, math.exp(log_rho)))

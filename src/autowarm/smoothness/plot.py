@@ -38,7 +38,7 @@ def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = 
         grid = np.linspace(early.gaps.min(), early.gaps.max(), 2)
         label = f"linear, early part, R² {early.linear.r2:.3f}"
         ax.plot(grid, early.linear(grid), color=PINK, linewidth=2, linestyle=":", label=label)
-    # A fit may run far away from the data where points are few, so the points set the scale.
+    # A fit may be far from the data where there are few points, so the points set the scale.
     top, bottom = found.smoothness.max(), found.smoothness.min()
     ax.set_ylim(max(0.0, bottom - 0.15 * (top - bottom)), top + 0.08 * (top - bottom))
     ax.set(xlabel=f"gap Δ = f(x) − {found.target_loss:.3g}", ylabel="curvature K = ‖Δ∇f‖⋆ / ‖Δx‖")

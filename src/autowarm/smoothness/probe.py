@@ -115,7 +115,7 @@ class Probe:
         params, measured, geometry = self._tensors()
         if any(p.grad is not None and bool(_local(p.grad).any()) for p in params):
             raise RuntimeError(
-                "a probed step starts from gradients of zero, and an earlier step's are still there: call "
+                "a probed step must start with gradients of zero, but those of an earlier step are still there: call "
                 "optimizer.zero_grad() before the probe runs the closure"
             )
         before = generators()
@@ -155,7 +155,7 @@ class Probe:
         return point
 
     def _tensors(self) -> tuple[list[Tensor], list[bool], MaxOverLayers]:
-        """All tensors the optimizer trains, each once; which of them are measured; and in which norms."""
+        """Return all tensors that the optimizer trains, each once, which of them are measured, and their norms."""
         seen: dict[int, tuple[Tensor, Any]] = {}
         for group in self.optimizer.param_groups:
             own = self._geometry_of(group)
@@ -197,7 +197,7 @@ class Probe:
 
 @dataclass
 class _Pending:
-    """What is stored at x^t until the step is made."""
+    """The data stored at x^t until the step is made."""
 
     closure: Closure
     generators: dict[str, Any]

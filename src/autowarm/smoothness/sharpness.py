@@ -60,7 +60,8 @@ def lanczos(
         along = basis @ w
         T[held - 1, :held] = T[:held, held - 1] = along.cpu().double()
         w = w.addmv(basis.T, along, alpha=-1)
-        # Twice is enough (Kahan, Parlett). Without it, rounding brings back copies of found eigenvalues.
+        # Orthogonalise a second time, which is enough (Kahan, Parlett). Otherwise rounding would bring back copies of
+        # eigenvalues that are already found.
         w.addmv_(basis.T, basis @ w, alpha=-1)
         rest = float(torch.linalg.vector_norm(w))
         values, S = torch.linalg.eigh(T[:held, :held])
@@ -70,7 +71,7 @@ def lanczos(
         if small or residual <= tolerance * scale or made == min(iterations, start.numel()):
             break
         if held == most:
-            # The Ritz vectors share one residual, w: a basis of the leading ones and w goes on as the whole would.
+            # All Ritz vectors share the residual w, so the recurrence can continue from the leading ones and w alone.
             held = most // 4
             V[:held] = S[:, -held:].T.to(V) @ V
             T.zero_()

@@ -80,8 +80,7 @@ def study(
         target_loss: f*. The unconstrained fits do not depend on it.
         trim: drop points outside these percentiles of K, within the window; None keeps all.
         window: steps [first, last) to keep.
-        gap_range: gaps [low, high] to keep. Large gaps only are the early part of training, to which earlier work
-            fitted lines.
+        gap_range: gaps [low, high] to keep. Large gaps belong to early training, to which earlier work fitted lines.
 
     Raises:
         ValueError: fewer than 4 points are left.

@@ -1,10 +1,11 @@
 """The paper's theory as code: constants, rates and bounds, problems that satisfy the assumptions, and checks.
 
-- `Smoothness`: the constants of Assumption 2, Δ′ and λ_max, and the lemma that gives them from gradient norms.
-- `theorem_1_rate`, `theorem_1_bound`, …: formulas, on numbers or arrays (`autowarm.theory.rates` has the table).
+- `Smoothness`: the constants of Assumption 2, Δ′ and λ_max, and the lemma that derives them from gradient norms.
+- `theorem_1_rate`, `theorem_1_bound`, …: the theorems' formulas, for numbers or arrays (`autowarm.theory.rates` lists
+  them in a table).
 - `Problem`, `Family`, `catalogue`: star-convex functions with proved constants (`autowarm.theory.problems` has the
-  proofs). `smoothness_ratio` and `largest_smoothness_ratio` test them numerically.
-- `descend`: runs a method with any rate. `check_theorem_1`, …: check every claim at every step
+  proofs). `smoothness_ratio` and `largest_smoothness_ratio` test the constants numerically.
+- `descend`: runs the theorems' method with any rate. `check_theorem_1`, …: check every claim of a theorem at every step
   (`autowarm.theory.verify` says what the proofs need).
 """
 

@@ -1,12 +1,12 @@
 """The smoothness that the theorems assume: K(Δ) = K0 + K1·Δ + Kρ·Δ^ρ, with Δ = f(x) − f*.
 
-Assumption 2 of the paper asks ‖∇f(x) − ∇f(y)‖⋆ ≤ K(f(x) − f*)·‖x − y‖ of all pairs. As printed, x = x* makes
-it ‖∇f(y)‖⋆ ≤ K0·‖y − x*‖ for every y, which leaves hardly more than classically smooth functions. Throughout
-this package it is asked only of
+Assumption 2 of the paper requires ‖∇f(x) − ∇f(y)‖⋆ ≤ K(f(x) − f*)·‖x − y‖ for all pairs. As printed, it is too strong:
+x = x* turns it into ‖∇f(y)‖⋆ ≤ K0·‖y − x*‖ for every y, which few functions satisfy beyond the classically smooth ones.
+This package requires it only for
 
     **pairs (x, y) with f(y) ≤ f(x)**                                   ("the pair form")
 
-which is all that the proofs need; `autowarm.theory.verify` says why.
+The proofs need no other pairs; `autowarm.theory.verify` says why.
 """
 
 import math
@@ -23,11 +23,11 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Smoothness:
-    """(ρ, K0, K1, Kρ)-smoothness, Assumption 2. Called on a gap Δ (or an array of them) it returns K(Δ).
+    """(ρ, K0, K1, Kρ)-smoothness, Assumption 2. Calling an instance with a gap Δ, or an array of gaps, returns K(Δ).
 
-    K is a curvature: gradient per step, both in the norms of the geometry. Non-negative constants make K
-    non-decreasing in the gap, and every theorem rests on that. (The practical schedule's K1 is usually
-    negative: it keeps the shape of the theorems' rate, not their assumptions.)
+    K is a curvature: change of gradient per length of step, both in the geometry's norms. Non-negative constants make K
+    non-decreasing in the gap, which every theorem needs. (The practical schedule usually has K1 < 0: it keeps the shape
+    of the theorems' rate but not their assumptions.)
 
     Args:
         rho: ρ > 0, the exponent; warm-up exists for ρ > 1.
@@ -36,7 +36,8 @@ class Smoothness:
         K_rho: ≥ 0, curvature per unit of gap to the power ρ.
 
     Raises:
-        ValueError: a constant is negative or not finite, ρ ≤ 0, or all three K are zero; on a call: a negative gap.
+        ValueError: a constant is negative or not finite, ρ ≤ 0, or all three K are zero; or a gap is negative in a
+            call.
 
     Example:
         >>> from autowarm.theory import Smoothness
@@ -69,7 +70,7 @@ class Smoothness:
     def __call__(self, gap: float | Array) -> float | Array:
         if np.any(np.asarray(gap) < 0):
             raise ValueError(f"a gap f(x) − f* is never negative, got {np.min(gap)}: is f* a lower bound?")
-        # Skipped where Kρ = 0, so that a huge gap gives no 0·∞; elsewhere K overflows to infinity, in silence.
+        # If Kρ = 0, skip the power: a huge gap would give 0·∞. Otherwise let K overflow to infinity without a warning.
         with np.errstate(over="ignore"):
             power = self.K_rho * np.asarray(gap, dtype=np.float64) ** self.rho if self.K_rho else 0.0
             curvature = self.K0 + self.K1 * np.asarray(gap, dtype=np.float64) + power
@@ -79,21 +80,20 @@ class Smoothness:
     def peak_gap(self) -> float:
         """Δ′ = (K0/((ρ−1)·Kρ))^{1/ρ}, the gap at which Δ/K(Δ) peaks (paper, discussion of Theorem 1).
 
-        Above it the rate rises as the gap falls (warm-up), below it the rate falls (decay). Infinite where
-        the rate only decays (ρ ≤ 1 or Kρ = 0), 0 where it only warms up (K0 = 0 < Kρ, ρ > 1). K1 does not
-        enter.
+        As the gap falls, the rate rises above Δ′ (warm-up) and falls below it (decay). Δ′ is infinite if the rate only
+        decays (ρ ≤ 1 or Kρ = 0), and 0 if it only warms up (K0 = 0 < Kρ and ρ > 1). It does not depend on K1.
         """
         if self.rho <= 1 or self.K_rho == 0:
             return math.inf
-        # As a quotient of roots: the quotient itself may overflow.
+        # A quotient of roots, because the root's argument may overflow.
         root = 1 / self.rho
         return float(self.K0**root / ((self.rho - 1) ** root * self.K_rho**root))
 
     @property
     def lambda_max(self) -> float:
-        """λ_max = [8·(ρ·(K0/(ρ−1))^{(ρ−1)/ρ}·Kρ^{1/ρ} + K1)]^{1/2} of Theorem 2, √(8·min K(Δ)/Δ).
+        """λ_max = [8·(ρ·(K0/(ρ−1))^{(ρ−1)/ρ}·Kρ^{1/ρ} + K1)]^{1/2} of Theorem 2, which equals √(8·min K(Δ)/Δ).
 
-        It serves to make λη ≤ 1, which holds without it: see `autowarm.theory.rates.weight_decay_limit`.
+        The paper uses it to ensure λη ≤ 1, which holds without it: see `autowarm.theory.rates.weight_decay_limit`.
 
         Raises:
             ValueError: ρ ≤ 1; Theorem 2 assumes ρ > 1.
@@ -106,15 +106,15 @@ class Smoothness:
 
     @classmethod
     def from_gradient_norm(cls, rho: float, L0: float, L_rho: float) -> "Smoothness":
-        """The constants of a (ρ, L0, Lρ)-smooth function: (ρ/(2−ρ), 2·L0, 0, Lρ·(4·Lρ)^{ρ/(2−ρ)}).
+        """Return the constants of a (ρ, L0, Lρ)-smooth function: (ρ/(2−ρ), 2·L0, 0, Lρ·(4·Lρ)^{ρ/(2−ρ)}).
 
-        Lemma "smoothness_equivalence" of the paper. (ρ, L0, Lρ)-smooth, its Assumption "smoothness1", means
-        ‖∇f(x) − ∇f(y)‖⋆ ≤ (L0 + Lρ·‖∇f(x)‖⋆^ρ)·‖x − y‖, here again for pairs with f(y) ≤ f(x); ρ = 1 is (L0,
-        L1)-smoothness. The lemma steps outside x, so f must be defined on the whole space or tend to infinity
-        at the edge of its domain.
+        This is Lemma "smoothness_equivalence" of the paper. Its Assumption "smoothness1" defines (ρ, L0, Lρ)-smoothness
+        as ‖∇f(x) − ∇f(y)‖⋆ ≤ (L0 + Lρ·‖∇f(x)‖⋆^ρ)·‖x − y‖, required here again only for pairs with f(y) ≤ f(x); ρ = 1
+        is (L0, L1)-smoothness. The lemma's proof takes a step away from x, so f must be defined on the whole space or
+        tend to infinity at the edge of its domain.
 
         Raises:
-            ValueError: ρ outside (0, 2), or constants that `Smoothness` refuses.
+            ValueError: ρ is outside (0, 2), or `Smoothness` refuses the constants.
 
         Example:
             >>> from autowarm.theory import Smoothness

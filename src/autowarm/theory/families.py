@@ -1,4 +1,4 @@
-"""Stochastic problems: star-convex f_ξ that share their minimiser, for Theorem 3."""
+"""Stochastic problems for Theorem 3: star-convex functions f_ξ with a common minimiser."""
 
 import math
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ __all__ = ["Family", "regression_family"]
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """f = mean of f_ξ, star-convex functions that share their minimiser (the paper's interpolation), for Theorem 3.
+    """f = mean of f_ξ over a uniform ξ: star-convex functions with a common minimiser (the paper's interpolation).
 
-    ξ is uniform. The pair form for (x, x*) is the weak smoothness that Theorem 3 assumes (Assumption
-    "smoothness2_weak"), ‖∇f_ξ(x)‖ ≤ K(Δ_ξ)·‖x − x*‖, with the largest L of all ξ. Theorem 3 keeps every path within D
-    = ‖x⁰ − x*‖₂ of x*, so it is enough that each f_ξ is finite on that ball.
+    Theorem 3 assumes weak smoothness (Assumption "smoothness2_weak"), ‖∇f_ξ(x)‖ ≤ K(Δ_ξ)·‖x − x*‖. This is the pair
+    form for (x, x*), and it holds for all ξ with the largest L among them. Theorem 3 keeps every path within
+    D = ‖x⁰ − x*‖₂ of x*, so each f_ξ need only be finite on that ball.
 
     Args:
-        components: the f_ξ, in the Euclidean norm, with one x*, Φ and c.
+        components: the f_ξ, in the Euclidean norm, all with the same x*, Φ and c.
 
     Raises:
-        ValueError: none, or components that differ in x*, Φ or c, or in another norm.
+        ValueError: there are no components, they differ in x*, Φ or c, or one is in another norm.
 
     Example:
         >>> import torch
@@ -48,7 +48,7 @@ class Family:
             and (f.outer, f.scale) == (first.outer, first.scale)
             for f in self.components
         ):
-            raise ValueError("a family is of Euclidean problems that share x_star, outer and scale")
+            raise ValueError("a family needs Euclidean problems that share x_star, outer and scale")
 
     @property
     def _steepest(self) -> Problem:
@@ -78,7 +78,7 @@ class Family:
         return self.components[0].distance(x)
 
     def largest_gap(self, D: float) -> float:
-        """M of Theorem 3: a bound on f_ξ(x) − f_ξ* over all ξ and ‖x − x*‖ ≤ D, as q_ξ ≤ L·D²/2; may be infinite."""
+        """M of Theorem 3, a bound on f_ξ(x) − f_ξ* over all ξ and ‖x − x*‖ ≤ D, from q_ξ ≤ L·D²/2; may be infinite."""
         f = self._steepest
         q = f.L * D**2 / 2
         return f.scale * float(f.outer.value(torch.tensor(q, dtype=torch.float64))) if q < f.outer.edge else math.inf
@@ -87,20 +87,20 @@ class Family:
         """D = ‖x⁰ − x*‖₂.
 
         Raises:
-            ValueError: some f_ξ may be infinite within D of x*, where paths may lead.
+            ValueError: some f_ξ may be infinite within D of x*, where a path may go.
         """
         D = self.distance(x0)
         if math.isinf(self.largest_gap(D)):
-            raise ValueError(f"x0 is {D} from x*: within that distance some f_ξ is infinite; start nearer")
+            raise ValueError(f"x0 is {D} from x*, and some f_ξ is infinite within that distance; start nearer")
         return D
 
     def point(self, D: float, generator: torch.Generator) -> Tensor:
-        """A random x with ‖x − x*‖₂ = D."""
+        """Draw a random x with ‖x − x*‖₂ = D."""
         ray = torch.randn(self.x_star.shape, generator=generator, dtype=torch.float64)
         return self.x_star + ray * (D / float(self.geometry.norm(ray)))
 
     def draw(self, generator: torch.Generator | None = None) -> Problem:
-        """f_ξ for a random ξ."""
+        """Draw f_ξ for a random ξ."""
         return self.components[int(torch.randint(len(self.components), (), generator=generator))]
 
 
@@ -113,7 +113,7 @@ def regression_family(
     ripple: float = 0.0,
     frequency: float = 4.0,
 ) -> Family:
-    """f_ξ(x) = c·Φ(g(⟨a_ξ, x − x*⟩)): a regression that x* fits exactly, one f_ξ for every row a_ξ.
+    """Return a regression that x* fits exactly: f_ξ(x) = c·Φ(g(⟨a_ξ, x − x*⟩)) for each row a_ξ.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Assumption 2 on pairs of points: the check of a problem's constants by numbers."""
+"""Numerical checks of a problem's constants: Assumption 2 on pairs of points."""
 
 import math
 
@@ -11,9 +11,9 @@ __all__ = ["largest_smoothness_ratio", "smoothness_ratio"]
 
 
 def smoothness_ratio(problem: Problem, x: Tensor, y: Tensor) -> float:
-    """‖∇f(x) − ∇f(y)‖⋆/(K(x)·‖x − y‖) with x the point of larger gap: at most 1 if `problem.K` is right.
+    """Return ‖∇f(x) − ∇f(y)‖⋆/(K·‖x − y‖), with K at the larger of the two gaps; at most 1 if `problem.K` is right.
 
-    This is Assumption 2 in the pair form. Zero if x = y.
+    This is Assumption 2 in the pair form. The ratio is 0 if x = y.
 
     Example:
         >>> import torch
@@ -34,15 +34,16 @@ def smoothness_ratio(problem: Problem, x: Tensor, y: Tensor) -> float:
 def largest_smoothness_ratio(
     problem: Problem, generator: torch.Generator, *, starts: int = 20, climbs: int = 100
 ) -> float:
-    """A search for the pair that breaks the constants: hill climbing on `smoothness_ratio` from random pairs.
+    """Search for a pair that violates the constants, by hill climbing on `smoothness_ratio` from random pairs.
 
     Args:
-        generator: source of all randomness.
-        starts: pairs, with gaps from 10⁻³ to 10³ and distances from far to very near, x* among them.
-        climbs: random changes tried on the best of them.
+        generator: the source of all randomness.
+        starts: rounds of random pairs to start from, with gaps from 10⁻³ to 10³, far apart and very near, with and
+            without x*.
+        climbs: random changes to try on the best pair.
 
     Returns:
-        The largest ratio met: a lower bound on what the true constants are, as a share of `problem.K`.
+        The largest ratio found. The true constants, as a share of `problem.K`, are at least this large.
 
     Example:
         >>> import torch
@@ -55,7 +56,7 @@ def largest_smoothness_ratio(
         return low + (high - low) * float(torch.rand((), generator=generator))
 
     def near(x: Tensor, share: float) -> Tensor:
-        # A share of the distance to x*, so that the scale of the problem does not matter.
+        # Move by a share of the distance to x*, so that the problem's scale does not matter.
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
         return x + share * noise * (x - problem.x_star).norm() / noise.norm()
 
@@ -77,7 +78,7 @@ def largest_smoothness_ratio(
     for _ in range(climbs):
         x, y = pair
         share = 10 ** uniform(-4, 0)
-        if uniform(0, 1) < 0.5:  # the pair moves together, or one end alone
+        if uniform(0, 1) < 0.5:  # move both points together, or only one
             moved = near(x, share)
             offer(moved, y + (moved - x))
         else:

@@ -1,36 +1,38 @@
-"""Star-convex functions whose constants are known exactly: f = f* + c·Φ(q(x)), in the ℓ2, ℓ∞ and spectral norm.
+"""Star-convex functions with exactly known constants: f = f* + c·Φ(q(x)), in the ℓ2, ℓ∞ and spectral norm.
 
 **Inner function** q(x) = Σ_i g((A·vec(x − x*))_i), a least-squares loss with ripples:
 
     g(t) = t²/2·(1 + ε·sin(ω·ln|t|)),    ε = θ/√(1+ω²),  0 ≤ θ < 1.
 
-- Star-convex. On a ray t = s·u this asks t·g′ ≥ g, that is 1 + ε·sin + ε·ω·cos ≥ 0 (sine and cosine of
-  ω·ln|t|), and the sum of the two waves has amplitude ε·√(1+ω²) = θ < 1. Sums and linear maps keep it.
-- g″ = 1 + ε·((1 − ω²/2)·sin + (3ω/2)·cos) for t ≠ 0: an amplitude of ε·√((1+ω²)(4+ω²))/2 = θ·√(4+ω²)/2. So
-  |g″| ≤ ℓ := 1 + θ·√(4+ω²)/2, and g is convex iff θ·√(4+ω²) ≤ 2 (θ = 0: plain least squares).
+- g is star-convex. On a ray t = s·u this means t·g′ ≥ g, that is 1 + ε·sin + ε·ω·cos ≥ 0 (sine and cosine of
+  ω·ln|t|), which holds because the sum of the two waves has amplitude ε·√(1+ω²) = θ < 1. Sums and linear maps
+  preserve star-convexity, so q is star-convex too.
+- g″ = 1 + ε·((1 − ω²/2)·sin + (3ω/2)·cos) for t ≠ 0. This wave has amplitude ε·√((1+ω²)(4+ω²))/2 = θ·√(4+ω²)/2. So
+  |g″| ≤ ℓ := 1 + θ·√(4+ω²)/2, and g is convex iff θ·√(4+ω²) ≤ 2 (θ = 0 is plain least squares).
 - ∇q = Aᵀg′(A·) is then ℓ·σ_max(A)²-Lipschitz in ℓ2. In a norm with κ = sup{‖u‖²_F : ‖u‖ ≤ 1} we have ‖z‖_F ≤
-  √κ‖z‖ and ‖z‖⋆ ≤ √κ‖z‖_F, so **q is L-smooth with L = κ·ℓ·σ_max(A)²**, for all pairs. Attained in all three
-  norms by A = I, θ = 0.
+  √κ‖z‖ and ‖z‖⋆ ≤ √κ‖z‖_F, so **q is L-smooth with L = κ·ℓ·σ_max(A)²**, for all pairs. A = I, θ = 0 attains this
+  constant in all three norms.
 - q ≥ (1 − ε)/2·σ_min(A)²·‖x − x*‖²_F, which bounds its level sets.
 
-**Outer function** Φ: convex, increasing, Φ(0) = 0, with Φ′ and Φ″ non-decreasing. It keeps star-convexity,
-and the pair form of Assumption 2 follows with K = L·(Φ′(q) + 2q·Φ″(q)). Proof for q(y) ≤ q(x), with p = √q:
+**Outer function** Φ: convex and increasing, with Φ(0) = 0 and with Φ′ and Φ″ non-decreasing. It preserves
+star-convexity, and the pair form of Assumption 2 follows with K = L·(Φ′(q) + 2q·Φ″(q)). Proof for q(y) ≤ q(x), with
+p = √q:
 
     ‖∇f(x) − ∇f(y)‖⋆ ≤ Φ′(q(y))·‖∇q(x) − ∇q(y)‖⋆ + (Φ′(q(x)) − Φ′(q(y)))·‖∇q(x)‖⋆
 
-The first term is at most Φ′(q(x))·L·‖x − y‖. As q is L-smooth with least value 0, ‖∇q‖⋆² ≤ 2L·q; so p is
-√(L/2)-Lipschitz, q(x) − q(y) ≤ 2p(x)·√(L/2)·‖x − y‖, and the second term is at most Φ″(q)·2p√(L/2)·√(2L)p·‖x − y‖ =
-2L·q·Φ″(q)·‖x − y‖. (So only q must be smooth everywhere; f need not be.) With gap v = Φ(q) and u = 1/(1−q) the outer
-functions give
+The first term is at most Φ′(q(x))·L·‖x − y‖. For the second, q is L-smooth with minimum 0, so ‖∇q‖⋆² ≤ 2L·q. Hence p
+is √(L/2)-Lipschitz, q(x) − q(y) ≤ 2p(x)·√(L/2)·‖x − y‖, and the second term is at most
+Φ″(q)·2p√(L/2)·√(2L)p·‖x − y‖ = 2L·q·Φ″(q)·‖x − y‖. (So only q must be smooth everywhere; f need not be.) With the gap
+v = Φ(q) and u = 1/(1−q), the outer functions give
 
 - `LINEAR`, Φ = q: K = L.
 - `EXPONENTIAL`, Φ = e^q − 1: K/L = (1+v)(1 + 2·ln(1+v)) ≤ (1+v)(1+2v) = 1 + 3v + 2v².
 - `barrier(p)`, Φ = (1−q)^{−p} − 1 on {q < 1}, p ≥ 2: with ρ = 1+2/p in (1, 2],
   K/L = 2p(p+1)·u^{p+2} − p(2p+1)·u^{p+1} where u^{p+2} = (1+v)^ρ ≤ 1 + ρv + v^ρ and u^{p+1} = (1+v)^{(1+ρ)/2}
-  ≥ 1 + (1+ρ)v/2, so K/L ≤ p + 3(p+1)·v + 2p(p+1)·v^ρ, sharp as v → 0 and as v → ∞.
+  ≥ 1 + (1+ρ)v/2. So K/L ≤ p + 3(p+1)·v + 2p(p+1)·v^ρ, which is sharp as v → 0 and as v → ∞.
 
 A factor c > 0 turns K(Δ) into c·K(Δ/c). For (1−‖x‖₂²)⁻² − 1 (A = √2·I, so L = 2, and p = 2) this gives
-K = 4 + 18Δ + 24Δ²; the rounder 28·(1+Δ)² is true as well, seven times too large at the minimum.
+K = 4 + 18Δ + 24Δ². The rounder 28·(1+Δ)² is also valid, but seven times too large at the minimum.
 """
 
 import math
@@ -49,9 +51,9 @@ __all__ = ["EXPONENTIAL", "LINEAR", "Outer", "Problem", "barrier", "catalogue"]
 
 @dataclass(frozen=True)
 class Outer:
-    """Φ, Φ′, the constants of Φ′ + 2q·Φ″ as a function of the gap Φ(q), and the end of Φ's domain [0, edge).
+    """An outer function: Φ, Φ′, the constants of Φ′ + 2q·Φ″ as a function of the gap Φ(q), and Φ's domain [0, edge).
 
-    Your own must be convex and increasing with Φ(0) = 0, Φ′ and Φ″ non-decreasing, and Φ → ∞ at the edge.
+    To make your own, choose Φ convex and increasing with Φ(0) = 0, Φ′ and Φ″ non-decreasing, and Φ → ∞ at the edge.
 
     Example:
         >>> from autowarm.theory import Outer, Smoothness
@@ -71,10 +73,10 @@ EXPONENTIAL = Outer(value=torch.expm1, slope=torch.exp, K=Smoothness(2.0, 1.0, 3
 
 
 def barrier(power: float = 2.0) -> Outer:
-    """Φ(q) = (1−q)^{−p} − 1, infinite at q = 1; ρ = 1 + 2/p.
+    """Return the outer function Φ(q) = (1−q)^{−p} − 1, infinite at q = 1, with ρ = 1 + 2/p.
 
     Raises:
-        ValueError: p < 2, for which ρ > 2 and the constants are not proved.
+        ValueError: p < 2. Then ρ > 2, and the constants are not proved.
 
     Example:
         >>> from autowarm.theory.problems import barrier
@@ -94,21 +96,22 @@ def barrier(power: float = 2.0) -> Outer:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """f = f* + c·Φ(q), the function described at the top of this module. Outside its domain f is infinite.
+    """f = f* + c·Φ(q), the function that this module's docstring describes. Outside its domain f is infinite.
 
     Args:
-        geometry: the norm: `Frobenius` (ℓ2), `Sign` (ℓ∞) or `Spectral`, with a number as radius.
-        x_star: the minimiser x*, of any shape; float64.
+        geometry: the norm: `Frobenius` (ℓ2), `Sign` (ℓ∞) or `Spectral`, with a number as its radius.
+        x_star: the minimiser x*, of any shape, in float64.
         outer: Φ.
         scale: c > 0, in units of the loss.
         features: A, of shape (rows, x_star.numel()); by default the identity.
-        ripple: θ in [0, 1); not convex once θ·√(4+ω²) > 2.
+        ripple: θ in [0, 1); f is not convex if θ·√(4+ω²) > 2.
         frequency: ω > 0.
-        f_star: f*, the least value.
+        f_star: f*, the minimum.
 
     Raises:
-        ValueError: a number outside its range, or features of another width.
-        TypeError: another kind of geometry (its level sets' radius is not known), or x_star not in float64.
+        ValueError: a number is outside its range, or features have the wrong width.
+        TypeError: the geometry is of another kind, for which the level sets' radius is not known, or x_star is not
+            float64.
 
     Example:
         >>> import torch
@@ -134,9 +137,9 @@ class Problem:
 
     def __post_init__(self) -> None:
         if not isinstance(self.geometry, (Frobenius, Sign, Spectral)) or isinstance(self.geometry.radius, str):
-            raise TypeError(f"the geometry is Frobenius, Sign or Spectral, its radius a number; got {self.geometry}")
+            raise TypeError(f"geometry must be Frobenius, Sign or Spectral with a numeric radius, got {self.geometry}")
         if self.x_star.dtype != torch.float64:
-            raise TypeError(f"x_star must be float64, got {self.x_star.dtype}: the checks are of inequalities")
+            raise TypeError(f"x_star must be float64 for the checks of inequalities, got {self.x_star.dtype}")
         if not (self.scale > 0 and self.frequency > 0 and 0 <= self.ripple < 1):
             raise ValueError(
                 "needs scale > 0, frequency > 0 and 0 ≤ ripple < 1, "
@@ -161,7 +164,7 @@ class Problem:
 
     @property
     def convex(self) -> bool:
-        """Whether q is convex, and so f. If not, f is convex along the rays from x* only."""
+        """Whether q, and therefore f, is convex. If not, both are only star-convex."""
         return self.ripple * math.sqrt(4 + self.frequency**2) <= 2
 
     @cached_property
@@ -177,14 +180,14 @@ class Problem:
         return Smoothness(K.rho, self.L * c * K.K0, self.L * K.K1, self.L * c ** (1 - K.rho) * K.K_rho)
 
     def _transform(self, x: Tensor) -> Tensor:
-        # A·vec(x) of an x of x*'s shape.
+        # A·vec(x), for x of x*'s shape.
         return x.reshape(-1) if self.features is None else self.features @ x.reshape(-1)
 
     def _inner(self, t: Tensor) -> tuple[Tensor, Tensor]:
         # q and ∇q with respect to t = A·vec(x − x*), which may have leading dimensions.
         if self.ripple == 0:
             return 0.5 * torch.linalg.vecdot(t, t), t
-        # t² times a bounded wave: at t = 0 any phase will do.
+        # The wave is bounded and multiplied by t², so any phase is right at t = 0.
         phase = self.frequency * torch.where(t == 0, 1.0, t).abs().log()
         wave = 1 + self._epsilon * phase.sin()
         slope = t * (wave + 0.5 * self._epsilon * self.frequency * phase.cos())
@@ -194,7 +197,7 @@ class Problem:
         return self._inner(self._transform(x - self.x_star))
 
     def gap(self, x: Tensor) -> float:
-        """Δ = f(x) − f*, accurate to rounding however small."""
+        """Return Δ = f(x) − f*, accurate to rounding even if tiny."""
         q = self._forward(x)[0]
         return self.scale * float(self.outer.value(q)) if q < self.outer.edge else math.inf
 
@@ -203,11 +206,11 @@ class Problem:
         return self.f_star + self.gap(x)
 
     def gradient(self, x: Tensor) -> Tensor:
-        """∇f(x), of x's shape; not a number outside the domain."""
+        """Return ∇f(x), of x's shape; NaN outside the domain."""
         return self.gap_and_gradient(x)[1]
 
     def gap_and_gradient(self, x: Tensor) -> tuple[float, Tensor]:
-        """`gap` and `gradient` for the work of one."""
+        """Return `gap` and `gradient` from one evaluation of q."""
         q, dq = self._forward(x)
         if not q < self.outer.edge:
             return math.inf, torch.full_like(x, math.nan)
@@ -216,7 +219,7 @@ class Problem:
         return self.scale * float(self.outer.value(q)), (self.scale * self.outer.slope(q) * dq).reshape(x.shape)
 
     def point(self, gap: float, generator: torch.Generator) -> Tensor:
-        """A random x with f(x) − f* = gap: a Gaussian direction from x*, followed as far as it takes."""
+        """Draw a random x with f(x) − f* = gap, by following a Gaussian direction from x*."""
         ray = torch.randn(self.x_star.shape, generator=generator, dtype=torch.float64)
         t = self._transform(ray)
 
@@ -224,10 +227,10 @@ class Problem:
             q = self._inner(s[:, None] * t)[0]
             return torch.where(q < self.outer.edge, self.scale * self.outer.value(q), math.inf)
 
-        # f grows along the ray, without bound: first the octave in which it passes the gap, then ever finer parts.
+        # f grows without bound along the ray. Find the octave in which it passes the gap, then refine that ten times.
         s = torch.cat([torch.zeros(1, dtype=torch.float64), 2.0 ** torch.arange(-64, 512, dtype=torch.float64)])
         for _ in range(10):
-            passed = min(max(int((gaps(s) < gap).sum()), 1), len(s) - 1)  # rounding may shift it by a place
+            passed = min(max(int((gaps(s) < gap).sum()), 1), len(s) - 1)  # rounding may shift it by one
             low, high = s[passed - 1 : passed + 1].tolist()
             s = torch.linspace(low, high, 65, dtype=torch.float64)
         return self.x_star + low * ray
@@ -237,7 +240,7 @@ class Problem:
         return float(self.geometry.norm(x - self.x_star))
 
     def level_radius(self, x: Tensor) -> float:
-        """A bound on ‖y − x*‖ over {f(y) ≤ f(x)}, the least one if θ = 0 and A = I; infinite if A has a kernel."""
+        """Bound ‖y − x*‖ over {f(y) ≤ f(x)}. The bound is tight if θ = 0 and A = I, and infinite if A has a kernel."""
         smallest = self._singular_values[1]
         if smallest == 0:
             return math.inf
@@ -246,19 +249,19 @@ class Problem:
         return frobenius / self.geometry.radius_of(x.shape)
 
     def radius(self, x0: Tensor) -> float:
-        """D of Theorem 1 from x⁰: ‖x⁰ − x*‖ in ℓ2 (Lemma "boundedness"), otherwise the radius of {f ≤ f(x⁰)}."""
+        """Return Theorem 1's D: ‖x⁰ − x*‖ in ℓ2 (Lemma "boundedness"), otherwise the radius of {f ≤ f(x⁰)}."""
         return self.distance(x0) if isinstance(self.geometry, Frobenius) else self.level_radius(x0)
 
     def draw(self, generator: torch.Generator | None = None) -> "Problem":
-        """Itself: a family of one."""
+        """Return the problem itself, as if it were a family of one function."""
         return self
 
 
 def catalogue(seed: int = 0) -> dict[str, Problem]:
-    """One problem of each kind in each norm, by name: {l2, linf, spectral}-{quadratic, barrier, …}.
+    """Return one problem of each kind in each norm, by name: {l2, linf, spectral}-{quadratic, barrier, …}.
 
-    In each norm: quadratic (Kρ = 0), barrier and exponential (ρ = 2), which are convex; ripples (Kρ = 0) and
-    rippled-barrier (ρ = 5/3), which are not.
+    The kinds quadratic (Kρ = 0), barrier and exponential (ρ = 2) are convex; ripples (Kρ = 0) and rippled-barrier
+    (ρ = 5/3) are not.
 
     Example:
         >>> from autowarm.theory.problems import catalogue

@@ -1,8 +1,8 @@
-"""Learning rates of Theorems 1, 2 and 3, and what each theorem promises for them.
+"""The learning rates of Theorems 1, 2 and 3, and the bounds that the theorems promise for them.
 
-A rate is in units of the geometry's norm: a step of rate η moves x by η·LMO. Rates take one gap Δ or an array
-of them. Bounds take the curvatures K(x⁰), K(x¹), … of a run and answer for every horizon at once: entry T−1
-bounds Δ^T.
+A rate is in units of the geometry's norm: a step with rate η moves x by η·LMO. The rate functions take one gap Δ or an
+array of gaps. The bound functions take the curvatures K(x⁰), K(x¹), … of a run and return a bound for every horizon:
+entry T−1 bounds Δ^T.
 
 =============  =====================  ====================================  =======================
                rate η^t               promise                               update
@@ -15,9 +15,9 @@ Theorem 2      λΔ/(8·K(Δ))            Δ^T ≤ 16·ΣK/(λ²T²)            
 Theorem 3      Δ_ξ/(D·K(Δ_ξ))         mean Δ_ξ ≤ D²·√(ΣK²)/T                x − η·∇f_ξ/‖∇f_ξ‖₂
 =============  =====================  ====================================  =======================
 
-D bounds ‖x^t − x*‖. "Sharp" is ours: the paper's proof of Theorem 2 bounds ⟨∇f(x^t), x* − x^t⟩ ≤ −Δ by
-smoothness and star-convexity together, paying 2K·η²; its own Corollary "star_convex_gradient" gives it for
-free.
+D bounds ‖x^t − x*‖. The row "sharp" is ours, not the paper's. Its proof of Theorem 2 derives ⟨∇f(x^t), x* − x^t⟩ ≤ −Δ
+from smoothness and star-convexity together, which costs 2K·η²; its own Corollary "star_convex_gradient" gives the same
+inequality at no cost.
 """
 
 import math
@@ -48,7 +48,7 @@ def _require_positive(**values: float) -> None:
 
 
 def _per_curvature(gap: float | Array, K: Smoothness) -> float | Array:
-    # Δ/K(Δ), and 0 at Δ = 0 even where K(0) = 0: at the minimum there is nothing left to do.
+    # Δ/K(Δ), but 0 at Δ = 0 even if K(0) = 0: at the minimum there is nothing left to do.
     gap = np.asarray(gap, dtype=np.float64)
     quotient = np.divide(gap, K(gap), out=np.zeros_like(gap), where=gap > 0)
     return float(quotient) if quotient.ndim == 0 else quotient
@@ -59,12 +59,12 @@ def _horizons(curvatures: Array) -> Array:
 
 
 def theorem_1_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array:
-    """η = Δ/(D·K(Δ)) of Theorem 1: for ρ > 1 it warms up until Δ falls to `K.peak_gap`, then decays.
+    """Return Theorem 1's rate η = Δ/(D·K(Δ)). For ρ > 1 it warms up until Δ falls to `K.peak_gap`, then decays.
 
     Args:
         gap: Δ = f(x) − f*.
         K: the smoothness constants.
-        D: bound on ‖x^t − x*‖ in the geometry's norm. For the Euclidean norm ‖x⁰ − x*‖ will do (Lemma
+        D: a bound on ‖x^t − x*‖ in the geometry's norm. In the Euclidean norm ‖x⁰ − x*‖ is enough (Lemma
             "boundedness"); otherwise take the radius of {f ≤ f(x⁰)}, which no iterate leaves.
 
     Raises:
@@ -83,7 +83,7 @@ def theorem_1_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array
 
 
 def theorem_1_bound(curvatures: Array, D: float) -> Array:
-    """Δ^T ≤ 2D²·(K(x⁰) + … + K(x^{T−1}))/T², Theorem 1, for T = 1, …, len(curvatures).
+    """Return Theorem 1's bound Δ^T ≤ 2D²·(K(x⁰) + … + K(x^{T−1}))/T² for T = 1, …, len(curvatures).
 
     Example:
         >>> import numpy as np
@@ -95,11 +95,11 @@ def theorem_1_bound(curvatures: Array, D: float) -> Array:
 
 
 def decay_only_rate(gap: float | Array, K: Smoothness, D: float, gap0: float) -> float | Array:
-    """η = Δ/(D·K(Δ⁰)), the schedule without warm-up in the discussion of Theorem 1; never above `theorem_1_rate`.
+    """Return η = Δ/(D·K(Δ⁰)), the rate without warm-up in the discussion of Theorem 1; at most `theorem_1_rate`.
 
     Args:
-        gap, K, D: as there.
-        gap0: Δ⁰ > 0, the gap at the start.
+        gap, K, D: as in `theorem_1_rate`.
+        gap0: Δ⁰ > 0, the initial gap.
 
     Raises:
         ValueError: D or gap0 is not positive and finite.
@@ -115,7 +115,7 @@ def decay_only_rate(gap: float | Array, K: Smoothness, D: float, gap0: float) ->
 
 
 def decay_only_bound(K: Smoothness, D: float, gap0: float, steps: int) -> Array:
-    """Δ^T ≤ 2D²·K(Δ⁰)/T for T = 1, …, steps (discussion of Theorem 1).
+    """Return the bound Δ^T ≤ 2D²·K(Δ⁰)/T for T = 1, …, steps (discussion of Theorem 1).
 
     Example:
         >>> from autowarm.theory import Smoothness, decay_only_bound
@@ -126,15 +126,15 @@ def decay_only_bound(K: Smoothness, D: float, gap0: float, steps: int) -> Array:
 
 
 def constant_bound(rate: float, K: Smoothness, D: float, gap0: float, steps: int) -> Array:
-    """Δ^T ≤ (1 − η/D)^T·Δ⁰ + D·K(Δ⁰)·η/2 for a constant rate η, T = 1, …, steps.
+    """Return the bound Δ^T ≤ (1 − η/D)^T·Δ⁰ + D·K(Δ⁰)·η/2 for a constant rate η and T = 1, …, steps.
 
-    From the first inequalities of the proof of Theorem 1, Δ^{t+1} ≤ (1 − η/D)Δ^t + K(Δ⁰)η²/2, which hold as long as
-    the iterates stay in {f ≤ f(x⁰)}, and they do for η < 2Δ⁰/(D·K(Δ⁰)). (That is at most D, so the factor is in [0,
-    1).) The second term is a floor that the gap need not sink below: a constant rate has no limit.
+    It follows from the first inequalities in the proof of Theorem 1, Δ^{t+1} ≤ (1 − η/D)Δ^t + K(Δ⁰)η²/2. They hold
+    while the iterates stay in {f ≤ f(x⁰)}, which they do for η < 2Δ⁰/(D·K(Δ⁰)). (This limit is at most D, so the factor
+    is in [0, 1).) The second term does not vanish as T grows: with a constant rate the gap need not converge to 0.
 
     Args:
-        D: the radius of {f ≤ f(x⁰)} around x* in the geometry's norm, in ℓ2 too: Lemma "boundedness" is about
-            other rates.
+        D: the radius of {f ≤ f(x⁰)} around x* in the geometry's norm. This holds in ℓ2 too, because Lemma
+            "boundedness" is about other rates.
 
     Raises:
         ValueError: the rate is not in (0, 2Δ⁰/(D·K(Δ⁰))).
@@ -152,19 +152,19 @@ def constant_bound(rate: float, K: Smoothness, D: float, gap0: float, steps: int
 
 
 def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None = None) -> float:
-    """The largest λ of Theorem 2: 1/max(‖x⁰‖, ‖x*‖), or with `K` the paper's 1/max(‖x⁰‖, ‖x*‖, 1/λ_max).
+    """Return the largest λ of Theorem 2: 1/max(‖x⁰‖, ‖x*‖), or with `K` the paper's 1/max(‖x⁰‖, ‖x*‖, 1/λ_max).
 
-    λ_max is there to make λη ≤ 1, but that always holds. Proof: let z_s = x* + s(x − x*). Star-convexity
-    gives f(z_s) ≤ f(x), so K(z_s) ≤ K(x), and the pair (z_s, x*) gives ‖∇f(z_s)‖⋆ ≤ K(x)·s·‖x − x*‖.
-    Integrating ⟨∇f(z_s), x − x*⟩ over s, **Δ ≤ K(x)·‖x − x*‖²/2**. If ‖x^t‖, ‖x*‖ ≤ 1/λ then Δ/K ≤ 2/λ², so
-    λη = λ²Δ/(8K) ≤ 1/4 (sharp rate: ≤ 1/2), hence ‖x^{t+1}‖ ≤ 1/λ, and so on by induction. This matters: for
-    constant K (K1 = Kρ = 0) λ_max is 0, and the theorem as printed allows no λ at all.
+    The paper needs λ_max to ensure λη ≤ 1, but this always holds. Proof: let z_s = x* + s(x − x*). Star-convexity gives
+    f(z_s) ≤ f(x), so K(z_s) ≤ K(x), and the pair (z_s, x*) gives ‖∇f(z_s)‖⋆ ≤ K(x)·s·‖x − x*‖. Integrating
+    ⟨∇f(z_s), x − x*⟩ over s gives **Δ ≤ K(x)·‖x − x*‖²/2**. If ‖x^t‖, ‖x*‖ ≤ 1/λ, then Δ/K ≤ 2/λ², so
+    λη = λ²Δ/(8K) ≤ 1/4 (≤ 1/2 for the sharp rate). Hence ‖x^{t+1}‖ ≤ 1/λ, and the claim follows by induction. The
+    difference matters: for constant K (K1 = Kρ = 0), λ_max is 0 and the theorem as printed allows no λ at all.
 
     Returns:
         λ in units of one over the norm; infinite if both norms are zero.
 
     Raises:
-        ValueError: a negative norm, or K with ρ ≤ 1.
+        ValueError: a norm is negative, or K has ρ ≤ 1.
 
     Example:
         >>> from autowarm.theory import Smoothness, weight_decay_limit
@@ -179,12 +179,13 @@ def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None 
 
 
 def theorem_2_rate(gap: float | Array, K: Smoothness, weight_decay: float, *, sharp: bool = False) -> float | Array:
-    """η = λΔ/(8·K(Δ)) of Theorem 2, for the update with weight decay λ; twice that if `sharp`.
+    """Return Theorem 2's rate η = λΔ/(8·K(Δ)) for the update with weight decay λ; twice that if `sharp`.
 
     Args:
         weight_decay: λ, positive and at most `weight_decay_limit`.
-        sharp: λΔ/(4·K(Δ)) instead. Sharper proof: ⟨∇f(x^t), x^{t+1} − x^t⟩ ≤ −ληΔ by Corollary
-            "star_convex_gradient", so Δ^{t+1} ≤ Δ − ληΔ + 2Kη², least at this rate: Δ − λ²Δ²/(8K).
+        sharp: use λΔ/(4·K(Δ)) instead, from a sharper proof: Corollary "star_convex_gradient" gives
+            ⟨∇f(x^t), x^{t+1} − x^t⟩ ≤ −ληΔ, so Δ^{t+1} ≤ Δ − ληΔ + 2Kη². This rate minimises the right-hand side, to
+            Δ − λ²Δ²/(8K).
 
     Raises:
         ValueError: λ is not positive and finite, or a gap is negative.
@@ -199,7 +200,7 @@ def theorem_2_rate(gap: float | Array, K: Smoothness, weight_decay: float, *, sh
 
 
 def theorem_2_bound(curvatures: Array, weight_decay: float, *, sharp: bool = False) -> Array:
-    """Δ^T ≤ 16·(K(x⁰) + … + K(x^{T−1}))/(λ²T²), Theorem 2, for T = 1, …, len(curvatures); half that if `sharp`.
+    """Return Theorem 2's bound Δ^T ≤ 16·(K(x⁰) + … + K(x^{T−1}))/(λ²T²) for T = 1, …; half that if `sharp`.
 
     Example:
         >>> import numpy as np
@@ -211,7 +212,7 @@ def theorem_2_bound(curvatures: Array, weight_decay: float, *, sharp: bool = Fal
 
 
 def theorem_3_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array:
-    """η = Δ_ξ/(D·K(Δ_ξ)) of Theorem 3: Theorem 1's, with the gap of the drawn f_ξ and D = ‖x⁰ − x*‖₂.
+    """Return Theorem 3's rate η = Δ_ξ/(D·K(Δ_ξ)): Theorem 1's, with the gap of the drawn f_ξ and D = ‖x⁰ − x*‖₂.
 
     Example:
         >>> from autowarm.theory import Smoothness, theorem_3_rate
@@ -222,12 +223,16 @@ def theorem_3_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array
 
 
 def theorem_3_bound(curvatures: Array, D: float) -> Array:
-    """(1/T)·ΣΔ_ξ ≤ (D²/T)·√(ΣK_ξ²), Theorem 3, for T = 1, …; of one path, or the mean of (paths × steps).
+    """Return Theorem 3's bound (1/T)·ΣΔ_ξ ≤ (D²/T)·√(ΣK_ξ²) for T = 1, …, on one path or the mean of several.
 
-    The paper proves it in expectation. It holds on every path: the proof's last step before expectations says
-    ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))², so Σ(Δ_ξ/K_ξ)² ≤ D⁴, and Cauchy–Schwarz does the rest.
-    Averaging over paths, with Jensen's inequality for the root, gives the printed form; for any finite set of
-    paths, not only in the limit.
+    The paper proves the bound in expectation, but it holds on every path. Before it takes expectations, the proof shows
+    ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))². So Σ(Δ_ξ/K_ξ)² ≤ D⁴, and Cauchy–Schwarz gives the bound. Averaging
+    over paths, with Jensen's inequality for the root, gives the printed form for any finite set of paths, not only in
+    the limit.
+
+    Args:
+        curvatures: K_ξ, of shape (steps,) for one path or (paths, steps) for several.
+        D: ‖x⁰ − x*‖₂.
 
     Example:
         >>> import numpy as np
@@ -240,7 +245,7 @@ def theorem_3_bound(curvatures: Array, D: float) -> Array:
 
 
 def theorem_3_uniform_bound(K: Smoothness, D: float, largest_gap: float, steps: int) -> Array:
-    """(1/T)·ΣΔ_ξ ≤ D²·K(M)/√T, the second bound of Theorem 3, where M bounds every Δ_ξ; T = 1, …, steps.
+    """Return Theorem 3's second bound (1/T)·ΣΔ_ξ ≤ D²·K(M)/√T for T = 1, …, steps. M = `largest_gap` bounds every Δ_ξ.
 
     Example:
         >>> from autowarm.theory import Smoothness, theorem_3_uniform_bound

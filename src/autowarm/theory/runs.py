@@ -1,4 +1,4 @@
-"""Runs the theorems' methods, with exact oracles and gradients and any rate."""
+"""Runs the theorems' methods with exact oracles, exact gradients and any rate."""
 
 import math
 from collections.abc import Callable
@@ -17,12 +17,12 @@ __all__ = ["Run", "descend"]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A recorded run of T steps. Arrays have an entry for each of x⁰, …, x^T; `rates` has T.
+    """A recorded run of T steps. The arrays have T + 1 entries, for x⁰, …, x^T; `rates` has T.
 
     A run ends early if x leaves the domain, where the gap is infinite.
 
     Attributes:
-        gaps: Δ^t; for a `Family` Δ_ξ^t of the f_ξ drawn at t.
+        gaps: Δ^t; for a `Family`, the gap Δ_ξ^t of the f_ξ drawn at t.
         curvatures: K(Δ^t).
         rates: η^t.
         norms: ‖x^t‖.
@@ -52,7 +52,7 @@ def descend(
     weight_decay: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Run:
-    """x^{t+1} = (1 − λη)x^t + η·LMO(∇f(x^t)) with η = rate(Δ^t); for a `Family` on the f_ξ drawn at t.
+    """Run x^{t+1} = (1 − λη)x^t + η·LMO(∇f(x^t)) with η = rate(Δ^t); on a `Family`, with the f_ξ drawn at t as f.
 
     Args:
         problem: the problem to minimise.
@@ -60,7 +60,7 @@ def descend(
         rate: the rate as a function of the gap.
         steps: T ≥ 1.
         weight_decay: λ ≥ 0.
-        generator: generator of the draws from a `Family`.
+        generator: random generator for the draws from a `Family`.
 
     Raises:
         ValueError: steps < 1, or f(x⁰) is infinite.

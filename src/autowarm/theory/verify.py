@@ -3,31 +3,30 @@
 `check_theorem_1`, …, take a `Run` made with any rate and raise `ClaimViolated` at the first step at which a claim of
 that theorem fails. The checks can fail: multiply a rate by 100 to see it.
 
-**Why pairs with f(y) ≤ f(x) suffice.** The proofs use Assumption 2 in these places only:
+**Why pairs with f(y) ≤ f(x) suffice.** The proofs use Assumption 2 only in these places:
 
-1. *The descent inequality* f(x + s·d) ≤ f(x) + s⟨∇f(x), d⟩ + s²·K(x)‖d‖²/2 for the step d = x^{t+1} − x^t. It
-   integrates ‖∇f(z) − ∇f(x)‖⋆ ≤ K(x)‖z − x‖ over z on the segment, so the pairs are (x, z), and that
-   f(z) ≤ f(x) must be shown. The paper does not; here is how. Let s̄ ≤ 1 be the largest s such that f ≤ f(x) on
-   [x, x + s·d]. The inequality holds up to s̄, and with the theorem's rate its right side is *strictly* below
-   f(x) there:
+1. *The descent inequality* f(x + s·d) ≤ f(x) + s⟨∇f(x), d⟩ + s²·K(x)‖d‖²/2 for the step d = x^{t+1} − x^t. Its proof
+   integrates ‖∇f(z) − ∇f(x)‖⋆ ≤ K(x)‖z − x‖ over z on the segment, so the pairs are (x, z), and f(z) ≤ f(x) must be
+   shown. The paper does not show it; here is a proof. Let s̄ ≤ 1 be the largest s such that f ≤ f(x) on [x, x + s·d].
+   The inequality holds up to s̄, and with the theorem's rate its right side is *strictly* below f(x) there:
 
    - Theorem 1: ⟨∇f, d⟩ = −η‖∇f‖⋆, Δ ≤ D‖∇f‖⋆ and Kη = Δ/D make it ≤ f(x) − s·η‖∇f‖⋆·(1 − s/2). Decay-only
      steps are shorter, so the same holds.
    - Theorem 2: ⟨∇f, d⟩ ≤ −ληΔ, ‖d‖ ≤ 2η and Kη = λΔ/8 make it ≤ f(x) − s·ληΔ·(1 − s/4); with the sharp rate,
-     1 − s/2.
+     1 − s/2 replaces 1 − s/4.
 
-   As s̄ > 0 (d is a descent direction) and f is continuous, s̄ < 1 would contradict its choice: so s̄ = 1.
-   The same argument keeps the segment inside an open domain at whose edge f → ∞, such as the unit ball of a
-   barrier: it never leaves {f ≤ f(x⁰)}. So neither theorem needs f to be defined on the whole space.
-2. *Theorem 2* also bounds f from below on the segment from x^t to x*. Star-convexity puts that
-   in {f ≤ f(x^t)}. (It is not needed at all: see `autowarm.theory.rates`, "sharp".)
+   Since s̄ > 0 (d is a descent direction) and f is continuous, s̄ < 1 would contradict the choice of s̄. So s̄ = 1.
+   The segment therefore never leaves {f ≤ f(x⁰)}. If f → ∞ at the edge of an open domain, such as the unit ball of a
+   barrier, the segment stays inside. So neither theorem needs f to be defined on the whole space.
+2. *Theorem 2* also bounds f from below on the segment from x^t to x*, which lies in {f ≤ f(x^t)} by star-convexity.
+   (The theorem does not need this bound: see "sharp" in `autowarm.theory.rates`.)
 3. *Lemma "boundedness"* and *Theorem 3* use the pair (x, x*), and f(x*) ≤ f(x).
 
-**Boundedness.** Theorem 1 assumes ‖x^t − x*‖ ≤ D. In ℓ2 the lemma gives it with D = ‖x⁰ − x*‖₂. In other
-norms nothing does with that D; but Δ never rises, so the radius of {f ≤ f(x⁰)} will do, if it is finite.
+**Boundedness.** Theorem 1 assumes ‖x^t − x*‖ ≤ D. In ℓ2 the lemma proves this for D = ‖x⁰ − x*‖₂. In other norms no
+result does, but Δ never rises, so D can be the radius of {f ≤ f(x⁰)} if that is finite.
 
-**What the claims are up to.** The oracle is exact (an SVD, not Newton–Schulz), LMO(0) = 0, and inequalities
-are compared with relative tolerance 1e-9, for rounding.
+**What the checks assume.** The oracle is exact (an SVD, not Newton–Schulz), LMO(0) = 0, and a relative tolerance of
+1e-9 in each inequality allows for rounding.
 """
 
 from collections.abc import Sequence
@@ -62,12 +61,12 @@ TOLERANCE = 1e-9
 
 
 class ClaimViolated(AssertionError):
-    """A claim of a theorem fails on a run. Derives from AssertionError.
+    """A claim of a theorem fails on a run. This is an AssertionError.
 
     Attributes:
         theorem, claim: the theorem and its claim.
-        step: the first t, or the horizon T of a bound, at which it fails.
-        left, right: the two sides; left ≤ right was claimed.
+        step: the first t at which the claim fails, or the first horizon T of a bound.
+        left, right: the two sides of the claim left ≤ right.
     """
 
     def __init__(self, theorem: str, claim: str, step: int, left: float, right: float) -> None:
@@ -77,7 +76,7 @@ class ClaimViolated(AssertionError):
 
 @dataclass(frozen=True)
 class _Claim:
-    # left ≤ right, entry i about step `first` + i, wherever `where` holds.
+    # left ≤ right wherever `where` holds. Entry i is about step `first` + i.
     text: str
     left: Array
     right: Array | float
@@ -89,7 +88,7 @@ def _require(theorem: str, claims: Sequence[_Claim]) -> None:
     violations = []
     for claim in claims:
         left, right = np.broadcast_arrays(claim.left, claim.right)
-        with np.errstate(invalid="ignore"):  # a NaN holds nothing
+        with np.errstate(invalid="ignore"):  # a NaN on either side violates the claim
             holds = left <= right + TOLERANCE * np.abs(right)
         broken = np.flatnonzero(~holds & claim.where)
         if broken.size:
@@ -108,14 +107,14 @@ def _never_rise(run: Run) -> list[_Claim]:
 
 
 def _progress(run: Run, share: float, text: str) -> _Claim:
-    # The proof's inequality for one step; it implies the bound.
-    with np.errstate(over="ignore"):  # broken rates can make gaps of any size
+    # The proof's inequality for one step, which implies the bound.
+    with np.errstate(over="ignore"):  # a wrong rate can make gaps of any size
         promised = run.gaps[:-1] - share * run.gaps[:-1] * (run.gaps[:-1] / run.curvatures[:-1])
     return _Claim(f"Δ^{{t+1}} ≤ Δ^t − {text}", run.gaps[1:], promised)
 
 
 def _warm_up_then_decay(run: Run) -> list[_Claim]:
-    # The step that crosses Δ′ may go either way.
+    # In the step that crosses Δ′ the rate may rise or fall.
     peak = run.problem.K.peak_gap
     before, after, gaps = run.rates[:-1], run.rates[1:], run.gaps[:-1]
     return [
@@ -125,13 +124,14 @@ def _warm_up_then_decay(run: Run) -> list[_Claim]:
 
 
 def check_theorem_1(run: Run) -> None:
-    """Every claim of Theorem 1 at every step, for a run with `theorem_1_rate` and D = ``run.D``.
+    """Check every claim of Theorem 1 at every step of a run with `theorem_1_rate` and D = ``run.D``.
 
-    Δ and K never rise; ‖x^t − x*‖ ≤ D (Lemma "boundedness" in ℓ2, the level set elsewhere); each step gains
-    Δ²/(2D²K); Δ^T is within `theorem_1_bound` for every T; the rate warms up above Δ′ and decays below it.
+    The claims: Δ and K never rise; ‖x^t − x*‖ ≤ D (in ℓ2 by Lemma "boundedness", otherwise by the level set); each step
+    lowers Δ by at least Δ²/(2D²K); Δ^T is within `theorem_1_bound` for every T; the rate warms up above Δ′ and decays
+    below it.
 
     Raises:
-        ClaimViolated: at the first step at which one fails.
+        ClaimViolated: a claim fails; the error is about the first such step.
 
     Example:
         >>> import torch
@@ -158,10 +158,10 @@ def check_theorem_1(run: Run) -> None:
 
 
 def check_decay_only(run: Run) -> None:
-    """The claims for `decay_only_rate` in the discussion of Theorem 1: Δ never rises, Δ^T ≤ 2D²K(Δ⁰)/T.
+    """Check the claims for `decay_only_rate` in the discussion of Theorem 1: Δ never rises and Δ^T ≤ 2D²K(Δ⁰)/T.
 
     Raises:
-        ClaimViolated: at the first step at which one fails.
+        ClaimViolated: a claim fails; the error is about the first such step.
 
     Example:
         >>> import torch
@@ -183,13 +183,13 @@ def check_decay_only(run: Run) -> None:
 
 
 def check_constant(run: Run, D: float) -> None:
-    """`constant_bound` at every step of a run whose rate was constant. Δ may rise, but never above Δ⁰.
+    """Check `constant_bound` at every step of a run with a constant rate. Δ may rise, but never above Δ⁰.
 
     Args:
         D: the radius of {f ≤ f(x⁰)}, `Problem.level_radius`.
 
     Raises:
-        ClaimViolated: at the first step at which one fails.
+        ClaimViolated: a claim fails; the error is about the first such step.
         ValueError: the rate is too large for the bound.
 
     Example:
@@ -210,13 +210,13 @@ def check_constant(run: Run, D: float) -> None:
 
 
 def check_theorem_2(run: Run, *, sharp: bool = False) -> None:
-    """Every claim of Theorem 2 at every step, for a run with `theorem_2_rate` and weight decay.
+    """Check every claim of Theorem 2 at every step of a run with `theorem_2_rate` and weight decay.
 
-    Δ and K never rise; ‖x^t‖ ≤ 1/λ and λη ≤ 1; each step gains λ²Δ²/(16K), with `sharp` λ²Δ²/(8K); Δ^T is
-    within `theorem_2_bound` for every T; the rate warms up above Δ′ and decays below it.
+    The claims: Δ and K never rise; ‖x^t‖ ≤ 1/λ and λη ≤ 1; each step lowers Δ by at least λ²Δ²/(16K), or λ²Δ²/(8K) if
+    `sharp`; Δ^T is within `theorem_2_bound` for every T; the rate warms up above Δ′ and decays below it.
 
     Raises:
-        ClaimViolated: at the first step at which one fails.
+        ClaimViolated: a claim fails; the error is about the first such step.
         ValueError: λ is outside (0, 1/max(‖x⁰‖, ‖x*‖)].
 
     Example:
@@ -247,15 +247,15 @@ def check_theorem_2(run: Run, *, sharp: bool = False) -> None:
 
 
 def check_theorem_3(*runs: Run) -> None:
-    """Every claim of Theorem 3, for runs on a `Family` with `theorem_3_rate` from one x⁰.
+    """Check every claim of Theorem 3 for runs on a `Family` with `theorem_3_rate` from one x⁰.
 
-    On every path: the proof's ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))², hence ‖x^t − x*‖ ≤ D;
-    Σ(Δ_ξ/K_ξ)² ≤ D⁴; and both bounds for every T. In the mean over the paths: the first bound as printed. Δ_ξ
+    The claims on every path: ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))² from the proof, hence ‖x^t − x*‖ ≤ D;
+    Σ(Δ_ξ/K_ξ)² ≤ D⁴; and both bounds for every T. The claim about the mean over paths: the first bound as printed. Δ_ξ
     and the mean loss may rise.
 
     Raises:
-        ClaimViolated: at the first step at which one fails.
-        ValueError: no runs, runs on a single `Problem`, or of different lengths or D.
+        ClaimViolated: a claim fails; the error is about the first such step.
+        ValueError: there are no runs, one is on a single `Problem`, or they differ in length or D.
 
     Example:
         >>> import torch
@@ -268,7 +268,7 @@ def check_theorem_3(*runs: Run) -> None:
         >>> check_theorem_3(*(descend(family, x0, rate, 50, generator=seed) for seed in seeds))
     """
     if not runs or len({(run.D, len(run.rates)) for run in runs}) > 1:
-        raise ValueError("give runs of one length from one x0, or from points as far from x*")
+        raise ValueError("all runs must have one length and start from one x0, or equally far from x*")
     D = runs[0].D
     for run in runs:
         if not isinstance(run.problem, Family):

@@ -189,7 +189,7 @@ def test_false_discoveries_stay_below_the_level():
 def test_seeds_that_chose_do_not_judge():
     with pytest.raises(ValueError, match=r"must not judge: \[1\]"):
         Seeds(choice=(0, 1), test=(1, 2))
-    with pytest.raises(ValueError, match="both needed"):
+    with pytest.raises(ValueError, match="both choice and test need"):
         Seeds(choice=(), test=(1,))
 
 

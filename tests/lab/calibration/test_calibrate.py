@@ -114,7 +114,7 @@ def test_a_peak_of_ones_own_and_a_geometry_by_name(tmp_path: Path) -> None:
     [
         ([], "give one of model, shapes and kappa, got none"),
         (["gpt2", "--kappa", "5"], "got model and kappa"),
-        (["--shapes", "3"], 'a shape is written 768x3072, or 12*768x768 for twelve, got "3"'),
+        (["--shapes", "3"], 'write a shape as 768x3072, or as 12*768x768 for twelve; got "3"'),
         (["--shapes", "0x4"], 'got "0x4"'),
         (["--kappa", "5"], "give --first_loss"),
         (["--kappa", "5", "--first_loss", "2", "--target_loss", "3"], "first_loss must be above target_loss"),

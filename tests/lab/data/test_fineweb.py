@@ -170,7 +170,7 @@ def test_the_hubs_documents_become_shards_and_go_on_after_a_cut(hub: Hub, tokeni
     cut = data_fineweb(hub, tmp_path, *words)
     assert cut.returncode == 1, cut.stderr
     assert "broke off" in cut.stderr
-    assert "the same command goes on from here" in cut.stderr
+    assert "the same command continues from here" in cut.stderr
     kept = json.loads((out / "manifest.json").read_text())
     assert not kept["complete"]
     assert 0 < kept["documents"] <= 3 * ROWS

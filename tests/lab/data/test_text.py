@@ -51,7 +51,7 @@ def test_a_damaged_cache_is_noticed_and_built_again(
     prepare.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert prepare(data, VOCABULARY).sha256 == built.sha256
-    assert "damaged and is built again" in caplog.text
+    assert "damaged; rebuilding it" in caplog.text
 
 
 @pytest.mark.usefixtures("_fresh_cache")

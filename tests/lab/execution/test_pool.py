@@ -16,7 +16,7 @@ from .comparison import RUNS, rows, started, words
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the workers")
 
 
-STOPPED = ["stopping at the next step; Ctrl-C again stops at once", "interrupted; the same command goes on from here"]
+STOPPED = ["stopping at the next step; Ctrl-C again stops at once", "interrupted; the same command continues from here"]
 
 
 def workers_of(pid: int) -> list[int]:
@@ -128,5 +128,5 @@ def test_a_dead_worker_is_an_error_and_not_a_hang(
         killed.result()
     error = capsys.readouterr().err
     assert "a worker process died" in error
-    assert "goes on from here" in error
+    assert "continues from here" in error
     assert "Traceback" not in error

@@ -309,9 +309,9 @@ def test_a_mistake_in_an_optimizer(name: str, tmp_path: Path) -> None:
 
 
 FILES = {
-    "import": ("import nothing_of_this_name", "task.py:1: as it is loaded: ModuleNotFoundError"),
-    "syntax": ("x = 1\ndef f(:\n", "task.py:2: as it is loaded: SyntaxError"),
-    "exit": ("import sys\nsys.exit(3)\n", "task.py:2: as it is loaded: SystemExit: 3"),
+    "import": ("import nothing_of_this_name", "task.py:1: while loading: ModuleNotFoundError"),
+    "syntax": ("x = 1\ndef f(:\n", "task.py:2: while loading: SyntaxError"),
+    "exit": ("import sys\nsys.exit(3)\n", "task.py:2: while loading: SystemExit: 3"),
     "constructor": ("class Task:\n    def __init__(self):\n        self.x = y\n", "task.py:3: in Task(): NameError"),
     "method missing": (BEGINNING.replace("def loss", "def lost"), "task.py:2: the task Task has no loss()"),
     "attribute": (f"import threading\n{BEGINNING}    lock = threading.Lock()\n",

@@ -78,7 +78,7 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(tmp_path:
     os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the whole group
     _, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
-    assert "the same command goes on from here" in err
+    assert "the same command continues from here" in err
     assert "Traceback" not in err
     status, _, err = finished(stopped, *words)
     assert status == 0, err
@@ -105,7 +105,7 @@ def test_a_mistake_that_every_run_makes_is_told_once(tmp_path: Path) -> None:
 
 BROKEN = {
     "no such name": ("Lime", TASK, 2, "task.py has no 'Lime'; did you mean 'Line'?"),
-    "import fails": ("Line", f"import nowhere_to_be_found\n{TASK}", 1, "task.py:1: as it is loaded"),
+    "import fails": ("Line", f"import nowhere_to_be_found\n{TASK}", 1, "task.py:1: while loading"),
     "unknown default": ("Line", TASK.replace('"warmups"', '"warmup"'), 2, "key 'warmup'; did you mean 'warmups'?"),
     "default of a wrong type": ("Line", TASK.replace('"steps": 12', '"steps": "a"'), 2, "run.steps"),
     "no rates": ("Line", TASK.replace('"rates": {"adamw": [0.1], "sgd": [0.01]}, ', ""), 2, "give peak rates"),

@@ -86,4 +86,4 @@ def test_any_damaged_file_sets_the_checkpoint_aside(
         rest = checkpoints.load(model, optimizer)
     assert rest is not None
     assert rest["step"] == 1
-    assert "set aside" in caplog.text
+    assert "setting it aside" in caplog.text

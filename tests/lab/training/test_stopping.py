@@ -79,7 +79,7 @@ def stopped(program: list[str], given: list[str], out: Path, number: int) -> int
             _, errors = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-    assert "the same command goes on from here" in errors
+    assert "the same command continues from here" in errors
     return process.returncode
 
 

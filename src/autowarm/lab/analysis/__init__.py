@@ -1,6 +1,6 @@
 """From rows to statistics, figures and pages.
 
-- `estimates`, `statistics`: paired differences, intervals and tests; pure functions of losses.
-- `summary`: rows → one summary per cell, and its outcome in words.
-- `results`: `results.json`.      - `figures`, `report`: pictures, tables and the page.
+- `estimates`, `statistics`: paired differences, intervals and tests, as pure functions of losses.
+- `summary`: summarises rows per cell, in numbers and words.
+- `results`: writes and reads `results.json`.      - `figures`, `report`: figures, tables and the HTML page.
 """

@@ -1,4 +1,4 @@
-"""What a few independent values show about the true mean, by Student's t, and what many tests show together."""
+"""Estimates a true mean from a few independent values, by Student's t, and corrects many tests for their number."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,14 +15,14 @@ Outcome = Literal["better", "no worse", "worse", "undecided", "no verdict"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of independent values, one per seed or per task, and what they show about the true mean.
+    """Independent values, one per seed or per task, with intervals and tests for their true mean.
 
     Args:
         values: at least one, all finite.
-        diverged: for how many of the values a run diverged.
+        diverged: the number of values for which a run diverged.
 
     Raises:
-        ValueError: no values, or one that is not finite.
+        ValueError: there are no values, or one is not finite.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import Estimate
@@ -44,7 +44,7 @@ class Estimate:
             raise ValueError(f"values must be finite, got {self.values}")
 
     def __neg__(self) -> "Estimate":
-        """The difference with the opposite sign."""
+        """Return the estimate with the opposite sign."""
         return Estimate(tuple(-x for x in self.values), self.diverged)
 
     @property
@@ -54,7 +54,7 @@ class Estimate:
 
     @property
     def mean(self) -> float:
-        """Their mean."""
+        """x̄, the mean of the values."""
         return math.fsum(self.values) / self.count
 
     @property
@@ -65,7 +65,10 @@ class Estimate:
         return float(np.std(self.values, ddof=1)) / math.sqrt(self.count)
 
     def interval(self, level: float = 0.95) -> tuple[float, float] | None:
-        """The two-sided confidence interval x̄ ± t·s/√n, t the (1 + level)/2 quantile of Student's t for n − 1."""
+        """Return the two-sided confidence interval x̄ ± t·s/√n; None for one value.
+
+        t is the (1 + level)/2 quantile of Student's t with n − 1 degrees of freedom.
+        """
         if self.stderr is None:
             return None
         reach = float(stats.t.ppf((1 + level) / 2, self.count - 1)) * self.stderr
@@ -73,7 +76,7 @@ class Estimate:
 
     @property
     def p_value(self) -> float | None:
-        """Of the two-sided t test that the true mean is 0; 1 if all values are 0, None for one value."""
+        """The p value of the two-sided t test that the true mean is 0; 1 if all values are 0, None for one value."""
         if self.stderr is None:
             return None
         if self.stderr == 0:
@@ -85,14 +88,14 @@ class Estimate:
 
         Args:
             margin: the largest difference that counts as none, in the unit of the values, ≥ 0.
-            level: of the interval.
+            level: the interval's confidence level.
 
         Returns:
-            "better" if the whole interval is below 0, else "no worse" if it ends at or below the margin, "worse" if it
-            begins above the margin, "undecided" if it holds the margin, "no verdict" for one value.
+            "better" if the whole interval is below 0, otherwise "no worse" if it ends at or below the margin, "worse"
+            if it begins above the margin, "undecided" if it contains the margin, and "no verdict" for one value.
         """
         if margin < 0:
-            raise ValueError(f"a margin is the size of a difference, at least 0, got {margin}")
+            raise ValueError(f"a margin must be at least 0, got {margin}")
         interval = self.interval(level)
         if interval is None:
             return "no verdict"
@@ -104,7 +107,7 @@ class Estimate:
         return "worse" if low > margin else "undecided"
 
     def non_inferiority(self, margin: float, level: float = 0.95) -> "NonInferiority | None":
-        """The one-sided t test that the true mean is below `margin`; None for one value. See `NonInferiority`."""
+        """Run the one-sided t test that the true mean is below `margin`; None for one value."""
         if self.stderr is None:
             return None
         freedom = self.count - 1
@@ -118,25 +121,24 @@ class Estimate:
     def exceeds(self, tolerance: float = 0.0, errors: float = 2.0) -> bool | None:
         """Whether the mean is above both `tolerance` and this many standard errors; None for one value.
 
-        This is a rule of thumb that the published numbers use. Two standard
-        errors are a 95 % interval for many seeds and an
-        88 % one for five: use `outcome` or `non_inferiority` for a test.
+        This is a rule of thumb that the published numbers use. Two standard errors are a 95 % interval for many seeds
+        but only an 88 % interval for five. For a test use `outcome` or `non_inferiority`.
         """
         return None if self.stderr is None else self.mean > max(errors * self.stderr, tolerance)
 
 
 @dataclass(frozen=True)
 class NonInferiority:
-    """Outcome of a one-sided test of non-inferiority.
+    """The result of a one-sided test of non-inferiority.
 
     The null hypothesis is that a schedule is worse by the margin or more. Rejecting it shows that the schedule is worse
-    by less, which a test that finds no difference does not show.
+    by less than the margin, if at all. A test that merely finds no difference does not show that.
 
     Attributes:
         margin: the difference to exclude, in the unit of the values.
         level: 1 − the size of the test.
-        p_value: P(T ≤ (x̄ − margin)/(s/√n)), T of Student's t for n − 1.
-        bound: the upper confidence bound x̄ + t·s/√n, t the `level` quantile: the true mean lies below it.
+        p_value: P(T ≤ (x̄ − margin)/(s/√n)) for Student's T with n − 1 degrees of freedom.
+        bound: x̄ + t·s/√n for the `level` quantile t, an upper confidence bound of the true mean.
     """
 
     margin: float
@@ -146,15 +148,15 @@ class NonInferiority:
 
     @property
     def shown(self) -> bool:
-        """Whether non-inferiority is shown: p ≤ 1 − level, so that the bound is at most the margin."""
+        """Whether non-inferiority is shown: p ≤ 1 − level, so the bound is at most the margin."""
         return self.p_value <= 1 - self.level
 
 
 def discoveries(p_values: Sequence[float | None], level: float = 0.05) -> list[bool]:
     """Return which of many tests remain significant after correction for their number (Benjamini and Hochberg, 1995).
 
-    At most a share `level` of these is expected to be false, for independent or positively dependent tests. None stands
-    for a test without a verdict, which does not count.
+    For independent or positively dependent tests, the expected share of false discoveries is at most `level`. None
+    marks a test without a verdict, which does not count.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import discoveries
@@ -167,12 +169,12 @@ def discoveries(p_values: Sequence[float | None], level: float = 0.05) -> list[b
 
 
 def sign_test(values: Iterable[float]) -> float:
-    """p value of the two-sided sign test that positive and negative values are equally likely; zeros are left out."""
+    """Return the p value of the two-sided sign test for equally likely positive and negative values, without zeros."""
     signs = [x > 0 for x in values if x != 0]
     return float(stats.binomtest(sum(signs), len(signs)).pvalue) if signs else 1.0
 
 
 def signed_rank_test(values: Iterable[float]) -> float:
-    """p value of Wilcoxon's two-sided signed-rank test that the values are symmetric about 0; zeros are left out."""
+    """Return the p value of Wilcoxon's two-sided signed-rank test for values symmetric about 0, without zeros."""
     nonzero = [x for x in values if x != 0]
     return float(stats.wilcoxon(nonzero).pvalue) if nonzero else 1.0

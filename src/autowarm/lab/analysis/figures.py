@@ -35,13 +35,12 @@ class Curve:
 
 @styled
 def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation loss", unit: float = 1.0) -> Figure:
-    """Plot validation loss over hand-set warm-up length, one panel per cell, with adaptive dashed and Algorithm 1
-    dotted.
+    """Plot validation loss over hand-set warm-up length, one panel per cell; adaptive dashed, Algorithm 1 dotted.
 
     Args:
         summaries: the cells.
         quantity: the quantity on the y axis.
-        unit: factor that it is multiplied by.
+        unit: factor by which to multiply it.
     """
     figure, panels = _grid(len(summaries), rows=1)
     for (axes,), summary in zip(panels, summaries, strict=True):
@@ -72,7 +71,7 @@ def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]
 
 
 def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]:
-    """The curves of a cell's first seed, read from the runs' folders in `store`."""
+    """Read the curves of a cell's first seed from the runs' folders in `store`."""
     chosen = []
     wanted: list[tuple[str, str, Point | None]] = [
         ("linear", "best hand-set", summary.best), ("paper", "Algorithm 1", summary.paper),
@@ -93,12 +92,12 @@ def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]
 
 
 def _heading(summary: Summary) -> str:
-    """The title in one line, or in two where a sweep names its cells: panels are narrow."""
+    """Return the cell's title, on two lines if a sweep names its cells, because panels are narrow."""
     return literal(summary.title).replace(": ", "\n", 1)
 
 
 def literal(text: str) -> str:
-    """Escape text so that matplotlib shows any cell's name as it is, without reading mathematics into it."""
+    """Escape text so that matplotlib shows it literally, without reading it as mathematics."""
     return text.replace("\\", "\\\\").replace("$", r"\$") if "$" in text else text
 
 
@@ -119,7 +118,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
     for ending in ("png", "svg"):
         paths.append(path.with_suffix(f".{ending}"))
         write_atomically(paths[-1], encoded(figure, ending))
-        figure.set_layout_engine("none")  # the layout stands, and takes as long as the drawing
+        figure.set_layout_engine("none")  # do not compute the layout again: it takes as long as the drawing
     return paths
 
 
@@ -135,7 +134,7 @@ def encoded(figure: Figure, ending: str) -> bytes:
 def errorbars(
     axes: Axes, placed: Iterable[tuple[float, Point]], kind: str, label: str, unit: float = 1.0, **style: Any
 ) -> None:
-    """Plot points over x with their standard errors, without those that diverged."""
+    """Plot points over x with their standard errors. Points that diverged are left out."""
     shown = [(x, point) for x, point in placed if not point.diverged]
     if shown:
         losses, errors = zip(*((unit * point.val_loss, unit * (point.stderr or 0)) for _, point in shown), strict=True)
@@ -151,7 +150,7 @@ def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float =
 
 
 def _grid(count: int, rows: int) -> tuple[Figure, np.ndarray]:
-    """`count` panels of `rows` axes each, at most three side by side."""
+    """Make `count` panels of `rows` axes each, at most three in a row."""
     columns = min(count, _COLUMNS)
     lines = math.ceil(count / columns)
     figure, every = axes_of(columns, lines * rows, PANEL[0], PANEL[1] * (1.0 if rows == 1 else 0.8))
@@ -170,7 +169,7 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
         axes.axhspan(loss - error, loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
         label = f"adaptive: {adaptive.warmup_steps:.0f} updates"
         axes.axhline(loss, color=COLOURS["adaptive"], linestyle="--", label=label)
-    # The axis covers the competitors only. A run that stalled far above would squeeze them into one line.
+    # The axis covers only hand-set lengths and adaptive. A run that stalled far above would squeeze them into one line.
     compete = [point for point in (*summary.manual, adaptive) if point is not None and not point.diverged]
     edges = [unit * (point.val_loss + side * (point.stderr or 0.0)) for point in compete for side in (-1, 1)]
     low, high = (min(edges), max(edges)) if edges else (0.0, 1.0)

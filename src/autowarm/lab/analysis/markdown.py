@@ -1,4 +1,4 @@
-"""Numbers and tables of the Markdown pages."""
+"""Numbers and tables for the Markdown pages."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ __all__ = ["comma_separated", "percent", "plus_minus", "table"]
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table.
+    """Return a Markdown table.
 
     Example:
         >>> from autowarm.lab.analysis.markdown import table
@@ -24,7 +24,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The same table as CSV, for a page's ``csv-table``.
+    """Return the same table as CSV, for a page's ``csv-table``.
 
     Example:
         >>> from autowarm.lab.analysis.markdown import comma_separated
@@ -38,11 +38,11 @@ def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 
 def percent(x: float) -> str:
-    """A relative difference in percent, with its sign."""
+    """Format a relative difference in percent, with its sign."""
     return f"{100 * x:+.2f}"
 
 
 def plus_minus(estimate: Estimate) -> str:
-    """A relative difference and its standard error, in percent."""
+    """Format a relative difference and its standard error in percent."""
     error = "" if estimate.stderr is None else f" ± {100 * estimate.stderr:.2f}"
     return percent(estimate.mean) + error

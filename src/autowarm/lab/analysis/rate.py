@@ -17,7 +17,7 @@ __all__ = ["figure", "terminal", "words", "write"]
 
 
 def words(found: RateSearch) -> str:
-    """The suggestion and its interval, or the reason why there is none."""
+    """Describe the suggestion and its interval, or the reason why there is none."""
     tried = f"{len(found.rates)} updates, rates from {found.rates[0]:.2g} to {found.rates[-1]:.2g}"
     if found.reason is not None:
         return f"no rate can be suggested: {found.reason}\n{tried}"
@@ -26,7 +26,7 @@ def words(found: RateSearch) -> str:
 
 
 def terminal(found: RateSearch, width: int, *, colour: bool) -> str:
-    """The curve in characters, `width` columns wide. | marks the suggestion, : the interval."""
+    """Draw the curve in characters, `width` columns wide. | marks the suggestion, : the interval."""
     level = found.smoothed[np.isfinite(found.smoothed)]
     if not level.size:
         return ""
@@ -53,7 +53,7 @@ def terminal(found: RateSearch, width: int, *, colour: bool) -> str:
 
 @styled
 def figure(found: RateSearch) -> Figure:
-    """The curve as a figure."""
+    """Draw the curve as a figure."""
     drawn = Figure(figsize=(5.6, 3.6), layout="constrained")
     found.plot(ax=drawn.subplots())
     return drawn

@@ -35,7 +35,7 @@ class Files:
 
 
 def make(results: Results) -> Files:
-    """Write the figures and `report.html` beside `results.json`. Only runs whose folders still exist have curves."""
+    """Write the figures and `report.html` next to `results.json`. Only runs with existing folders have curves."""
     folder = results.folder
     store = Path(results.document["config"].get("store") or folder / "runs")
     curves = [figures.curves_of(summary, results.rows, store) for summary in results.summaries]
@@ -50,7 +50,7 @@ def make(results: Results) -> Files:
 
 
 def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
-    """The whole page, with its pictures inside, one per cell, so that they stack on a narrow screen."""
+    """Return the whole page with embedded pictures. Each cell has its own, so that they stack on a narrow screen."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -80,7 +80,7 @@ def _order(run: Row) -> tuple[Any, ...]:
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
-    """The schedules' warnings: the first one of each optimizer, rate and schedule."""
+    """Return the schedules' warnings, the first one for each optimizer, rate and schedule."""
     found: dict[str, list[str]] = {}
     for row in rows:
         where = f"{row['optimizer']}, peak rate {row['cell']['lr']:g}, {row['schedule']}"
@@ -89,7 +89,7 @@ def warnings(rows: Sequence[Row]) -> list[str]:
 
 
 def table(summaries: Sequence[Summary]) -> Table:
-    """The table for the terminal, at most 80 columns wide. The length of each warm-up is below its loss."""
+    """Return the table for the terminal, at most 80 columns wide. Each warm-up's length is below its loss."""
     shown = Table(
         box=None, pad_edge=False, padding=(0, 1, 1, 0), title_justify="left",
         title="Final validation loss, mean ± standard error; below it the steps of warm-up",
@@ -113,14 +113,14 @@ def show(results: Results, console: Console) -> None:
 
 
 def shown(results: Results) -> str:
-    """What `print` shows of results."""
+    """Return the text that `print` shows for results."""
     console = Console(file=io.StringIO(), width=100, highlight=False)
     show(results, console)
     return f"{console.file.getvalue()}{results.folder / 'report.html'}"  # type: ignore[attr-defined]
 
 
 def fragment(results: Results) -> str:
-    """The same as an HTML fragment, for notebooks."""
+    """Return the same as an HTML fragment, for notebooks."""
     rows = [list(HEADINGS), *map(cells, results.summaries)]
     lines = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
     verdicts = "".join(f"<li>{escape(f'{summary.title}: {verdict(summary)}')}</li>" for summary in results.summaries)
@@ -128,7 +128,7 @@ def fragment(results: Results) -> str:
 
 
 def cells(summary: Summary) -> list[str]:
-    """One row of the table, as text."""
+    """Return one row of the table, as text."""
     estimate, difference = summary.difference, "–"
     if estimate is not None:
         difference = "diverged" if estimate.diverged else f"{estimate.mean:+.4f}{_plus_minus(estimate.stderr, 4)}"

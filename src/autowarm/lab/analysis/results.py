@@ -26,9 +26,9 @@ class Results:
     """The results of a plan.
 
     Attributes:
-        folder: of `results.json`.
-        document: its content.
-        summaries: one for each cell.
+        folder: the folder of `results.json`.
+        document: the file's content.
+        summaries: one summary per cell.
     """
 
     folder: Path
@@ -88,7 +88,7 @@ def read_results(folder: Path) -> Results:
     path = folder / "results.json"
     if not path.is_file():
         raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare`")
-    document = read_object(path, "the command that made it makes it again", "schema")
+    document = read_object(path, "run the command that made it again", "schema")
     if document["schema"] != SCHEMA:
         raise LabError(f"{path} has schema {document['schema']!r}, this version reads {SCHEMA}")
     for key, kind in (("environment", dict), ("corpus", dict), ("config", dict), ("runs", list), ("summary", list)):
@@ -101,7 +101,7 @@ def read_results(folder: Path) -> Results:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, without anything that identifies the user."""
+    """Describe versions and machine, without anything that identifies the user."""
     return {
         "python": platform.python_version(),
         "autowarm": __version__,
@@ -112,7 +112,7 @@ def environment() -> dict[str, Any]:
 
 
 def _to_json(summary: Summary) -> dict[str, Any]:
-    """A summary for `results.json`, with null for what diverged or is unknown."""
+    """Convert a summary for `results.json`. Values that diverged or are unknown become null."""
 
     def entry(point: Point | None) -> dict[str, Any] | None:
         if point is None:

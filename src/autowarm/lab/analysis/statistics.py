@@ -1,16 +1,16 @@
-"""What runs over a few seeds can show, and what they cannot. Pure functions of losses; numpy and scipy only.
+"""Compares schedules over a few seeds. Pure functions of losses; numpy and scipy only.
 
-Runs of one *setting* (task, optimizer, steps, peak rate) differ in schedule and seed alone. Runs that share a seed
-share initial weights and batches, so schedules are compared seed by seed, and what the runs have in common cancels.
+Runs of one *setting* (task, optimizer, steps, peak rate) differ only in schedule and seed. Runs with the same seed
+share initial weights and batches, so schedules are compared seed by seed, which cancels what the runs have in common.
 
 Three rules hold throughout:
 
-- **A diverged run has an infinite loss and counts as `CAP` times the loss it is compared with**, as does any loss above
-  that; otherwise a single run would decide every mean. `Estimate.diverged` says in how many seeds it happened.
-- **One seed gives no verdict.** Intervals, p values and tests are then None, an outcome is "no verdict". With a few
-  seeds, quantiles are those of Student's t: 12.7 standard errors for two seeds, 2.8 for five.
+- **A diverged run has an infinite loss and counts as `CAP` times the loss it is compared with**, and so does any loss
+  above that. Otherwise a single run would decide every mean. `Estimate.diverged` counts the seeds with such a run.
+- **One seed gives no verdict.** Intervals, p values and tests are then None, and the outcome is "no verdict". With a
+  few seeds, quantiles are those of Student's t: 12.7 standard errors for two seeds, 2.8 for five.
 - **Seeds that choose do not judge.** The best of several options looks better than it is on the seeds that chose it.
-  `Seeds` keeps the two apart, and `leave_one_out` does so where there are few.
+  `Seeds` keeps the two sets apart. With few seeds, use `leave_one_out`.
 """
 
 import math
@@ -46,10 +46,10 @@ __all__ = [
 ]
 
 Losses = Mapping[int, float]
-"""Held-out loss by seed: lower is better, `math.inf` is a run that diverged."""
+"""Held-out loss by seed. Lower is better; `math.inf` marks a run that diverged."""
 
 CAP = 2.0
-"""A diverged run counts as a loss this many times the one it is compared with."""
+"""A diverged run counts as this many times the loss that it is compared with."""
 
 Option = TypeVar("Option")
 Setting = TypeVar("Setting")
@@ -57,7 +57,7 @@ Setting = TypeVar("Setting")
 
 @dataclass(frozen=True)
 class Seeds:
-    """The seeds that choose an option, and those that judge the choice: never the same.
+    """The seeds that choose an option, and the seeds that judge the choice. The two sets are disjoint.
 
     Raises:
         ValueError: one of the two is empty, or they have a seed in common.
@@ -68,13 +68,13 @@ class Seeds:
 
     def __post_init__(self) -> None:
         if not self.choice or not self.test:
-            raise ValueError(f"seeds to choose by and seeds to judge by are both needed, got {self}")
+            raise ValueError(f"both choice and test need at least one seed, got {self}")
         if both := sorted(set(self.choice) & set(self.test)):
-            raise ValueError(f"seeds that chose must not judge: {both} are among both")
+            raise ValueError(f"seeds that chose must not judge: {both} are in both choice and test")
 
 
 def mean_loss(losses: Losses, seeds: Iterable[int]) -> float:
-    """Mean over the seeds; infinite if one of the runs diverged.
+    """Return the mean over the seeds; infinite if one of the runs diverged.
 
     Raises:
         ValueError: a seed is missing.
@@ -86,7 +86,7 @@ def mean_loss(losses: Losses, seeds: Iterable[int]) -> float:
 
 
 def choose(options: Mapping[Option, Losses], seeds: Iterable[int]) -> Option:
-    """The option of lowest mean loss on the seeds; of equals, the first.
+    """Return the option with the lowest mean loss on the seeds; the first one if several are equal.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import choose
@@ -100,17 +100,18 @@ def choose(options: Mapping[Option, Losses], seeds: Iterable[int]) -> Option:
 def differences(
     ours: Losses, reference: Losses, *, unit: float | Literal["reference"] = 1.0, ceiling: float | None = None
 ) -> Estimate:
-    """Paired differences (min(aₛ, c) − min(bₛ, c))/u over the seeds s that both have.
+    """Return paired differences (min(aₛ, c) − min(bₛ, c))/u over the common seeds s.
 
     Args:
         ours: a, by seed.
         reference: b, by seed.
-        unit: u. 1 keeps the unit of the losses; "reference" is the reference's mean over its finite runs, so that the
-            result is relative; any other number is taken as it stands, such as the progress that the reference made.
-        ceiling: c, what a diverged run counts as; `CAP` times the reference's mean over its finite runs if not given.
+        unit: u, a number such as the progress that the reference made. 1 keeps the unit of the losses; "reference"
+            stands for the reference's mean over its finite runs, which gives relative differences.
+        ceiling: c, the loss that a diverged run counts as; None for `CAP` times the reference's mean over its finite
+            runs.
 
     Raises:
-        ValueError: no seed in common, or every run of the reference diverged and no unit or ceiling is given.
+        ValueError: there is no common seed, or every run of the reference diverged and no unit or ceiling is given.
 
     Example:
         >>> import math
@@ -133,13 +134,13 @@ def differences(
 
 
 def ratios(ours: Losses, reference: Losses) -> Estimate:
-    """Paired relative differences aₛ/bₛ − 1 over the seeds s that both have, for positive losses.
+    """Return paired relative differences aₛ/bₛ − 1 over the common seeds s, for positive losses.
 
-    The ratio is kept within [1/`CAP`, `CAP`], and is 1 if both runs diverged. `differences` with
-    ``unit="reference"`` divides by one mean instead of by each seed's own loss: it treats the two schedules alike.
+    The ratio is clipped to [1/`CAP`, `CAP`], and is 1 if both runs diverged. `differences` with ``unit="reference"``
+    divides by one mean instead of each seed's own loss, so it treats the two schedules alike.
 
     Raises:
-        ValueError: no seed in common, or a loss of the reference is not positive.
+        ValueError: there is no common seed, or a loss of the reference is not positive.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import ratios
@@ -148,7 +149,7 @@ def ratios(ours: Losses, reference: Losses) -> Estimate:
     """
     a, b = _aligned(ours, reference)
     if (b <= 0).any():
-        raise ValueError(f"a ratio needs positive losses, got {min(b):g}: compare by `differences`")
+        raise ValueError(f"a ratio needs positive losses, got {min(b):g}: use `differences`")
     both = np.isinf(a) & np.isinf(b)
     with np.errstate(invalid="ignore"):
         ratio = np.where(both, 1.0, a / b)
@@ -163,9 +164,9 @@ def against_best(
     unit: float | Literal["reference"] = 1.0,
     ceiling: float | None = None,
 ) -> tuple[Option, Estimate]:
-    """The option that is best on the seeds of the choice, and our `differences` from it on the seeds of the test.
+    """Return the option that is best on the choosing seeds, and our `differences` from it on the test seeds.
 
-    Test seeds that one of the two schedules has not been run on are left out.
+    Test seeds that one of the two schedules has not run are left out.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import Seeds, against_best
@@ -180,9 +181,9 @@ def against_best(
 
 
 def leave_one_out(ours: Losses, options: Mapping[Option, Losses]) -> Estimate:
-    """Our `ratios` to the best option, each seed's run against the option that is best on the other seeds.
+    """Return our `ratios` to the best option, comparing each seed's run with the option best on all other seeds.
 
-    For few seeds and many options: all seeds judge, and none judges a choice that it took part in.
+    Use this for few seeds and many options: every seed judges, but never a choice that it took part in.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import leave_one_out
@@ -197,15 +198,15 @@ def leave_one_out(ours: Losses, options: Mapping[Option, Losses]) -> Estimate:
 
 
 def excess(losses: Iterable[float], reference: float, ceiling: float | None = None) -> float:
-    """Mean loss relative to a reference, mean(min(xᵢ, c))/reference − 1.
+    """Return the mean loss relative to a reference, mean(min(xᵢ, c))/reference − 1.
 
     Args:
         losses: x, at least one.
         reference: finite and positive.
-        ceiling: c, what a diverged run counts as; `CAP` times the reference if not given.
+        ceiling: c, the loss that a diverged run counts as; None for `CAP` times the reference.
 
     Raises:
-        ValueError: no losses, or the reference is not a positive number.
+        ValueError: there are no losses, or the reference is not a positive number.
 
     Example:
         >>> import math
@@ -225,18 +226,18 @@ def excess(losses: Iterable[float], reference: float, ceiling: float | None = No
 def regrets(
     options: Mapping[Option, Losses], seeds: Iterable[int], also: Mapping[Option, Losses] | None = None
 ) -> dict[Option, float]:
-    """What each fixed choice costs in one setting: its `excess` over the best of the options.
+    """Return the cost of each fixed choice in one setting: its `excess` over the best option.
 
-    On the seeds that choose the best its own regret is 0, a little better than anyone can do, since nobody knows it
-    beforehand. Average over settings with `by_task`.
+    The best option has regret 0 on the seeds that choose it. This is slightly better than anyone can achieve, because
+    the best option is not known beforehand. Average over settings with `by_task`.
 
     Args:
-        options: among these is the best.
-        seeds: over which means are taken.
-        also: more schedules to judge, which the best is not chosen from.
+        options: the options from which the best is chosen.
+        seeds: the seeds to average over.
+        also: more schedules to judge, which are not candidates for the best.
 
     Raises:
-        ValueError: every option diverged with some seed, so that there is no best.
+        ValueError: every option diverged with some seed, so there is no best.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import regrets
@@ -251,18 +252,18 @@ def regrets(
 
 
 def rate_sensitivity(losses: Mapping[float, float], low: float, high: float, ceiling: float | None = None) -> float:
-    """Learning-rate sensitivity: mean `excess` over the rates in [low, high], relative to the best of all rates.
+    """Return the learning-rate sensitivity: the mean `excess` of the rates in [low, high] over the best of all rates.
 
         (1/n) Σ_η (min(ℓ(η), c) − ℓ*)/ℓ*,   ℓ* = min_η ℓ(η)
 
-    Small where a schedule forgives a badly chosen rate. Wortsman et al. ("Small-scale proxies for large-scale
+    It is small if a schedule tolerates a badly chosen rate. Wortsman et al. ("Small-scale proxies for large-scale
     Transformer training instabilities", 2023) take the loss at initialisation as the ceiling and do not divide by ℓ*.
 
     Args:
-        losses: ℓ, by peak rate; a grid that is even in log η weighs all scales alike.
+        losses: ℓ, by peak rate; a grid that is even in log η weights all scales equally.
         low: the lowest rate that counts.
-        high: the highest.
-        ceiling: c, what a diverged run counts as; `CAP` times ℓ* if not given.
+        high: the highest rate that counts.
+        ceiling: c, the loss that a diverged run counts as; None for `CAP` times ℓ*.
 
     Raises:
         ValueError: no rate lies in the range, or every run diverged.
@@ -280,10 +281,10 @@ def rate_sensitivity(losses: Mapping[float, float], low: float, high: float, cei
 
 
 def by_task(values: Mapping[Setting, float], task: Callable[[Setting], str]) -> Estimate:
-    """The mean over tasks of the mean over a task's settings, so that each task counts once.
+    """Average over each task's settings, then over tasks, so that each task counts once.
 
-    A task that was run with many optimizers and rates would otherwise decide the mean. The estimate's error is over
-    tasks: how the mean would differ for other tasks like these.
+    Otherwise a task with many optimizers and rates would decide the mean. The estimate's standard error is over tasks:
+    it says how the mean would vary for other tasks like these.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import by_task
@@ -298,7 +299,7 @@ def by_task(values: Mapping[Setting, float], task: Callable[[Setting], str]) -> 
 def by_family(
     values: Mapping[Setting, float], family: Callable[[Setting], str], task: Callable[[Setting], str]
 ) -> dict[str, Estimate]:
-    """`by_task` within each family of tasks, such as language and vision, in the order of their first appearance."""
+    """Apply `by_task` within each family of tasks, such as language and vision, in order of first appearance."""
     return {name: by_task(some, task) for name, some in _grouped(values, family).items()}
 
 

@@ -1,7 +1,8 @@
 """Summarises the rows of finished runs per cell, in numbers and words. Pure functions, no files.
 
-Runs of one *cell* (task, model, optimizer, batch size, steps, peak rate) differ in schedule and seed alone. Those of
-one seed share initial weights and batches, so differences are taken seed by seed. A diverged run has an infinite loss.
+Runs of one *cell* (task, model, optimizer, batch size, steps, peak rate) differ only in schedule and seed. Runs with
+the same seed share initial weights and batches, so differences are taken seed by seed. A diverged run has an infinite
+loss.
 """
 
 import json
@@ -15,8 +16,8 @@ from .statistics import Estimate, differences
 
 __all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "margin_of", "summarise", "verdict"]
 
-MARGIN = 0.02  # nats: the largest difference from the best hand-set warm-up that counts as none
-SHARE = 0.005  # the same for a user's own task, whose loss may have any unit, as a share of the best hand-set loss
+MARGIN = 0.02  # in nats, the largest difference from the best hand-set warm-up that counts as none
+SHARE = 0.005  # the same for a user's own task with any unit of loss, as a share of the best hand-set loss
 _NAMES = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD", "adamw": "AdamW",
           "radam": "RAdam", "schedule-free": "Schedule-Free", "prodigy": "Prodigy",
           "d-adaptation": "D-Adaptation"}  # fmt: skip
@@ -30,8 +31,8 @@ class Point:
 
     Attributes:
         warmup_steps: mean number of updates in warm-up.
-        losses: final validation loss by seed; infinite where the run diverged.
-        ended_by_time: in how many of the runs `max_warmup`, not the loss, ended the warm-up.
+        losses: final validation loss by seed; infinite if the run diverged.
+        ended_by_time: number of runs in which `max_warmup`, not the loss, ended the warm-up.
     """
 
     warmup_steps: float
@@ -50,7 +51,7 @@ class Point:
 
     @property
     def diverged(self) -> int:
-        """How many of the runs diverged."""
+        """The number of runs that diverged."""
         return sum(math.isinf(loss) for loss in self.losses.values())
 
 
@@ -106,7 +107,7 @@ class Summary:
 
     @property
     def lowest(self) -> Point | None:
-        """The point with the lowest mean validation loss of all schedules."""
+        """Among all schedules, the point with the lowest mean validation loss."""
         points = [*self.manual, self.adaptive, self.paper, *self.others.values()]
         return min((point for point in points if point), key=lambda point: point.val_loss, default=None)
 
@@ -114,18 +115,18 @@ class Summary:
     def difference(self) -> Estimate | None:
         """Adaptive minus best hand-set, paired over seeds; negative is better.
 
-        The best length is chosen on the same seeds as it is compared on, which favours it.
+        The best length is chosen on the same seeds on which it is compared, which favours it.
         """
         return _paired(self.adaptive, self.best)
 
     @property
     def spread(self) -> Estimate | None:
-        """Worst hand-set minus best hand-set: how much the choice of length matters."""
+        """Worst hand-set minus best hand-set, which shows how much the choice of length matters."""
         return _paired(max(self.manual, key=lambda point: point.val_loss, default=None), self.best)
 
 
 def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
-    """One summary for each cell, in the order of the rows; `own` says that the task is the user's own."""
+    """Summarise each cell, in the order of the rows. `own` says that the task is the user's own."""
     cells: dict[str, list[Row]] = {}
     for row in rows:
         cells.setdefault(json.dumps(row["cell"], sort_keys=True), []).append(row)
@@ -151,19 +152,19 @@ def _summary(rows: Sequence[Row], own: bool) -> Summary:
 
 
 def loss(row: Row) -> float:
-    """The row's final validation loss; infinite where the run diverged."""
+    """Return the row's final validation loss; infinite if the run diverged."""
     return math.inf if row["diverged"] or row["val_loss"] is None else float(row["val_loss"])
 
 
 def _paired(a: Point | None, b: Point | None) -> Estimate | None:
-    """The difference a − b; None without a common seed, or where b diverged."""
+    """Return the paired difference a − b; None if they have no common seed or b diverged."""
     if a is None or b is None or b.diverged or not set(a.losses) & set(b.losses):
         return None
     return differences(a.losses, b.losses)
 
 
 def headline(summaries: Sequence[Summary]) -> str:
-    """The outcome in one sentence."""
+    """Describe the outcome in one sentence."""
     found = [(summary.difference, summary.margin) for summary in summaries]
     compared = [(estimate, margin) for estimate, margin in found if estimate is not None]
     estimates = [estimate for estimate, _ in compared]
@@ -186,12 +187,12 @@ def headline(summaries: Sequence[Summary]) -> str:
 
 
 def margin_of(summaries: Sequence[Summary]) -> str:
-    """The margin in words."""
+    """Describe the margin in words."""
     return f"{SHARE:.1%} of its loss" if any(summary.own for summary in summaries) else f"{MARGIN} nats"
 
 
 def verdict(summary: Summary) -> str:
-    """One cell's outcome in a sentence or two."""
+    """Describe one cell's outcome in a sentence or two."""
     best, adaptive = summary.best, summary.adaptive
     if best is None:
         alone = {"adaptive": adaptive, "Algorithm 1": summary.paper, **summary.others}

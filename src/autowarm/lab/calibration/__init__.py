@@ -1,6 +1,6 @@
-"""The schedule before any training, from shapes and a guess at two losses.
+"""Computes the schedule before any training, from shapes and a guess at two losses.
 
-- `calibrate`: the numbers and the pictures.      - `models`: a model's matrices, without memory for its weights.
+- `calibrate`: the numbers and the plots.      - `models`: a model's matrices, without memory for its weights.
 """
 
 import re
@@ -22,21 +22,21 @@ class CalibrateConfig:
     Args:
         model: a transformers model, as a name in the local cache, a folder, a config.json, or a type such as gpt2 (in
             its default size); timm:NAME; or a preset or YAML file of this lab, for its model.
-        shapes: the matrices, in place of a model: "50304x768, 12*2304x768" is one of the first shape and twelve of the
-            second.
+        shapes: the matrices, instead of a model: "50304x768, 12*2304x768" means one matrix of the first shape and
+            twelve of the second.
         optimizer: the optimizer.
-        geometry: the norm by name, for any other optimizer.
+        geometry: the name of the norm, for any other optimizer.
         options: further keyword arguments of the optimizer's `from_model`, for example {blocks: {qkv: 3}}.
-        kappa: κ, in place of a model.
+        kappa: κ, instead of a model.
         lr: the peak rate.
         div: the first update's rate is lr/div; 10 is the default of `AdaptiveWarmup`, 100 the paper's.
-        first_loss: f(x0); null guesses ln(number of outputs), the loss of even odds.
+        first_loss: f(x0); null guesses ln(number of outputs), the loss of a uniform prediction.
         target_loss: f*; null guesses 0.3·f(x0).
         sigma_f2: σ_F².
         target: the hand-set schedule that η(Δ) is fitted to, warm-up and decay: linear or cosine, then cosine, linear,
             wsd or wso.
-        peak_gap: Δ', in place of the calibrated one, to see your own profile beside the objective.
-        out: folder of the plots and of calibration.json.
+        peak_gap: Δ', instead of the calibrated one, to compare your own profile with the objective.
+        out: folder for the plots and calibration.json.
     """
 
     model: str = ""
@@ -58,14 +58,14 @@ class CalibrateConfig:
         given = [name for name in ("model", "shapes", "kappa") if getattr(self, name)]
         require(len(given) == 1, f"give one of model, shapes and kappa, got {' and '.join(given) or 'none'}")
         if self.shapes:
-            read_shapes(self.shapes)  # a slip is told of before anything slow is imported
+            read_shapes(self.shapes)  # report a mistake before importing anything slow
 
 
 def read_shapes(text: str) -> list[tuple[int, ...]]:
-    """The shapes in "50304x768, 12*2304x768".
+    """Parse shapes such as "50304x768, 12*2304x768".
 
     Raises:
-        LabError: an item is not of this form.
+        LabError: an item does not have this form.
 
     Example:
         >>> read_shapes("10x4, 2*4x4")
@@ -75,6 +75,6 @@ def read_shapes(text: str) -> list[tuple[int, ...]]:
     for item in text.split(","):
         found = re.fullmatch(r"(?:(\d+)\*)?(\d+(?:x\d+)+)", item.strip())
         if found is None or not all(size := [int(side) for side in found[2].split("x")]):
-            raise LabError(f'a shape is written 768x3072, or 12*768x768 for twelve, got "{item.strip()}"')
+            raise LabError(f'write a shape as 768x3072, or as 12*768x768 for twelve; got "{item.strip()}"')
         shapes += [tuple(size)] * int(found[1] or 1)
     return shapes

@@ -1,7 +1,8 @@
-"""`autowarm calibrate`: the schedule before any training, from shapes and a guess at two losses.
+"""`autowarm calibrate`: computes the schedule before any training, from shapes and a guess at two losses.
 
-Numbers first, then two pictures that share the axis of losses, which falls to the right as a run goes: η(Δ) with the
-customary schedule it is fitted to and the weight of the fit, and the objective that the switch minimises.
+It shows the numbers, then two plots over the loss, which falls to the right as in a run. The first plot shows η(Δ), the
+customary schedule to which it is fitted and the weight of the fit; the second shows the objective that the switch
+minimises.
 """
 
 import json
@@ -32,31 +33,31 @@ from ..training.optimizers import make_optimizer
 from . import CalibrateConfig, read_shapes
 from .models import on_meta, outputs
 
-# AdamW is outside the theory; its nearest geometry is known by name alone, for it has no oracle.
+# The theory does not cover AdamW, which has no oracle. Sign geometry describes it best.
 _GEOMETRY = {"muon": "spectral", "lion": "sign", "signsgd": "sign", "normsgd": "frobenius", "adamw": "sign"}
-# Where no f* is given. On the paper's set-up it comes to 3.3, what its authors took.
+# The guess of f*/f(x0) if f* is not given. For the paper's set-up it gives 3.3, the authors' value.
 _GUESSED_SHARE = 0.3
-_CURVE = 400  # points of a drawn curve
-_ALSO = 2.0  # another minimum is told of when the objective there is at most so many times the least
+_CURVE = 400  # points of a plotted curve
+_ALSO = 2.0  # report another local minimum if it is at most this many times as high as the lowest
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What came out."""
+    """The result of a calibration."""
 
     config: CalibrateConfig
     kappa: float  # κ of all matrices
-    matrices: tuple[int, int] | None  # how many tensors κ counts, and their entries; None where κ was given
+    matrices: tuple[int, int] | None  # the number of tensors that κ counts, and of their entries; None if κ was given
     first_loss: float  # f(x0)
     target_loss: float  # f*
     profile: Profile  # η(Δ)
-    candidates: np.ndarray  # the Δ' tried, in units of the loss
-    values: np.ndarray  # the objective over lr² at each
-    minima: tuple[float, ...]  # Δ' of each local minimum of the objective, the lowest first
+    candidates: np.ndarray  # the values of Δ' that were tried, in units of the loss
+    values: np.ndarray  # the objective divided by lr² at each candidate
+    minima: tuple[float, ...]  # Δ' of each local minimum of the objective, lowest minimum first
 
     @property
     def guessed(self) -> list[str]:
-        """Which of the two losses were not given."""
+        """The names of the losses that were guessed, because they were not given."""
         return [name for name in ("first_loss", "target_loss") if getattr(self.config, name) is None]
 
     @property
@@ -70,7 +71,7 @@ class Calibration:
         return math.sqrt(self.config.sigma_f2 / self.kappa)
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers, as plain values."""
+        """Return the numbers as plain values."""
         of_profile = {name: getattr(self.profile, name) for name in ("gap0", "peak_gap", "K0", "K1", "K2")}
         ours = ("kappa", "first_loss", "target_loss", "guessed", "switch_loss", "minima")
         return {"config": asdict(self.config), **{name: getattr(self, name) for name in ours}, **of_profile}
@@ -80,7 +81,7 @@ def calibration(config: CalibrateConfig) -> Calibration:
     """Calibrate as `AdaptiveWarmup` would at its first loss.
 
     Raises:
-        LabError: the model is not to be had here, a shape cannot be read, or a number is out of range.
+        LabError: the model is not on this machine, a shape cannot be read, or a number is out of range.
     """
     kappa, matrices, classes = _measure(config)
     first = config.first_loss
@@ -92,7 +93,7 @@ def calibration(config: CalibrateConfig) -> Calibration:
     gap0 = first - fstar
     if not gap0 > 0:
         raise LabError(f"first_loss must be above target_loss, which training approaches; got {first:g} and {fstar:g}")
-    candidates = gap0 * np.arange(1, 1001) / 1001  # those of `autowarm.schedule.calibrate`
+    candidates = gap0 * np.arange(1, 1001) / 1001  # the same as in `autowarm.schedule.calibrate`
     try:
         values = objective(
             candidates, gap0, div=config.div, kappa=kappa, sigma_f2=config.sigma_f2, target=config.target
@@ -108,7 +109,7 @@ def calibration(config: CalibrateConfig) -> Calibration:
 
 
 def present(config: CalibrateConfig, console: Console | None = None) -> list[Path]:
-    """Print the numbers, draw in the terminal, write pictures and calibration.json; returns what was written."""
+    """Print the numbers, plot in the terminal, write the plots and calibration.json, and return the written files."""
     console = console or Console(highlight=False)
     found = calibration(config)
     console.print(table(found))
@@ -120,7 +121,7 @@ def present(config: CalibrateConfig, console: Console | None = None) -> list[Pat
 
 
 def _measure(config: CalibrateConfig) -> tuple[float, tuple[int, int] | None, int | None]:
-    """κ, (matrices, their entries), and the number of outputs where there is a model. Nothing is allocated."""
+    """Return κ, (matrices, their entries) and, for a model, its number of outputs. Nothing is allocated."""
     if config.kappa is not None:
         return config.kappa, None, None
     geometry = config.geometry or _GEOMETRY[config.optimizer]
@@ -143,7 +144,7 @@ def _size(params: list[nn.Parameter]) -> tuple[int, int]:
 
 
 def table(found: Calibration) -> Table:
-    """The numbers, with their symbols."""
+    """Return a table of the numbers with their symbols."""
     config, p = found.config, found.profile
     rows = Table(box=None, show_header=False, pad_edge=False)
     rows.add_column(style="bold", no_wrap=True)
@@ -154,7 +155,7 @@ def table(found: Calibration) -> Table:
     count = "given" if found.matrices is None else f"{found.matrices[0]} matrices, {found.matrices[1]:,} weights"
     rows.add_row("κ", f"{found.kappa:,.6g}" if found.kappa < 1e6 else f"{found.kappa:,.0f}", f"{geometry}: {count}")
     for symbol, name, guess in (
-        ("f(x0)", "first_loss", "a guess: even odds"),
+        ("f(x0)", "first_loss", "a guess: uniform prediction"),
         ("f*", "target_loss", f"a guess: {_GUESSED_SHARE}·f(x0)"),
     ):
         note = f"{guess}; --{name} sets it" if name in found.guessed else "given"
@@ -171,19 +172,19 @@ def table(found: Calibration) -> Table:
     for gap in found.minima:
         times = float(found.values[abs(found.candidates - gap).argmin()] / found.values.min())
         if abs(gap - p.peak_gap) > p.gap0 / 500 and times <= _ALSO:
-            note = f"a second minimum, Δ' = {gap:.4g}, {times:.3g} times as high: little may flip the choice"
+            note = f"a second minimum, Δ' = {gap:.4g}, {times:.3g} times as high: a small change may flip the choice"
             rows.add_row("also", f"loss {found.target_loss + gap:.4g}", note)
     return rows
 
 
 def terminal(found: Calibration, width: int, *, colour: bool) -> str:
-    """Both pictures in characters, `width` columns wide."""
+    """Draw both plots in characters, `width` columns wide."""
     losses, curves = _curves(found)
 
     def canvas(height: int, ylabel: str, low: float, high: float) -> Any:
         picture = plotille.Figure()
         picture.width, picture.height = max(30, width - 16), height
-        # plotille's axes rise to the right, so that a falling one is drawn as −loss.
+        # plotille's axes rise to the right, so plot −loss for an axis that falls.
         picture.set_x_limits(-found.first_loss, -found.target_loss)
         picture.set_y_limits(low, high)
         picture.x_label, picture.y_label = "loss", ylabel
@@ -199,7 +200,7 @@ def terminal(found: Calibration, width: int, *, colour: bool) -> str:
         ("η(Δ)", "linear", None, "cyan"),
     ):
         shown = np.ones_like(losses, bool) if interp else (np.arange(losses.size) % 8 == 0) & (curves[label] > 0.03)
-        shares = curves[label][shown].clip(0, 0.999)  # at the very top nothing is drawn
+        shares = curves[label][shown].clip(0, 0.999)  # plotille does not draw points at the top edge
         top.plot(-losses[shown], shares, interp=interp, marker=marker, lc=tint, label=label)
     logs = np.log10(np.maximum(found.values, np.finfo(float).tiny))
     room = 0.05 * max(np.ptp(logs), 0.1)
@@ -214,7 +215,7 @@ def terminal(found: Calibration, width: int, *, colour: bool) -> str:
 
 @styled
 def figure(found: Calibration) -> Figure:
-    """Both pictures, for paper and screen."""
+    """Draw both plots as a figure."""
     losses, curves = _curves(found)
     drawn = Figure(figsize=(6.4, 5.6), layout="constrained")
     top, bottom = drawn.subplots(2, 1, sharex=True, height_ratios=[3, 2])
@@ -236,9 +237,9 @@ def figure(found: Calibration) -> Figure:
 
 
 def _curves(found: Calibration) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Losses from f* to f(x0), and at each of them rate, target and weight, as shares of their peaks."""
+    """Return losses from f* to f(x0), and at each of them rate, target and weight as shares of their peaks."""
     p = found.profile
-    # The peak, where all curves meet, is a point of its own; some crowd around it, for the weight may be a spike.
+    # All curves meet at the peak. Put many points around it, because the weight may be a spike.
     near = p.peak_gap + found.width * np.linspace(-4, 4, 81)
     gaps = np.unique(np.concatenate([np.linspace(0, p.gap0, _CURVE)[1:], near[(near > 0) & (near < p.gap0)]]))
     first, second = found.config.target.split("-", 1)

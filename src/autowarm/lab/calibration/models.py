@@ -1,4 +1,4 @@
-"""Models by their names, built without memory for their weights."""
+"""Builds models by name, without memory for their weights."""
 
 import os
 
@@ -11,10 +11,10 @@ from ..tasks.models import llama
 
 
 def on_meta(name: str) -> nn.Module:
-    """The model of this name, without memory for its weights.
+    """Build the model of this name without memory for its weights.
 
     Raises:
-        LabError: no such model is on this machine; the message says where it was looked for.
+        LabError: there is no such model on this machine; the message lists the places that were searched.
     """
     with torch.device("meta"):
         if name.startswith("timm:"):
@@ -26,7 +26,7 @@ def on_meta(name: str) -> nn.Module:
                 raise LabError(f"{path} describes no model")
             config = build(ModelConfig, values, str(path))
             if config.name != "llama":
-                raise LabError(f"{path} describes a {config.name}; for models of images give timm:NAME")
+                raise LabError(f"{path} describes a {config.name}; for image models give timm:NAME")
             return llama(config, seed=0)
         return _transformers(name)
 
@@ -53,7 +53,7 @@ def _transformers(name: str) -> nn.Module:
             raise LabError(f"{name}: {' '.join(str(error).split())}") from None
         if name not in types:
             raise LabError(
-                f"no model {name!r}: it is no file, no preset, not in transformers' cache, and no type of model "
+                f"no model {name!r}: there is no such file, preset, cached transformers model or model type "
                 f"({nearest(name, types) if nearest(name, types).startswith('did') else 'such as gpt2'}). "
                 "Give --shapes, or set HF_HUB_OFFLINE=0 to let the configuration be fetched"
             ) from None
@@ -67,7 +67,7 @@ def _transformers(name: str) -> nn.Module:
 
 
 def outputs(model: nn.Module) -> int | None:
-    """How many classes or tokens a model tells apart, where it says which layer is its last."""
+    """Return the number of classes or tokens that a model outputs; None if it does not name its output layer."""
     for ask in ("get_output_embeddings", "get_classifier"):
         method = getattr(model, ask, None)
         head = method() if callable(method) else None

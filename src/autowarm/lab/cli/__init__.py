@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"autowarm: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, Interrupted) as error:
-        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        print("\ninterrupted; the same command continues from here", file=sys.stderr)
         return 128 + getattr(error, "signal", signal.SIGINT)
     except Exception as error:
         print(f"autowarm: {type(error).__name__}: {_first_line(error)} (traceback in {_dumped()})", file=sys.stderr)

@@ -83,7 +83,7 @@ def train(argv: list[str]) -> int:
             result = make(config, folder, _step_line(config) if _first_rank() else None, stop=stop)
         except Interrupted as error:
             if _first_rank():
-                print(f"\n{error}; the same command goes on from here", file=sys.stderr)
+                print(f"\n{error}; the same command continues from here", file=sys.stderr)
             return 128 + error.signal
     if not _first_rank():
         return 0

@@ -60,8 +60,8 @@ class StudyConfig:
         from ..study import horizon, peak, plan, transfer
 
         return {
-            "warm-up": plan.STAGES, "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES,
-            "fresh": transfer.FRESH_STAGES, "peak": peak.STAGES,
+            "warm-up": plan.STAGES | plan.FAIR_STAGES, "horizon": horizon.STAGES,
+            "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES, "peak": peak.STAGES,
         }[self.name]  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""What is to be run: frozen dataclasses, and the YAML and command lines they are made from. Imports no torch.
+"""Configs as frozen dataclasses, and how YAML and command lines become configs. Imports no torch.
 
 - `runs`: one run.
-- `plans`: many runs: a comparison, a sweep, a measurement of curvature; a range test.
-- `build`: YAML, presets and words of a command → a config.
-- `errors`: what the user can put right, in one line.
+- `plans`: many runs: a comparison, a sweep, a measurement of curvature; also a range test.
+- `build`: makes a config from YAML, presets and command-line words.
+- `errors`: errors that the user can fix, in one line.
 """
 
 from .errors import LabError, UsageError, differences, nearest, printable, require

@@ -1,7 +1,7 @@
-"""From YAML and the words of a command to a config: preset, file, dotted overrides, in this order.
+"""Makes a config from YAML and command-line words: preset, file, dotted overrides, in this order.
 
-jsonargparse converts and checks every value; this module adds presets by name, files that extend others, the nearest
-key to a misspelt one, and limits on YAML from strangers.
+jsonargparse converts and checks every value. This module adds presets by name, files that extend others, suggestions
+for misspelt keys, and limits on untrusted YAML.
 """
 
 import argparse
@@ -22,7 +22,7 @@ __all__ = ["build", "known_keys", "leaves", "merged", "nested", "parse", "preset
 
 _Config = TypeVar("_Config")
 _PRESETS = Path(__file__).parent / "presets"
-# A config file is read by people. What is larger or deeper than this was made to exhaust the reader.
+# People write config files. A file larger or deeper than this was made to exhaust the reader.
 _MOST_NODES, _MOST_DEPTH = 100_000, 60
 
 
@@ -38,19 +38,19 @@ def parse(
     shown: Sequence[str] = (),
     also: Mapping[str, str] | None = None,
 ) -> _Config:
-    """The config that a command's words ask for.
+    """Build a config from a command's words.
 
     Args:
         argv: the words after the command.
         config_class: a frozen dataclass, nested or not.
-        command: its name, which is also the folder of its presets.
-        about: what `--help` says first.
-        preset: used when `--config` is not given.
-        defaults: nested keys that count where a file or a preset has none.
-        positional: the key that the first word sets if it is no option.
-        shown: the keys that `--help` lists, each with its description's first sentence, or all; `--help-all` lists
-            every key with the whole of it.
-        also: further options of the command, which are no keys, and what to say of them in the help.
+        command: the command's name, which is also the folder of its presets.
+        about: the first sentence of `--help`.
+        preset: the preset to use without `--config`.
+        defaults: values of nested keys that a file or preset does not set.
+        positional: the key that the first word sets if it is not an option.
+        shown: the keys that `--help` lists with their description's first sentence; empty for all. `--help-all` lists
+            every key with its full description.
+        also: the command's other options, which are not keys, and their help texts.
 
     Raises:
         UsageError: a key or a value is wrong. The message is one line and names the nearest key.
@@ -72,7 +72,7 @@ def parse(
             found, path = read_yaml(chosen)
             source, values = f"{path}: ", merged(values, nested(found))
         found = leaves(values, config_class, source.removesuffix(": "))
-        parser.parse_object(values, defaults=False)  # as defaults they would be taken unchecked
+        parser.parse_object(values, defaults=False)  # checks the values, which `set_defaults` does not
         parser.set_defaults(found)
         source = ""
         for word in words:
@@ -86,7 +86,7 @@ def parse(
 
 
 def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
-    """The words, with ``--optimizer muon`` written as ``--optimizer.name muon``, and so for every named section."""
+    """Rewrite ``--optimizer muon`` as ``--optimizer.name muon``, and likewise for every section with a name or kind."""
     known, found = known_keys(config_class), list(words)
     for i, word in enumerate(words):
         key, given, value = word.partition("=")
@@ -99,7 +99,7 @@ def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
 
 
 def _nearest_key(key: str, known: Iterable[str]) -> str:
-    """Words that point from an unknown option to a known one, such as from steps to run.steps."""
+    """Suggest a known option for an unknown one, such as run.steps for steps."""
     known = list(known)
     if key == "optimizer" and "rates" in known:
         return "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"
@@ -108,10 +108,10 @@ def _nearest_key(key: str, known: Iterable[str]) -> str:
 
 
 def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -> _Config:
-    """The config with these keys, nested or dotted; all others have their defaults.
+    """Build the config with these keys, nested or dotted, and defaults for all others.
 
     Raises:
-        LabError: a key is unknown or a value does not suit it. The message starts with ``source``.
+        LabError: a key is unknown or a value is invalid for it. The message starts with ``source``.
     """
     parser = _reader(cast(Hashable, config_class))
     try:
@@ -123,7 +123,7 @@ def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -
 
 
 def read_yaml(name: str, extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
-    """A config file by its path, or a preset by its name, merged over the file it `extends`.
+    """Read a config file by path or a preset by name, and merge it over the file that it `extends`.
 
     Raises:
         LabError: there is no such file, or it is not valid YAML.
@@ -143,17 +143,17 @@ def read_yaml(name: str, extending: tuple[Path, ...] = ()) -> tuple[dict[str, An
     if not isinstance(values or {}, dict):
         raise LabError(f"{path}: expected keys and values, got {type(values).__name__}")
     values = values or {}
-    values.pop("lists", None)  # where a file keeps what its own anchors name
+    values.pop("lists", None)  # a place for values that the file's own anchors name
     if parent := values.pop("extends", None):
         values = merged(read_yaml(parent, (*extending, path))[0], values)
     return values, path
 
 
 def load_yaml(text: str) -> Any:
-    """Plain values from YAML; dates stay text.
+    """Read plain values from YAML; dates stay text.
 
     Raises:
-        yaml.YAMLError: it is not YAML, refers to itself, or is too large or too deep once its aliases are expanded.
+        yaml.YAMLError: the text is not YAML, refers to itself, or is too large or too deep with its aliases expanded.
     """
     sizes: dict[int, int] = {}
 
@@ -179,7 +179,7 @@ def load_yaml(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's plain types without dates, which no key takes, and with 1e-3 as a number."""
+    """Reads YAML's plain types, but no dates, which no key takes, and reads 1e-3 as a number."""
 
     depth = 0
 
@@ -202,14 +202,14 @@ _Loader.add_implicit_resolver(
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested mappings in one; where they meet, ``over`` counts."""
+    """Merge two nested mappings; ``over`` takes precedence."""
     both = {key: merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
             else value for key, value in over.items()}  # fmt: skip
     return {**under, **both}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested ones; of two values for one key the later counts.
+    """Convert dotted keys to nested ones. If a key has two values, the later one counts.
 
     Example:
         >>> nested({"model": {"layers": 1}, "model.width": 8, "steps": 3})
@@ -227,14 +227,14 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def presets(command: str = "*") -> dict[str, Path]:
-    """The presets of a command, or of all, by name."""
+    """Return the presets of a command, or of all commands, by name."""
     folders = sorted(_PRESETS.glob(command))
     paths = [(folder, path) for folder in folders for path in sorted(folder.rglob("*.yaml"))]
     return {path.relative_to(folder).with_suffix("").as_posix(): path for folder, path in paths}
 
 
 def known_keys(config_class: type) -> frozenset[str]:
-    """The dotted path of every key a config class understands."""
+    """Return the dotted path of every key of a config class."""
     keys = set()
     for item in dataclasses.fields(config_class):
         keys.add(item.name)
@@ -244,10 +244,10 @@ def known_keys(config_class: type) -> frozenset[str]:
 
 
 def leaves(values: Any, config_class: type, source: str, prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones; a value that is a mapping itself, such as the rates, stays whole.
+    """Convert nested keys to dotted ones. A value that is itself a mapping, such as the rates, stays whole.
 
     Raises:
-        LabError: a key is unknown; the message starts with ``source`` and names the nearest.
+        LabError: a key is unknown; the message starts with ``source`` and suggests the nearest key.
     """
     if not isinstance(values, Mapping):
         what = f"{prefix.rstrip('.')!r} must hold" if prefix else "expected"
@@ -268,7 +268,7 @@ def leaves(values: Any, config_class: type, source: str, prefix: str = "") -> di
 
 
 def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
-    """The value of an option that is no key of a config (the last, if given twice), and the words without it."""
+    """Return the value of an option that is not a config key (the last one if repeated), and the other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(option, dest="value")
     try:
@@ -282,7 +282,7 @@ def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
 def _jsonargparse() -> Any:
     import jsonargparse
 
-    # A value is a value: without this, {class_path: a.b} in one imports a, and may call b.
+    # By default jsonargparse would import a, and may call b, for a value such as {class_path: a.b}.
     jsonargparse.set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_denylist=["*"])
     jsonargparse.set_loader("autowarm", load_yaml, exceptions=(yaml.YAMLError,))
     return jsonargparse
@@ -295,7 +295,7 @@ def _parser(config_class: type[Any]) -> Any:
     return parser
 
 
-# To make a parser takes ten times as long as to read one run of a sweep's hundred by it.
+# Making a parser takes ten times as long as reading one run with it, and a sweep may have hundreds of runs.
 @cache
 def _reader(config_class: Hashable) -> Any:
     return _parser(cast("type[Any]", config_class))
@@ -304,13 +304,13 @@ def _reader(config_class: Hashable) -> Any:
 def _instantiate(parser: Any, parsed: Any, config_class: type[_Config]) -> _Config:
     config = config_class(**vars(parser.instantiate(parsed)))
     run: Any = getattr(config, "run", config)
-    if getattr(run, "is_own_task", False):  # which is code: the option --task names it, and no key of a file may
+    if getattr(run, "is_own_task", False):  # a user's own task is code, which only the option --task may name
         raise ValueError(f"unknown task {run.task!r}; {nearest(run.task, SMALL_TASKS)}")
     return config
 
 
 def _is_known(key: str, config_class: type) -> bool:
-    """Whether an option names a key, or an entry of a key that is a mapping, such as --rates.muon."""
+    """Whether an option names a key, or an entry of a mapping, such as --rates.muon."""
     known, parent = known_keys(config_class), key.rpartition(".")[0]
     is_leaf = parent in known and not any(other.startswith(f"{parent}.") for other in known)
     return key in known or is_leaf
@@ -319,7 +319,7 @@ def _is_known(key: str, config_class: type) -> bool:
 def _print_help(
     parser: Any, command: str, positional: str | None, shown: Sequence[str], also: Mapping[str, str]
 ) -> None:
-    """The keys in ``shown`` with a line or two of each; argparse's own help, of every key, where there are none."""
+    """Print the keys in ``shown`` with a line or two each; if it is empty, argparse's own help for every key."""
     names = ", ".join(presets(command))
     also = {**also, "--config": f"a YAML file{names and f', or a preset: {names}'}"}
     usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
@@ -334,7 +334,7 @@ def _print_help(
     from rich.table import Table
     from rich.text import Text
 
-    rows = {**also, "--help-all": "every option, with its type and the whole of its description"}
+    rows = {**also, "--help-all": "every option, with its type and full description"}
     helps = {action.dest: action.help for action in parser._actions}
     for key in shown:
         default = parser.get_default(key)
@@ -349,7 +349,7 @@ def _print_help(
 
 
 def _one_line(error: Exception) -> str:
-    """A message without line breaks and without Python's spelling of types."""
+    """Return the message in one line, without Python's spelling of types."""
     text = " ".join(str(error).split())
     if isinstance(error, RecursionError):
         text = "a value is too deeply nested"

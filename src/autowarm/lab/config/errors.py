@@ -1,4 +1,4 @@
-"""What the user can put right, said in one line."""
+"""Errors that the user can fix, each described in one line."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ __all__ = ["LabError", "UsageError", "differences", "nearest", "printable", "req
 
 
 class LabError(Exception):
-    """Something the user can put right; the command line shows the message alone, without a traceback."""
+    """An error that the user can fix. The command line shows only its message, without a traceback."""
 
 
 class UsageError(LabError):
@@ -16,13 +16,13 @@ class UsageError(LabError):
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises ValueError unless the condition holds."""
+    """Raise ValueError unless the condition holds."""
     if not condition:
         raise ValueError(message)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Words that point from an unknown name to the likeliest known one."""
+    """Suggest the known name nearest to an unknown one, or list all known names."""
     choices = sorted(choices)
     if close := difflib.get_close_matches(name, choices, n=1, cutoff=0.5):
         return f"did you mean {close[0]!r}?"
@@ -30,12 +30,12 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without escape sequences and other controls, which a name from a config file may hold."""
+    """Remove escape sequences and other control characters, which a name from a config file may contain."""
     return "".join(letter for letter in text if letter.isprintable() or letter == "\n")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """`key: old → new` for every key in which two nested mappings differ."""
+    """List `key: old → new` for every key in which two nested mappings differ."""
     found = []
     for key in dict.fromkeys([*old, *new]):
         a, b = old.get(key), new.get(key)

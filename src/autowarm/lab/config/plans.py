@@ -8,7 +8,7 @@ a block is an axis, and the block stands for all combinations::
     cells:
       small: {set: {batch_size: 8}}
       large: {set: {batch_size: 32, optimizer.lr: 0.02}}
-    grid:                                   # of every cell that has none of its own
+    grid:                                   # for cells without a grid of their own
       - {schedule.kind: adaptive}
       - {schedule.kind: linear, schedule.warmup_steps: [50, 0.1, 0.2]}   # below 1: a share of the steps
     seeds: [0, 1]
@@ -62,7 +62,7 @@ class CompareConfig:
         schedules: schedules to compare; see `ScheduleConfig` for all kinds.
         warmups: hand-set warm-up lengths, in steps, or below 1 as a share of the run.
         paper_target_loss: target loss f* of the paper's Algorithm 1.
-        seeds: the seeds with each of which every run is made.
+        seeds: every run is repeated with each of these seeds.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`.
         engine: "processes" on this machine, or "ray" on a cluster.
@@ -99,10 +99,10 @@ class CompareConfig:
         return ""
 
     def points(self) -> list[Point]:
-        """Every run, seed by seed, so that an interrupted comparison has whole seeds first.
+        """List every run, seed by seed, so that an interrupted comparison has complete seeds.
 
         Raises:
-            ValueError: an optimizer is unknown, or a run's keys do not suit each other.
+            ValueError: an optimizer is unknown, or a run's keys contradict each other.
         """
         if not self.run.is_own_task:
             for key, names in (("rates", self.rates), ("options", self.options)):
@@ -143,14 +143,14 @@ class SweepConfig:
         about: a title of one line.
         base: keys that all runs share.
         cells: name → {set: the cell's keys, grid: its own blocks}; null drops a cell of the file that this one extends.
-        grid: blocks of the cells that have none of their own.
-        seeds: the seeds with each of which every run is made.
-        override: keys that override base, cells and grid, for a quick look.
+        grid: blocks for cells without a grid of their own.
+        seeds: every run is repeated with each of these seeds.
+        override: keys that override base, cells and grid, for a quick test.
         only: run only these cells.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`. Sweeps with the same store reuse each other's runs.
         engine: "processes" on this machine, or "ray" on a cluster.
-        workers: processes side by side; null is one per GPU, or per core.
+        workers: processes that run in parallel; null is one per GPU, or one per core without a GPU.
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
@@ -178,10 +178,10 @@ class SweepConfig:
             require(not extra, f"cells.{name}: unknown key {extra[:1]}; a cell has the keys set and grid")
 
     def points(self) -> list[Point]:
-        """Every run, seed by seed, so that an interrupted sweep has whole seeds first.
+        """List every run, seed by seed, so that an interrupted sweep has complete seeds.
 
         Raises:
-            LabError: a key is unknown or a value does not suit it; the message names the cell.
+            LabError: a key is unknown or a value is invalid for it; the message names the cell.
         """
         chosen = []
         for name, cell in self.cells.items():
@@ -202,7 +202,7 @@ class SweepConfig:
 
 
 def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every combination of every block, the last axis varying fastest, each with the keys that it sets in its cell."""
+    """Yield every combination of every block as its settings and their subset on the grid's axes; last axis fastest."""
     for block in (leaves(block, RunConfig, source) for block in grid):
         axes = {key for key, value in block.items() if isinstance(value, list)} - _OF_A_CURVE
         for values in itertools.product(*(value if isinstance(value, list) else [value] for value in block.values())):
@@ -211,7 +211,7 @@ def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tup
 
 
 def _run(keys: Mapping[str, Any], source: str) -> RunConfig:
-    """The run with these dotted keys; a warm-up below 1 is a share of its steps."""
+    """Build the run with these dotted keys; a warm-up below 1 is a share of its steps."""
     warmup, steps = keys.get("schedule.warmup_steps"), keys.get("steps", RunConfig.steps)
     if isinstance(warmup, float) and warmup < 1 and isinstance(steps, int):
         keys = {**keys, "schedule.warmup_steps": max(1, _updates(warmup, steps))}
@@ -219,7 +219,7 @@ def _run(keys: Mapping[str, Any], source: str) -> RunConfig:
 
 
 def _updates(warmup: float, steps: int) -> int:
-    """A length below 1 is a share of the run."""
+    """Convert a warm-up length to updates; below 1 it is a share of the run."""
     return round(warmup * steps) if warmup < 1 else round(warmup)
 
 
@@ -264,7 +264,7 @@ class SmoothnessConfig:
                     f"windows.{name} must be two steps, [first, last), got {window}")  # fmt: skip
 
     def run_of(self, name: str) -> RunConfig:
-        """The run of one optimizer."""
+        """Return the run of one optimizer."""
         if name not in self.rates:
             raise LabError(f"rates has no {name}; {nearest(name, self.rates)}")
         options = {**self.run.optimizer.options, **self.options.get(name, {})}
@@ -272,7 +272,7 @@ class SmoothnessConfig:
         return dataclasses.replace(self.run, optimizer=optimizer, steps=self.steps.get(name, self.run.steps))
 
     def window_of(self, name: str) -> tuple[int, int]:
-        """Steps [first, last) of the windowed fit."""
+        """Return the steps [first, last) of the windowed fit."""
         first, last = self.windows.get(name, [self.run.schedule.warmup_steps or 0, self.run_of(name).steps])
         return first, last
 
@@ -304,7 +304,7 @@ class FindRateConfig:
 
     @property
     def search_run(self) -> RunConfig:
-        """The run with this optimizer and as many batches as the search takes.
+        """The run with this optimizer and with one batch per update of the search.
 
         Raises:
             UsageError: the optimizer is unknown.
@@ -321,15 +321,15 @@ class FigureConfig:
     """Figures and tables of the paper, by name.
 
     Args:
-        name: the figure, or all; `autowarm figure --list` lists the names and what each costs.
+        name: the figure, or all; `autowarm figure --list` lists names and costs.
         scale: "tiny", for minutes on a CPU, or "paper", which needs GPUs and FineWeb.
-        figures: folder of the pictures and tables.
+        figures: folder for the figures and tables.
         out: folder of runs and measurements; null is runs/SCALE.
-        override: keys that override those of the sweeps, such as {steps: 20} for a quick look.
+        override: keys that override those of the sweeps, such as {steps: 20} for a quick test.
         measure: keys that override those of the preset smoothness-SCALE, for the figures of curvature.
-        seeds: seeds to use in place of the sweeps' own.
+        seeds: seeds to use instead of the sweeps' own.
         engine: "processes" on this machine, or "ray" on a cluster.
-        workers: processes side by side; null is one per GPU, or per core.
+        workers: processes that run in parallel; null is one per GPU, or one per core without a GPU.
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 

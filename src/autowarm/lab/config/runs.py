@@ -1,4 +1,4 @@
-"""What decides a run, as frozen, typed dataclasses. Nothing in here imports torch."""
+"""The settings of a run, as frozen, typed dataclasses. Nothing here imports torch."""
 
 import dataclasses
 import math
@@ -24,10 +24,10 @@ class ModelConfig:
     """A LLaMA (RMSNorm, SwiGLU, rotary positions, tied embeddings, split q, k, v), or a classifier of images.
 
     Args:
-        name: "llama", "swin" (a Swin of two stages for small pictures), or any classifier by timm's name for it, such
-            as "swin_base_patch4_window7_224", which has a shape of its own.
-        layers: number of blocks; of a "swin", in each stage.
-        width: size of the residual stream; of a "swin", in its first stage.
+        name: "llama", "swin" (a Swin of two stages for small images), or timm's name of any classifier, such as
+            "swin_base_patch4_window7_224", which brings its own shape.
+        layers: number of blocks; for a "swin", in each stage.
+        width: size of the residual stream; for a "swin", in its first stage.
         heads: attention heads; divides `width`.
         ff: inner width of the SwiGLU block.
         vocab_size: tokens the tokenizer may learn.
@@ -47,12 +47,12 @@ class ModelConfig:
 
     @property
     def sees_images(self) -> bool:
-        """Whether it classifies images and does not predict tokens."""
+        """Whether it classifies images instead of predicting tokens."""
         return self.name != "llama"
 
     @property
     def label(self) -> str:
-        """The network in a word."""
+        """A short name of the network."""
         return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}"
 
 
@@ -104,7 +104,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How the rate moves.
+    """How the rate changes over a run.
 
     Args:
         kind: adaptive, paper, linear, untuned, constant, greedy or wsd. "adaptive" is the library's default, "paper"
@@ -119,7 +119,7 @@ class ScheduleConfig:
         div: the first update's rate is lr/div. Null is warmup_steps + 1 for "linear", so that the ramp starts from 0
             in equal steps; the library's default for "adaptive"; and 100 for the others.
         sigma_f2: σ_F² of the calibration, for "adaptive" and "paper".
-        peak_gap: Δ', in place of the calibrated one, for "adaptive" and "paper".
+        peak_gap: Δ', instead of the calibrated one, for "adaptive" and "paper".
         options: further keyword arguments of `autowarm.AdaptiveWarmup`, for example {max_warmup: 0.2}.
     """
 
@@ -135,7 +135,7 @@ class ScheduleConfig:
 
     @property
     def label(self) -> str:
-        """The schedule in a word."""
+        """A short name of the schedule."""
         if self.kind != "linear":
             return self.kind
         return f"linear{self.warmup_steps}" + ("" if self.div is None else f"-div{self.div:g}")
@@ -274,10 +274,10 @@ class RunConfig:
 
     @property
     def is_own_task(self) -> bool:
-        """Whether the task is a user's own code, which `autowarm.lab.tasks.own` names by a hash and no file can."""
+        """Whether the task is a user's own code. Its name contains a hash, so no config file can name it."""
         return self.task is not None and "@" in self.task
 
     @property
     def label(self) -> str:
-        """The run in a few words, for folders and displays."""
+        """A short name of the run, for folders and displays."""
         return f"{self.optimizer.name}-lr{self.optimizer.lr:g}-{self.schedule.label}-seed{self.seed}"

@@ -1,9 +1,9 @@
-"""Data as pure functions of (seed, step): text to tokens to batches, and images.
+"""Data as pure functions of (seed, step): text, tokens, batches and images.
 
-There is no loader state, so nothing has to be saved to resume exactly, and any rank can make its slice of any batch::
+There is no loader state. A run resumes exactly without saving any, and each rank can make its slice of any batch::
 
-    text      a corpus of text as tokens          shards    token shards on disk, written and read
-    batches   windows of tokens, by (seed, step)  tokenise  FineWeb, or any documents, to shards
+    text      turns text into tokens              shards    reads and writes token shards on disk
+    batches   windows of tokens, by (seed, step)  tokenise  turns FineWeb or other documents into shards
     images    pictures with labels, by (seed, step)
 """
 

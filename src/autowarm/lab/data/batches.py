@@ -1,4 +1,4 @@
-"""Which tokens a step sees: a pure function of (seed, step)."""
+"""Batches of tokens as a pure function of (seed, step)."""
 
 from collections.abc import Iterator
 
@@ -13,12 +13,13 @@ _ALL = slice(None)
 
 
 def batch(tokens: Tokens, seed: int, step: int, batch_size: int, seq_len: int, rows: slice = _ALL) -> Batch:
-    """Some rows of the global batch of one step, shape (rows, seq_len + 1): inputs and, shifted by one, targets.
+    """Return some rows of a step's global batch, shape (rows, seq_len + 1).
 
-    A counter-based generator keyed by (seed, step) draws the positions: any process can make any batch at any time.
+    Columns 0 to seq_len − 1 are the inputs, columns 1 to seq_len the targets. A counter-based generator keyed by
+    (seed, step) draws the positions, so any process can make any batch at any time.
 
     Args:
-        rows: those of the batch's rows that this rank trains on.
+        rows: the rows of the batch that this rank trains on.
     """
     if len(tokens) <= seq_len:
         raise LabError(f"a sequence needs {seq_len + 1} tokens, the corpus part has {len(tokens)}")
@@ -29,7 +30,7 @@ def batch(tokens: Tokens, seed: int, step: int, batch_size: int, seq_len: int, r
 def validation_batches(
     tokens: Tokens, count: int, batch_size: int, seq_len: int, rows: slice = _ALL
 ) -> Iterator[Batch]:
-    """Windows evenly spread over the whole validation part: the same for every run and every seed."""
+    """Yield windows spread evenly over the whole validation part, the same for every run and every seed."""
     if len(tokens) <= seq_len:
         raise LabError(f"a sequence needs {seq_len + 1} tokens, the validation part has {len(tokens)}")
     starts = np.linspace(0, len(tokens) - seq_len - 1, num=count * batch_size).astype(np.int64)

@@ -1,8 +1,8 @@
 """Images with labels: scikit-learn's digits, or ImageNet through timm's datasets and transforms.
 
-Which images a step sees, and how they are flipped and cut, is a pure function of (seed, step): each epoch has a
-permutation keyed by (seed, epoch), each sample's transform a generator keyed by its place in the run. So neither the
-number of worker processes nor a resumption changes a pixel.
+The images of a step, and how they are flipped and cropped, are a pure function of (seed, step). A permutation keyed by
+(seed, epoch) orders each epoch, and a generator keyed by a sample's place in the run drives its transform. So neither
+the number of worker processes nor resuming a run changes a pixel.
 """
 
 import random
@@ -20,14 +20,14 @@ from torch.utils.data import DataLoader, Dataset
 from ..config import DataConfig, LabError
 
 _VALIDATION_DIGITS = 360  # a fifth
-_AUGMENTATION: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}  # as Swin is trained
+_AUGMENTATION: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}  # Swin's training recipe
 
 
 @dataclass(frozen=True)
 class Images:
-    """A training and a validation set, the first transformed at random.
+    """A training and a validation set. Training images are transformed at random.
 
-    Both hold, by index, an image of shape (channels, height, width) and its label. `sha256` tells them from others.
+    Indexing either set returns an image of shape (channels, height, width) and its label. `sha256` identifies the data.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Images:
 
 @lru_cache(maxsize=1)
 def digits() -> Images:
-    """1797 handwritten digits, 8×8, in one channel."""
+    """Load 1797 handwritten digits of 8×8 pixels and one channel."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -48,17 +48,17 @@ def digits() -> Images:
 
     pixels, labels = load_digits(return_X_y=True)
     scaled = torch.from_numpy((pixels / 8 - 1).astype(np.float32)).reshape(-1, 1, 8, 8)
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(scaled)))  # neighbours are of one hand
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(scaled)))  # neighbours share a writer
     pairs = [(scaled[i], int(labels[i])) for i in order.tolist()]
     kept = len(pairs) - _VALIDATION_DIGITS
     return Images("digits", f"sklearn-digits-{len(pairs)}", pairs[:kept], pairs[kept:], 10, (1, 8, 8))
 
 
 def open_images(data: DataConfig, model: str) -> Images:
-    """The configured images; a timm model's own size and normalisation for those that timm reads.
+    """Open the configured images. Those that timm reads get the size and normalisation of the timm model.
 
     Raises:
-        LabError: they are not there, with what to do.
+        LabError: the images are missing; the message says what to do.
     """
     if data.images == "digits":
         return digits()
@@ -76,11 +76,11 @@ def open_images(data: DataConfig, model: str) -> Images:
         try:
             parts[part] = create_dataset("" if data.images == "folder" else data.images, root=data.root or None,
                                          split=part, is_training=training)  # fmt: skip
-        except Exception as error:  # timm's readers have as many kinds as sources
+        except Exception as error:  # each of timm's readers raises its own exceptions
             raise LabError(
                 f"data.images {data.images!r} (root {data.root!r}): the part {part!r} cannot be read "
-                f"({type(error).__name__}: {' '.join(str(error).split())[:160]}). 'folder' wants a root with the "
-                "folders, or tar files, train and validation; 'digits' needs no files"
+                f"({type(error).__name__}: {' '.join(str(error).split())[:160]}). For 'folder', data.root must hold "
+                "folders or tar files named train and validation; 'digits' needs no files"
             ) from None
         parts[part].transform = create_transform(**common, is_training=training, **(_AUGMENTATION if training else {}))
     train, val = parts["train"], parts["validation"]
@@ -94,13 +94,13 @@ def _permutation(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 
 def sample(count: int, seed: int, place: int) -> int:
-    """The index of the sample at a place in the run: every epoch is a permutation of its own."""
+    """Return the index of the sample at a place in the run. Each epoch has its own permutation."""
     epoch, offset = divmod(place, count)
     return int(_permutation(count, seed, epoch)[offset])
 
 
 class _Placed(Dataset[tuple[Tensor, int]]):
-    """Training samples by their place in the run, with random numbers for their transforms that follow from it."""
+    """Training samples indexed by their place in the run, which also seeds their transforms."""
 
     def __init__(self, images: Any, seed: int) -> None:
         self.images, self.seed = images, seed
@@ -109,7 +109,7 @@ class _Placed(Dataset[tuple[Tensor, int]]):
         key = int(np.random.SeedSequence([self.seed, place]).generate_state(1)[0])
         random.seed(key)  # timm's transforms draw from all three
         np.random.seed(key)  # noqa: NPY002
-        torch.default_generator.manual_seed(key)  # the others, of GPUs, are not for transforms
+        torch.default_generator.manual_seed(key)  # transforms do not use the GPUs' generators
         found: tuple[Tensor, int] = self.images[sample(len(self.images), self.seed, place)]
         return found
 
@@ -117,7 +117,7 @@ class _Placed(Dataset[tuple[Tensor, int]]):
 def training_batches(
     images: Images, seed: int, first: int, last: int, batch_size: int, rows: slice, workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """This rank's rows of the batches of steps first to last − 1: images and labels."""
+    """Yield this rank's rows, as images and labels, of the batches of steps first to last − 1."""
     places = ([step * batch_size + row for row in range(batch_size)[rows]] for step in range(first, last))
     return iter(DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers))
 
@@ -125,7 +125,7 @@ def training_batches(
 def validation_batches(
     images: Images, count: int, batch_size: int, rows: slice, workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images evenly spread over the whole validation part: the same for every run and every seed."""
+    """Yield images spread evenly over the whole validation part, the same for every run and every seed."""
     spread = np.linspace(0, len(images.val) - 1, num=count * batch_size).astype(int)
     chosen = [chunk[rows].tolist() for chunk in np.split(spread, count)]
     return iter(DataLoader(images.val, batch_sampler=chosen, num_workers=workers))

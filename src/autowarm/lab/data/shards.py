@@ -1,8 +1,7 @@
 """Token shards: a folder of files, each a header of 256 int32 (magic number, version, count) and then uint16 tokens.
 
-It is the format of kjj0/fineweb10B-gpt2. Files with "val" in their name hold the validation part, those with "train"
-the training part. Folders that `autowarm data` makes have a `manifest.json` besides, with counts, checksums and
-tokenizer.
+This is the format of kjj0/fineweb10B-gpt2. Files with "val" in their name hold the validation part, files with "train"
+the training part. Folders made by `autowarm data` also have a `manifest.json` with counts, checksums and the tokenizer.
 """
 
 import json
@@ -21,15 +20,15 @@ from ..files import read_object, sha256, within, write_atomically
 MANIFEST, SCHEMA = "manifest.json", 1
 _PARTS = ("train", "val")
 _MAGIC, _VERSION, _HEADER = 20240520, 1, 256
-_GPT2_VOCABULARY = 50257  # of shards without a manifest
+_GPT2_VOCABULARY = 50257  # assumed for shards without a manifest
 
 
 class Shards:
-    """Shards as one long sequence, looked up by an array of places; a file is read where it is looked at.
+    """Shards as one long sequence, indexed by an array of places. Only the places looked up are read from disk.
 
     Args:
         paths: the files, in order.
-        vocabulary: tokens are below it.
+        vocabulary: all tokens must be smaller than this.
     """
 
     def __init__(self, paths: Sequence[Path], vocabulary: int = 2**16) -> None:
@@ -48,7 +47,7 @@ class Shards:
                 found[here] = part[places[here] - first]
                 if (largest := found[here].max()) >= self._vocabulary:  # an embedding would read beyond its end
                     raise LabError(f"{path} holds the token {largest} and its vocabulary ends at "
-                                   f"{self._vocabulary - 1}: it is damaged, or of another tokenizer")  # fmt: skip
+                                   f"{self._vocabulary - 1}: it is damaged or of another tokenizer")  # fmt: skip
         return found
 
 
@@ -57,10 +56,10 @@ Tokens: TypeAlias = npt.NDArray[np.uint16] | Shards
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokens of a training and a validation part that share no document."""
+    """The tokens of a training and a validation part. The parts share no document."""
 
     name: str
-    sha256: str  # of the tokens, both parts; of shards, of their checksums
+    sha256: str  # of the tokens in both parts; for shards, of their checksums
     train: Tokens
     val: Tokens
 
@@ -71,39 +70,39 @@ class Corpus:
 
 
 def write_shard(path: Path, tokens: npt.NDArray[np.uint16]) -> None:
-    """Writes one shard; the file is whole or absent."""
+    """Write one shard atomically: an interrupted call leaves no partial file."""
     header = np.zeros(_HEADER, dtype="<i4")
     header[:3] = _MAGIC, _VERSION, len(tokens)
     write_atomically(path, header.tobytes() + tokens.astype("<u2").tobytes())
 
 
 def open_shard(path: Path) -> npt.NDArray[np.uint16]:
-    """A shard's tokens, mapped into memory.
+    """Map a shard's tokens into memory.
 
     Raises:
-        LabError: it is no shard, or its length is not what its header says.
+        LabError: the file is not a shard, or its length disagrees with its header.
     """
     header = np.fromfile(path, dtype="<i4", count=_HEADER)
     if len(header) < _HEADER or header[0] != _MAGIC or header[1] != _VERSION:
         raise LabError(f"{path} is no token shard: it must start with {_MAGIC} and {_VERSION}, got {header[:2]}")
     held = (path.stat().st_size - header.nbytes) / 2
-    if held != header[2]:  # half a token counts, too
+    if held != header[2]:  # `held` is fractional if half a token is missing
         raise LabError(f"{path} is damaged: its header says {header[2]} tokens, it holds {held:g}; make it again")
     return np.memmap(path, dtype="<u2", mode="r", offset=header.nbytes)
 
 
 def is_sharded(folder: Path) -> bool:
-    """Whether a folder holds token shards, be they whole or not."""
+    """Whether a folder holds token shards, complete or not."""
     return (folder / MANIFEST).is_file() or any(folder.glob("*.bin"))
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What `autowarm data` noted of a folder; None where it made none."""
+    """Read the manifest that `autowarm data` wrote; None if the folder has none."""
     path, remedy = folder / MANIFEST, "delete the folder and make it again"
     if not path.exists():
         return None
     manifest = read_object(path, remedy, "complete", "shards", "tokenizer", "tokens", "documents")
-    if manifest.setdefault("schema", SCHEMA) != SCHEMA:  # the first ones had none
+    if manifest.setdefault("schema", SCHEMA) != SCHEMA:  # the first manifests had no schema
         raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: {remedy}")
     for row in manifest["shards"]:
         if not isinstance(row, dict) or not {"file", "part", "tokens", "sha256"} <= row.keys():
@@ -113,10 +112,11 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def read_shards(folder: Path, vocab_size: int) -> Corpus:
-    """A folder of shards as a corpus.
+    """Read a folder of shards as a corpus.
 
     Raises:
-        LabError: a file is damaged or missing, the folder is not finished, or the vocabulary is too small for it.
+        LabError: a file is damaged or missing, the folder is not finished, or the vocabulary is too small for its
+            tokens.
     """
     manifest = read_manifest(folder)
     if manifest is None:
@@ -124,10 +124,10 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
         needed, digest = _GPT2_VOCABULARY, sha256(b"".join(_edges(folder / row["file"]) for row in rows))
     else:
         if not manifest["complete"]:
-            raise LabError(f"{folder} is not finished: call the `autowarm data` command that began it again")
+            raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
         rows, needed = manifest["shards"], manifest["tokenizer"]["vocab_size"]
         if missing := [row["file"] for row in rows if not (folder / row["file"]).exists()]:
-            raise LabError(f"{folder} has lost {', '.join(missing)}: delete it and make it again")
+            raise LabError(f"{folder} lacks {', '.join(missing)}: delete it and make it again")
         for row in rows:
             if (held := len(open_shard(folder / row["file"]))) != row["tokens"]:
                 raise LabError(f"{folder / row['file']} holds {held} tokens, {MANIFEST} says {row['tokens']}: it is "
@@ -145,7 +145,7 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
 
 
 def _edges(path: Path) -> bytes:
-    """Name, size and both ends of a file: enough to tell shards apart without reading all of them at every start."""
+    """Return a file's name, size and both ends, which identify a shard without reading all of it at every start."""
     with open(path, "rb") as file:
         head = file.read(4096)
         file.seek(max(0, path.stat().st_size - 4096))
@@ -153,15 +153,15 @@ def _edges(path: Path) -> bytes:
 
 
 def check(folder: Path) -> int:
-    """Reads every shard of a folder against the manifest's checksums; returns how many there are.
+    """Compare every shard of a folder with the manifest's checksums and return the number of shards.
 
     Raises:
-        LabError: there is no manifest, or shards differ from it; all of them are named.
+        LabError: there is no manifest, or shards differ from it; the message names all of these.
     """
     if (manifest := read_manifest(folder)) is None:
         raise LabError(f"{folder} has no {MANIFEST}: only folders made by `autowarm data` can be checked")
     files = {row["file"]: row["sha256"] for row in manifest["shards"]}
     wrong = [name for name in files if not (folder / name).exists() or sha256(folder / name) != files[name]]
     if wrong:
-        raise LabError(f"in {folder} these shards are missing or damaged: {', '.join(wrong)}; delete it, make it again")
+        raise LabError(f"{folder} has missing or damaged shards: {', '.join(wrong)}; delete it and make it again")
     return len(files)

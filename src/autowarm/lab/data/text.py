@@ -1,8 +1,8 @@
 """Text to tokens.
 
 The embedded corpus is on every machine: the interpreter's own documentation and standard-library source. It is
-tokenised once by a byte-level BPE learnt from its training part and kept in a cache that is checked by checksums.
-So is a folder of text or parquet. A folder of token shards is read as it is.
+tokenised once, by a byte-level BPE learnt from its training part, and cached; a checksum detects a damaged cache. A
+folder of text or parquet files is treated the same way. A folder of token shards needs no tokenising.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 VALIDATION_SHARE = 0.08
 END_OF_TEXT = "<|endoftext|>"
 TEXT = {".py", ".md", ".rst", ".txt"}
-# Not libraries but tests, games, bundled packages and one very long table per code page.
+# Tests, games, bundled packages, and `encodings` with a very long table for each code page.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo",
             "__pycache__", "ensurepip", "encodings", "pydoc_data", "lib-dynload"}  # fmt: skip
-_FORMAT = 1  # of the cache; raise it when the way from text to tokens changes
+_FORMAT = 1  # of the cache; raise it when the same text gives different tokens
 
 
 def cache_folder() -> Path:
-    """`$AUTOWARM_CACHE`, or autowarm's folder in the user's cache."""
+    """Return `$AUTOWARM_CACHE`, or autowarm's folder in the user's cache."""
     if given := os.environ.get("AUTOWARM_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autowarm"
@@ -46,9 +46,9 @@ def cache_folder() -> Path:
 
 @lru_cache(maxsize=4)
 def prepare(data: DataConfig, vocab_size: int) -> Corpus:
-    """The corpus in tokens, from the cache where it holds them whole, and otherwise built.
+    """Return the corpus as tokens, from the cache if that is intact; otherwise build and cache it.
 
-    Builders that run side by side do no harm: each puts a whole file of the same tokens in place.
+    Processes may build it at the same time: each atomically writes a file with the same tokens.
     """
     if data.corpus != "python" and is_sharded(Path(data.corpus)):
         return read_shards(Path(data.corpus), vocab_size)
@@ -59,7 +59,7 @@ def prepare(data: DataConfig, vocab_size: int) -> Corpus:
     path = cache_folder() / f"corpus-{key.hexdigest()[:16]}.safetensors"
     if (found := _open(path)) is None:
         if path.exists():
-            logger.warning("the token cache %s is damaged and is built again", path)
+            logger.warning("the token cache %s is damaged; rebuilding it", path)
         write_atomically(path, _build(texts, vocab_size))
         found = _open(path)
         assert found is not None
@@ -67,7 +67,7 @@ def prepare(data: DataConfig, vocab_size: int) -> Corpus:
 
 
 def _open(path: Path) -> tuple[str, Tokens, Tokens] | None:
-    """Checksum of a cached corpus, and its parts mapped into memory; None where it is not there or not whole."""
+    """Return a cached corpus's checksum and its parts mapped into memory; None if it is missing or damaged."""
     try:
         with safe_open(path, "pt") as file:
             noted = (file.metadata() or {}).get("sha256")
@@ -80,7 +80,7 @@ def _open(path: Path) -> tuple[str, Tokens, Tokens] | None:
 
 
 def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
-    """(relative name, text) of every document."""
+    """Yield (relative name, text) of every document."""
     if data.corpus == "python":
         root, suffixes = Path(sysconfig.get_path("stdlib")), {".py"}
         try:
@@ -94,7 +94,7 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
         if not root.is_dir():
             raise LabError(
                 f"data.corpus: no folder {root}; give 'python', which is on every machine, a folder of .py, .md, .rst, "
-                ".txt or .parquet files, or one of token shards, as `autowarm data fineweb` makes it"
+                ".txt or .parquet files, or a folder of token shards made by `autowarm data fineweb`"
             )
     for path in sorted(root.rglob("*")):
         relative = path.relative_to(root)
@@ -106,7 +106,7 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
 
 
 def _rows(path: Path) -> Iterator[str]:
-    """The texts of a parquet file, row by row."""
+    """Yield the texts of a parquet file, row by row."""
     from pyarrow.parquet import ParquetFile
 
     file = ParquetFile(path)
@@ -117,12 +117,12 @@ def _rows(path: Path) -> Iterator[str]:
 
 
 def _hash(name: str) -> float:
-    """A file's name as a number in [0, 1), the same everywhere and always."""
+    """Hash a file's name to a number in [0, 1) that never depends on the machine or the process."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
 
 
 def _select(texts: Iterator[tuple[str, str]], max_bytes: int) -> list[tuple[str, str]]:
-    """As many documents as fit, in the order of a hash of their names, which mixes packages and documentation."""
+    """Choose as many documents as fit, in the order of their names' hashes, which mixes code and documentation."""
     chosen: list[tuple[str, str]] = []
     total = 0
     for name, text in sorted(texts, key=lambda item: _hash("order " + item[0])):
@@ -134,7 +134,7 @@ def _select(texts: Iterator[tuple[str, str]], max_bytes: int) -> list[tuple[str,
 
 
 def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
-    """The file of a corpus: both parts' tokens, with their checksum and the tokenizer beside them."""
+    """Return the cache file of a corpus: both parts' tokens, with their checksum and the tokenizer as metadata."""
     parts: dict[str, list[str]] = {"train": [], "val": []}
     for name, text in texts:
         parts["val" if _hash("split " + name) < VALIDATION_SHARE else "train"].append(text)
@@ -150,7 +150,7 @@ def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
 
 
 def learnt_tokenizer(texts: list[str], vocab_size: int) -> "ByteLevelBPETokenizer":
-    """A byte-level BPE learnt from the texts."""
+    """Train a byte-level BPE on the texts."""
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer()

@@ -1,7 +1,7 @@
 """Documents to token shards: FineWeb from the hub, or text and parquet files from a folder.
 
-Documents are streamed in pieces, which threads tokenise: both tokenizers work outside Python's lock. A shard ends where
-a piece ends, so the stream's place behind each shard is noted in the manifest and the same command goes on from there.
+Documents are streamed in pieces, which threads tokenise; both tokenizers release Python's lock. Every shard ends at the
+end of a piece, and the manifest records the stream's position there, so that the same command continues from it.
 """
 
 import logging
@@ -25,22 +25,22 @@ logger = logging.getLogger(__name__)
 
 FINEWEB, SAMPLE = "HuggingFaceFW/fineweb", "sample-10BT"
 _INSTEAD = (
-    "Without the network, train on the embedded corpus (data.corpus 'python', the default), or make shards of your own "
-    "documents: autowarm data folder PATH"
+    "Without the network, train on the embedded corpus (data.corpus 'python', the default), or make shards from your "
+    "own documents: autowarm data folder PATH"
 )
-_PIECE = 256  # documents tokenised by a thread at a time
+_PIECE = 256  # documents that a thread tokenises at a time
 
 
 @dataclass(frozen=True)
 class ShardsConfig:
-    """Token shards to make.
+    """Which token shards to make.
 
     Args:
-        out: folder for them.
-        tokens: stop after so many, validation included; null is all there are.
-        shard_tokens: about as many in a shard.
-        val_tokens: about as many in the validation part, which is made of the first documents.
-        tokenizer: "gpt2", by tiktoken, or the path of a tokenizer.json of the library tokenizers.
+        out: folder for the shards.
+        tokens: stop after this many tokens, validation included; null takes all.
+        shard_tokens: approximate number of tokens in a shard.
+        val_tokens: approximate number of tokens in the validation part, which is made of the first documents.
+        tokenizer: "gpt2", from tiktoken, or the path of a tokenizer.json of the library tokenizers.
         workers: threads that tokenise; null is one per core.
     """
 
@@ -61,28 +61,28 @@ class ShardsConfig:
 class Encoder:
     """A tokenizer."""
 
-    about: dict[str, Any]  # name, size of the vocabulary, and what else tells it from others
-    end: int  # the token before each document
+    about: dict[str, Any]  # its name, its vocabulary size and whatever else identifies it
+    end: int  # the end-of-text token, which precedes each document
     encode: Callable[[str], npt.NDArray[Any]]
 
     def __call__(self, documents: list[str]) -> npt.NDArray[np.uint16]:
-        """Documents, one behind the other, each after the end mark."""
+        """Concatenate the documents' tokens, each preceded by the end-of-text token."""
         end = np.array([self.end], dtype=np.uint16)
         return np.concatenate([part for text in documents for part in (end, self.encode(text).astype(np.uint16))])
 
 
 def load_encoder(name: str) -> Encoder:
-    """GPT-2's BPE of tiktoken, or a tokenizer from a file.
+    """Load GPT-2's BPE from tiktoken, or a tokenizer from a file.
 
     Raises:
-        LabError: the file is missing or of no use, or tiktoken's has to be fetched and cannot.
+        LabError: the file is missing or unusable, or tiktoken cannot fetch GPT-2's vocabulary.
     """
     if name == "gpt2":
         import tiktoken
 
         try:
             gpt2 = tiktoken.get_encoding("gpt2")
-        except Exception as error:  # whatever requests makes of a missing network
+        except Exception as error:  # without a network, requests raises many kinds
             raise LabError(
                 f"GPT-2's vocabulary cannot be fetched ({type(error).__name__}). Set TIKTOKEN_CACHE_DIR to a folder "
                 f"that tiktoken has filled elsewhere, or give --tokenizer a tokenizer.json. {_INSTEAD}"
@@ -100,7 +100,7 @@ def load_encoder(name: str) -> Encoder:
         raise LabError(f"--tokenizer {name}: not a tokenizer.json of the library tokenizers: {error}") from None
     end = tokenizer.token_to_id(END_OF_TEXT)
     if end is None:
-        raise LabError(f"--tokenizer {name}: it has no token {END_OF_TEXT}, which parts the documents")
+        raise LabError(f"--tokenizer {name}: it has no token {END_OF_TEXT}, which separates the documents")
     if (size := tokenizer.get_vocab_size()) > 2**16:
         raise LabError(f"--tokenizer {name}: {size} tokens do not fit into 16 bits")
     about = {"name": path.name, "library": "tokenizers", "vocab_size": size, "sha256": sha256(path)}
@@ -108,18 +108,18 @@ def load_encoder(name: str) -> Encoder:
 
 
 def fineweb() -> Any:
-    """FineWeb's 10-billion-token sample, streamed."""
+    """Stream FineWeb's 10-billion-token sample."""
     import datasets
 
     try:
         return datasets.load_dataset(FINEWEB, name=SAMPLE, split="train", streaming=True).select_columns("text")
-    except Exception as error:  # the hub's client has a dozen kinds for one cause
+    except Exception as error:  # the hub's client raises a dozen kinds for this
         reason = " ".join(str(error).split())[:160]
         raise LabError(f"FineWeb cannot be reached ({type(error).__name__}: {reason}). {_INSTEAD}") from None
 
 
 def documents(folder: Path) -> Any:
-    """The parquet files of a folder, row by row, or where there are none its text files; streamed."""
+    """Stream a folder's parquet files row by row or, if it has none, its text files."""
     import datasets
 
     if not folder.is_dir():
@@ -137,19 +137,19 @@ def documents(folder: Path) -> Any:
 def make_shards(
     config: ShardsConfig, source: str, open_stream: Callable[[], Any], report: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Makes the shards that are not there yet; the first is the validation part.
+    """Make the shards that do not exist yet. The first shard is the validation part.
 
     Args:
-        config: what to make.
-        source: where the documents come from; it must be the same when an interrupted call is taken up again.
+        config: which shards to make.
+        source: where the documents come from; pass the same value to continue an interrupted call.
         open_stream: makes a `datasets.IterableDataset` with a column "text".
-        report: is told, piece by piece, how many tokens and documents there are.
+        report: called after each piece with the numbers of tokens and documents so far.
 
     Returns:
         The manifest.
 
     Raises:
-        LabError: the folder holds shards of something else, or the stream broke off; what is finished is kept.
+        LabError: the folder holds shards from another source, or the stream broke off; finished shards are kept.
     """
     encoder = load_encoder(config.tokenizer)
     out, budget = Path(config.out), config.tokens or np.inf
@@ -163,7 +163,7 @@ def make_shards(
             return manifest
         stream = open_stream()
         if manifest["state"] is not None:
-            logger.info("%s goes on behind %d tokens", out, manifest["tokens"])
+            logger.info("%s continues after %d tokens", out, manifest["tokens"])
             stream.load_state_dict(manifest["state"])
 
         held: list[Piece] = []
@@ -182,7 +182,7 @@ def make_shards(
             _write(out, manifest, held)
         if len(manifest["shards"]) < 2:
             raise LabError(
-                f"{source} has {manifest['tokens']} tokens, all of which went into the validation part: lower "
+                f"{source} has {manifest['tokens']} tokens, and all went into the validation part: lower "
                 f"--val_tokens from {config.val_tokens} and delete {out}"
             )
         manifest |= {"exhausted": manifest["tokens"] < budget, "complete": True}
@@ -191,7 +191,7 @@ def make_shards(
 
 
 class Piece(NamedTuple):
-    """Some documents' tokens, how many documents they are, and the stream's place behind them."""
+    """The tokens of some documents, the number of documents, and the stream's position after them."""
 
     tokens: npt.NDArray[np.uint16]
     documents: int
@@ -199,7 +199,7 @@ class Piece(NamedTuple):
 
 
 def _pieces(stream: Any, encoder: Encoder, workers: int) -> Iterator[Piece]:
-    """The stream's documents in its order. Threads tokenise some pieces while the next come in."""
+    """Yield the stream's documents in order. Threads tokenise some pieces while the next ones arrive."""
     waiting: deque[tuple[Future[npt.NDArray[np.uint16]], int, dict[str, Any]]] = deque()
     broken: LabError | None = None
     with ThreadPoolExecutor(workers) as pool:
@@ -209,7 +209,7 @@ def _pieces(stream: Any, encoder: Encoder, workers: int) -> Iterator[Piece]:
                 if len(waiting) > 2 * workers:
                     future, count, state = waiting.popleft()
                     yield Piece(future.result(), count, state)
-        except LabError as error:  # what had come in before is worth its shards
+        except LabError as error:  # the pieces that arrived before can still make shards
             broken = error
         for future, count, state in waiting:
             yield Piece(future.result(), count, state)
@@ -228,14 +228,14 @@ def _read(stream: Any) -> Iterator[tuple[list[str], dict[str, Any]]]:
     except Exception as error:
         raise LabError(
             f"the stream of documents broke off ({type(error).__name__}: {error}). Finished shards are kept: the "
-            f"same command goes on from here. {_INSTEAD}"
+            f"same command continues from here. {_INSTEAD}"
         ) from error
     if texts:
         yield texts, stream.state_dict()
 
 
 def _write(out: Path, manifest: dict[str, Any], pieces: list[Piece]) -> None:
-    """Writes a shard and notes it."""
+    """Write a shard and add it to the manifest."""
     part = "train" if manifest["shards"] else "val"
     path = out / f"{part}_{len(manifest['shards']):06d}.bin"
     tokens, documents = np.concatenate([piece.tokens for piece in pieces]), sum(piece.documents for piece in pieces)

@@ -1,6 +1,7 @@
-"""Makes runs: the engine, and the workers that it gives them to.
+"""Makes runs: the engine, and the workers to which it gives them.
 
-- `engine`: a plan's runs, each made once → `results.json`.
-- `pool`: jobs on this machine, one process per GPU or core.      - `cluster`: jobs on many machines, by Ray.
-- `display`: progress on the screen.      - `compare`: schedules on your own task.      - `rate`: a range test.
+- `engine`: makes each run of a plan once and writes `results.json`.
+- `pool`: runs jobs on this machine, one process per GPU or core.      - `cluster`: runs jobs on many machines, by Ray.
+- `display`: shows progress on the screen.      - `compare`: compares schedules on your own task.
+- `rate`: runs a range test.
 """

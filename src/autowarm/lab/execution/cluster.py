@@ -16,8 +16,8 @@ from ..training.stopping import Interrupted, Stop
 from .display import Display
 from .pool import WORKER_ENVIRONMENT, Event, Job, OnRow, follow, message_of, perform
 
-_TRIES, _PAUSE = 4, 3.0  # to join; seconds between
-_LIVES = 4  # a job that has lost this many workers is not tried again
+_TRIES, _PAUSE = 4, 3.0  # attempts to join, and seconds between them
+_LIVES = 4  # do not restart a job that has lost this many workers
 
 
 class Board:
@@ -28,12 +28,12 @@ class Board:
         self.stopped = False
 
     def tell(self, event: Event) -> bool:
-        """Take news; return whether the task must stop."""
+        """Store an event; return whether the task must stop."""
         self.news.append(event)
         return self.stopped
 
     def read(self) -> list[Event]:
-        """Return the news since the last call."""
+        """Return the events since the last call."""
         news, self.news = self.news, []
         return news
 
@@ -47,7 +47,7 @@ def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
     import torch
 
     os.environ.update(WORKER_ENVIRONMENT)
-    os.chdir(folder)  # relative paths mean what they mean to the caller
+    os.chdir(folder)  # resolve relative paths as the caller does
     torch.set_num_threads(1)
     stopped = False
 
@@ -59,10 +59,10 @@ def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
 
 
 def _join(address: str | None) -> None:
-    """Join the cluster. A head answers a little before it is ready, so a refusal is tried again.
+    """Join the cluster. Its head answers shortly before it is ready, so retry after a refusal.
 
     Raises:
-        LabError: it is no cluster, or it refuses for good.
+        LabError: there is no cluster, or it keeps refusing.
     """
     import ray
 
@@ -82,7 +82,7 @@ def _join(address: str | None) -> None:
 
 
 def _knock(address: str | None) -> None:
-    """Raise if nothing answers at the address: Ray itself would retry for minutes."""
+    """Raise if nothing answers at the address, because Ray itself would retry for minutes."""
     if address is None or address == "auto" or "://" in address:
         return
     host, _, port = address.rpartition(":")
@@ -103,7 +103,7 @@ def run_jobs(
         LabError: Ray is not installed, or no cluster answers.
         Interrupted: after the tasks have stopped at a step boundary with a checkpoint.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves the machine
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # do not send usage data
     try:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -131,7 +131,7 @@ def run_jobs(
             except Interrupted:
                 ray.get(board.stop.remote())
                 for ref in names:
-                    ray.cancel(ref, force=False)  # those that have not begun; a running one stops by the board
+                    ray.cancel(ref, force=False)  # cancels tasks that have not begun; the board stops running ones
                 ray.wait(list(names), num_returns=len(names), timeout=30)
                 raise
     finally:
@@ -139,7 +139,7 @@ def run_jobs(
 
 
 def _said(error: Exception) -> str:
-    """The message of a job's error, which Ray wraps."""
+    """Return the message of a job's error, unwrapped from Ray's."""
     if cause := getattr(error, "cause", None):
         return message_of(cause)
     return f"lost with its worker {_LIVES} times: {' '.join(str(error).split())[:300]}"  # one machine after the other

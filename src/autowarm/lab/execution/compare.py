@@ -57,7 +57,7 @@ def compare(
     chosen = {key: _plain(value) for key, value in given.items() if value is not None}
     values = merged(defaults(task), merged(nested(_plain(more)), nested(chosen)))
     if rates is not None:
-        values["rates"] = chosen["rates"]  # in place of the task's own, not beside them
+        values["rates"] = chosen["rates"]  # replace the task's own rates instead of adding to them
     config, own = with_task(build(CompareConfig, values, "compare"), task)
     display = Display()
     with Stop(), display:
@@ -67,10 +67,10 @@ def compare(
 
 
 def defaults(task: Any) -> dict[str, Any]:
-    """The keys of `CompareConfig` that count where the user gives none: the task's own over those of the preset `own`.
+    """Return the defaults of `CompareConfig`'s keys: the task's own, otherwise those of the preset `own`.
 
     Raises:
-        UsageError: the task's `defaults` hold an unknown key.
+        UsageError: the task's `defaults` contain an unknown key.
     """
     theirs, name = getattr(task, "defaults", {}), getattr(task, "__name__", type(task).__name__)
     if not isinstance(theirs, Mapping):
@@ -86,10 +86,10 @@ def defaults(task: Any) -> dict[str, Any]:
 
 
 def with_task(config: CompareConfig, task: Any) -> tuple[CompareConfig, PackedTask]:
-    """The comparison with the task in every run, and the task ready to travel; what it prepares is kept in `out`.
+    """Put the task into every run of the comparison, and pack it for other processes; it prepares itself in `out`.
 
     Raises:
-        LabError: the task is broken, or a rate is of an unknown optimizer.
+        LabError: the task is broken, or `rates` names an unknown optimizer.
     """
     own = pack(task, Path(config.out) / "task")
     own.check_optimizers(config.rates)
@@ -97,7 +97,7 @@ def with_task(config: CompareConfig, task: Any) -> tuple[CompareConfig, PackedTa
 
 
 def _plain(value: Any) -> Any:
-    """Mappings and sequences as dicts and lists, NumPy's numbers as Python's."""
+    """Convert mappings and sequences to dicts and lists, and NumPy's numbers to Python's."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

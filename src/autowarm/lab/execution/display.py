@@ -48,7 +48,7 @@ class Display:
             self.live.stop()
 
     def note(self, message: str) -> None:
-        """Show what else is going on."""
+        """Show what the program is doing."""
         self.message = message
         if not self.live:
             self._line(message)
@@ -64,9 +64,9 @@ class Display:
         self.note(f"{self.total} runs{already}; {workers} side by side" if runs else f"all {done} runs are finished")
 
     def update(self, label: str, step: int, loss: float, lr: float) -> None:
-        """Show where a run stands."""
+        """Show a run's progress."""
         run = self.runs[label]
-        if not run.visible:  # only new steps count for the speed of a resumed run
+        if not run.visible:  # a resumed run's speed counts only new steps
             run.completed, run.visible = step, True
             self.all.completed += step
         self._move(run, step)
@@ -120,7 +120,7 @@ class Display:
 
 
 def duration(seconds: float) -> str:
-    """2:05, or 1:02:05."""
+    """Format seconds as 2:05 or 1:02:05."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,16 +1,16 @@
-"""The engine: a plan's runs, each made once, on this machine or on a cluster, and gathered into `results.json`.
+"""The engine: makes each run of a plan once, on this machine or on a cluster, and gathers them in `results.json`.
 
     config.points()  →  plan: ids and folders  →  execute: runs  →  gather: rows, summaries, results.json
 
 A results folder::
 
     manifest.json   every run of the plan: its name, cell, settings, id, folder and resolved config
-    results.json    what came out, see `autowarm.lab.analysis.results`
-    report.html     the same as a page, with the figures beside it
-    runs/           the runs' own folders, or wherever `store` says
+    results.json    the results, see `autowarm.lab.analysis.results`
+    report.html     the same as a page, with the figures next to it
+    runs/           the runs' own folders, unless `store` names another place
 
-A run's folder is named by its id, a hash of all that decides its numbers, so a finished run is never made again: the
-same command goes on where it stopped, and another grid makes only the new runs.
+A run's folder is named after its id, a hash of everything that determines its numbers. So no finished run is made
+again: the same command continues where it stopped, and another grid makes only the new runs.
 """
 
 import dataclasses
@@ -43,36 +43,36 @@ PlanConfig: TypeAlias = CompareConfig | SweepConfig
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of a plan, the hash of all that decides its numbers, and the folder that is named by it."""
+    """A run of a plan, its id (a hash of everything that determines its numbers), and the folder named after that."""
 
     point: Point
     id: str
     folder: Path
-    own: PackedTask | None = None  # the user's task that it trains
+    own: PackedTask | None = None  # the user's own task, if it trains one
 
     @property
     def name(self) -> str:
-        """The run's own name within the plan."""
+        """The run's name within the plan."""
         return self.point.name
 
     @property
     def finished(self) -> bool:
-        """Whether its result is there.
+        """Whether the run has a result.
 
         Raises:
-            LabError: it is damaged, or another run's.
+            LabError: the result is damaged, or another run's.
         """
         return (self.folder / "result.json").exists() and bool(read_result(self.folder, self.id))
 
     def row(self) -> dict[str, Any]:
-        """Its result, in the plan's cell."""
+        """Read the run's result and put it in the plan's cell."""
         row = read_result(self.folder, self.id)
         if self.point.cell:
             row["cell"] = {"name": self.point.cell, **row["cell"], **self.point.varied}
         return row
 
     def job(self) -> Job:
-        """What makes it."""
+        """Return the job that makes the run."""
         call = partial(_train, self.point.run, self.folder, self.own)
         return Job(self.name, self.point.run.steps, call, self.folder)
 
@@ -80,13 +80,13 @@ class Planned:
 def _train(run: RunConfig, folder: Path, own: PackedTask | None, on_step: OnStep) -> dict[str, Any]:
     if own is None:
         return train(run, folder, on_step)
-    # The backward pass and optimizers run the user's code, too.
+    # The backward pass and the optimizers also run the user's code.
     with blamed(own.file, "in training", passing=(Interrupted,)):
         return train(run, folder, on_step, own=own)
 
 
 def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) -> list[Planned]:
-    """The runs with their ids and folders; prepares the text or images they need, once for all."""
+    """Return the runs with their ids and folders. This also prepares the text or images that they need."""
     planned = []
     for point in points:
         data = own.sha256 if own is not None else _source(point.run)["sha256"]
@@ -96,10 +96,10 @@ def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) ->
 
 
 def make(config: PlanConfig, points: Sequence[Point], display: Display, own: PackedTask | None = None) -> Results:
-    """Make every run of a plan, ``config.points()``, that is not yet finished; write its manifest and `results.json`.
+    """Make every unfinished run of a plan, ``config.points()``, and write its manifest and `results.json`.
 
     Raises:
-        LabError: a worker died, or every run failed; what is finished is kept.
+        LabError: a worker died, or every run failed; finished runs are kept.
         Interrupted: after the workers have stopped at a step boundary with a checkpoint.
     """
     out = Path(config.out)
@@ -120,9 +120,10 @@ def execute(
     others: Sequence[Job] = (),
     on_row: OnRow | None = None,
 ) -> dict[str, str]:
-    """Make the runs that are not finished, each folder once, and other jobs; return the messages of those that failed.
+    """Make the unfinished runs, each folder once, and other jobs; return the messages of those that failed.
 
-    A run that several places name fails in all of them. The rest is as in `run_jobs` and the plans' configs.
+    If planned runs share a folder and its run fails, all of them fail. For the arguments see `run_jobs` and the plans'
+    configs.
     """
     todo = {run.folder: run for run in planned if not run.finished}
     jobs = [*others, *(run.job() for run in todo.values())]
@@ -159,7 +160,7 @@ def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], fai
 
 
 def write_manifest(out: Path, about: str, planned: Iterable[Planned]) -> Path:
-    """Write `manifest.json`: what the plan is, run by run, before any is made."""
+    """Write `manifest.json`, which describes the plan run by run, before any run is made."""
     runs = [
         {"name": run.name, "cell": run.point.cell, "settings": dict(run.point.varied), "id": run.id,
          "folder": str(run.folder), "config": dataclasses.asdict(run.point.run)}
@@ -171,7 +172,7 @@ def write_manifest(out: Path, about: str, planned: Iterable[Planned]) -> Path:
 
 
 def _source(run: RunConfig) -> dict[str, Any]:
-    """What the run's data is: name and checksum, and tokens if it is text. The data is prepared if need be."""
+    """Return the name and checksum of the run's data, and its tokens if it is text; prepare the data if needed."""
     return _source_of(run.task, run.data, run.model.name, run.model.vocab_size)
 
 

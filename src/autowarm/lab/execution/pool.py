@@ -1,4 +1,4 @@
-"""Many jobs on one machine: one process per GPU, or one single-threaded process per core.
+"""Runs many jobs on one machine: one process per GPU, or one single-threaded process per core.
 
 More threads than cores are a trap: on two cores, two processes with two OpenMP threads each ran 50 times slower than
 one process alone, because each thread spins while it waits for a partner that has no core.
@@ -50,8 +50,8 @@ class Job:
 
     name: str
     steps: int
-    call: Callable[[OnStep], dict[str, Any]]  # returns the row that the display shows; the callback's True asks to stop
-    folder: Path  # where the traceback of a failure goes
+    call: Callable[[OnStep], dict[str, Any]]  # returns the row to display; must stop once the callback returns True
+    folder: Path  # the folder for the traceback of a failure
 
 
 class Event(NamedTuple):
@@ -69,7 +69,7 @@ def cores() -> int:
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them; claims no memory."""
+    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them, without claiming memory."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name for name in given.split(",") if name.strip()]
@@ -84,21 +84,21 @@ def run_jobs(
     """Do every job; return the messages of those that failed.
 
     Args:
-        jobs: what to do, in this order.
-        workers: processes side by side; None is one per GPU, or per core where there is none. More workers than GPUs
-            share them in turn.
-        display: is told of everything that happens.
-        done: how many were finished before.
-        on_row: called with a job's name and result as soon as it is done.
+        jobs: the jobs, in order.
+        workers: number of parallel processes; None is one per GPU, or one per core without a GPU. If there are more
+            workers than GPUs, they share the GPUs.
+        display: shows the progress.
+        done: number of runs that were finished before.
+        on_row: called with a job's name and result as soon as the job is done.
 
     Raises:
-        LabError: a worker died; what is finished is kept.
+        LabError: a worker died; finished runs are kept.
         Interrupted: after the workers have stopped at a step boundary with a checkpoint.
     """
     devices = gpus()
     workers = min(workers or len(devices) or cores(), len(jobs))
     display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers)
-    context = multiprocessing.get_context("spawn")  # a fork would inherit half a thread pool
+    context = multiprocessing.get_context("spawn")  # a fork would inherit a broken thread pool
     events: Any = context.Queue()
     turns: Any = context.Queue()
     for index in range(workers):
@@ -108,8 +108,8 @@ def run_jobs(
         pool = ProcessPoolExecutor(
             workers, mp_context=context, initializer=_start_worker, initargs=(events, stop, turns)
         )
-        # Workers do not import the caller's script, which would start the comparison in each: so it needs no
-        # `if __name__ == "__main__"`. Nothing of it is missed, for jobs name no code of it.
+        # Keep workers from importing the caller's script, which would start the comparison in each of them. So the
+        # script needs no `if __name__ == "__main__"`. Workers do not need it, because jobs contain no code from it.
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
             pending = {pool.submit(_work, job): job.name for job in jobs}
@@ -121,20 +121,20 @@ def run_jobs(
             asked.obey()  # a signal to the whole group ends the workers, too
             raise LabError(
                 f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
-                "runs are kept: the same command goes on from here, --workers 1 with less memory"
+                "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
         finally:
             stop.set()  # workers stop at the next step and leave a checkpoint
             try:
                 pool.shutdown(wait=True, cancel_futures=True)
-            except Interrupted:  # the second Ctrl-C: they are not waited for
+            except Interrupted:  # after a second Ctrl-C do not wait for them
                 for worker in multiprocessing.active_children():
                     worker.kill()
                 raise
 
 
 def message_of(error: Exception) -> str:
-    """An error in one line. An error that the user can fix is shown without the name of its class."""
+    """Describe an error in one line, without its class name if it is one that the user can fix."""
     return f"{'' if isinstance(error, LabError) else type(error).__name__ + ': '}{error}"
 
 
@@ -174,7 +174,7 @@ def follow(
 
 
 def _drain(events: Any) -> Iterator[Event]:
-    """The events that have arrived, after a short wait for the first."""
+    """Yield the events that have arrived, after a short wait for the first."""
     wait = 0.2
     while True:
         try:
@@ -193,12 +193,12 @@ _stop: Any = None
 def _start_worker(events: Any, stop: Any, turns: Any) -> None:
     global _events, _stop
     _events, _stop = events, stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but only the parent handles it
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ.update(WORKER_ENVIRONMENT)
-    os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # read when CUDA starts, which importing torch does not
+    os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # CUDA reads this when it starts, which is after torch's import
     if stop.is_set():
-        return  # importing torch takes seconds, and `perform` will refuse the job
+        return  # do not spend seconds on importing torch, because `perform` will refuse the job
 
     import torch
 
@@ -206,7 +206,7 @@ def _start_worker(events: Any, stop: Any, turns: Any) -> None:
 
 
 def _die_with_parent() -> None:
-    """Exit when the parent dies: a killed parent cannot tell its workers, which would go on writing to its folder."""
+    """Exit when the parent dies. A killed parent cannot stop its workers, which would keep writing to its folder."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
@@ -217,7 +217,7 @@ def _work(job: Job) -> dict[str, Any]:
 
 
 def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], bool]) -> dict[str, Any]:
-    """Do one job here, with news a few times a second; if it fails, leave a traceback in its folder."""
+    """Do one job in this process and report a few times a second; if it fails, write a traceback to its folder."""
     last = 0.0
 
     def on_step(progress: "Progress") -> bool:
@@ -233,15 +233,15 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
     while True:
         try:
             return job.call(on_step)
-        except Busy:  # another command is making this very run: wait, and take its result
-            tell(Event(job.name, 0, math.nan, math.nan))  # on a cluster, news are how a worker hears of a stop
+        except Busy:  # another command is making this run: wait for it and use its result
+            tell(Event(job.name, 0, math.nan, math.nan))  # on a cluster, the reply to an event tells a worker to stop
             if stopped():
                 raise Interrupted("stopped while another process was at work on the run") from None
             time.sleep(_BUSY_WAIT)
         except Interrupted:
-            raise  # nothing is wrong with the job
+            raise  # the job did not fail
         except Exception:
-            with suppress(OSError):  # a full disk may be what is wrong
+            with suppress(OSError):  # the failure may be a full disk
                 job.folder.mkdir(parents=True, exist_ok=True)
                 (job.folder / "error.txt").write_text(traceback.format_exc())
             raise

@@ -1,4 +1,4 @@
-"""A range test on the lab's runs and on a user's own task: `autowarm.find_rate` where `train` would begin."""
+"""A range test on the lab's runs or a user's own task: calls `autowarm.find_rate` in place of training."""
 
 from torch import Tensor, nn
 
@@ -14,14 +14,14 @@ __all__ = ["search"]
 
 
 def search(config: FindRateConfig, own: PackedTask | None = None) -> RateSearch:
-    """Search on the run's model, data, precision, accumulation and clipping, on one process or torchrun's ranks.
+    """Search with the run's model, data, precision, accumulation and clipping, on one process or torchrun's ranks.
 
     Args:
-        config: what to search on.
-        own: the task of a run whose config names a user's own.
+        config: the settings of the search.
+        own: the user's own task, if the run's config names one.
 
     Raises:
-        LabError: the data is not there, or the user's code fails.
+        LabError: the data is missing, or the user's code fails.
     """
     run = config.search_run
     with joined(run.engine) as ranks:

@@ -1,5 +1,5 @@
 """The paper's figures and tables, by name.
 
-- `gallery`: figures that need no sweep, and the register of all.      - `experiments`: those made from sweeps.
-- `smoothness`: curvature over the gap along runs.      - `costs`: what a run costs before it is made.
+- `gallery`: the register of all figures, and those that need no sweep.      - `experiments`: figures made from sweeps.
+- `smoothness`: curvature over the gap along runs.      - `costs`: estimates of a run's cost.
 """

@@ -1,22 +1,22 @@
-"""What a run costs, in hours, before it is made: a count of its operations over a rate that was measured or assumed."""
+"""Estimates a run's cost in hours: its number of operations divided by a measured or assumed rate."""
 
 from ..config import RunConfig
 from ..tasks.models import flops_per_token
 
-# One core of a 2-core x86-64 cloud machine, fitted to the runs in docs/data: seconds per layer and step that do not
-# depend on the batch (Python, kernel launches, the optimizer), and operations per second.
+# Seconds per layer and step that do not depend on the batch (Python, kernel launches, the optimizer), and operations
+# per second. For a CPU: one core of a 2-core x86-64 cloud machine, fitted to the runs in docs/data.
 _CPU_LAYER, _CPU_RATE = 2.5e-3, 15e9
-# An H200: 40 % of its 989 dense bfloat16 TFLOP/s. An assumption, not a measurement.
+# For an H200: 40 % of its 989 dense bfloat16 TFLOP/s, an assumption and not a measurement.
 _GPU_LAYER, _GPU_RATE = 0.3e-3, 0.4 * 989e12
-_PROBE = 2.5  # a measured step: another gradient on the same batch, and the norms of the difference
+_PROBE = 2.5  # cost of a measured step in plain steps: it adds a second gradient on the batch and norms of the change
 _NEWTON_SCHULZ = 5
 
 
 def operations(run: RunConfig) -> float:
-    """Multiplications and additions of one step: forward, backward, and Muon's orthogonalisation."""
+    """Count the multiplications and additions of one step: forward, backward and Muon's orthogonalisation."""
     model = run.model
     if model.sees_images:
-        # A Swin-B takes 15.4e9 multiply-adds an image; our small one sees 8×8 pixels in two stages.
+        # A Swin-B takes 15.4e9 multiply-adds per image; our small Swin sees 8×8 pixels in two stages.
         small = sum(12 * (stage * model.width) ** 2 * model.layers * 64 / stage**2 for stage in (1, 2))
         return 6.0 * run.batch_size * (small if model.name == "swin" else 15.4e9)
     total = flops_per_token(model) * run.batch_size * model.seq_len
@@ -28,12 +28,12 @@ def operations(run: RunConfig) -> float:
 
 
 def hours(run: RunConfig, scale: str, probed: int | None = None) -> float:
-    """CPU hours of one core at scale "tiny", GPU hours at "paper".
+    """Estimate the hours of one CPU core at scale "tiny", or GPU hours at scale "paper".
 
     Args:
         run: the run.
-        scale: which of the two machines.
-        probed: curvature is measured at every so many steps.
+        scale: "tiny" or "paper".
+        probed: number of steps from one curvature measurement to the next; None if there are none.
     """
     layer, rate = (_CPU_LAYER, _CPU_RATE) if scale == "tiny" else (_GPU_LAYER, _GPU_RATE)
     step = layer * run.model.layers + operations(run) / rate

@@ -1,8 +1,7 @@
-"""The paper's experiments: from the name of a figure or a table to its runs, and from their results to the picture.
+"""The paper's experiments: makes the runs behind a figure or table, and draws it from their results.
 
-A figure that is made from training runs names the sweep of `presets/SCALE/` behind it, one that is made from curvature
-names the optimizers to measure. `produce` makes all that is missing for any number of figures at once; nothing is made
-twice, whichever figures share it.
+A figure made from training runs names its sweep in `presets/SCALE/`. A figure made from curvature names the optimizers
+to measure. `produce` makes everything that is missing for several figures at once, and makes what they share only once.
 """
 
 import dataclasses
@@ -37,7 +36,7 @@ _ORDER = ("muon", "lion", "normsgd")
 
 
 def sweep_config(name: str, scale: str, data: Path, override: dict[str, Any], seeds: list[int] | None) -> SweepConfig:
-    """The preset of a sweep at a scale, its results in `data`/name and its runs in the store that all sweeps share."""
+    """Read the preset of a sweep. Its results go to `data`/name, its runs to a store that all sweeps share."""
     values, _ = read_yaml(f"{scale}/{name}")
     values |= {"out": str(data / name), "store": str(data / "runs")}
     config = build(SweepConfig, values, f"{scale}/{name}")
@@ -45,13 +44,13 @@ def sweep_config(name: str, scale: str, data: Path, override: dict[str, Any], se
 
 
 def produce(names: Sequence[str], sources: Sources, display: Display, config: FigureConfig) -> dict[str, str]:
-    """Make every run and measurement that these figures need and that is not there; return what failed.
+    """Make the missing runs and measurements that these figures need, and return those that failed.
 
     Args:
-        names: of the gallery.
+        names: names in the gallery.
         sources: where results go.
-        display: is told of everything that happens.
-        config: overrides and seeds of the sweeps, and where runs are made.
+        display: shows the progress.
+        config: overrides and seeds for the sweeps, and the engine that makes the runs.
     """
     entries = [GALLERY[name] for name in names]
     sweeps = dict.fromkeys(sweep for entry in entries for sweep in entry.sweeps)
@@ -95,7 +94,7 @@ def _measure(
 
 
 def listing() -> list[tuple[str, str, str, str, str]]:
-    """Of each entry: name, what of the paper it is, tiny CPU hours, GPU hours at the paper's scale, what it shows."""
+    """List each entry's name, place in the paper, CPU hours at tiny scale, GPU hours at paper scale, and subject."""
     rows = []
     for name, entry in GALLERY.items():
         tiny, paper = (f"{cost:.2g} h" if (cost := _hours(entry, scale)) else "–" for scale in SCALES)
@@ -122,7 +121,7 @@ def _results(sources: Sources, sweep: str) -> Results:
     try:
         return read_results(sources.data / sweep)
     except LabError as error:
-        raise LabError(f"{error} (autowarm figure makes it where it is missing)") from None
+        raise LabError(f"{error} (autowarm figure makes missing results)") from None
 
 
 def _summaries(sources: Sources, sweep: str) -> Sequence[Summary]:
@@ -148,7 +147,7 @@ for _size in ("124M", "210M"):
 
 
 def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
-    """Algorithm 1 and the default by one setting, beside the best hand-set warm-up."""
+    """Plot Algorithm 1 and the default over one setting, with the best hand-set warm-up for comparison."""
     summaries = _summaries(sources, sweep)
     figure, (axes,) = axes_of()
     values: list[float] = []
@@ -178,7 +177,7 @@ for _name, _panel, _key, _label in (("target-loss", "a", "schedule.target_loss",
 @picture("ablation-schedule", "six forms of warm-up and decay: best hand-set, adaptive, Algorithm 1",
          paper="Figure ablations (c)", sweeps=("ablation-schedule",))  # fmt: skip
 def ablation_schedule(sources: Sources) -> Figure:
-    """Three points for each form; the axis does not start at 0, so points and not bars."""
+    """Plot three points for each form. Bars would mislead, because the axis does not start at 0."""
     summaries = _summaries(sources, "ablation-schedule")
     figure, (axes,) = axes_of(width=6.4)
     kinds = {"best": "best hand-set", "adaptive": "adaptive (default)", "paper": "Algorithm 1"}
@@ -193,14 +192,14 @@ def ablation_schedule(sources: Sources) -> Figure:
 
 @picture("swin", "validation accuracy over warm-up length: a Swin under Muon", paper="Figure swin", sweeps=("swin",))
 def swin(sources: Sources) -> Figure:
-    """One panel for each peak rate: the hand-set lengths, and the default and Algorithm 1 across."""
+    """Draw one panel per peak rate: the hand-set lengths, with the default and Algorithm 1 as horizontal lines."""
     return sweep_figure(_accuracies(sources), "validation accuracy (%)", unit=100.0)
 
 
 @picture("table-swin", "Table swin: the settings of the Swin runs and what came out", paper="Table swin_hyperparams",
          sweeps=("swin",))  # fmt: skip
 def table_swin(sources: Sources) -> str:
-    """CSV, one row a peak rate; losses, and accuracies in per cent."""
+    """Return CSV with one row per peak rate: losses, and accuracies in per cent."""
     configs, lines = _paper_runs(sources, "swin"), []
     for loss, accuracy in zip(_summaries(sources, "swin"), _accuracies(sources), strict=True):
         cell, config = loss.cell, configs[loss.cell["name"]]
@@ -217,7 +216,7 @@ def table_swin(sources: Sources) -> str:
 
 
 def _accuracies(sources: Sources) -> list[Summary]:
-    """The cells of the Swin sweep with the accuracy in the loss's place."""
+    """Summarise the cells of the Swin sweep by accuracy instead of loss."""
     rows = _results(sources, "swin").rows
     return summarise({**row, "val_loss": row["metric"].get("accuracy")} for row in rows)
 
@@ -225,7 +224,7 @@ def _accuracies(sources: Sources) -> list[Summary]:
 @picture("baselines", "adaptive Muon beside AdamW, GreedyLR, Schedule-Free, Prodigy and D-Adaptation",
          paper="the peers of Section 2", sweeps=("baselines",))  # fmt: skip
 def baselines(sources: Sources) -> Figure:
-    """One row a method, each at the best of the rates it was tried with."""
+    """Draw one row per method, each at the best of the rates that were tried."""
     best: dict[str, tuple[Summary, Point]] = {}
     for summary in _summaries(sources, "baselines"):
         name, point = summary.cell["name"], summary.lowest
@@ -248,7 +247,7 @@ def baselines(sources: Sources) -> Figure:
 @picture("table-main", "Table main: the settings of every cell and what came out", paper="Table main_hyperparams",
          sweeps=("warmup-sweep-124M", "warmup-sweep-210M"))  # fmt: skip
 def table_main(sources: Sources) -> str:
-    """CSV, one row a cell."""
+    """Return CSV with one row per cell."""
     lines = []
     for size in ("124M", "210M"):
         configs = _paper_runs(sources, f"warmup-sweep-{size}")
@@ -263,7 +262,7 @@ def table_main(sources: Sources) -> str:
 
 
 def _paper_runs(sources: Sources, sweep: str) -> dict[str, Any]:
-    """The config of a run of Algorithm 1 in each cell of a sweep."""
+    """Return, for each cell of a sweep, the config of a run of Algorithm 1."""
     manifest = json.loads((sources.data / sweep / "manifest.json").read_text())["runs"]
     return {run["cell"]: run["config"] for run in manifest if run["config"]["schedule"]["kind"] == "paper"}
 
@@ -271,7 +270,7 @@ def _paper_runs(sources: Sources, sweep: str) -> dict[str, Any]:
 @picture("table-assumption", "Table assumption: the settings of the curvature runs",
          paper="Table assumption_hyperparams")  # fmt: skip
 def table_assumption(sources: Sources) -> str:
-    """CSV, one column an optimizer."""
+    """Return CSV with one column per optimizer."""
     config, names = sources.smoothness, list(sources.smoothness.rates)
     runs = {name: config.run_of(name) for name in names}
     any_run = next(iter(runs.values()))
@@ -289,7 +288,7 @@ def table_assumption(sources: Sources) -> str:
 @picture("table-fits", "the fits to the curvature runs, and what they say", paper="Figures smoothness-lion, "
          "lips-muon-norm", measures=("lion", "muon", "normsgd"))  # fmt: skip
 def table_fits(sources: Sources) -> str:
-    """CSV, one row an optimizer and choice of points."""
+    """Return CSV with one row per optimizer and choice of points."""
     lines = []
     for name in sources.smoothness.rates:
         path = sources.data / f"smoothness-{name}.json"
@@ -302,7 +301,7 @@ def table_fits(sources: Sources) -> str:
 
 @picture("table-model", "Table model: the shapes of the networks and their parameters", paper="Table model_arch")
 def table_model(sources: Sources) -> str:
-    """CSV, one row a network."""
+    """Return CSV with one row per network."""
     lines = []
     for size in ("124M", "210M"):
         model = sweep_config(f"warmup-sweep-{size}", sources.scale, sources.data, {}, None).points()[0].run.model
@@ -313,10 +312,10 @@ def table_model(sources: Sources) -> str:
 
 
 def known(name: str) -> Picture:
-    """The entry of this name.
+    """Return the gallery's entry of this name.
 
     Raises:
-        LabError: there is none; the message names the nearest.
+        LabError: there is none; the message suggests the nearest name.
     """
     if name not in GALLERY:
         raise LabError(f"unknown figure {name!r}; {nearest(name, GALLERY)}")

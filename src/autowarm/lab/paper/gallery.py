@@ -1,6 +1,6 @@
-"""Figures by name, for `autowarm figure NAME`. One decorated function is one figure.
+"""Figures by name, for `autowarm figure NAME`. Each decorated function draws one figure.
 
-A figure that needs measurements finds them in `Sources.data`, and makes them there if they are missing.
+A figure that needs measurements reads them from `Sources.data`, and makes them there if they are missing.
 """
 
 import warnings
@@ -38,12 +38,12 @@ from .smoothness import measured, studies
 
 @dataclass(frozen=True)
 class Sources:
-    """What figures are made from.
+    """The sources that figures are made from.
 
     Attributes:
         data: folder of measurements.
-        smoothness: the runs that measure them.
-        scale: "tiny" or "paper": whose sweeps.
+        smoothness: the runs that measure curvature.
+        scale: scale of the sweeps, "tiny" or "paper".
     """
 
     data: Path
@@ -56,12 +56,12 @@ class Picture:
     """A figure or a table of the gallery.
 
     Attributes:
-        make: makes it: a figure, or a table as CSV.
+        make: draws the figure, or returns the table as CSV.
         about: what it shows.
-        paper: what of the paper it is.
-        sweeps: the sweeps it is made from, by the names of their presets.
-        measures: the optimizers whose curvature it is made from.
-        sharp: whether the Hessian is measured along with it.
+        paper: its place in the paper.
+        sweeps: preset names of the sweeps that it needs.
+        measures: optimizers for which it needs the curvature.
+        sharp: whether it also needs the Hessian's largest eigenvalue.
     """
 
     make: Callable[[Sources], Figure | str]
@@ -76,7 +76,7 @@ GALLERY: dict[str, Picture] = {}
 
 
 def picture(name: str, about: str, **needs: Any) -> Callable[[Callable[[Sources], Any]], Callable[[Sources], Any]]:
-    """Enters a function into the gallery; `needs` are the other attributes of `Picture`."""
+    """Register a function in the gallery. `needs` are the other attributes of `Picture`."""
 
     def enter(make: Callable[[Sources], Any]) -> Callable[[Sources], Any]:
         GALLERY[name] = Picture(styled(make), about, **needs)
@@ -88,7 +88,7 @@ def picture(name: str, about: str, **needs: Any) -> Callable[[Callable[[Sources]
 @picture("eta-behaviour", "Theorem 1's rate along Δ = 1/t (D = 1, ρ = 2, K0 = 1e-4, K1 = 0, Kρ = 1e3)",
          paper="Figure eta_behavior")  # fmt: skip
 def eta_behaviour(sources: Sources) -> Figure:
-    """The rate of Theorem 1 over t, with its peak at Δ' = √(K0/Kρ)."""
+    """Plot the rate of Theorem 1 over t, with its peak at Δ' = √(K0/Kρ)."""
     K = Smoothness(rho=2.0, K0=1e-4, K1=0.0, K_rho=1e3)
     t = np.arange(1, 20_001)
     peak = K.peak_gap
@@ -112,7 +112,7 @@ def _constant(rate: float, gap: float) -> float:
     paper="Theorem 1",
 )
 def theorem_bounds(sources: Sources) -> Figure:
-    """Runs on the barrier problem, whose curvature grows as Δ², in three norms; every claim is checked as they go."""
+    """Plot runs on the barrier problem, with curvature that grows as Δ², in three norms, and check every claim."""
     steps, gap0 = 20_000, 50.0
     t = np.arange(1, steps + 1)
     norms = {"l2": "ℓ2 (normSGD)", "linf": "ℓ∞ (signSGD)", "spectral": "spectral (Muon)"}
@@ -130,7 +130,7 @@ def theorem_bounds(sources: Sources) -> Figure:
         shown = [(adaptive, BLUE, "Theorem 1"), (decay, ORANGE, "decay only"), (constant, GREY, "constant")]
         for run, colour, label in shown:
             gaps = run.gaps[1:]
-            below = np.flatnonzero(gaps < 1e-6)  # from here on a gap is a rounding error
+            below = np.flatnonzero(gaps < 1e-6)  # smaller gaps are rounding errors
             seen = slice(int(below[0]) if below.size else None)
             top.plot(t[seen], gaps[seen], color=colour, label=label)
             bottom.plot(t, run.rates, color=colour, label=label)
@@ -147,10 +147,13 @@ def theorem_bounds(sources: Sources) -> Figure:
 @picture("schedule-lion", "profile and schedule of Algorithm 1 for Lion on the paper's numbers, along a made-up loss",
          paper="Figure scheduler-lion")  # fmt: skip
 def schedule_lion(sources: Sources) -> Figure:
-    """LLaMA-124M, f(x0) = 10.98, f* = 3.4, lr 1e-3: the calibrated Δ' and the one of the authors' quadrature, 0.37."""
+    """Plot the schedule on LLaMA-124M's numbers, f(x0) = 10.98, f* = 3.4, lr 1e-3.
+
+    It compares the calibrated Δ' with 0.37, the value from the authors' quadrature.
+    """
     first, target, steps, lr, div, kappa = 10.98, 3.4, 64_000, 1e-3, 100.0, 123_568_128.0
     ours = calibrate(first - target, lr=lr, div=div, kappa=kappa)
-    # A power law that falls to 3.77, the authors' switch, at step 12 000, as their run does.
+    # A power law that falls to 3.77 at step 12 000, where the authors' run switches to decay.
     t = np.arange(steps)
     losses = 3.3 + (first - 3.3) * (1 + t / 297) ** -0.75
     figure, (left, right) = axes_of(columns=2, width=4.2, height=3.4)
@@ -176,14 +179,14 @@ def schedule_lion(sources: Sources) -> Figure:
 
 @picture("stall", "why Algorithm 1 stalls on short runs: a toy gap that falls in proportion to the rate")
 def stall(sources: Sources) -> Figure:
-    """Each update lowers the gap by 1 % of itself at the peak rate, and by proportionally less below it."""
+    """Plot a toy run. An update at the peak rate lowers the gap by 1 %, a smaller rate by proportionally less."""
     figure, panels = axes_of(columns=2, rows=2, width=4.2, height=2.5)
     for column, steps in enumerate((1000, 64_000)):
         optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         paper = AdaptiveWarmup.paper(optimizer, steps, target_loss=0.0, kappa=46848.0)
         gaps, rates = np.full((2, steps), 7.68), np.full((2, steps), 0.01)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the run ends in warm-up is what is shown
+            warnings.simplefilter("ignore")  # the scheduler warns that the run ends in warm-up, which is the point
             for step in range(steps):
                 if step:
                     gaps[:, step] = gaps[:, step - 1] * (1 - 0.01 * rates[:, step - 1])
@@ -230,7 +233,7 @@ for _name, _paper in _PAPERS.items():
 @picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon",
          paper="Appendix, edge of stability", measures=("muon",), sharp=True)  # fmt: skip
 def edge_of_stability(sources: Sources) -> Figure:
-    """Three curvatures over steps: of the worst direction, of the step's direction, and K in Muon's norms."""
+    """Plot three curvatures over steps: in the worst direction, in the step's direction, and K in Muon's norms."""
     run = sources.smoothness.run_of("muon")
     path = sources.data / "edge-of-stability.json"
     found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 15))

@@ -1,7 +1,7 @@
 """Curvature over the gap, measured along runs of the lab: points, fits, tables.
 
-The points of a run are one small JSON file; fits and figures are made from it, so they can be made again and otherwise
-without training again. A run that is interrupted starts again.
+The points of a run are stored in one small JSON file. Fits and figures are made from this file, so they can be changed
+and remade without training again. An interrupted run starts from the beginning.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from ..training.metrics import Progress
 
 SCHEMA = 1
 _COLUMNS = [f.name for f in dataclasses.fields(Point)]
-_DIGITS = 7  # of the points' numbers in a file: float32 has no more
+_DIGITS = 7  # significant digits of the numbers in a file; float32 has no more
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Measured:
     """The points of one run.
 
     Attributes:
-        name: of the optimizer.
-        config: the run's.
+        name: the optimizer's name.
+        config: the run's config.
         target_loss: f*.
         window: steps [first, last) of the windowed fit.
-        val_loss: the run's final validation loss; None where it diverged.
-        points: in the order of steps.
-        sharpness: (step, λ_max of the Hessian on one fixed batch), if it was measured.
+        val_loss: the run's final validation loss; None if the run diverged.
+        points: the points in the order of steps.
+        sharpness: pairs (step, λ_max of the Hessian on one fixed batch), if they were measured.
     """
 
     name: str
@@ -64,7 +64,7 @@ def measured(
     sharpness_every: int | None = None,
     on_step: Callable[[Progress], bool | None] | None = None,
 ) -> Measured:
-    """The points in the file at ``path``; the run is made, and the file written, where there is none.
+    """Read the points from the file at ``path``. If there is none, make the run and write the file.
 
     Raises:
         LabError: the file holds the points of another run; the message lists the differences.
@@ -112,16 +112,16 @@ def _read(stored: dict[str, Any], config: SmoothnessConfig, name: str) -> Measur
 
 
 def _number(value: float) -> float | None:
-    """Rounded, and null where it is not finite."""
+    """Round a number for the file; None if it is not finite."""
     if isinstance(value, int):
         return value
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
 def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[int, float]]) -> Watch:
-    """The probe, and every so often λ_max on a batch that stays the same, before the update."""
+    """Return a watch that runs the probe and, before every n-th update, computes λ_max on a fixed batch."""
     corpus = prepare(run.data, run.model.vocab_size)
-    # A step that training never reaches: a batch of its distribution and no batch of its own.
+    # Training never reaches this step, so the batch is from its distribution but not one of its batches.
     tokens = torch.from_numpy(batch(corpus.train, run.seed, run.steps, run.batch_size, run.model.seq_len))
     steps = 0
 
@@ -140,9 +140,9 @@ def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[i
 
 
 def studies(found: Measured) -> dict[str, Study]:
-    """Fits to the whole run, to the trimmed run, to the window, and to the warm-up alone.
+    """Fit the whole run, the trimmed run, the window, and the warm-up alone.
 
-    The warm-up is the part with large gaps and small rates, in which earlier work saw a line.
+    During warm-up gaps are large and rates small. This is the part in which earlier work saw a line.
     """
     first, last = found.window
     warmup = found.config["schedule"]["warmup_steps"]
@@ -160,7 +160,7 @@ FIT_HEADINGS = ["points taken", "n", "R² line → quadratic", "R² quadratic, K
 
 
 def fit_rows(fits: dict[str, Study]) -> list[list[object]]:
-    """One row a fit, under `FIT_HEADINGS`."""
+    """Return one row per fit, under `FIT_HEADINGS`."""
     return [
         [label, one.quadratic.count, f"{one.linear.r2:.3f} → {one.quadratic.r2:.3f}",
          f"{max(one.nonnegative.r2, 0.0):.3f}", *(f"{c:.3g}" for c in one.quadratic.coefficients),
@@ -170,16 +170,16 @@ def fit_rows(fits: dict[str, Study]) -> list[list[object]]:
 
 
 def table(name: str, fits: dict[str, Study]) -> str:
-    """A Markdown table of fits, and the verdicts under it."""
+    """Return a Markdown table of fits, followed by their verdicts."""
     verdicts = "\n".join(f"- *{label}*: {one.verdict}" for label, one in fits.items())
     return f"**{name}**\n\n{markdown.table(FIT_HEADINGS, fit_rows(fits))}\n\n{verdicts}"
 
 
 def _rho(one: Study) -> str:
-    """The free exponent; a dash where no power of the gap helps."""
+    """Format the free exponent; a dash if no power of the gap helps."""
     return "–" if one.power is None or one.power.coefficients[1] == 0 else f"{one.power.rho:.1f}"
 
 
 def report(everything: Sequence[Measured]) -> str:
-    """The tables of several optimizers."""
+    """Return the tables of several optimizers."""
     return "\n\n".join(table(found.name, studies(found)) for found in everything) + "\n"

@@ -27,8 +27,8 @@ from .rows import Cell, PlannedRow, Rows
 from .verdicts import hand_set, judge
 
 __all__ = [
-    "CELL_STAGES", "FORMS", "FORM_SHARES", "ORDERS", "PARTS", "PEER_SCHEDULES", "STAGES", "STUDY_SEEDS", "TARGETS",
-    "Stage", "adaptive_form", "algorithm_1_target", "hand_set_forms", "missing",
+    "CELL_STAGES", "FAIR_STAGES", "FORMS", "FORM_SHARES", "ORDERS", "PARTS", "PEER_SCHEDULES", "STAGES", "STUDY_SEEDS",
+    "TARGETS", "Stage", "adaptive_form", "algorithm_1_target", "hand_set_forms", "missing",
 ]  # fmt: skip
 
 Stage = Callable[[Rows], list[PlannedRow]]
@@ -204,11 +204,12 @@ STAGES: dict[str, Stage] = {
         peer_tuning,
         peers,
         orders,
-        fair,
-        fair_tested,
     )
 }
-"""In the order in which they build on each other; about seventeen CPU-hours in all."""
+"""What the pages need, in the order in which the stages build on each other; about twelve CPU-hours in all."""
+
+FAIR_STAGES: dict[str, Stage] = {"fair": fair, "fair-tested": fair_tested}
+"""A wider grid, after all of `STAGES`; about five CPU-hours."""
 
 CELL_STAGES = (hand, compare, paper)
 """What makes a single cell again, given rows without its runs: call each with the rows and ``[cell]``."""

@@ -1,9 +1,9 @@
-"""What is learnt: a network, its batches, its loss. All that the training loop needs to know.
+"""Tasks: a network, its batches and its loss, which is all that the training loop needs to know.
 
-- `language`: next-token prediction by a LLaMA.      - `images`: classification of pictures.
-- `small`: tasks of a second or two for the studies; their `recipe`s; `finetuning` and `fresh`, two more sorts of them.
+- `language`: next-token prediction by a LLaMA.      - `images`: image classification.
+- `small`: tasks of a second or two for the studies, made of `recipe`s; `finetuning` and `fresh` add more of them.
 - `own`: a user's own task, from `FILE.py:NAME` or from Python.
-- `models`: the networks of the first three.
+- `models`: the networks of `language`, `images` and `small`.
 """
 
 from abc import ABC, abstractmethod
@@ -17,18 +17,18 @@ from ..config import RunConfig
 
 __all__ = ["Batch", "Task", "make_task"]
 
-Batch = Any  # a tuple of tensors, but for a user's own task
+Batch = Any  # a tuple of tensors, except in a user's own task
 
 
 class Task(ABC):
-    """What is learnt, from what data.
+    """What to learn, and from which data.
 
     Attributes:
-        name: of the data.
-        sha256: of the data, and of the code where that is the user's.
-        per_example: tokens in a sequence, or 1: what a rate of work counts.
-        first_bounds: whether a run whose loss ends above its first has diverged. Not so where a loss may have either
-            sign or starts low; there only what is not finite has.
+        name: name of the data.
+        sha256: hash of the data, and of the code if that is the user's.
+        per_example: the units that throughput counts in one example: the tokens of a sequence, otherwise 1.
+        first_bounds: whether a run counts as diverged if its loss ends above its first loss. False if the loss may be
+            negative or starts low; then only a loss that is not finite counts as diverged.
     """
 
     name: str
@@ -38,34 +38,34 @@ class Task(ABC):
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """The network, with weights that the seed decides."""
+        """Build the network, with weights that depend on the seed alone."""
 
     @abstractmethod
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
-        """Some rows of the global batches of all steps from ``first`` on."""
+        """Yield some rows of the global batch of each step, starting at step ``first``."""
 
     @abstractmethod
     def validation(self, rows: slice) -> Iterator[Batch]:
-        """The same rows of the fixed validation batches."""
+        """Yield the same rows of the fixed validation batches."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean over the examples."""
+        """Return the mean loss over the examples."""
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Means over the examples of what validation reports; "loss" is among them."""
+        """Return the numbers that validation reports, means over the examples; one of them is "loss"."""
         return {"loss": self.loss(model, batch)}
 
     def pieces(self, batch: Batch, device: torch.device, count: int) -> list[Batch]:
-        """The batch on a device, in ``count`` micro-batches of one size."""
+        """Move the batch to a device and split it into ``count`` micro-batches of equal size."""
         return list(zip(*(part.to(device).chunk(count) for part in batch), strict=True))
 
 
 def make_task(config: RunConfig) -> Task:
-    """The task of a run, its data prepared.
+    """Make the task of a run and prepare its data.
 
     Raises:
-        LabError: the data is not there.
+        LabError: the data is missing.
     """
     if config.task is not None:
         from .small import SmallTask

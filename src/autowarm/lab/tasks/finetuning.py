@@ -1,8 +1,9 @@
-"""Fine-tuning: a small LLaMA that has learnt one kind of text goes on with another.
+"""Fine-tuning tasks: a small LLaMA trained on one kind of text continues with another.
 
-It learns Python's standard library without a few packages. "near" is those packages: code again, by other hands; "far"
-is the language's documentation: prose. Either trains every weight, or LoRA's alone (peft). What is held out of the new
-text is scored, and of the old, to see what is forgotten.
+The model first learns Python's standard library without a few packages. The task "near" continues with those packages,
+which are code by other authors; "far" continues with the language's documentation, which is prose. Each trains either
+all weights or LoRA adapters only (peft). Validation scores held-out text of the new kind and, to measure forgetting, of
+the old kind.
 """
 
 import hashlib
@@ -28,12 +29,12 @@ __all__ = ["fine_tuning"]
 SHAPE = ModelConfig(vocab_size=512, width=48, heads=3, ff=128, seq_len=32)
 NEAR = ("asyncio", "email", "json", "logging", "unittest", "xml")
 _SEQUENCES = 16
-_STEPS, _RATE = 6000, 3e-3  # of the training on the old text, by AdamW with 5 % of warm-up
-_RANK = 4  # of LoRA
+_STEPS, _RATE = 6000, 3e-3  # for training on the old text, with AdamW and 5 % warm-up
+_RANK = 4  # of the LoRA adapters
 
 
 def domain(name: str) -> str:
-    """Which text a document belongs to.
+    """Return the text that a document belongs to: "old", "near" or "far".
 
     Example:
         >>> [domain(name) for name in ("email/parser.py", "documentation/with", "heapq.py")]
@@ -45,14 +46,14 @@ def domain(name: str) -> str:
 
 @cache
 def _prepared(steps: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
-    """Tokens of each text, by "old train" and so on, and the weights learnt from the old; from the cache if there."""
+    """Return the tokens of each text, keyed "old train" and so on, and the weights learnt from the old text; cached."""
     documents = sorted(read_documents(DataConfig()))
     key = hashlib.sha256(f"1 {SHAPE} {steps} {_RATE} {torch.__version__}".encode())
     for name, text in documents:
         key.update(f"\0{name}\0".encode() + text.encode())
     path = cache_folder() / f"fine-tuning-{key.hexdigest()[:16]}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):  # runs that start side by side wait for the first
+    with FileLock(path.with_suffix(".lock")):  # concurrent runs wait for the first one
         if not path.exists():
             parts = _tokens(documents)
             kept = {name: torch.from_numpy(tokens.view(np.int16)) for name, tokens in parts.items()}
@@ -63,7 +64,7 @@ def _prepared(steps: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
 
 
 def _tokens(documents: Iterable[tuple[str, str]]) -> dict[str, np.ndarray]:
-    """Every tenth document of each text is held out."""
+    """Tokenise each text, with every tenth document held out for validation."""
     parts: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
     for name, text in documents:
@@ -90,16 +91,16 @@ def _learnt(tokens: np.ndarray, steps: int) -> dict[str, Tensor]:
 
 
 def fine_tuning(text: str, *, lora: bool = False, steps: int = _STEPS) -> Recipe:
-    """The task of going on with the text "near" or "far".
+    """Make the task of fine-tuning on the text "near" or "far".
 
     Args:
-        lora: train adapters of rank 4 beside every linear layer, and nothing else.
-        steps: of the training on the old text.
+        lora: train only adapters of rank 4, one on every linear layer.
+        steps: steps of training on the old text.
     """
 
     def build() -> nn.Module:
         model = llama(SHAPE, seed=0)
-        model.load_state_dict(_prepared(steps)[1], strict=False)  # the head is the embedding
+        model.load_state_dict(_prepared(steps)[1], strict=False)  # not strict: the head is tied to the embedding
         if not lora:
             return model
         try:

@@ -1,8 +1,9 @@
-"""A hash of a Python object with the user's code that it can reach, the same in every process.
+"""A hash of a Python object and of the user's code that it can reach, the same in every process.
 
-A pickle would not do: it changes with the order of sets, with object identities and with line numbers. Here a function
-is its bytecode, its defaults, its closure and the globals it names; a class is its bases and its attributes; an object
-is its class and its state. What a library defines counts by its name, and a module of the user's own by its source.
+Hashing a pickle would not work, because a pickle depends on the order of sets, on object identities and on line
+numbers. Instead the hash covers a function's bytecode, defaults, closure and the globals that it names, a class's bases
+and attributes, and an object's class and state. A library's definitions count by name only, a user's module by its
+source.
 """
 
 import dis
@@ -22,19 +23,19 @@ import torch
 
 __all__ = ["fingerprint", "is_users"]
 
-_PACKAGE = Path(__file__).parents[2]  # autowarm itself: a run's id covers it already
+_PACKAGE = Path(__file__).parents[2]  # autowarm itself, which a run's id covers already
 _PATHS = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {_PACKAGE}
-# What Python notes of a class besides its contents.
+# The attributes that Python itself adds to a class.
 _NOTES = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__slotnames__",
           "__static_attributes__", "__annotate__", "__annotations_cache__"}  # fmt: skip
 
 
 def fingerprint(value: Any, without: frozenset[str] = frozenset()) -> str:
-    """Hex digest of an object and of the user's code it reaches.
+    """Return a hex digest of an object and of the user's code that it reaches.
 
     Args:
         value: any object.
-        without: attributes of the object, or of its classes, that do not count.
+        without: attributes of the object, or of its classes, to leave out.
     """
     walk = _Walk(value, without)
     found = walk.digest(value)
@@ -43,7 +44,7 @@ def fingerprint(value: Any, without: frozenset[str] = frozenset()) -> str:
 
 
 def is_users(module: str) -> bool:
-    """Whether a module is the user's own: neither built in nor of an installed package."""
+    """Whether a module is the user's own: neither built in nor part of an installed package."""
     if module == "__main__":
         return True
     place = _source(module)
@@ -57,7 +58,7 @@ def _is_installed(file: Path) -> bool:
 class _Walk:
     def __init__(self, root: Any, without: frozenset[str]) -> None:
         self.root, self.without = root, without
-        self.known: dict[int, tuple[bytes, Any]] = {}  # by identity; the object is kept, so that its id stays its own
+        self.known: dict[int, tuple[bytes, Any]] = {}  # by id; holding the object keeps its id from being reused
         theirs = [path for path in sys.path if not _is_installed(Path(path).absolute() / "module.py")]
         self.finder: Any = ModuleFinder(path=theirs, excludes=[_PACKAGE.name])
 
@@ -65,7 +66,7 @@ class _Walk:
         if isinstance(value, (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))):
             return _hash(type(value).__name__.encode(), repr(value).encode())
         if id(value) not in self.known:
-            self.known[id(value)] = _hash(b"cycle", type(value).__name__.encode()), value  # until it is known
+            self.known[id(value)] = _hash(b"cycle", type(value).__name__.encode()), value  # a reference back finds this
             self.known[id(value)] = _hash(type(value).__name__.encode(), *self.parts(value)), value
         return self.known[id(value)][0]
 
@@ -110,7 +111,7 @@ class _Walk:
         for part in (code.co_names, code.co_varnames, code.co_freevars, code.co_consts):
             yield self.digest(part)
         for instruction in dis.get_instructions(code):
-            if instruction.opname == "IMPORT_NAME":  # inside a function, so no global holds it
+            if instruction.opname == "IMPORT_NAME":  # an import inside a function, which no global holds
                 yield self.module(instruction.argval)
 
     def function(self, function: FunctionType) -> Iterator[bytes]:
@@ -156,7 +157,7 @@ class _Walk:
             yield self.digest(part)
 
     def module(self, name: str) -> bytes:
-        """The name of a module; if it is the user's, its source and those of all it imports are noted as well."""
+        """Return a module's name. If it is the user's, also note its source and those of its imports."""
         with suppress(ImportError, SyntaxError):
             self.finder.import_hook(name)
         return name.encode()
@@ -170,13 +171,13 @@ def _hash(*parts: bytes) -> bytes:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Global names that code and the functions within it look up."""
+    """Return the global names that the code and its nested functions look up."""
     found = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return found.union(*(_names(const) for const in code.co_consts if isinstance(const, CodeType)))
 
 
 def _source(name: str) -> Path | None:
-    """The Python file of a module, without importing it; None where it has none."""
+    """Find the Python file of a module without importing it; None if it has none."""
     try:
         spec = getattr(sys.modules.get(name), "__spec__", None) or importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):

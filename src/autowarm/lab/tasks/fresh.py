@@ -1,8 +1,8 @@
-"""Six tasks unlike those of the study of warm-ups, for judging a rule that was found without them.
+"""Six tasks unlike those of the warm-up study, to test a rule that was chosen without them.
 
-Losses that fall to zero (a classifier without label smoothing, a regression without noise, a copier whose answer is in
-the question), one that never gets near it (an autoencoder through a narrow neck), a convolutional network, and a
-policy gradient, whose loss says nothing of what is achieved and has either sign.
+Three have losses that fall to zero: a classifier without label smoothing, a regression without noise, and a copier that
+finds the answer in its input. The loss of another, an autoencoder with a narrow bottleneck, stays far from zero. The
+others are a convolutional network and a policy gradient, whose loss may be negative and does not measure success.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ Digits = Callable[[int, int], tuple[Tensor, Tensor]]  # (seed, step) → images 
 
 
 def _generator(*key: int) -> torch.Generator:
-    """By the same key the same numbers; the global generator is left alone."""
+    """Return a generator seeded by the key. The global generator is left alone."""
     mixed = 0
     for part in key:
         mixed = (mixed * 1_000_003 + part + 1) % 2**63
@@ -32,7 +32,7 @@ def _generator(*key: int) -> torch.Generator:
 
 
 def unsmoothed(draw: Digits, held_out: Callable[[], Iterator[Batch]]) -> Recipe:
-    """An MLP on digits whose loss can fall to zero."""
+    """Classify digits by an MLP whose loss can fall to zero."""
 
     def build() -> nn.Module:
         return nn.Sequential(
@@ -43,7 +43,7 @@ def unsmoothed(draw: Digits, held_out: Callable[[], Iterator[Batch]]) -> Recipe:
 
 
 def cnn(draw: Digits, held_out: Callable[[], Iterator[Batch]]) -> Recipe:
-    """Convolutions and batch normalisation on digits."""
+    """Classify digits by convolutions with batch normalisation."""
 
     def build() -> nn.Module:
         return nn.Sequential(
@@ -56,7 +56,7 @@ def cnn(draw: Digits, held_out: Callable[[], Iterator[Batch]]) -> Recipe:
 
 
 def autoencoder(draw: Digits, held_out: Callable[[], Iterator[Batch]]) -> Recipe:
-    """Digits through a neck of six numbers."""
+    """Reproduce digits through a bottleneck of six numbers."""
 
     def build() -> nn.Module:
         wide, narrow = (64, 64), (64, 6)
@@ -79,7 +79,7 @@ def _teacher() -> nn.Module:
 
 
 def regression() -> Recipe:
-    """Fit a small network that is known exactly."""
+    """Fit the outputs of a small, fixed network, without noise."""
 
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(_FEATURES, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
@@ -98,10 +98,10 @@ def regression() -> Recipe:
 
 
 def copier(transformer: Callable[[int], nn.Module]) -> Recipe:
-    """Say a row of symbols again, after a pause; only the second saying counts.
+    """Repeat a row of symbols after a pause. The loss counts only the repetition.
 
     Args:
-        transformer: makes a causal one for so many tokens.
+        transformer: makes a causal transformer for a given number of tokens.
     """
 
     def rows(count: int, *key: int) -> tuple[Tensor]:
@@ -124,7 +124,7 @@ def _right_actions() -> Tensor:
 
 
 def policy() -> Recipe:
-    """REINFORCE on a contextual bandit: one action of eight is right for a context, and pays 1."""
+    """REINFORCE on a contextual bandit. In each context one of eight actions is right and pays 1."""
 
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(_FEATURES, 64), nn.Tanh(), nn.Linear(64, _ACTIONS))
@@ -140,7 +140,7 @@ def policy() -> Recipe:
         return -((reward - reward.mean()) * chances.gather(1, taken[:, None]).squeeze(1)).mean()
 
     def scores(model: nn.Module, x: Tensor, right: Tensor) -> dict[str, Tensor]:
-        """The loss is the expected reward's distance from the best, exactly."""
+        """Return as loss the exact difference between the best reward, 1, and the policy's expected reward."""
         return {"loss": 1 - model(x).softmax(1).gather(1, right[:, None]).mean()}
 
     return Recipe(

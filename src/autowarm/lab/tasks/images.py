@@ -1,4 +1,4 @@
-"""Classification of pictures."""
+"""Image classification."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ __all__ = ["Classification"]
 
 
 class Classification(Task):
-    """Images to labels."""
+    """Classification of the images that a run's config names."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config

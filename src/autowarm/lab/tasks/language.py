@@ -15,7 +15,7 @@ __all__ = ["Language"]
 
 
 class Language(Task):
-    """Next-token prediction."""
+    """Next-token prediction on the corpus that a run's config names."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config

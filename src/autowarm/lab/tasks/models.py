@@ -1,4 +1,4 @@
-"""The networks of the experiments, from transformers and timm, with random weights that depend on the seed alone."""
+"""The experiments' networks, from transformers and timm. Their random weights depend on the seed alone."""
 
 import json
 import math
@@ -14,8 +14,8 @@ from ..config import LabError, ModelConfig, nearest
 
 
 def llama(config: ModelConfig, seed: int) -> nn.Module:
-    """A `LlamaForCausalLM` in float32; the same seed gives the same weights, and the global generator is left alone."""
-    from transformers import LlamaConfig, LlamaForCausalLM  # slow to import, so only where a model is made
+    """Build a `LlamaForCausalLM` in float32, with weights drawn from the seed. The global generator is left alone."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # slow to import, so imported only here
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -36,22 +36,22 @@ def llama(config: ModelConfig, seed: int) -> nn.Module:
         )
 
 
-# torch's flash attention is slow backward in bfloat16 on CPUs; up to here plain products are quicker, and their scores
-# take little memory.
+# The backward pass of torch's flash attention is slow in bfloat16 on CPUs. Up to this sequence length plain products
+# are faster, and their scores take little memory.
 _SHORT = 256
 
 
 def attend_plainly(model: nn.Module, length: int) -> None:
-    """Sets a LLaMA that is to run in bfloat16 on a CPU to the quicker attention for sequences of this length."""
+    """Switch a LLaMA to the attention that is faster in bfloat16 on a CPU for sequences of this length."""
     choose: Any = getattr(model, "set_attn_implementation", None)
     if choose is not None and length <= _SHORT:
         choose("eager")
 
 
 def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    """A classifier of images, (channels, height, width), by timm, in float32; the same seed gives the same weights.
+    """Build timm's classifier of images of shape (channels, height, width), in float32, with weights from the seed.
 
-    "swin" is a Swin of two stages with a token for each pixel and windows of 4×4; any other name is timm's.
+    "swin" is a Swin of two stages, with one token per pixel and windows of 4×4. Any other name is timm's.
     """
     try:
         import timm
@@ -72,7 +72,7 @@ def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, i
 
 
 def parameters(config: ModelConfig) -> int:
-    """How many parameters a LLaMA of this shape has, the tied embedding counted once.
+    """Count the parameters of a LLaMA of this shape, its tied embedding once.
 
     Example:
         >>> from autowarm.lab.config.runs import LLAMA_124M
@@ -84,28 +84,28 @@ def parameters(config: ModelConfig) -> int:
 
 
 def flops_per_token(config: ModelConfig) -> float:
-    """Floating-point operations of forward and backward pass: 6 a parameter and 12·layers·width·seq_len of attention.
+    """Count the operations of a forward and backward pass: 6 per parameter, plus 12·layers·width·seq_len for attention.
 
-    It is the count that model FLOPs utilisation is usually given by (PaLM, App. B): attention as if it were not causal.
+    Model FLOPs utilisation usually uses this count (PaLM, App. B), which treats attention as not causal.
     """
     return 6.0 * parameters(config) + 12.0 * config.layers * config.width * config.seq_len
 
 
 def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
-    """Mean cross-entropy, in nats per token, of predicting each next token; computed in float32 or better."""
+    """Return the mean cross-entropy of next-token prediction in nats per token, computed in float32 or better."""
     logits = model(input_ids=batch[:, :-1], use_cache=False).logits
     wide = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.to(wide).flatten(0, 1), batch[:, 1:].flatten())
 
 
 def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
-    """Writes `model.safetensors` and a `config.json`.
+    """Write `model.safetensors` and a `config.json`.
 
-    A LLaMA's are those from which `AutoModelForCausalLM.from_pretrained` makes it again; a classifier's config holds
-    timm's architecture and the arguments that `timm.create_model` needs besides.
+    `AutoModelForCausalLM.from_pretrained` loads a LLaMA's files. A classifier's config holds timm's architecture and
+    the other arguments that `timm.create_model` needs.
 
     Args:
-        state: the weights where the model itself holds shards of them.
+        state: the full weights, if the model itself holds only shards of them.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file, save_model
@@ -114,7 +114,7 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
         if hasattr(model, "save_pretrained"):
             from transformers.utils import logging
 
-            logging.disable_progress_bar()  # one bar a run, for a file written in a millisecond
+            logging.disable_progress_bar()  # no bar for a file that takes a millisecond to write
             model.save_pretrained(folder, state_dict=None if state is None else dict(state))
             return
         path = folder / "model.safetensors"
@@ -122,9 +122,9 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
             save_model(model, str(path), metadata={"format": "pt"})
         else:
             save_file({name: value.contiguous() for name, value in state.items()}, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # of a full disk, too
+    except SafetensorError as error:  # also raised on a full disk
         raise OSError(f"{folder / 'model.safetensors'} cannot be written: {error}") from None
     if not hasattr(model, "pretrained_cfg"):
-        return  # a user's own: the code that makes it is theirs
+        return  # a user's own model, which the user's code builds
     about = {"architecture": model.pretrained_cfg.get("architecture"), "num_classes": model.num_classes}
     (folder / "config.json").write_text(json.dumps(about, indent=1) + "\n")

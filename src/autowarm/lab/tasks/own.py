@@ -1,7 +1,7 @@
 """A user's own task: any object with the four methods of `OwnTask`, from a file or from Python.
 
-The object travels to worker processes by value (cloudpickle), so that a class written in a notebook works as well as
-one in a file. A mistake in it comes back as one line that names the place in the user's code.
+cloudpickle sends the object to worker processes by value, so a class defined in a notebook works as well as one in a
+file. A mistake in the task is reported as one line that names the place in the user's code.
 """
 
 import copy
@@ -32,8 +32,8 @@ from .fingerprint import fingerprint, is_users
 __all__ = ["AdaptedTask", "OwnTask", "PackedTask", "blamed", "load", "pack"]
 
 _METHODS = ("model", "batches", "loss", "validation")
-_PREPARED = ".prepared"  # the file that says that `prepare` came to its end
-_LONGEST = 500  # characters of an exception's message that a line takes over
+_PREPARED = ".prepared"  # the file that marks a finished `prepare`
+_LONGEST = 500  # maximal length of a quoted exception message, in characters
 
 
 class OwnTask(Protocol):
@@ -42,11 +42,12 @@ class OwnTask(Protocol):
     Optional attributes:
 
     - ``prepare(folder)``: writes what all runs share, such as pretrained weights, into an empty folder. It is called
-      once, before any run and on a copy of the task; afterwards ``self.folder`` is the folder's path. A later command
-      finds the folder as it was left, and calls `prepare` again only if the task's code has changed.
-    - ``optimizers``: name → function (model, peak rate) → optimizer, beside the lab's own names.
-    - ``defaults``: keys of `autowarm.lab.config.CompareConfig`, such as ``{"rates": {"adamw": [1e-3]}}``.
-    - ``scores(model, batch)``: name → number, further means to report of the validation batches.
+      once, on a copy of the task, before any run; afterwards ``self.folder`` is the folder's path. Later commands reuse
+      the folder and call `prepare` again only if the task's code has changed.
+    - ``optimizers``: a mapping from names to functions (model, peak rate) → optimizer, in addition to the lab's names.
+    - ``defaults``: values for keys of `autowarm.lab.config.CompareConfig`, such as ``{"rates": {"adamw": [1e-3]}}``.
+    - ``scores(model, batch)``: returns a mapping from names to numbers, whose means over the validation batches are
+      reported along with the loss.
 
     Example:
         >>> import torch
@@ -63,47 +64,48 @@ class OwnTask(Protocol):
     """
 
     def model(self) -> nn.Module:
-        """The network, which is trained in training mode. All global generators are seeded before the call."""
+        """Build the network. It is trained in training mode. All global generators are seeded before the call."""
 
     def batches(self, seed: int) -> Iterable[Any]:
-        """Training batches, at least as many as the run has steps, and the same for the same seed.
+        """Yield training batches: at least one per step of the run, and the same ones for the same seed.
 
-        A batch is a tensor, or tensors in tuples, lists and dicts, or any object with ``.to(device)``. The global
-        generators of PyTorch, NumPy and Python are seeded before each batch, so drawing from them is fine. A generator
-        of your own belongs inside this method: a run that goes on draws the batches before from the start.
+        A batch is a tensor, tensors in tuples, lists and dicts, or any object with ``.to(device)``. The global
+        generators of PyTorch, NumPy and Python are seeded before each batch, so you may draw from them. Create
+        generators of your own inside this method, because a resumed run draws all earlier batches again.
         """
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """The mean loss of a batch, a one-element tensor."""
+        """Return the mean loss of a batch, a one-element tensor."""
 
     def validation(self) -> Iterable[Any]:
-        """A finite number of validation batches. A run's result is the mean of their losses, without gradients.
+        """Yield a finite number of validation batches. A run's result is the mean of their losses.
 
-        The global generators are seeded alike before each batch of every evaluation.
+        The losses are computed without gradients. The global generators are seeded before each batch, in the same way
+        in every evaluation.
         """
 
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A user's task, ready to travel."""
+    """A user's task, ready to be sent to other processes."""
 
     name: str
     sha256: str  # of its code and its attributes
-    file: str  # where its code is written
-    optimizers: tuple[str, ...]  # names of its own
-    folder: Path | None  # what its `prepare` wrote
-    content: bytes  # the object, pickled
+    file: str  # the file of its code
+    optimizers: tuple[str, ...]  # names of the task's own optimizers
+    folder: Path | None  # the folder that its `prepare` filled
+    content: bytes  # the pickled object
 
     @property
     def key(self) -> str:
-        """What stands in `RunConfig.task`."""
+        """The value of `RunConfig.task` for this task."""
         return f"{self.name}@{self.sha256[:12]}"
 
     def check_optimizers(self, names: Iterable[str]) -> None:
-        """Refuse an optimizer that is neither the task's nor the lab's.
+        """Check that each optimizer is the task's or the lab's.
 
         Raises:
-            UsageError: the message names the nearest.
+            UsageError: an optimizer is unknown; the message suggests the nearest name.
         """
         known = [*self.optimizers, *OPTIMIZERS]
         for name in names:
@@ -112,7 +114,7 @@ class PackedTask:
 
 
 def load(place: str) -> Any:
-    """The object ``NAME`` of ``FILE.py:NAME``; a class is called without arguments.
+    """Load the object ``NAME`` of ``FILE.py:NAME``; a class is called without arguments.
 
     Raises:
         UsageError: there is no such file or name.
@@ -127,8 +129,8 @@ def load(place: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.path.insert(0, str(file.parent))  # as `python FILE.py` does, for what the file imports from beside it
-    with blamed(str(file), "as it is loaded"):
+    sys.path.insert(0, str(file.parent))  # as `python FILE.py` does, so that the file can import its neighbours
+    with blamed(str(file), "while loading"):
         spec.loader.exec_module(module)
     if not hasattr(module, name):
         found = [key for key, value in vars(module).items() if hasattr(value, "batches")]
@@ -167,14 +169,14 @@ def pack(task: Any, folder: Path) -> PackedTask:
 
 
 def _pickled(task: Any) -> bytes:
-    """The task and the code of its module: a worker need not find the file."""
+    """Pickle the task with the code of its module, so that a worker does not need the file."""
     module = sys.modules.get(type(task).__module__)
     by_value = module is not None and module.__name__ != "__main__" and is_users(module.__name__)
     if by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(task))
-    except Exception as error:  # whatever an object's own pickling raises
+    except Exception as error:  # an object's own pickling may raise anything
         raise LabError(f"{_place_of(type(task))}the task {type(task).__name__} cannot be sent to other processes "
                        f"({_said(error)}): make locks, open files and generators in its methods, not as attributes or "
                        "globals") from error  # fmt: skip
@@ -186,7 +188,7 @@ def _pickled(task: Any) -> bytes:
 def _prepare(content: bytes, place: Path, file: str) -> None:
     if (place / _PREPARED).exists():
         return
-    shutil.rmtree(place, ignore_errors=True)  # of a `prepare` that was cut off
+    shutil.rmtree(place, ignore_errors=True)  # what an interrupted `prepare` left
     place.mkdir(parents=True)
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
@@ -207,10 +209,10 @@ class AdaptedTask(Task):
     def __init__(self, packed: PackedTask, config: RunConfig) -> None:
         self.name, self.sha256 = packed.name, packed.sha256
         self._file, self._config, self._step = packed.file, config, 0
-        with self._blamed("as it is unpickled"):
+        with self._blamed("while unpickling"):
             self._task = cloudpickle.loads(packed.content)
         if packed.folder is not None:
-            object.__setattr__(self._task, "folder", packed.folder)  # of a frozen dataclass, too
+            object.__setattr__(self._task, "folder", packed.folder)  # works on a frozen dataclass, too
         self.optimizers: Mapping[str, Callable[[nn.Module, float], Optimizer]] = getattr(self._task, "optimizers", {})
 
     def model(self) -> nn.Module:
@@ -227,7 +229,7 @@ class AdaptedTask(Task):
         with self._blamed("in batches"):
             stream = iter(self._task.batches(seed))
         for self._step in range(steps):
-            # Batches before `first` are drawn as in a run from the start, for a stream may keep what it drew.
+            # Draw the batches before `first` too, because the stream may keep state from one batch to the next.
             _seed(_TRAINING, seed, self._step)
             with self._blamed(f"in batches at step {self._step + 1}"):
                 batch = next(stream, _END)
@@ -288,7 +290,7 @@ class AdaptedTask(Task):
         return [tree_map(moved, batch)]
 
     def make_optimizer(self, name: str, model: nn.Module, lr: float) -> Optimizer:
-        """The task's own optimizer of this name."""
+        """Make the task's own optimizer of this name."""
         with self._blamed(f"in optimizers[{name!r}]"):
             optimizer = self.optimizers[name](model, lr)
         if not isinstance(optimizer, Optimizer):
@@ -304,11 +306,11 @@ class AdaptedTask(Task):
 
 
 _END = object()
-_PREPARING, _MODEL, _TRAINING, _VALIDATION = range(4)  # what is seeded
+_PREPARING, _MODEL, _TRAINING, _VALIDATION = range(4)  # the purposes of a seed
 
 
 def _seed(*words: int) -> None:
-    """Seed every global generator that a user may draw from unawares."""
+    """Seed every global generator that the user's code may draw from."""
     key = int(np.random.SeedSequence(words).generate_state(1)[0])
     np.random.seed(key)  # noqa: NPY002
     random.seed(key)
@@ -319,10 +321,10 @@ def _seed(*words: int) -> None:
 
 @contextmanager
 def blamed(file: str, where: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn an exception of the user's code into a line that names the place in it, and says where it went wrong.
+    """Turn an exception in the user's code into a LabError of one line, which names the place in that code.
 
-    A frame in the task's file, in one beside it or below counts as the user's. Exceptions in `passing` are nobody's
-    mistake.
+    A stack frame counts as the user's if its file is in the folder of the task's file or below it. Exceptions in
+    `passing` are not mistakes and pass through unchanged.
     """
     try:
         yield
@@ -346,7 +348,7 @@ def _is_beside(filename: str, file: str) -> bool:
 
 
 def _place(filename: str, line: int | None, function: str) -> str:
-    """A place in the user's code. A notebook's cell has no name that a reader knows."""
+    """Describe a place in the user's code. A notebook's cell has no file name that a reader knows."""
     path = Path(filename)
     if path.parent.name.startswith("ipykernel_") or filename.startswith("<"):
         return f"{function}, line {line} of its cell" if function else f"line {line} of a cell"
@@ -354,7 +356,7 @@ def _place(filename: str, line: int | None, function: str) -> str:
 
 
 def _place_of(thing: Any) -> str:
-    """Where a function or a class is written, with a colon behind it; nothing where that is not known."""
+    """Return the place of a function's or class's code, followed by a colon; an empty string if it is not known."""
     if isinstance(thing, type):
         try:
             return f"{_place(inspect.getsourcefile(thing) or '', inspect.getsourcelines(thing)[1], '')}: "
@@ -365,7 +367,7 @@ def _place_of(thing: Any) -> str:
 
 
 def _file_of(task: Any) -> str:
-    """The file of a task's code, as tracebacks name it."""
+    """Return the file of a task's code, under the name that tracebacks use."""
     for method in _METHODS:
         if code := getattr(inspect.unwrap(getattr(task, method)), "__code__", None):
             return str(code.co_filename)

@@ -1,4 +1,4 @@
-"""What a small task is made of."""
+"""The parts of a small task."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ __all__ = ["Recipe"]
 class Recipe:
     """A small task in four functions."""
 
-    about: str  # in a few words
-    build: Callable[[], nn.Module]  # from the global generator
+    about: str  # a description in a few words
+    build: Callable[[], nn.Module]  # draws the weights from the global generator
     draw: Callable[[int, int], Batch]  # (seed, step) → a tuple of tensors
     loss: Callable[..., Tensor]  # (model, *batch) → mean loss
-    held_out: Callable[[], Iterator[Batch]]  # batches of validation
-    scores: Callable[..., dict[str, Tensor]] | None = None  # (model, *batch) → what validation reports, if not the loss
+    held_out: Callable[[], Iterator[Batch]]  # validation batches
+    scores: Callable[..., dict[str, Tensor]] | None = None  # (model, *batch) → validation's numbers, if not the loss
     first_bounds: bool = True  # see `Task`

@@ -1,9 +1,9 @@
-"""Small tasks for the study of warm-ups: each run takes seconds on one core.
+"""Small tasks for the warm-up study. Each run takes seconds on one core.
 
-They are unlike one another: language models of three sizes, a deep post-norm transformer (which is known to need
-warm-up), a vision transformer and an MLP on the scanned digits that come with scikit-learn, and a deep linear network
-whose best loss is known. The paper's two architectures, LLaMA and Swin, each have a small batch and one eight times as
-large; "llama-long" has a quarter of the small one, for runs of many steps. Batches are functions of (seed, step).
+The tasks are diverse: language models of three sizes, a deep post-norm transformer (known to need warm-up), a vision
+transformer and an MLP on scikit-learn's scanned digits, and a deep linear network with a known best loss. The paper's
+two architectures, LLaMA and Swin, each come with a small batch and one eight times as large. "llama-long" has a quarter
+of LLaMA's small batch, for runs of many steps. Batches are functions of (seed, step).
 """
 
 import math
@@ -26,7 +26,7 @@ from .recipe import Recipe
 
 __all__ = ["TASKS", "SmallTask"]
 
-_SMOOTHING = 0.1  # of labels: keeps the loss away from 0, as vision transformers are trained
+_SMOOTHING = 0.1  # label smoothing, usual for vision transformers; it keeps the loss away from 0
 _WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
 
 
@@ -34,7 +34,7 @@ class SmallTask(Task):
     """The small task that a run's config names."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.name, self.sha256 = str(config.task), ""  # its data is made by code, which the run's id covers
+        self.name, self.sha256 = str(config.task), ""  # code makes the data, and the run's id covers that
         self._recipe, self._config = TASKS[self.name], config
         self.first_bounds = self._recipe.first_bounds
 
@@ -58,13 +58,13 @@ class SmallTask(Task):
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         scores = self._recipe.scores
-        with torch.compiler.set_stance("force_eager"):  # a few batches of another shape are not worth a compilation
+        with torch.compiler.set_stance("force_eager"):  # compiling for a few batches of another shape would not pay
             return super().scores(model, batch) if scores is None else scores(model, *batch)
 
 
 @cache
 def _compiled(name: str) -> nn.Module:
-    """The one network of this task in this process: compiled for the first run, it serves those after it as it is."""
+    """Return this process's only network for the task, so that only the first run compiles it."""
     return TASKS[name].build()
 
 
@@ -73,12 +73,12 @@ def _random(*key: int) -> np.random.Generator:
 
 
 def _drawn_seed() -> int:
-    """For a model that is built from a seed of its own."""
+    """Draw a seed for a model builder that takes one."""
     return int(torch.randint(2**31, ()))
 
 
 class Block(nn.Module):
-    """Attention and a two-layer MLP, each with a residual and a LayerNorm before it or after the sum."""
+    """Attention and a two-layer MLP, each with a residual and a LayerNorm, either before it or after the sum."""
 
     def __init__(self, width: int, heads: int, *, causal: bool, norm: Literal["pre", "post"]) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens or patches in, logits out: at every position if causal, of their mean if not."""
+    """Map tokens or patches to logits: at every position if causal, otherwise from the mean over positions."""
 
     def __init__(
         self, inputs: int, outputs: int, length: int, *, width: int, depth: int, causal: bool, norm: str = "pre"
@@ -131,7 +131,7 @@ class Transformer(nn.Module):
 
 
 def _language(vocab: int, width: int, depth: int, sequences: int, length: int, kind: str = "pre-norm") -> Recipe:
-    """Predict the next token of Python's own documentation and source, by a "llama", "pre-norm" or "post-norm"."""
+    """Predict the next token of Python's documentation and source, with a "llama", "pre-norm" or "post-norm"."""
 
     def build() -> nn.Module:
         if kind != "llama":
@@ -159,7 +159,7 @@ def _language(vocab: int, width: int, depth: int, sequences: int, length: int, k
 
 @lru_cache
 def _scans() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Images and labels to train on, and to validate on."""
+    """Return training images and labels, then validation images and labels."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -170,7 +170,7 @@ def _scans() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Recipe:
-    """Classify 8×8 digits, each drawn with a random shift of up to one pixel."""
+    """Classify 8×8 digits, each shifted at random by up to one pixel."""
 
     def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(model(images), labels, label_smoothing=_SMOOTHING)
@@ -222,7 +222,7 @@ def _linear_map() -> Tensor:
 
 
 def _factorisation(size: int = 16) -> Recipe:
-    """Fit a product of matrices to a noisy linear map of known spectrum: f* is the noise's variance."""
+    """Fit a product of matrices to a noisy linear map with a known spectrum. f* is the variance of the noise."""
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return (model(x) - y).square().mean()
@@ -233,7 +233,7 @@ def _factorisation(size: int = 16) -> Recipe:
         return x, x @ _linear_map().T + _NOISE * noise
 
     def population(model: Any, *batch: Tensor) -> dict[str, Tensor]:
-        """The loss is known without sampling: ‖W_L…W_1 − A‖²/width + noise²."""
+        """Return the exact expected loss ‖W_L…W_1 − A‖²/width + noise²."""
         product = torch.eye(_WIDTH)
         for layer in model:
             product = layer.weight @ product

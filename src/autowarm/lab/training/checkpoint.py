@@ -95,7 +95,7 @@ class Checkpoints:
 
     @contextmanager
     def _writing_to(self, scratch: Path) -> Iterator[None]:
-        """Wraps writing: reports an error in one line and removes partial files, because the disk may be full."""
+        """Report an error of writing in one line and remove partial files, because the disk may be full."""
         try:
             yield
         except (OSError, CheckpointException) as error:
@@ -104,12 +104,12 @@ class Checkpoints:
             causes = [cause for cause, _ in error.failures.values()] if hasattr(error, "failures") else [error]
             room = shutil.disk_usage(self.folder).free
             raise LabError(
-                f"{scratch.name[1:]} cannot be written: {causes[0]} ({room} bytes are free there now); those before "
-                "it are whole"
+                f"{scratch.name[1:]} cannot be written: {causes[0]} ({room} bytes are free there now); earlier "
+                "checkpoints are intact"
             ) from error
 
     def _finish(self, written: Any, scratch: Path, target: Path, step: int, rest: bytes) -> None:
-        """Puts a checkpoint in place once DCP tells rank 0 that every rank has written."""
+        """Put a checkpoint in place once DCP tells rank 0 that every rank has written."""
         with self._writing_to(scratch):
             if isinstance(written, Future):
                 written.result()
@@ -170,7 +170,7 @@ class Checkpoints:
         for path in reversed(self._all()):
             if (objection := self._objection(path, last)) is None:
                 return path.name
-            logger.warning("%s %s: it is set aside and the one before it is used", path, objection)
+            logger.warning("%s %s: setting it aside and using the previous one", path, objection)
             places = (path.with_name(f"damaged-{path.name}" + "-again" * times) for times in itertools.count())
             path.rename(next(place for place in places if not place.exists()))
         return None
@@ -187,9 +187,9 @@ class Checkpoints:
         if not _whole(path, manifest["files"]):
             return "does not match its checksums"
         if (manifest["run"], f"checkpoint-{manifest['step']:08d}") != (self.run, path.name):
-            return f"is of step {manifest['step']} of the run {manifest['run']!r}, this is the run {self.run!r}"
+            return f"is of step {manifest['step']} of the run {manifest['run']!r}, but this is the run {self.run!r}"
         if last is not None and manifest["step"] > last:
-            return f"goes on behind step {manifest['step']}, and metrics.jsonl is whole up to step {last} alone"
+            return f"is of step {manifest['step']}, but metrics.jsonl is intact only up to step {last}"
         return None
 
     def _all(self) -> list[Path]:

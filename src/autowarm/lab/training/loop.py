@@ -3,14 +3,14 @@
 A run is a folder::
 
     config.yaml        the resolved config
-    metrics.jsonl      one line a step: loss before the update, the update's rate, seconds so far
+    metrics.jsonl      one line per step: loss before the update, the update's rate, seconds so far
     events.out.*       the same for TensorBoard
     checkpoint-STEP/   the newest few, while the run lasts
-    model.safetensors  the final weights, with the config.json that transformers loads them by
-    result.json        at the end
+    model.safetensors  the final weights, with a config.json so that transformers can load them
+    result.json        written at the end
 
-Called again on such a folder, `train` goes on from the newest whole checkpoint and ends with the same bits as a run
-that was never interrupted.
+Called again on such a folder, `train` resumes from the newest intact checkpoint. The result is bit-identical to that of
+an uninterrupted run.
 """
 
 import dataclasses
@@ -51,10 +51,10 @@ __all__ = ["Watch", "cell", "train"]
 
 logger = logging.getLogger(__name__)
 
-# What surrounds an update: it is given the forward and backward pass, runs it, and hands over the loss.
+# A context around an update: it takes the forward and backward pass as a function, calls it and yields the loss.
 Watch: TypeAlias = Callable[[Callable[[], Tensor]], AbstractContextManager[Tensor]]
 
-# Times the first loss: nothing is left to learn from, so the rest of the run is spared.
+# A loss above this many times the first one ends the run as diverged.
 _EXPLODED = 10.0
 
 
@@ -66,23 +66,22 @@ def train(
     stop: Stop | None = None,
     own: PackedTask | None = None,
 ) -> dict[str, Any]:
-    """Train one run to its end, or on to its end where the folder holds an unfinished one.
+    """Train one run to its end. If the folder holds an unfinished run, resume it.
 
     Args:
         config: the run.
-        folder: its folder, made if need be; all ranks see the same.
-        on_step: called after each step; returning True stops the run there, to be continued by a later call.
-        watch: makes an observer of the updates, such as `autowarm.smoothness.Probe`. It must not disturb them; what it
-            sees is no part of a checkpoint.
-        stop: notices signals for the run.
-        own: the task of a run whose config names a user's own.
+        folder: the run's folder, created if needed; the same on all ranks.
+        on_step: called after each step. If it returns True, the run stops there, and a later call can resume it.
+        watch: makes an observer of the updates, such as `autowarm.smoothness.Probe`. It must not disturb them, and
+            checkpoints do not save its state.
+        stop: catches signals for the run.
+        own: the user's own task, if the config names one.
 
     Returns:
         The run's result, as in its `result.json`.
 
     Raises:
-        LabError: the folder holds a run that differs from this one, or ranks were given different ones; the message
-            lists the differences.
+        LabError: the folder holds another run, or ranks were given different runs; the message lists the differences.
         Interrupted: `on_step` or a signal asked to stop.
     """
     with joined(config.engine) as ranks, ExitStack() as held:
@@ -97,22 +96,22 @@ def train(
             held.enter_context(locked(folder))
             return make()
 
-        # The first prepares the data, the others find it prepared.
+        # The first rank prepares the data for all.
         task = ranks.first(claim, shared=False) or make()
         who = json.loads(json.dumps(identity(config, task.sha256)))
-        ranks.agree(who)  # on data, too: machines may hold different files under one name
+        ranks.agree(who)  # compares the data too: machines may hold different files under one name
         ran_as = {**who, "precision": precision_of(config, ranks.device)}
         if (result := ranks.first(lambda: _resume_or_claim(folder, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
-            # What a scheduler warns of is kept with the result: a screen full of runs is no place for it.
+            # Keep schedulers' warnings with the result instead of printing them between the progress of many runs.
             warnings.simplefilter("always")
             run = _Run(config, folder, task, ranks, run_id(who), stop or Stop(), caught)
             return run.finish(on_step, watch)
 
 
 class _Run:
-    """One run, from its folder's last checkpoint on."""
+    """One run, starting from its folder's last checkpoint."""
 
     def __init__(
         self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, name: str, stop: Stop,
@@ -128,16 +127,16 @@ class _Run:
         self.checkpoints = Checkpoints(
             folder, ranks, name, keep=config.engine.keep_checkpoints, asynchronous=ranks.device.type == "cuda"
         )
-        # The result's training loss is of the whole curve, so that a checkpoint is no newer than its curve is whole.
+        # The result needs the training losses of all steps, so use no checkpoint that is newer than the intact metrics.
         if (saved := self.checkpoints.load(self.model, self.optimizer, last=len(read_metrics(folder)))) is not None:
             self.scheduler.load_state_dict(saved["scheduler"])
             self.progress = Progress(**saved["progress"])
-            logger.info("%s goes on from step %d", folder.name, self.progress.step)
+            logger.info("%s resumes from step %d", folder.name, self.progress.step)
 
     def finish(
         self, on_step: Callable[[Progress], bool | None] | None, watch: Callable[[nn.Module, Optimizer], Watch] | None
     ) -> dict[str, Any]:
-        """Train to the end, evaluate, and write the result, which it returns."""
+        """Train to the end, evaluate, and write and return the result."""
         config, progress, engine = self.config, self.progress, self.config.engine
         log = MetricsLog(
             self.folder, progress.step, engine.wandb, self.name, dataclasses.asdict(config),
@@ -145,13 +144,13 @@ class _Run:
         )  # fmt: skip
         with closing(log):
             if progress.step == 0 and self.is_own:
-                self.evaluate(limit=1)  # a mistake in the user's validation is found now, not after the last step
+                self.evaluate(limit=1)  # find a mistake in the user's validation now, not after the last step
             watched: Watch = watch(self.net, self.optimizer) if watch else lambda work: nullcontext(work())
             with self.stop.gently():
                 self._train(on_step, watched, log)
             scores = {"loss": math.nan} if progress.diverged else self._judge()
         self._note_warnings()
-        progress.diverged |= not scores["loss"] <= self._bound(1.0)  # worse than before training is no result either
+        progress.diverged |= not scores["loss"] <= self._bound(1.0)  # also diverged: worse than before training
         counted = progress.step * config.batch_size * self.task.per_example  # tokens, or images
         result = {
             "id": self.name,
@@ -169,7 +168,7 @@ class _Run:
             "diverged": progress.diverged,
             **({"peak": float(self.scheduler.base_lrs[0])} if config.schedule.options.get("peak") == "auto" else {}),
             "seconds": round(progress.seconds, 3),
-            # A batch of a user's own task may be anything.
+            # The examples in a batch of a user's own task cannot be counted.
             "tokens_per_second": None if self.is_own else round(counted / progress.seconds, 1),
             "warnings": progress.warnings,
         }
@@ -190,14 +189,14 @@ class _Run:
         clock = time.perf_counter() - progress.seconds
         batches = self.task.batches(progress.step, self.rows)
         while progress.step < config.steps and not progress.diverged:
-            # No generator's state has to be saved: what a step draws follows from the step.
+            # Random numbers depend only on seed, step and rank, so no generator's state needs saving.
             words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
             self.ranks.seed(int(words.generate_state(1)[0]))
             searching = getattr(self.scheduler, "phase", None) == "search"
             loss, norm, progress.lr = self._update(next(batches), watched)
 
             progress.step += 1
-            # The one wait for the device in a step.
+            # A step waits for the device only here.
             here = torch.stack((loss, norm.to(loss.dtype))).tolist()
             progress.loss, norm_seen = self.ranks.mean(*here)
             progress.seconds = time.perf_counter() - clock
@@ -205,14 +204,14 @@ class _Run:
                 progress.first_loss = progress.loss
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
-            # "not ≤" so that NaN counts, too
             if not searching:  # a search for the peak rate ends where the loss breaks
+                # "not ≤", so that NaN also counts as diverged
                 progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
             last = progress.step == config.steps
             look = every and progress.step % every == 0 and not last
             log.write(progress, self._judge() if look else None)
             asked = signal.SIGINT if on_step is not None and on_step(progress) else 0
-            wanted = self.ranks.largest(self.stop.asked or asked)  # ranks hear of a signal at different steps
+            wanted = self.ranks.largest(self.stop.asked or asked)  # a signal reaches ranks at different steps
             if wanted or last or progress.step % config.checkpoint_every == 0:
                 log.flush()
                 self._note_warnings()
@@ -223,11 +222,11 @@ class _Run:
                 raise Interrupted(f"{self.folder.name} stopped after step {progress.step}", wanted)
 
     def _bound(self, share: float) -> float:
-        """The largest loss that is not taken for divergence, by the first."""
+        """Return the largest loss that does not count as divergence: `share` × the first, if `first_bounds` is set."""
         return share * self.progress.first_loss if self.task.first_bounds else sys.float_info.max
 
     def _update(self, batch: Batch, watched: Watch) -> tuple[Tensor, Tensor, float]:
-        """One update: the loss before it, the gradient's norm where it is clipped, and the rate."""
+        """Make one update. Return the loss before it, the gradient's norm (0 without clipping) and the rate."""
         config = self.config
         pieces = self.setup.pieces(batch)
         with watched(lambda: self.setup.forward_backward(pieces)) as loss:
@@ -247,12 +246,12 @@ class _Run:
 
     @torch.no_grad()
     def evaluate(self, limit: int | None = None) -> dict[str, float]:
-        """Means over the fixed validation batches, which the ranks share, or over the first few of them."""
+        """Average over the fixed validation batches, which are split over the ranks, or over the first few."""
         was = self.net.training
         self.net.eval()
         found: dict[str, list[float]] = {}
         for batch in itertools.islice(self.task.validation(self.rows), limit):
-            for piece in self.setup.pieces(batch):  # of one size: their mean is the batch's
+            for piece in self.setup.pieces(batch):  # pieces have equal size, so their mean is the batch's
                 with self.setup.cast():
                     scores = self.task.scores(self.net, piece)
                 for key, value in scores.items():
@@ -267,7 +266,7 @@ class _Run:
 
 
 def cell(config: RunConfig, corpus: str) -> dict[str, Any]:
-    """What two runs must share to be compared: all but schedule and seed."""
+    """Return the settings that two runs must share to be compared: all but schedule and seed."""
     return {
         "task": corpus,
         "model": config.model.label if config.task is None else "",
@@ -279,7 +278,7 @@ def cell(config: RunConfig, corpus: str) -> dict[str, Any]:
 
 
 def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None:
-    """The finished result of this very run, or None after making the folder this run's own."""
+    """Return this run's result if it is finished; otherwise claim the folder for this run and return None."""
     path = folder / "config.yaml"
     if path.exists():
         try:
@@ -287,7 +286,7 @@ def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None
         except (yaml.YAMLError, UnicodeDecodeError):
             held = None
         if not isinstance(held, dict):
-            raise LabError(f"{path} is damaged, and what run it was is not known: choose another folder or delete it")
+            raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
         if changed := differences(held, who):
             raise LabError(f"{folder} holds another run ({'; '.join(changed)}): choose another folder or delete it")
         if (folder / "result.json").exists():

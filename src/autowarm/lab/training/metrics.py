@@ -1,4 +1,4 @@
-"""What a run notes: `metrics.jsonl`, TensorBoard and Weights & Biases step by step, `result.json` at the end."""
+"""A run's records: `metrics.jsonl`, TensorBoard and Weights & Biases at every step, `result.json` at the end."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from ..files import read_object, write_atomically
 
 @dataclass
 class Progress:
-    """What happened up to `step`, and all of it that a checkpoint must carry besides weights and states."""
+    """A run's history up to `step`, which its checkpoint stores along with the weights and states."""
 
     step: int = 0
     loss: float = math.nan
@@ -28,19 +28,20 @@ class Progress:
 
 
 def finite(value: float) -> float | None:
-    """The value, or null for JSON where there is none."""
+    """Return the value, or None (null in JSON) if it is not finite."""
     return value if math.isfinite(value) else None
 
 
 class MetricsLog:
-    """Metrics to their places, flushed in batches; starts behind the checkpoint's last step.
+    """Writes metrics in batches of steps, starting after the checkpoint's last step.
 
     Args:
-        folder: the run's.
-        step: of the checkpoint.
-        wandb: a project of Weights & Biases, or None; the run's id and config are for it alone.
-        events: write TensorBoard's.
-        quiet: write nothing: ranks but the first only keep the losses.
+        folder: the run's folder.
+        step: the checkpoint's step.
+        wandb: a project of Weights & Biases, or None.
+        run, config: the run's id and config, for Weights & Biases only.
+        events: whether to write TensorBoard's events.
+        quiet: write nothing and only keep the losses, as all ranks but the first do.
     """
 
     _EVERY = 50
@@ -57,7 +58,7 @@ class MetricsLog:
         self.remote: Any = None
         if quiet:
             return
-        # Steps after the checkpoint are done again: their lines go, so that none is counted twice.
+        # Steps after the checkpoint are made again, so delete their lines.
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
         if events:
             from torch.utils.tensorboard import SummaryWriter
@@ -68,11 +69,11 @@ class MetricsLog:
                 from wandb import init
             except ImportError:
                 raise LabError("engine.wandb needs the package wandb: pip install wandb, or leave it null") from None
-            # A run that goes on has the same id and is the same run there; folders of one name may hold different runs.
+            # A resumed run keeps its id, so it stays the same run there. A folder's name would not identify it.
             self.remote = init(project=wandb, name=folder.name, id=run, dir=str(folder), config=config, resume="allow")
 
     def write(self, progress: Progress, scores: Mapping[str, float] | None = None) -> None:
-        """Notes one step, and what an evaluation after it found."""
+        """Record one step, and the scores of an evaluation after it."""
         self.losses.append(progress.loss)
         row = {"step": progress.step, "loss": finite(progress.loss), "lr": progress.lr,
                "seconds": round(progress.seconds, 4)}  # fmt: skip
@@ -82,7 +83,7 @@ class MetricsLog:
             self.flush()
 
     def flush(self) -> None:
-        """Puts the notes in their places. It is done for many steps at once, which small models would notice."""
+        """Write the pending records. Writing every step would slow down small models."""
         rows, self.pending = self.pending, []
         if self.quiet or not rows:
             return
@@ -95,12 +96,12 @@ class MetricsLog:
                 self.remote.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
 
     def recent_loss(self, count: int) -> float:
-        """Mean of the last `count` training losses."""
+        """Return the mean of the last `count` training losses."""
         recent = self.losses[-count:]
         return math.fsum(recent) / len(recent) if all(map(math.isfinite, recent)) else math.nan
 
     def close(self) -> None:
-        """Flushes, and lets go of the files."""
+        """Flush and close the files."""
         self.flush()
         if self.board is not None:
             self.board.close()
@@ -109,7 +110,7 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The steps noted so far, from the first on; a line that is cut off or damaged ends the list."""
+    """Read the records from the first step on, up to a line that is cut off or damaged."""
     rows: list[dict[str, Any]] = []
     with suppress(OSError, ValueError):
         for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
@@ -121,13 +122,13 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_result(folder: Path, run: str) -> dict[str, Any]:
-    """The `result.json` of a finished run, by its id.
+    """Read the `result.json` of a finished run and check its id.
 
     Raises:
-        LabError: it is damaged, or another run's.
+        LabError: the file is damaged, or belongs to another run.
     """
     path, remedy = folder / "result.json", "delete it, and the same command makes the run again"
     result = read_object(path, remedy, "id", "cell", "schedule", "seed", "val_loss", "diverged")
     if result["id"] != run:
-        raise LabError(f"{path} is of the run {result['id']!r}, and this is {run!r}: {remedy}")
+        raise LabError(f"{path} is of the run {result['id']!r}, but this is {run!r}: {remedy}")
     return result

@@ -1,4 +1,4 @@
-"""Optimizers from their configs: the library's own, and peers to compare with, which are their authors' packages."""
+"""Makes optimizers from their configs: the library's own, and peers for comparison from their authors' packages."""
 
 import contextlib
 import io
@@ -22,12 +22,12 @@ _CLASSES = {"muon": "Muon", "lion": "Lion", "signsgd": "SignSGD", "normsgd": "No
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any = None) -> Optimizer:
-    """The configured optimizer over the model's parameters, grouped by the library.
+    """Make the configured optimizer for the model's parameters, grouped by the library.
 
     Args:
         model: the network.
-        config: which optimizer; its option `dtype` goes by torch's name, "float64".
-        process_group: ranks that hold copies of the model and share Muon's work.
+        config: the optimizer; its option `dtype` is torch's name, such as "float64".
+        process_group: ranks that hold copies of the model and split Muon's work.
 
     Raises:
         LabError: the rate, weight decay or options do not suit the optimizer, or its package is missing.
@@ -51,7 +51,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
 
 
 def _peer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """The named peer. It decays the weights that our own optimizers decay, no others."""
+    """Make the named peer. It decays the same weights as our own optimizers."""
     parts, options = partition(model), dict(config.options)
     decayed, spared = parts.matrices + parts.stacks + parts.heads, parts.embeddings + parts.vectors
     groups = [
@@ -83,13 +83,13 @@ def _peer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
         optimizer: Optimizer = kind(groups, lr=config.lr, **options)
     if hasattr(optimizer, "train"):
-        optimizer.train()  # Schedule-Free keeps two sets of weights: one to train at, one to evaluate at
+        optimizer.train()  # Schedule-Free has one set of weights for training and one for evaluation
     return optimizer
 
 
 @contextmanager
 def evaluating(optimizer: Any) -> Iterator[None]:
-    """The weights that the optimizer wants judged, and afterwards those it trains at."""
+    """Switch to the optimizer's weights for evaluation, and afterwards back to those for training."""
     averages = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
     if averages:
         optimizer.eval()

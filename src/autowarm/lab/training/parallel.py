@@ -1,6 +1,6 @@
-"""The ranks of a run: one process alone, or those that `torchrun` started, by DDP or FSDP2.
+"""The ranks of a run: a single process, or the processes that `torchrun` started, with DDP or FSDP2.
 
-Every rank makes its own rows of the global batch and all take the same decisions, for they look at the same numbers.
+Each rank makes its own rows of the global batch. All ranks take the same decisions, because they see the same numbers.
 """
 
 import os
@@ -18,13 +18,13 @@ from ..config import EngineConfig, LabError, RunConfig, differences
 
 _T = TypeVar("_T")
 
-# Peak bfloat16 rates of dense products, in operations a second, from the makers' data sheets.
+# Peak rates of dense bfloat16 products, in operations per second, from the makers' data sheets.
 _PEAK = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200": 2250e12, "L40S": 362e12, "L4": 121e12}
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of the run, and the device that it computes on."""
+    """This process's place among the run's processes, and its device."""
 
     rank: int
     world: int
@@ -32,14 +32,14 @@ class Ranks:
 
     @property
     def group(self) -> Any:
-        """All of them, where there are several."""
+        """The group of all ranks; None if there is only one."""
         return dist.group.WORLD if self.world > 1 else None
 
     def rows(self, config: RunConfig) -> slice:
-        """This rank's rows of a global batch.
+        """Return this rank's rows of a global batch.
 
         Raises:
-            LabError: the batch cannot be shared out evenly.
+            LabError: the batch cannot be split evenly.
         """
         pieces = self.world * config.engine.accumulate
         if config.batch_size % pieces:
@@ -51,10 +51,10 @@ class Ranks:
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def agree(self, who: Mapping[str, Any]) -> None:
-        """Checks that all ranks were given the same.
+        """Check that all ranks were given the same run.
 
         Raises:
-            LabError: on every rank, where one was not; the message lists the differences.
+            LabError: on every rank, if one was given another run; the message lists the differences.
         """
         if self.world == 1:
             return
@@ -65,17 +65,16 @@ class Ranks:
                 raise LabError(f"ranks disagree: rank 0 and rank {rank} differ in {'; '.join(changed)}")
 
     def seed(self, seed: int) -> None:
-        """Seeds the generators that a step can draw from.
+        """Seed the generators that a step can draw from.
 
-        `torch.manual_seed` visits those of every kind of device there might be, which takes a small model's step
-        half a millisecond.
+        `torch.manual_seed` would seed every kind of device, which takes half a millisecond, too much for a small model.
         """
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def mean(self, *values: float) -> list[float]:
-        """Means over the ranks, the same on each of them to the bit."""
+        """Return means over the ranks, bit-identical on all of them."""
         if self.world == 1:
             return list(values)
         summed = torch.tensor(values, dtype=torch.float64, device=collective_device(None))
@@ -83,7 +82,7 @@ class Ranks:
         return [float(value) / self.world for value in summed]
 
     def largest(self, value: int) -> int:
-        """The largest of the ranks' values."""
+        """Return the largest of the ranks' values."""
         if self.world == 1:
             return value
         found = torch.tensor([value], device=collective_device(None))
@@ -91,9 +90,9 @@ class Ranks:
         return int(found)
 
     def first(self, work: Callable[[], _T], shared: bool = True) -> _T | None:
-        """What rank 0 made of the work, on the others too where it is `shared`, and otherwise None.
+        """Do the work on rank 0 and return its result; on other ranks return the result if `shared`, otherwise None.
 
-        What it objects to is raised on every rank, so that none waits for it.
+        A LabError on rank 0 is raised on every rank, so that no rank waits for it.
         """
         if self.world == 1:
             return work()
@@ -113,7 +112,7 @@ class Ranks:
 
 @contextmanager
 def joined(engine: EngineConfig) -> Iterator[Ranks]:
-    """The ranks: those of `torchrun`'s environment, those of a group that is in use already, or this process alone."""
+    """Join the ranks of `torchrun`'s environment or of a group that is already in use, or run this process alone."""
     if engine.device == "cuda" and not torch.cuda.is_available():
         raise LabError("engine.device is cuda and this machine has no usable GPU: use auto or cpu")
     cuda = engine.device != "cpu" and torch.cuda.is_available()
@@ -122,7 +121,7 @@ def joined(engine: EngineConfig) -> Iterator[Ranks]:
         torch.cuda.set_device(device)
     ours = int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized()
     if ours:
-        # Numbers on the host go by gloo, gradients on GPUs by NCCL.
+        # Use gloo for numbers on the host and NCCL for gradients on GPUs.
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
     several = dist.is_initialized() and dist.get_world_size() > 1
     try:
@@ -133,7 +132,7 @@ def joined(engine: EngineConfig) -> Iterator[Ranks]:
 
 
 def spread(model: nn.Module, engine: EngineConfig, ranks: Ranks) -> nn.Module:
-    """The model as the ranks train it: alone, copied (DDP), or cut block by block (FSDP2)."""
+    """Prepare the model for training on the ranks: alone, copied (DDP), or sharded block by block (FSDP2)."""
     if ranks.world > 1 and engine.parallel == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -153,7 +152,7 @@ def spread(model: nn.Module, engine: EngineConfig, ranks: Ranks) -> nn.Module:
 
 
 def unreduced(model: Any, last: bool) -> AbstractContextManager[None]:
-    """Around one micro-batch: gradients are summed over the ranks after the last alone."""
+    """Return a context for one micro-batch that synchronises gradients only on the last one."""
     if hasattr(model, "set_requires_gradient_sync"):
         model.set_requires_gradient_sync(last)
     elif hasattr(model, "no_sync") and not last:
@@ -162,7 +161,7 @@ def unreduced(model: Any, last: bool) -> AbstractContextManager[None]:
 
 
 def peak_flops() -> float | None:
-    """Operations a second that this GPU is sold with, in bfloat16; None where it is unknown or there is none."""
+    """Return this GPU's nominal bfloat16 operations per second; None if it is unknown or there is no GPU."""
     if not torch.cuda.is_available():
         return None
     words = torch.cuda.get_device_name().split()

@@ -1,4 +1,4 @@
-"""What every update needs, whatever is made of it: the network on its ranks, its optimizer, forward and backward."""
+"""Everything an update needs, for training and for a range test: network, optimizer, forward and backward pass."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,11 +18,11 @@ from .parallel import Ranks, spread, unreduced
 
 __all__ = ["Setup", "precision_of"]
 
-_WIDE = 256  # from this width on a CPU gains by bfloat16
+_WIDE = 256  # from this width on, bfloat16 is faster on a CPU
 
 
 def precision_of(config: RunConfig, device: torch.device) -> str:
-    """What `engine.precision` comes to on a device."""
+    """Return the precision that `engine.precision` selects on a device."""
     if config.engine.precision != "auto":
         return config.engine.precision
     small = config.model.name in ("llama", "swin") and config.model.width < _WIDE
@@ -35,9 +35,9 @@ class Setup:
 
     Attributes:
         precision: "float32", "bfloat16" or "float64".
-        model: the network, with weights that the seed decides.
-        net: the same as it is called, compiled or spread over ranks where the config says so.
-        optimizer: the task's own of the configured name, or the lab's.
+        model: the network, with weights that depend on the seed alone.
+        net: the network to call: `model`, compiled or distributed over ranks if the config says so.
+        optimizer: the task's own optimizer of the configured name, or the lab's.
     """
 
     def __init__(self, config: RunConfig, task: Task, ranks: Ranks) -> None:
@@ -55,11 +55,11 @@ class Setup:
             self.optimizer = make_optimizer(self.model, config.optimizer, shared)
 
     def pieces(self, batch: Batch) -> Sequence[Batch]:
-        """The batch on this rank's device, in micro-batches."""
+        """Move the batch to this rank's device and split it into micro-batches."""
         return self._task.pieces(batch, self._device, self._config.engine.accumulate)
 
     def forward_backward(self, pieces: Sequence[Batch]) -> Tensor:
-        """The mean loss of these micro-batches, whose gradients are added up."""
+        """Accumulate the gradients of these micro-batches and return their mean loss."""
         total = None
         for index, piece in enumerate(pieces):
             with unreduced(self.net, last=index + 1 == len(pieces)):
@@ -71,5 +71,5 @@ class Setup:
         return total
 
     def cast(self) -> AbstractContextManager[Any]:
-        """Around a forward pass."""
+        """Return the context for a forward pass."""
         return torch.autocast(self._device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()

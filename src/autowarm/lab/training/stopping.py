@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the run keeps what it has learnt, whatever it is doing."""
+"""Handles Ctrl-C and SIGTERM, so that a run never loses its progress."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; a checkpoint holds what it had learnt.
+    """The run was asked to stop. Its checkpoint holds its progress.
 
     Attributes:
         signal: the signal that asked, for the exit status 128 + signal; SIGINT if the caller asked.
@@ -22,11 +22,11 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Notices SIGINT and SIGTERM while it is entered.
+    """A context manager that catches SIGINT and SIGTERM.
 
-    Inside `gently` a signal is acknowledged at once and kept for the loop, which saves and ends at the next step.
-    Elsewhere nothing would be lost, because files are replaced whole: the signal ends the program, as `Interrupted`. A
-    second Ctrl-C ends it anywhere, except in ranks of `torchrun`, which repeats signals.
+    Inside `gently`, a signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops at the
+    next step. Elsewhere the signal ends the program with `Interrupted`; nothing is lost, because files are replaced
+    whole. A second Ctrl-C ends the program anywhere, except in ranks of `torchrun`, which repeats signals.
 
     Attributes:
         asked: the signal that came, or None.
@@ -38,7 +38,7 @@ class Stop:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
-        if threading.current_thread() is threading.main_thread():  # no other may handle signals
+        if threading.current_thread() is threading.main_thread():  # other threads may not handle signals
             self._before = {number: signal.signal(number, self._notice) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
@@ -49,12 +49,12 @@ class Stop:
     def _notice(self, number: int, _: FrameType | None) -> None:
         by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
         again = self.asked == number == signal.SIGINT and not by_torchrun
-        # As an exception it can come up inside a destructor, where Python drops it: the flag stays up for the loop.
+        # Python drops an exception that is raised inside a destructor, so set the flag for the loop as well.
         self.asked = number
         if again or not self._gentle:
             raise Interrupted("stopped before or after training", number)
         if not by_torchrun or os.environ.get("RANK") == "0":
-            with suppress(OSError):  # a closed stderr; print() may not be called while it is at work, as it may be
+            with suppress(OSError):  # stderr may be closed; print() is not reentrant and may be running
                 os.write(2, b"\nstopping at the next step; Ctrl-C again stops at once\n")
 
     def obey(self) -> None:
@@ -64,7 +64,7 @@ class Stop:
 
     @contextmanager
     def gently(self) -> Iterator[None]:
-        """Enter this around what must not be broken off: training and saving."""
+        """Enter this context around work that a signal must not break off: training and saving."""
         self._gentle = True
         try:
             yield

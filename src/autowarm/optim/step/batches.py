@@ -1,7 +1,7 @@
-"""Which tensors' matrices are orthogonalised in one stack: at small widths, that is Muon's speed.
+"""Decides which matrices to orthogonalise together in one stack. This makes Muon fast at small widths.
 
-A stack is bounded in bytes. On a processor its iterations should stay in the cache; on an accelerator, where one launch
-should do as much as it can, the bound is on what a step holds at its peak, the stack's products included.
+A limit in bytes bounds each stack. On a CPU, a stack's iterations should stay in the cache. On an accelerator, each
+launch should do as much as possible, so the limit bounds a step's peak memory, including the stack's products.
 """
 
 import math
@@ -32,35 +32,35 @@ __all__ = [
     "temporaries",
 ]
 
-# Narrow matrices of every shape with the same short side make one stack: wide ones lie in it transposed, shorter ones
-# are padded with rows of zeros, which leave the polar factor as it is, as long as that makes the stack no larger than
-# this many times what lies in it.
+# Narrow matrices with the same short side share a stack, whatever their long side. Wide ones are transposed, and
+# shorter ones are padded with rows of zeros, which do not change the polar factor. A stack may be at most this many
+# times as large as the matrices in it.
 _PADDING = 1.25
 
-# On a processor a stack's iterations should not leave the cache, which a megabyte and its products fill. A few matrices
-# stay together all the same, lest products be too small to keep all threads at work.
+# On a CPU a stack's iterations should stay in the cache, which a megabyte and its products fill. A stack may still hold
+# this many matrices, because smaller products would not keep all threads busy.
 _STACK_BYTES = {"cpu": 1 << 20}
 _FEW = 4
 
-# Elsewhere, what a step may hold in temporaries. Models whose single matrices are large get more, in multiples of the
-# largest one, lest every launch be for one matrix: 1.5 GB at 8 billion parameters.
+# On other devices, the bytes of temporaries that a step may hold. If the largest matrix is so large that few would fit,
+# the limit is this many times its size instead: 1.5 GB at 8 billion parameters.
 _TEMPORARIES = 760_000_000
 _OF_THE_LARGEST = 13
-_LEAST_PART = 1 << 27
+_LEAST_PART = 1 << 27  # bytes that may always be copied at a time
 
 
 @dataclass(frozen=True)
 class Run:
-    """Tensors of one shape, which follow each other in a stack.
+    """Tensors of one shape, stored one after another in a stack.
 
     Attributes:
-        shape: theirs.
-        places: theirs, among all tensors.
-        tensors: theirs, among the batch's.
-        matrices: of their matrices, among the stack's.
-        each: how many matrices a tensor has.
-        size: rows and columns of these.
-        radius: of their steps.
+        shape: the tensors' shape.
+        places: their indices among all tensors.
+        tensors: their slice of the batch's tensors.
+        matrices: their slice of the stack's matrices.
+        each: number of matrices per tensor.
+        size: rows and columns of each matrix.
+        radius: radius of the tensors' steps.
     """
 
     shape: torch.Size
@@ -74,17 +74,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Batch:
-    """Tensors whose matrices are orthogonalised in one stack.
+    """Tensors that are orthogonalised together in one stack.
 
     Attributes:
-        device: theirs.
-        dtype: what the iterations compute in.
+        device: the tensors' device.
+        dtype: dtype of the iterations.
         size: rows and columns of the stack's matrices.
-        count: how many these are.
-        transposed: the tensors keep their matrices as (…, n, m).
-        runs: the tensors, in the order in which they lie in the stack.
-        members: the same, as places among all tensors.
-        part_bytes: how many bytes of tensors may be copied at one time; None where the cache decides.
+        count: number of the stack's matrices.
+        transposed: whether the tensors store their matrices as (…, n, m).
+        runs: the tensors, in the order of the stack.
+        members: the same, as indices among all tensors.
+        part_bytes: how many bytes of tensors may be copied at a time; None to fit the cache.
     """
 
     device: torch.device
@@ -97,18 +97,18 @@ class Batch:
     part_bytes: int | None
 
 
-# Functions and not methods: `torch.compile` takes a batch for a constant, of which it reads attributes alone.
+# These are functions, not methods, because `torch.compile` treats a batch as a constant and reads only its attributes.
 
 
 def empty_stack(batch: Batch) -> Tensor:
-    """An empty one; where there is padding, it is zero."""
+    """Allocate the stack of a batch; zeros if it contains padding, otherwise uninitialised."""
     padded = any(sorted(run.size) != sorted(batch.size) for run in batch.runs)
     make = torch.zeros if padded else torch.empty
     return make((batch.count, *batch.size), dtype=batch.dtype, device=batch.device)
 
 
 def slots_of(batch: Batch, stack: Tensor) -> list[Tensor]:
-    """Each member's matrices in a stack: (count, m, n), or (m, n) where every tensor is one matrix."""
+    """Return each member's view of the stack: (count, m, n), or (m, n) if every tensor is one matrix."""
     slots: list[Tensor] = []
     single = all(run.each == 1 for run in batch.runs)
     for run in batch.runs:
@@ -126,14 +126,14 @@ def _of_run(batch: Batch, stack: Tensor, run: Run) -> Tensor:
 
 
 def fill_(batch: Batch, slots: list[Tensor], directions: list[Tensor]) -> None:
-    """Copy directions to where they lie in the stack, in its dtype."""
+    """Copy the directions into their slots of the stack, in its dtype."""
     if batch.transposed:
         directions = [g.mT for g in directions]
     torch._foreach_copy_(slots, [_as(g, slot.shape) for g, slot in zip(directions, slots, strict=True)])
 
 
 def taken(batch: Batch, slots: list[Tensor], shapes: Iterable[torch.Size]) -> list[Tensor]:
-    """What lies in the slots, of the shapes of the tensors that it belongs to."""
+    """Return the slots' contents in the shapes of their tensors."""
     if batch.transposed:
         return [_as(slot, _flipped(shape)).mT for slot, shape in zip(slots, shapes, strict=True)]
     return [_as(slot, shape) for slot, shape in zip(slots, shapes, strict=True)]
@@ -144,7 +144,7 @@ def _flipped(shape: torch.Size) -> torch.Size:
 
 
 def block_of(batch: Batch, stack: Tensor, run: Run, part: slice) -> Tensor:
-    """What lies in the stack for these tensors of a run, in one piece: (tensors, *shape)."""
+    """Return the stack's contents for some tensors of a run as one tensor (tensors, *shape)."""
     matrices = _of_run(batch, stack, run)[part.start * run.each : part.stop * run.each]
     if not batch.transposed:
         return matrices.reshape(part.stop - part.start, *run.shape)
@@ -156,7 +156,7 @@ def _as(x: Tensor, shape: torch.Size) -> Tensor:
 
 
 def is_batched(geometry: Geometry) -> bool:
-    """Whether its oracle is an iteration on stacks; a subclass of `Spectral` may define its own."""
+    """Whether the geometry's oracle iterates on stacks. A subclass of `Spectral` may define another oracle."""
     return type(geometry) is Spectral and geometry.method != "svd"
 
 
@@ -164,7 +164,7 @@ Tensors = tuple[tuple[torch.device, torch.Size], ...]
 
 
 def batches_of(geometry: Spectral, tensors: Tensors) -> tuple[Batch, ...]:
-    """What is orthogonalised together; a pure function of devices and shapes, as a step has little time to think."""
+    """Group tensors into stacks. This is a pure function of devices and shapes, so all steps share a cached result."""
     g = geometry
     return _batches_for((g.radius, g.stacked, g.method, g.steps, g.blocks, g.dtype, g.transposed), tensors)
 
@@ -203,7 +203,7 @@ def _batches_of(settings: tuple[Any, ...], tensors: Tensors) -> tuple[Batch, ...
             rows[stack] += count * stack[1][0]
             filled[stack] += size
         elif bounds[device].joins(matrix, elements[device, matrix], elements[device, matrix[::-1]]):
-            # The fewer lie transposed beside the others.
+            # Both orientations share stacks; the less common one is transposed.
             stack = (device, max(matrix, matrix[::-1], key=lambda size: (elements[device, size], size)))
         together[stack].append(shape)
     return tuple(
@@ -214,12 +214,12 @@ def _batches_of(settings: tuple[Any, ...], tensors: Tensors) -> tuple[Batch, ...
 
 
 def temporaries(largest: int) -> int:
-    """How many bytes a step may hold on an accelerator, by those of its largest tensor."""
+    """Return how many bytes of temporaries a step may hold on an accelerator, given the bytes of its largest tensor."""
     return max(_TEMPORARIES, _OF_THE_LARGEST * largest)
 
 
 class _Bounds(NamedTuple):
-    """How large a stack may be on a device."""
+    """Limits on the size of a stack on a device."""
 
     device: torch.device
     dtype: torch.dtype
@@ -232,31 +232,31 @@ class _Bounds(NamedTuple):
         return cls(device, dtype, temporaries(largest))
 
     def most(self, size: tuple[int, int]) -> int:
-        """How many matrices may make one stack."""
+        """Return how many matrices of this size a stack may hold."""
         matrix = max(1, math.prod(size) * self.dtype.itemsize)
         if self.device.type in _STACK_BYTES:
             return max(_FEW, _STACK_BYTES[self.device.type] // matrix)
         return max(1, int(self.temporaries / (matrix * _stacks_at_peak(size))))
 
     def joins(self, matrix: tuple[int, int], elements: int, transposed: int) -> bool:
-        """Whether matrices of both orientations share stacks: where that saves one, and launches count."""
+        """Whether matrices of both orientations share stacks: on an accelerator, if this saves a stack."""
         if self.device.type in _STACK_BYTES or not transposed:
             return False
         most = self.most(matrix) * math.prod(matrix)
         return math.ceil((elements + transposed) / most) < math.ceil(elements / most) + math.ceil(transposed / most)
 
     def part_bytes(self, size: tuple[int, int], count: int) -> int | None:
-        """What may be copied at one time: as much as the iterations will need anyway."""
+        """Return how many bytes may be copied at a time: as many as the iterations will need anyway."""
         if self.device.type in _STACK_BYTES:
             return None
         return max(_LEAST_PART, int(math.prod(size) * self.dtype.itemsize * count * (_stacks_at_peak(size) - 1)))
 
 
 def _stacks_at_peak(size: tuple[int, int]) -> float:
-    """What iterations on a stack hold at one time, in units of the stack itself.
+    """Return the peak memory of the iterations on a stack, in units of the stack itself.
 
-    That is a product beside its factors, or the Gram matrices of a segment: two, or four of longer segments, which
-    `orthogonalize.iterate.plan` chooses from an aspect of 1.5 on.
+    The peak is either a product with its factors, or the stack with the Gram matrices of a segment. There are two of
+    these, or four in longer segments, which `orthogonalize.iterate.plan` chooses from an aspect of 1.5 on.
     """
     short, long = sorted(size)
     gram = short / max(1, long)
@@ -284,12 +284,12 @@ def _batch(
 
 
 def _matrices(geometry: Spectral, shape: torch.Size) -> int:
-    """How many matrices a tensor of this shape has."""
+    """Return the number of matrices in a tensor of this shape."""
     return shape.numel() // max(1, math.prod(geometry.matrix_shape(shape)))
 
 
 def _cut(by_shape: dict[torch.Size, list[int]], most: int, geometry: Spectral) -> Iterator[dict[torch.Size, list[int]]]:
-    """Cut the tensors into parts of equal numbers of matrices, each where it starts."""
+    """Split the tensors into parts with about equal numbers of matrices; a tensor goes to the part where it starts."""
     count = {shape: max(1, _matrices(geometry, shape)) for shape in by_shape}
     total = sum(count[shape] * len(places) for shape, places in by_shape.items())
     fair = math.ceil(total / math.ceil(total / most))

@@ -24,8 +24,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _is_dtensor(x: Tensor) -> bool:
-    # Whoever made a DTensor has imported its module. This runs for every tensor in every step, so usual types come
-    # first.
+    # This runs for every tensor in every step, so it tests the usual types first and does not import DTensor.
     return type(x) not in _PLAIN and hasattr(x, "placements") and hasattr(x, "device_mesh")
 
 
@@ -61,7 +60,7 @@ def by_layout(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> dict[Layo
     """Return the indices of the tensors by layout.
 
     Args:
-        geometry: theirs.
+        geometry: the norm of each tensor.
         xs: tensors and DTensors.
         group: ranks that hold copies of the tensors that are not DTensors; None if only this rank does.
 
@@ -128,11 +127,11 @@ def step_parts_(
 
     Args:
         geometry: the norm of each tensor.
-        layout: theirs.
-        shapes: of the whole tensors.
-        xs: this rank's part of each.
+        layout: the tensors' layout.
+        shapes: shapes of the whole tensors.
+        xs: this rank's part of each tensor.
         ask: see `Ask`.
-        rate: of all.
+        rate: the rate of all tensors.
     """
     for part in parts_of(xs):
         directions = ask(range(part.start, part.stop), True)
@@ -145,7 +144,7 @@ def step_parts_(
 
 
 def _normalised(gs: Sequence[Tensor], axes: Sequence[Any]) -> list[Tensor]:
-    """Return g/‖g‖ for the norm over all shards, which lie along these axes of the mesh."""
+    """Return g/‖g‖ for the norm over all shards, which are spread over these groups of ranks."""
     squares = torch.stack(frobenius_norms(gs)).square_()
     for ranks in axes:
         dist.all_reduce(squares, group=ranks)

@@ -1,8 +1,8 @@
 """x ← keep·x + η·LMO(direction), in as few passes over memory as the geometry allows.
 
-A group's tensors are processed in *parts* that fit a processor's cache: momentum, direction and step of one part are
-computed while it is cached, and temporaries are never larger than a part. On accelerators parts are large, and one
-launch handles all of a part's tensors.
+A group's tensors are processed in *parts* that fit a CPU's cache: momentum, direction and step of one part are computed
+while it is cached, and temporaries are never larger than a part. On accelerators parts are large, and one launch
+handles all of a part's tensors.
 
 `move_` updates one part along known directions, in the fastest way that its geometry allows. `move_reference` is the
 plain way, which works for every geometry; tests compare the fast ways with it. Iterative polar factors are computed for
@@ -33,8 +33,8 @@ class Rate:
     """How far tensors move: x ← keep·x + lr·update.
 
     Attributes:
-        lr: η, as a number or 0-dim tensor for all tensors, or a 1-dim tensor with an entry for each, see `where`.
-        keep: 1 − λη, as ``lr`` is, or None for 1.
+        lr: η, as a number or 0-dim tensor for all tensors, or a 1-dim tensor with an entry for each; see `where`.
+        keep: 1 − λη, in the same form as ``lr``, or None for 1.
     """
 
     lr: float | Tensor
@@ -80,11 +80,11 @@ class Rate:
     def step_each_(
         self, xs: list[Tensor], updates: list[Tensor], scales: list[float], places: Sequence[int] | None = None
     ) -> None:
-        """`step_` with a scale for each and no temporaries: a launch for each tensor, whatever the updates' dtype.
+        """`step_` with a scale per tensor and without temporaries: one launch per tensor, whatever the updates' dtype.
 
         Args:
-            xs, updates, scales: of each tensor.
-            places: theirs among those that this is the rate of; None for all.
+            xs, updates, scales: the tensors, and the update and scale of each.
+            places: indices of these tensors in this rate; None for all.
         """
         if not isinstance(self.lr, Tensor):
             for x, update, scale in zip(xs, updates, scales, strict=True):
@@ -150,7 +150,7 @@ def move_(geometry: Geometry, xs: list[Tensor], directions: list[Tensor], rate: 
         geometry: the norm of each tensor.
         xs: the tensors to move.
         directions: the oracle's argument for each.
-        rate: of all.
+        rate: the rate of all tensors.
         owned: whether the directions may be overwritten, because they are neither gradients nor momenta.
     """
     # By exact class: a subclass may define its own oracle.
@@ -201,7 +201,7 @@ def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) ->
         xs: the tensors to move, in the batch's order.
         batch: their layout in the stack.
         stack: UVᵀ of each matrix.
-        rate: of all.
+        rate: the rate of all tensors.
     """
     slots = slots_of(batch, stack)
     for run in batch.runs:
@@ -222,10 +222,10 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _move_by_block(xs: list[Tensor], updates: Tensor, rate: Rate, scale: float) -> None:
-    """x ← keep·x + lr·scale·update of tensors of one shape whose updates are one tensor, and so in few launches.
+    """x ← keep·x + lr·scale·update in few launches, for tensors of one shape with their updates in one tensor.
 
-    Rates on a device differ from tensor to tensor, where some are left out, and no `torch._foreach_…` has a fast way
-    for that. In one piece they are a factor that is broadcast. Nothing is rounded before the end.
+    Rates on a device differ between tensors if some are skipped, and no `torch._foreach_…` is fast in that case. In one
+    tensor the rates are a factor that is broadcast. Only the final result is rounded.
     """
     block = xs[0].new_empty((len(xs), *xs[0].shape), dtype=_wide(xs[0].dtype))
     torch._foreach_copy_(list(block.unbind()), xs)

@@ -49,7 +49,7 @@ def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
 
 
 def read_on_host(device: torch.device) -> bool:
-    """Whether to read flags at once: on the host, where nothing has to be waited for, and outside tracing."""
+    """Whether to read flags at once: on the host, where this needs no waiting, and outside tracing."""
     return device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -131,8 +131,8 @@ class SkippedUpdates:
         if total and not self._warned:
             self._warned = True
             warnings.warn(
-                f"{who}: a gradient is not finite. The tensors that it reaches are not stepped, and their weights and "
-                "momenta stay as they were. This is said once; optimizer.skipped_updates counts such updates",
+                f"{who}: a gradient is not finite. The tensors that it reaches are not updated: their weights and "
+                "momenta do not change. This warning appears once; optimizer.skipped_updates counts such updates",
                 stacklevel=6,
             )
         if self.most is not None and in_a_row >= self.most:

@@ -25,8 +25,8 @@ from .move import Rate, parts_of
 
 __all__ = ["move_gathered_", "share_out"]
 
-# In multiples of what a rank owns in a round: the next round's messages, sent and received, a stack and its products,
-# the results of the round before.
+# Peak memory in multiples of the tensors that a rank owns in a round: the next round's messages, sent and received, a
+# stack and its products, and the results of the previous round.
 _AT_PEAK = 6
 
 Landing = Callable[[], None]
@@ -39,11 +39,11 @@ def move_gathered_(
 
     Args:
         geometry: the norm of each tensor.
-        layout: theirs.
-        shapes: of the whole tensors.
-        xs: this rank's part of each.
+        layout: the tensors' layout.
+        shapes: shapes of the whole tensors.
+        xs: this rank's part of each tensor.
         ask: see `distributed.Ask`.
-        rate: of all.
+        rate: the rate of all tensors.
     """
     sharing = _Sharing(geometry, layout, shapes, xs, ask, rate)
     rounds = sharing.rounds()
@@ -63,7 +63,7 @@ def move_gathered_(
 
 
 class _Sharing:
-    """One step's exchange. A *round* is a list with the places of each owner's tensors."""
+    """The exchange of one step. A *round* is a list with the indices of each owner's tensors."""
 
     def __init__(
         self, geometry: Geometry, layout: Layout, shapes: Sequence[torch.Size], xs: list[Tensor], ask: Ask, rate: Rate
@@ -81,12 +81,12 @@ class _Sharing:
         self.temporaries = temporaries(max(shape.numel() for shape in shapes) * self.dtype.itemsize)
 
     def rounds(self) -> list[list[list[int]]]:
-        """The tensors by round and by owner: copy after copy, and in each its shards."""
+        """Return the tensors' indices by round and by owner. Owners are ordered by copy, then by shard."""
         owners = share_out([_work(shape) for shape in self.shapes], self.cut * self.copied)
         most = self.temporaries // max(_AT_PEAK, self.copied + 3)
         rounds: list[list[list[int]]] = []
         room = [0] * (self.cut * self.copied)
-        last = [-1] * len(room)  # the round of each owner so far
+        last = [-1] * len(room)  # each owner's latest round
         for i in sorted(range(len(owners)), key=lambda i: (-_work(self.shapes[i]), i)):
             owner, size = owners[i], self.shapes[i].numel() * self.dtype.itemsize
             if size > room[owner]:
@@ -101,7 +101,7 @@ class _Sharing:
         """Start sending this round's tensors to their owners.
 
         Returns:
-            To be called for the parts of this rank's own ones, by the rank they are from.
+            A function that waits for the messages and returns the parts of this rank's own tensors, by sending rank.
         """
         mine = self._of_this_copy(some)
         others = [
@@ -112,7 +112,7 @@ class _Sharing:
             for i in places
         ]
         for part in self._parts(others):
-            self.ask(part, False)  # for their momenta
+            self.ask(part, False)  # only updates their momenta
         outgoing = [i for places in mine for i in places]
         out = self._empty(sum(self.xs[i].numel() for i in outgoing))
         views = iter(self._unflat(out, outgoing))
@@ -131,11 +131,11 @@ class _Sharing:
         return arrived
 
     def answers(self, some: list[list[int]], parts: list[list[Tensor]]) -> Tensor:
-        """The oracles' answers for this rank's own tensors, less their signs, cut as the ranks hold them, in a row.
+        """Compute the negated oracle for this rank's own tensors, split into the ranks' parts, as one flat message.
 
         Args:
             some: the round.
-            parts: this rank's own tensors, by the rank that a part is from; they are lost.
+            parts: the parts of this rank's own tensors, by sending rank; the list is emptied to free memory.
         """
         places = self._of_this_copy(some)[self.piece]
         wholes = [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in zip(*parts, strict=True)]
@@ -163,7 +163,7 @@ class _Sharing:
         return found
 
     def send_back(self, some: list[list[int]], answers: Tensor) -> Landing:
-        """Begin to take answers back to where the tensors are; to be called for the step that they make there."""
+        """Start sending the answers back to the tensors' ranks; call the result to receive them and make the step."""
         mine = self._of_this_copy(some)
         sizes = [sum(self._shard(i, rank).numel() for i in mine[self.piece]) for rank in range(self.cut)]
         came, wait = _all_to_all(answers, sizes, [sum(self.xs[i].numel() for i in p) for p in mine], self.shards)
@@ -234,7 +234,7 @@ def _work(shape: torch.Size) -> float:
 
 
 def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.Size:
-    """The shape of a rank's shard: as `torch.chunk` cuts, with the last ones shorter or empty."""
+    """Return the shape of a rank's shard, split as by `torch.chunk`: the last ones may be shorter or empty."""
     if dim is None:
         return shape
     size = -(-shape[dim] // world)
@@ -243,7 +243,17 @@ def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.S
 
 
 def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -> tuple[Tensor, Callable[[], Any]]:
-    """Begin to exchange elements: so many go to each rank, so many come from each. What waits for them comes second."""
+    """Start exchanging elements with all ranks.
+
+    Args:
+        out: the elements to send, in the order of ranks.
+        sent: how many go to each rank.
+        received: how many come from each rank.
+        ranks: the ranks; None for this one alone.
+
+    Returns:
+        The received elements, and a function that waits until they have arrived.
+    """
     if ranks is None:
         return out, lambda: None
     came = out.new_empty(sum(received))
@@ -251,10 +261,10 @@ def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -
     work = dist.all_to_all_single(
         _bytes(came), _bytes(out), [n * size for n in received], [n * size for n in sent], group=ranks, async_op=True
     )
-    kept = [out]  # until it has been sent
+    kept = [out]  # keeps the memory until it has been sent
 
     def wait() -> None:
-        assert work is not None  # as it is for ranks outside the group
+        assert work is not None  # it is None only on ranks outside the group
         work.wait()
         kept.clear()
 
@@ -265,7 +275,7 @@ def _all_gather(mine: Tensor, sizes: list[int], ranks: Any) -> list[Tensor]:
     """Send this rank's elements to everyone and return what each sent."""
     if ranks is None:
         return [mine]
-    # Everyone's message has the length of the longest, as the collective wants.
+    # The collective needs messages of equal length, so pad to the longest.
     longest = max(sizes)
     if mine.numel() < longest:
         mine = torch.cat([mine, mine.new_zeros(longest - mine.numel())])
@@ -281,5 +291,5 @@ def _unflat(flat: Tensor, shapes: Sequence[Sequence[torch.Size]]) -> list[list[T
 
 
 def _bytes(x: Tensor) -> Tensor:
-    # Not every backend knows every dtype, and bytes all of them.
+    # Some backends do not support every dtype, but all support bytes.
     return x.view(torch.uint8)

@@ -43,6 +43,7 @@ __all__ = [
 ]  # fmt: skip
 
 _EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
+_INSTEAD = {"schedule-free": "Schedule-Free AdamW, tuned rate", "radam": "RAdam, tuned rate", "prodigy": "Prodigy"}
 _ABOUT = {
     "max_warmup=None": "no `max_warmup`: the loss alone",
     "fstar=-1e6": "no loss: the ramp alone",
@@ -159,7 +160,9 @@ def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
     compared = {"the best of six hand-set lengths": [against("cells", v.cell, v.best, v.cell) for v in learnt]}
     for about, name in zip(("WSD, 10 % warm-up", "GreedyLR"), PEER_SCHEDULES, strict=True):
         compared[about] = [against("cells", cell, name, cell) for cell in scheduled]
-    for about, name in (("Schedule-Free AdamW, tuned rate", "schedule-free"), ("Prodigy", "prodigy")):
+    adamw = dict.fromkeys(ours for _, ours in instead)
+    compared["untuned linear warm-up, AdamW"] = [against("cells", cell, "untuned", cell) for cell in adamw]
+    for name, about in _INSTEAD.items():
         compared[about] = [against("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
 
     def row(about: str, found: Sequence[Estimate]) -> list[object]:

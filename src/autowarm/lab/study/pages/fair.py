@@ -1,0 +1,55 @@
+"""The table of the wider grid: what each simple rule costs by family, against the best of all hand-set warm-ups."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from ...analysis.markdown import comma_separated, percent
+from ...analysis.statistics import Estimate, by_family, by_task, mean_loss, regrets
+from ..cells import DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS
+from ..rows import Cell, Rows
+from ..verdicts import Verdict, hand_set
+
+__all__ = ["RULES", "fair_regrets", "fair_table"]
+
+_TRANSFORMERS = ("language", "vision", "fine-tuning")
+
+RULES: dict[str, Callable[[Cell], str]] = {
+    "none": lambda cell: "linear 0",
+    "5 %": lambda cell: "linear 0.05",
+    "40 %": lambda cell: "linear 0.4",
+    "half from lr/10": lambda cell: RAMP_ALONE,
+    "half from lr/10 for transformers, 5 % else": (
+        lambda cell: RAMP_ALONE if FAMILIES[cell.task] in _TRANSFORMERS else "linear 0.05"
+    ),
+    "default": lambda cell: DEFAULT,
+}
+"""A warm-up for every setting, by what the table calls it."""
+
+
+def fair_regrets(rows: Rows, learnt: list[Verdict]) -> dict[str, Mapping[Cell, float]]:
+    """What each rule costs in each setting, on the seeds of the choice.
+
+    Raises:
+        LabError: a run of the wider grid has not been made.
+    """
+    found: dict[str, dict[Cell, float]] = {name: {} for name in RULES}
+    for cell in (v.cell for v in learnt):
+        options = hand_set(rows, cell, FAIR)
+        if not math.isfinite(min(mean_loss(losses, SEEDS.choice) for losses in options.values())):
+            continue
+        also = {name: rows.losses("cells", cell, name, SEEDS.choice) for name in (RAMP_ALONE, DEFAULT)}
+        cost = regrets(options, SEEDS.choice, also)
+        for name, rule in RULES.items():
+            found[name][cell] = cost[rule(cell)]
+    return found
+
+
+def fair_table(rows: Rows, learnt: list[Verdict]) -> str:
+    """CSV: mean regret by family, where each task counts once."""
+    means: dict[str, dict[str, Estimate]] = {}
+    for name, costs in fair_regrets(rows, learnt).items():
+        families = by_family(costs, lambda cell: FAMILIES[cell.task], lambda cell: cell.task)
+        means[name] = {**families, "*all tasks*": by_task(costs, lambda cell: cell.task)}
+    headings = ["family, %", *means]
+    lines = [[family, *(percent(of[family].mean) for of in means.values())] for family in means["default"]]
+    return comma_separated(headings, lines)

@@ -15,7 +15,7 @@ from .hooks.rates import checked_peaks
 from .hooks.scheduler import RuleScheduler
 from .profile import Profile
 from .report import metrics, one_line, plot_profile
-from .rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
+from .rule import Formula, HostRule, Observation, Ranks, rule_for
 from .search import LEAST_STEPS, PeakSearch
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 from .state import STATE_VERSION, differences, read_state
@@ -165,7 +165,8 @@ class AdaptiveWarmup(RuleScheduler):
         }
         self._kappa_counted = kappa is None
         self._probe: Probe | None = None
-        super().__init__(optimizer, formula, Ranks(process_group, self._settings), Alarms(max_nonfinite))
+        ranks, alarms = Ranks(process_group, self._settings), Alarms(max_nonfinite)
+        super().__init__(optimizer, formula, ranks, alarms, searches=peak == "auto")
 
     @classmethod
     def paper(cls, optimizer: Optimizer, total_steps: int, *, target_loss: float, **options: Any) -> Self:
@@ -501,30 +502,6 @@ class AdaptiveWarmup(RuleScheduler):
         self._alarms.said.discard("overrun")
         self._write()
         self._rule = rule_for(self.optimizer.param_groups[0]["lr"], rule)
-
-    # Finding the peak rate.
-
-    def _first_rule(self) -> Rule:
-        host = HostRule(Formula(**self._formula_arguments))
-        return PeakSearch(self.optimizer, host) if self._settings["peak"] == "auto" else host
-
-    def _next_rule(self) -> None:
-        search = self._rule
-        if not isinstance(search, PeakSearch) or not search.over:
-            return
-        found, given = search.found, self._formula_arguments["lr"]
-        peak = found.guess
-        if peak is None:
-            self._alarms.warn("unknown peak", f"no peak rate was found, and the lr of {given:g} stays: {found.reason}")
-            peak = given
-        search.restore()
-        for i, group in enumerate(self.optimizer.param_groups):
-            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (peak / given)
-        self._formula_arguments["lr"] = peak
-        rule = HostRule(Formula(**self._formula_arguments))
-        rule.updates = self.last_epoch
-        rule.rewarm(rule.formula.planned_steps, rule.formula.told)
-        self._rule = rule
 
     def _agree(self, rule: HostRule) -> None:
         formula = rule.formula

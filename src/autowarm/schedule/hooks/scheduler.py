@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ...optim.known import unwrapped
 from ..rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
+from ..search import PeakSearch
 from .alarms import Alarms
 from .clock import UpdateClock, hook
 from .rates import GroupRates
@@ -25,11 +26,14 @@ class RuleScheduler(LRScheduler):
         optimizer: whose rates are set.
         formula: arguments of `Formula`, by which a rule is begun anew.
         ranks, alarms: see their classes.
+        searches: whether the run begins with a search for its peak rate.
     """
 
-    def __init__(self, optimizer: Optimizer, formula: dict[str, Any], ranks: Ranks, alarms: Alarms) -> None:
+    def __init__(
+        self, optimizer: Optimizer, formula: dict[str, Any], ranks: Ranks, alarms: Alarms, *, searches: bool
+    ) -> None:
         optimizer = unwrapped(optimizer)  # a trainer's wrapper has no step hooks of its own
-        self._formula_arguments, self._ranks, self._alarms = formula, ranks, alarms
+        self._formula_arguments, self._ranks, self._alarms, self._searches = formula, ranks, alarms, searches
         self._rule: Rule = HostRule(Formula(**formula))
         self._pending: list[Observation] = []
         self._clock = UpdateClock(optimizer)
@@ -47,11 +51,24 @@ class RuleScheduler(LRScheduler):
         self._restart()
 
     def _first_rule(self) -> Rule:
-        """What a run begins with."""
-        return HostRule(Formula(**self._formula_arguments))
+        host = HostRule(Formula(**self._formula_arguments))
+        return PeakSearch(self.optimizer, host) if self._searches else host
 
-    def _next_rule(self) -> None:
-        """Called after each update, so that one rule can follow another."""
+    def _end_search(self, search: PeakSearch) -> None:
+        """Begin the run again at the peak rate that was found."""
+        given, found = self._formula_arguments["lr"], search.found
+        peak = found.guess
+        if peak is None:
+            self._alarms.warn("unknown peak", f"no peak rate was found, and the lr of {given:g} stays: {found.reason}")
+            peak = given
+        search.restore()
+        for i, group in enumerate(self.optimizer.param_groups):
+            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (peak / given)
+        self._formula_arguments["lr"] = peak
+        rule = HostRule(Formula(**self._formula_arguments))
+        rule.updates = self.last_epoch
+        rule.rewarm(rule.formula.planned_steps, rule.formula.told)
+        self._rule = rule
 
     def _restart(self) -> None:
         self.last_epoch = 0
@@ -83,7 +100,8 @@ class RuleScheduler(LRScheduler):
         if made is not None:
             self._rule.advance(updates, loss)
             self.last_epoch = updates
-            self._next_rule()
+            if isinstance(self._rule, PeakSearch) and self._rule.over:
+                self._end_search(self._rule)
             self._write()
         notices, total = self._rule.notices(), self._rule.formula.total_steps
         near_end = total is not None and updates + 1 >= total

@@ -41,7 +41,7 @@ def fair_regrets(rows: Rows, learnt: list[Verdict]) -> dict[str, Mapping[Cell, f
         cost = regrets(options, SEEDS.choice, also)
         for name, rule in RULES.items():
             found[name][cell] = cost[rule(cell)]
-    return found
+    return {**found}
 
 
 def fair_table(rows: Rows, learnt: list[Verdict]) -> str:

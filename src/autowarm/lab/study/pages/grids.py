@@ -1,7 +1,7 @@
 """Tables and the figure of the studies of one form: horizons, fine-tuning, fresh tasks. They show what is complete."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -63,8 +63,8 @@ def grid_table(rows: Rows, verdicts: Sequence[Verdict]) -> str:
     return comma_separated(headings, map(line, verdicts))
 
 
-def _counted(ended: Counter[str]) -> str:
-    return ", ".join(f"{_ENDED.get(why, why)} {count}" for why, count in ended.most_common())
+def _counted(ended: Mapping[str, int]) -> str:
+    return ", ".join(f"{_ENDED.get(why, why)} {count}" for why, count in Counter(ended).most_common())
 
 
 @styled
@@ -88,7 +88,7 @@ def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
         above.set_yscale("symlog", linthresh=1.0)
         below.plot(steps, [100 * v.warmup for v in some], "o-", color=COLOURS["adaptive"], markersize=4)
         for v in some:
-            if (why := v.ended.most_common(1)[0][0]) == "gap":
+            if (why := max(v.ended, key=v.ended.__getitem__)) == "gap":
                 below.annotate("loss", (v.cell.steps, 100 * v.warmup), xytext=(0, 5), textcoords="offset points",
                                ha="center", fontsize="x-small")  # fmt: skip
             elif why == "max_warmup":

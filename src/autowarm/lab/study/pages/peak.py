@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,12 +89,6 @@ def _summary(some: Sequence[Outcome]) -> list[str]:
     rates = [one.rate for one in some if one.rate is not None]
     near = f"{100 * statistics.fmean(1 / 3 <= rate <= 3 for rate in rates):.0f} %" if rates else ""
 
-    def percent(of: Callable[[list[float]], float]) -> str:
-        return f"{100 * of(finite):+.1f} %" if finite else ""
-
-    return [
-        str(len(some)),
-        near,
-        *map(percent, (statistics.fmean, statistics.median, max)),
-        str(len(some) - len(finite)),
-    ]
+    costs = (statistics.fmean(finite), statistics.median(finite), max(finite)) if finite else ()
+    shown = [f"{100 * cost:+.1f} %" for cost in costs] or [""] * 3
+    return [str(len(some)), near, *shown, str(len(some) - len(finite))]

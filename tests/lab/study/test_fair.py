@@ -8,7 +8,7 @@ import pytest
 
 from autowarm.lab.config import LabError
 from autowarm.lab.study.cells import FAIR, SEEDS
-from autowarm.lab.study.pages.fair import RULES, fair_regrets, fair_table
+from autowarm.lab.study.pages.fair import RULES, fair_regrets, fair_table, sensitivity_table
 from autowarm.lab.study.plan import FAIR_STAGES
 from autowarm.lab.study.rows import PlannedRow, Rows
 from autowarm.lab.study.verdicts import verdicts
@@ -57,6 +57,18 @@ def test_the_table_has_a_line_for_each_family_and_one_for_all_tasks(wide: Rows) 
 def test_the_best_of_the_wider_grid_is_tested_on_seeds_that_did_not_choose(wide: Rows) -> None:
     tested = {(run.schedule, run.seed) for run in FAIR_STAGES["fair-tested"](wide)}
     assert {seed for schedule, seed in tested if schedule == "tenth 0.2"} == set(SEEDS.test)
+
+
+def test_a_schedule_that_pays_at_every_other_rate_is_sensitive(wide: Rows) -> None:
+    rows = Rows(
+        {**row, "val_loss": 2.0 + abs(row["cell"]["lr"] - 0.003)} if row["part"] == "sensitivity" else row
+        for row in wide
+    )
+    headings, *lines = csv.reader(io.StringIO(sensitivity_table(rows)))
+    assert headings == ["optimizer, %", "none", "5 %", "40 %", "half from lr/10", "default"]
+    assert [line[0] for line in lines] == ["muon", "lion", "signsgd", "normsgd", "adamw", "*all*"]
+    expected = 100 * (0.002 + 0.0 + 0.006 + 0.027) / 2.0 / 4  # at 0.001, 0.003, 0.009 and 0.03
+    assert float(lines[-1][1]) == pytest.approx(expected, abs=0.02)
 
 
 def test_it_is_refused_without_the_wider_grid(study: Rows) -> None:

@@ -12,8 +12,8 @@ from .rows import Cell, Rows
 
 __all__ = [
     "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING",
-    "RAMP_ALONE", "SEEDS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "cells", "form_cells", "peer_cells",
-    "quick_cells", "scheduled_cells", "share_of", "title", "tuned_rates",
+    "RAMP_ALONE", "RATE_FACTORS", "SEEDS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "cells", "form_cells",
+    "peer_cells", "quick_cells", "scheduled_cells", "sensitivity_cells", "share_of", "title", "tuned_rates",
 ]  # fmt: skip
 
 FAMILIES = {
@@ -30,6 +30,7 @@ OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 DEFAULT, PAPER = "default", "paper"
 HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4")
 # A grid that brackets the optimum: longer ramps too, and the default's own start, a tenth of the peak.
+RATE_FACTORS = (1 / 3, 1.0, 3.0, 10.0)  # times the tuned rate, at which the sensitivity to it is measured
 FAIR = (*HAND_SET, "linear 0.6", "linear 0.8", *(f"tenth {share:g}" for share in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)))
 RAMP_ALONE = f"{DEFAULT} fstar=-1e6"  # the gap never falls, so the loss never acts
 # Not among those that the best is chosen from: added later, to see what they cost as one choice for all cells.
@@ -142,6 +143,18 @@ def cells(rows: Rows) -> list[Cell]:
         for optimizer, factors in plan.items()
         for factor in factors
     ]
+
+
+def sensitivity_cells(rows: Rows) -> dict[Cell, list[Cell]]:
+    """Short settings at their tuned rate, each with itself at a third to ten times that rate."""
+    rates = tuned_rates(rows, TUNING, TUNING_SCHEDULE)
+    return {
+        Cell(task, optimizer, 200, rates[task, optimizer, 200]): [
+            Cell(task, optimizer, 200, _rounded(factor * rates[task, optimizer, 200])) for factor in RATE_FACTORS
+        ]
+        for task in ("lm-small", "llama", "mlp")
+        for optimizer in OPTIMIZERS
+    }
 
 
 def quick_cells(rows: Rows) -> list[Cell]:

@@ -22,13 +22,14 @@ from .cells import (
     peer_cells,
     quick_cells,
     scheduled_cells,
+    sensitivity_cells,
 )
 from .rows import Cell, PlannedRow, Rows
 from .verdicts import hand_set, judge
 
 __all__ = [
-    "CELL_STAGES", "FAIR_STAGES", "FORMS", "FORM_SHARES", "ORDERS", "PARTS", "PEER_SCHEDULES", "STAGES", "STUDY_SEEDS",
-    "TARGETS", "Stage", "adaptive_form", "algorithm_1_target", "hand_set_forms", "missing",
+    "CELL_STAGES", "FAIR_STAGES", "FORMS", "FORM_SHARES", "ORDERS", "PARTS", "PEER_SCHEDULES", "SENSITIVITY",
+    "STAGES", "STUDY_SEEDS", "TARGETS", "Stage", "adaptive_form", "algorithm_1_target", "hand_set_forms", "missing",
 ]  # fmt: skip
 
 Stage = Callable[[Rows], list[PlannedRow]]
@@ -47,6 +48,7 @@ FORMS = (
 )  # fmt: skip
 FORM_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4)
 PEER_SCHEDULES = ("wsd", "greedy")
+SENSITIVITY = ("linear 0", "linear 0.05", "linear 0.4", RAMP_ALONE, DEFAULT)
 _FIXED_CELLS = 49  # those with the shortest runs: the others would take ten times as long
 ORDERS = tuple(range(100, 110))
 
@@ -155,6 +157,12 @@ def fair_tested(rows: Rows) -> list[PlannedRow]:
     return found
 
 
+def sensitivity(rows: Rows) -> list[PlannedRow]:
+    """The default, its ramp alone and three hand-set lengths, from a third to ten times the tuned rate."""
+    rates = [cell for some in sensitivity_cells(rows).values() for cell in some]
+    return _planned("sensitivity", rates, SENSITIVITY, SEEDS.choice)
+
+
 def peer_tuning(rows: Rows) -> list[PlannedRow]:
     """The rates of Schedule-Free AdamW and RAdam."""
     return _planned("tuning", PEER_TUNING, ["own"], [TUNING_SEED])
@@ -208,8 +216,8 @@ STAGES: dict[str, Stage] = {
 }
 """What the pages need, in the order in which the stages build on each other; about twelve CPU-hours in all."""
 
-FAIR_STAGES: dict[str, Stage] = {"fair": fair, "fair-tested": fair_tested}
-"""A wider grid, after all of `STAGES`; about five CPU-hours."""
+FAIR_STAGES: dict[str, Stage] = {"fair": fair, "fair-tested": fair_tested, "sensitivity": sensitivity}
+"""A wider grid and the sensitivity to the rate, after all of `STAGES`; about five CPU-hours."""
 
 CELL_STAGES = (hand, compare, paper)
 """What makes a single cell again, given rows without its runs: call each with the rows and ``[cell]``."""

@@ -1,15 +1,17 @@
 """The table of the wider grid: what each simple rule costs by family, against the best of all hand-set warm-ups."""
 
 import math
+import statistics
 from collections.abc import Callable, Mapping
 
 from ...analysis.markdown import comma_separated, percent
-from ...analysis.statistics import Estimate, by_family, by_task, mean_loss, regrets
-from ..cells import DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS
+from ...analysis.statistics import Estimate, by_family, by_task, mean_loss, rate_sensitivity, regrets
+from ..cells import DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS, sensitivity_cells, title
+from ..plan import SENSITIVITY
 from ..rows import Cell, Rows
 from ..verdicts import Verdict, hand_set
 
-__all__ = ["RULES", "fair_regrets", "fair_table"]
+__all__ = ["RULES", "fair_regrets", "fair_table", "sensitivity_table"]
 
 _TRANSFORMERS = ("language", "vision", "fine-tuning")
 
@@ -42,6 +44,29 @@ def fair_regrets(rows: Rows, learnt: list[Verdict]) -> dict[str, Mapping[Cell, f
         for name, rule in RULES.items():
             found[name][cell] = cost[rule(cell)]
     return {**found}
+
+
+def sensitivity_table(rows: Rows) -> str:
+    """CSV: by optimizer, the mean excess of rates from a third to ten times the tuned one over the best of them.
+
+    Raises:
+        LabError: a run has not been made.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for tuned, at in sensitivity_cells(rows).items():
+        for name in SENSITIVITY:
+            losses = {
+                cell.lr: mean_loss(rows.losses("sensitivity", cell, name, SEEDS.choice), SEEDS.choice) for cell in at
+            }
+            cost = rate_sensitivity(losses, min(losses), max(losses))
+            for kind in (tuned.optimizer, "*all*"):
+                found.setdefault(kind, {}).setdefault(name, []).append(cost)
+    names = ["half from lr/10" if name == RAMP_ALONE else title(name) for name in SENSITIVITY]
+    lines = [
+        [kind, *(percent(statistics.fmean(costs[name])) for name in SENSITIVITY)]
+        for kind, costs in sorted(found.items(), key=lambda one: one[0] == "*all*")
+    ]
+    return comma_separated(["optimizer, %", *names], lines)
 
 
 def fair_table(rows: Rows, learnt: list[Verdict]) -> str:

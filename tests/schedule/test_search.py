@@ -161,6 +161,51 @@ def test_it_resumes_to_the_bit(at: int | str, lr: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
 
 
+def test_without_the_first_weights_it_searches_anew_from_those_of_the_checkpoint() -> None:
+    state, resumed = Run().train(10).saved(), Run()
+    state["scheduler"]["search"]["first"] = None  # as where they are sharded
+    resumed.model.load_state_dict(state["model"])
+    resumed.optimizer.load_state_dict(state["optimizer"])
+    resumed.scheduler.load_state_dict(state["scheduler"])
+    weights = resumed.weights()
+    resumed.search()
+    assert 10 + 20 < resumed.scheduler.last_epoch <= 10 + 30
+    assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), weights, strict=True))
+    assert 1e-4 < resumed.scheduler.base_lrs[0] < 1
+
+
+def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:
+    run = Run()
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for p in run.model.parameters():
+            p.normal_()
+    first = run.weights()
+    run.search()
+    assert all(torch.equal(a, b) for a, b in zip(run.weights(), first, strict=True))
+
+
+def test_a_compiled_step_searches_as_the_plain_one_does() -> None:
+    def searched(compiled: bool) -> tuple[float, bool]:
+        model, data = make_model(), batches()
+        first = [p.detach().clone() for p in model.parameters()]
+        optimizer = Lion(model.parameters(), lr=torch.tensor(1e-3))
+        step = torch.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
+        scheduler = AdaptiveWarmup(optimizer, STEPS, peak="auto")
+        while scheduler.phase == "search":
+            loss = loss_of(model, next(data))
+            loss.backward()
+            step()
+            scheduler.step(loss.detach())
+            optimizer.zero_grad()
+        same = all(torch.equal(a, b) for a, b in zip(model.parameters(), first, strict=True))
+        return float(scheduler.base_lrs[0]), same
+
+    plain, compiled = searched(False), searched(True)
+    assert compiled[0] == pytest.approx(plain[0], rel=0.05)
+    assert plain[1] is compiled[1] is True
+
+
 def test_an_optimizer_may_be_loaded_before_the_scheduler_is_made() -> None:
     straight = Run().train(100)
     state, resumed = straight.saved(), Run()

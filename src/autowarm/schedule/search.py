@@ -52,22 +52,24 @@ class PeakSearch:
         self._rates = np.geomspace(LOWEST, HIGHEST, steps)
         self.losses: list[float] = []
         self.over = False
-        self._first: list[list[Tensor] | None] = []  # the weights before the first update, by optimizer
+        # The weights before the first update, by optimizer. They may be loaded after this object is made, so each
+        # optimizer's are copied again when it is about to step; a compiled step sees no hooks.
+        self._first = [_copies(one) for one in inside(optimizer)]
+        self._seen = [False] * len(self._first)
+        self._again = False  # whether it goes on from a state without first weights
         self._watch()
 
     def _watch(self) -> None:
-        watched = inside(self._optimizer)
-        self._first = self._first or [None] * len(watched)
-        for i, one in enumerate(watched):
+        for i, one in enumerate(inside(self._optimizer)):
 
             def keep(search: "PeakSearch", inner: Optimizer, *_: Any, i: int = i) -> None:
-                if search._first[i] is None:
-                    if any(inner.state.values()):
+                if not search._seen[i] and not torch.compiler.is_compiling():
+                    if any(inner.state.values()) and not search._again:
                         raise ValueError(
                             'peak="auto" needs an optimizer that has made no update, since the run begins again after '
                             "the search: use a new optimizer, or autowarm.find_rate"
                         )
-                    search._first[i] = [p.detach().clone() for p in _weights(inner)]
+                    search._first[i], search._seen[i] = _copies(inner), True
 
             hook(one.register_step_pre_hook, self, keep)
 
@@ -137,26 +139,32 @@ class PeakSearch:
         with torch.no_grad():
             for one, first in zip(inside(self._optimizer), self._first, strict=True):
                 one.state.clear()
-                for p, content in zip(_weights(one), first or (), strict=False):  # later ones were added meanwhile
+                for p, content in zip(_weights(one), first, strict=False):  # more may have been added meanwhile
                     p.copy_(content)
 
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses and the first weights; None in the place of weights that are sharded."""
+        """The losses and the first weights; None in their place before the first update, or if they are sharded."""
         plain = Tensor, torch.nn.Parameter
         sharded = any(type(p) not in plain for one in inside(self._optimizer) for p in _weights(one))
-        return {"losses": list(self.losses), "first": None if sharded else [first or [] for first in self._first]}
+        first = None if sharded or not self.losses else [list(weights) for weights in self._first]
+        return {"losses": list(self.losses), "first": first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`. Without the first weights the search begins again, from the present ones."""
         if state["first"] is None:
+            self._again = bool(state["losses"])
             return
-        self.losses = list(state["losses"])
-        watched = inside(self._optimizer)
-        for i, (one, first) in enumerate(zip(watched, state["first"], strict=True)):
-            if first:
-                self._first[i] = [w.to(p.device, p.dtype, copy=True) for p, w in zip(_weights(one), first, strict=True)]
+        self.losses, self._seen = list(state["losses"]), [True] * len(self._seen)
+        self._first = [
+            [content.to(p.device, p.dtype, copy=True) for p, content in zip(_weights(one), first, strict=True)]
+            for one, first in zip(inside(self._optimizer), state["first"], strict=True)
+        ]
+
+
+def _copies(optimizer: Optimizer) -> list[Tensor]:
+    return [p.detach().clone() for p in _weights(optimizer)]
 
 
 def _weights(optimizer: Optimizer) -> list[Tensor]:

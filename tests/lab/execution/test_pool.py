@@ -25,6 +25,12 @@ def workers_of(pid: int) -> list[int]:
     return [int(child) for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
+def spared(pid: int) -> bool:
+    """Whether the process blocks or ignores SIGINT."""
+    masks = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    return bool((int(masks["SigBlk"], 16) | int(masks["SigIgn"], 16)) & 1 << signal.SIGINT - 1)
+
+
 def checkpoints(out: Path) -> list[Path]:
     return list(out.glob("runs/*/checkpoint-*"))
 
@@ -101,6 +107,7 @@ def test_ctrl_c_is_acknowledged_while_workers_start(corpus_folder: Path, tmp_pat
     with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
         wait_for(lambda: workers_of(process.pid), lambda: process.poll() is None)
         workers = workers_of(process.pid)
+        assert all(map(spared, workers))
         os.killpg(process.pid, signal.SIGINT)
         assert process.stderr is not None
         assert [process.stderr.readline().strip() for _ in range(2)] == ["", STOPPED[0]]

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -112,7 +112,8 @@ def run_jobs(
         # script needs no `if __name__ == "__main__"`. Workers do not need it, because jobs contain no code from it.
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
-            pending = {pool.submit(_work, job): job.name for job in jobs}
+            with _interrupts_blocked():
+                pending = {pool.submit(_work, job): job.name for job in jobs}
         finally:
             sys.modules["__main__"] = main
         try:
@@ -190,10 +191,25 @@ _events: Any = None
 _stop: Any = None
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Hold Ctrl-C back while workers are spawned. They inherit this; one that came early would leave a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker(events: Any, stop: Any, turns: Any) -> None:
     global _events, _stop
     _events, _stop = events, stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but only the parent handles it
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the parent's mask, see `_interrupts_blocked`
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ.update(WORKER_ENVIRONMENT)
     os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # CUDA reads this when it starts, which is after torch's import

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from ..rangetest import RateSearch, has_broken
 from ..schedule.arguments import clean
 from ..schedule.rule.reduce import Observation, Ranks, reduce_observations
-from .curve import RateSearch, has_broken
 from .restore import restored
 
 __all__ = ["find_rate"]

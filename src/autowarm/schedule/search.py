@@ -1,19 +1,17 @@
 """The search for the peak rate in a run's first updates: what ``peak="auto"`` does before the warm-up."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..rangetest import RateSearch, has_broken
 from .hooks.clock import hook, inside
 from .rule import Formula, HostRule, Notices, Observation, Ranks
 from .rule.reduce import reduce_observations
-
-if TYPE_CHECKING:
-    from ..rate import RateSearch
 
 __all__ = ["LEAST_STEPS", "PeakSearch"]
 
@@ -106,8 +104,6 @@ class PeakSearch:
 
     def advance(self, updates: int, loss: float | None) -> None:
         """Take a loss and go on to the next rate, or end. Without a loss the rate stays."""
-        from ..rate.curve import has_broken
-
         self._host.updates = updates
         if loss is not None:
             self.losses.append(loss)
@@ -124,10 +120,8 @@ class PeakSearch:
     # The end.
 
     @property
-    def found(self) -> "RateSearch":
+    def found(self) -> RateSearch:
         """The losses over the rates, and what they suggest for the updates that are left."""
-        from ..rate.curve import RateSearch, has_broken
-
         losses, formula = self.losses, self.formula
         left = max(1, formula.length - (self._host.updates - formula.origin))
         return RateSearch(

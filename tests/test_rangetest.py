@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autowarm.rangetest import has_broken, noise_of
 from autowarm.rate import RateSearch
-from autowarm.rate.curve import has_broken, noise_of
 
 RATES = np.geomspace(1e-6, 100, 100)
 

@@ -46,7 +46,7 @@ class PlannedRow:
     """What tells one run of a study from all others, and so all that is needed to make it.
 
     Args:
-        part: the part of the study: "tuning", "cells", "targets", "parts", "forms", "peers", "orders",
+        part: the part of the study: "tuning", "cells", "parts", "forms", "peers", "orders",
             "sensitivity" or "peak".
         cell: the setting.
         schedule: in the study's words, such as "linear 0.1" or "default max_warmup=0.2".

@@ -86,8 +86,8 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
     pairs = [(small, big) for *_, small, big in batch_pairs(learnt)]
     vision = [v for v in learnt if FAMILIES[v.cell.task] == "vision"]
 
-    def changed(part: str, value: str) -> str:
-        return f"{percent(statistics.fmean(changes(rows, part, value, quick)))} %"
+    def changed(part: str) -> str:
+        return f"{percent(statistics.fmean(changes(rows, part, quick)))} %"
 
     def small_large(task: str) -> str:
         some = [v for v in learnt if v.cell.task == task and v.cell.steps == 200]
@@ -102,10 +102,10 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
         "algorithm_1_stuck": sum(run["ended_by"] is None for run in algorithm_1),
         "algorithm_1_level": sum(v.regret[PAPER] <= TOLERANCE for v in learnt),
         "quick": len(quick),
-        "other_targets": ", ".join(f"{share:g}: {changed('targets', f'fstar={share:g}')}" for share in TARGETS),
-        "variance_low": changed("parts", "sigma_f2=1e2"),
-        "variance_high": changed("parts", "sigma_f2=1e4"),
-        "div_100": changed("parts", "div=100"),
+        "other_targets": ", ".join(f"{share:g}: {changed(f'fstar={share:g}')}" for share in TARGETS),
+        "variance_low": changed("sigma_f2=1e2"),
+        "variance_high": changed("sigma_f2=1e4"),
+        "div_100": changed("div=100"),
         "form_cells": len(forms),
         "each_form": ", ".join(map(form, FORMS)),
         "lion_cells": len(lion),

@@ -71,12 +71,12 @@ def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
     }
 
 
-def changes(rows: Rows, part: str, changed: str, some: Sequence[Cell]) -> list[float]:
+def changes(rows: Rows, changed: str, some: Sequence[Cell]) -> list[float]:
     """What the default loses in each cell if something is changed in it, relative."""
     return [
         excess(
-            rows.losses(part, cell, f"{DEFAULT} {changed}").values(),
-            mean_loss(rows.losses(part, cell, DEFAULT), STUDY_SEEDS),
+            rows.losses("parts", cell, f"{DEFAULT} {changed}").values(),
+            mean_loss(rows.losses("parts", cell, DEFAULT), STUDY_SEEDS),
         )
         for cell in some
     ]
@@ -90,8 +90,8 @@ def form_cost(rows: Rows, cell: Cell, form: tuple[str, str]) -> Estimate:
 
 def target_cost(rows: Rows, cell: Cell) -> Estimate:
     """The default against the best f*, each seed against the one that was best on the other seeds."""
-    options = {share: rows.losses("targets", cell, f"{DEFAULT} fstar={share:g}") for share in TARGETS}
-    return leave_one_out(rows.losses("targets", cell, DEFAULT), options)
+    options = {share: rows.losses("parts", cell, f"{DEFAULT} fstar={share:g}") for share in TARGETS}
+    return leave_one_out(rows.losses("parts", cell, DEFAULT), options)
 
 
 def family_means(learnt: Sequence[Verdict], value: Callable[[Verdict], float]) -> dict[str, Estimate]:
@@ -239,7 +239,7 @@ def _worse(learnt: Sequence[Verdict]) -> str:
 
 def _targets(rows: Rows, quick: Sequence[Cell]) -> str:
     def row(cell: Cell) -> list[str]:
-        each = [percent(*changes(rows, "targets", f"fstar={share:g}", [cell])) for share in TARGETS]
+        each = [percent(*changes(rows, f"fstar={share:g}", [cell])) for share in TARGETS]
         cost = target_cost(rows, cell)
         return [f"`{cell.name}`", *each, plus_minus(cost), "worse" if cost.exceeds(TOLERANCE) else ""]
 
@@ -249,7 +249,7 @@ def _targets(rows: Rows, quick: Sequence[Cell]) -> str:
 
 def _parts(rows: Rows, quick: Sequence[Cell]) -> str:
     def row(part: str) -> list[object]:
-        each = changes(rows, "parts", part, quick)
+        each = changes(rows, part, quick)
         runs = [run for cell in quick for run in rows.runs("parts", cell, f"{DEFAULT} {part}").values()]
         return [
             _ABOUT.get(part, f"`{part}`"),

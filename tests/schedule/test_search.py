@@ -339,7 +339,7 @@ def test_it_is_not_changed_during_the_search(change: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"peak": "best"}, 'peak is "given"'), ({"steps": 99}, "needs a run of at least 100 updates")],
+    [({"peak": "best"}, 'peak must be "given"'), ({"steps": 99}, "needs a run of at least 100 updates")],
 )
 def test_arguments_that_do_not_work(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

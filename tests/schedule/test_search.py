@@ -263,7 +263,7 @@ def test_ratios_between_groups_are_kept() -> None:
 )
 def test_it_goes_on_with_the_given_rate_if_it_cannot_tell(losses: list[float], reason: str) -> None:
     run = Run(lr=0.123)
-    with pytest.warns(UserWarning, match=f"no peak rate was found, and the lr of 0.123 stays: .*{reason}"):
+    with pytest.warns(UserWarning, match=f"no peak rate was found, so the lr stays at 0.123: .*{reason}"):
         run.follow(losses)
     assert run.scheduler.base_lrs[0] == 0.123
     assert run.scheduler.phase == "warmup"

@@ -175,9 +175,10 @@ class RateSearch:
 
     @property
     def guess(self) -> float | None:
-        """The suggestion; if there is none but the loss breaks, a guess from the break alone; otherwise None.
+        """The suggestion or, if there is none, a guess from the rate at which the loss breaks.
 
-        The guess assumes that the fall begins at a hundredth of the rate at which the loss breaks.
+        The guess assumes that the fall begins at a hundredth of that rate. It is None if the loss does not break, or
+        breaks soon after the lowest rate.
         """
         if self.reason is None:
             return self.suggestion

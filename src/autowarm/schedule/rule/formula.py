@@ -60,7 +60,7 @@ class Formula:
     """A schedule's settings, and where its warm-up and decay lie in time.
 
     Args:
-        lr: peak rate of the first group that is not frozen. η(Δ) is calibrated to it; shares do not depend on it.
+        lr: peak rate of the first group whose rate is not 0. η(Δ) is calibrated to it; shares do not depend on it.
         div, kappa, sigma_f2: see `autowarm.schedule.calibrate`.
         given_target_loss: f*, or None for a forecast, which is at least f(x0) − 0.7·|f(x0)|.
         given_peak_gap: Δ', or None to calibrate it.

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["RateSearch", "has_broken", "noise_of"]
 
 _WIDTH = 0.25  # decades of the rate: standard deviation of the Gaussian that smooths the losses
-_BEGUN = 0.2  # the share of the fall from which on rates matter
-_SPAN = 100.0  # from there to where the loss breaks, in times, if noise hides where the fall begins
-_SURE = 8.0  # a fall counts from so many standard errors of the smoothed losses on
-_FEWEST = 10  # losses that say anything
+_BEGUN = 0.2  # the fall has begun once this share of it is done
+_SPAN = 100.0  # rate at the break over rate where the fall begins, if the losses do not show the latter
+_SURE = 8.0  # a fall counts if it exceeds this many standard errors of the smoothed losses
+_FEWEST = 10  # finite losses needed to say anything
 
 
 class _Verdict(NamedTuple):
@@ -157,7 +157,7 @@ class RateSearch:
         start = float(self.losses[:level_steps].mean())
         fall = start - float(smoothed[bottom])
         per_decade = (len(self.rates) - 1) / math.log10(self.rates[-1] / self.rates[0])
-        averaged = max(1.0, 2 * math.sqrt(math.pi) * _WIDTH * per_decade)  # losses that a smoothed one is made of
+        averaged = max(1.0, 2 * math.sqrt(math.pi) * _WIDTH * per_decade)  # how many losses a smoothed loss averages
         error = self.noise / math.sqrt(averaged)
         if self.broken and self.rates[-1] < 30 * self.rates[0]:
             return _untold(f"the loss breaks at {self.rates[-1]:.2g}, soon after the lowest rate: lower `lowest`")
@@ -175,9 +175,10 @@ class RateSearch:
 
     @property
     def guess(self) -> float | None:
-        """The suggestion or, if only noise hides where the fall begins, one from the break alone; None if it has none.
+        """The suggestion or, if there is none, a guess from the rate at which the loss breaks.
 
-        The rate at which the fall begins is then taken for a hundredth of that at which the loss breaks.
+        The guess assumes that the fall begins at a hundredth of that rate. It is None if the loss does not break, or
+        breaks soon after the lowest rate.
         """
         if self.reason is None:
             return self.suggestion
@@ -188,7 +189,7 @@ class RateSearch:
     def _between(self, begun: float) -> _Verdict:
         """The verdict for a fall that begins at this rate."""
         growth = (self.rates[-1] / self.rates[0]) ** (1 / (len(self.rates) - 1))
-        travelled = growth / (growth - 1)  # the sum of all rates up to one, over that one
+        travelled = growth / (growth - 1)  # the sum of all rates up to a rate, divided by that rate
         low, high = (travelled * rate / math.sqrt(self.total_steps) for rate in (begun, float(self.rates[-1])))
         return _Verdict(math.sqrt(low * high), (low, high))
 
@@ -226,7 +227,7 @@ def has_broken(losses: Sequence[float], steps: int) -> bool:
 
     Args:
         losses: the losses so far.
-        steps: length of the whole search.
+        steps: the number of updates in the whole search.
     """
     if not math.isfinite(losses[-1]):
         return True

@@ -263,7 +263,7 @@ def test_ratios_between_groups_are_kept() -> None:
 )
 def test_it_goes_on_with_the_given_rate_if_it_cannot_tell(losses: list[float], reason: str) -> None:
     run = Run(lr=0.123)
-    with pytest.warns(UserWarning, match=f"no peak rate was found, and the lr of 0.123 stays: .*{reason}"):
+    with pytest.warns(UserWarning, match=f"no peak rate was found, so the lr stays at 0.123: .*{reason}"):
         run.follow(losses)
     assert run.scheduler.base_lrs[0] == 0.123
     assert run.scheduler.phase == "warmup"
@@ -339,7 +339,7 @@ def test_it_is_not_changed_during_the_search(change: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"peak": "best"}, 'peak is "given"'), ({"steps": 99}, "needs a run of at least 100 updates")],
+    [({"peak": "best"}, 'peak must be "given"'), ({"steps": 99}, "needs a run of at least 100 updates")],
 )
 def test_arguments_that_do_not_work(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

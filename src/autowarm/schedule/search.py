@@ -16,26 +16,26 @@ from .rule.reduce import reduce_observations
 __all__ = ["LEAST_STEPS", "PeakSearch"]
 
 LOWEST, HIGHEST = 1e-6, 100.0  # rates tried, as in `autowarm.find_rate`
-_SHARE, _FEWEST, _MOST = 0.1, 30, 100  # updates that it may take: of the run, at least, at most
-LEAST_STEPS = 100  # of a run that has room for a search
+_SHARE, _FEWEST, _MOST = 0.1, 30, 100  # length of the search: share of the run, and bounds in updates
+LEAST_STEPS = 100  # the shortest run that has room for a search
 
 
 class PeakSearch:
-    """A rule whose rates rise by a constant factor until the loss breaks; then the run begins again where it began.
+    """A rule whose rates rise by a constant factor until the loss breaks; then the run starts over.
 
-    It is `autowarm.find_rate` inside a run. The optimizer must be new: at the end, the weights are those from before
-    the first update, and the optimizer's state is empty again.
+    This is `autowarm.find_rate` inside a run. The optimizer must be new, because the search ends by restoring the
+    weights from before the first update and emptying the optimizer's state.
 
     Args:
-        optimizer: whose weights are copied at its first update.
+        optimizer: its weights are copied just before its first update.
         host: the rule of a run that has not begun; its lr is the unit of `share`.
 
     Attributes:
-        losses: so far; the last one may be non-finite.
-        over: whether the losses suffice.
+        losses: the losses so far; only the last one may be non-finite.
+        over: whether the search is over.
 
     Raises:
-        ValueError: at the first update, if the optimizer has state already; at once, if its updates may be replays of a
+        ValueError: at the first update, if the optimizer already has state; at once, if its updates may be replays of a
             captured graph.
     """
 
@@ -50,11 +50,11 @@ class PeakSearch:
         self._rates = np.geomspace(LOWEST, HIGHEST, steps)
         self.losses: list[float] = []
         self.over = False
-        # The weights before the first update, by optimizer. They may be loaded after this object is made, so each
-        # optimizer's are copied again when it is about to step; a compiled step sees no hooks.
+        # The weights before the first update, by optimizer. A checkpoint may be loaded after this object is made, so a
+        # hook copies them again just before the first step; a compiled step runs no hooks and keeps these copies.
         self._first = [_copies(one) for one in inside(optimizer)]
         self._seen = [False] * len(self._first)
-        self._again = False  # whether it goes on from a state without first weights
+        self._again = False  # whether the search resumed from a state without first weights
         self._watch()
 
     def _watch(self) -> None:
@@ -64,7 +64,7 @@ class PeakSearch:
                 if not search._seen[i] and not torch.compiler.is_compiling():
                     if any(inner.state.values()) and not search._again:
                         raise ValueError(
-                            'peak="auto" needs an optimizer that has made no update, since the run begins again after '
+                            'peak="auto" needs an optimizer that has made no update, because the run starts over after '
                             "the search: use a new optimizer, or autowarm.find_rate"
                         )
                     search._first[i], search._seen[i] = _copies(inner), True
@@ -75,17 +75,17 @@ class PeakSearch:
         self.__dict__.update(state)
         self._watch()  # a copied optimizer has lost its hooks
 
-    # What a scheduler knows of a rule.
+    # The interface of a `Rule`.
 
     @property
     def device(self) -> torch.device | None:
-        """The rates': the search waits for them there, once an update."""
+        """The device of the rates. The search waits for it once per update."""
         rate = self._optimizer.param_groups[0]["lr"]
         return rate.device if isinstance(rate, Tensor) else None
 
     @property
     def formula(self) -> Formula:
-        """The schedule that follows."""
+        """The schedule that follows the search."""
         return self._host.formula
 
     @property
@@ -95,33 +95,33 @@ class PeakSearch:
 
     @property
     def steady_share(self) -> float:
-        """The same: the search knows no warm-up."""
+        """Equal to `share`: the search has no warm-up."""
         return self.share
 
     def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> float | None:
-        """As `HostRule.reduce`: ranks have the same losses, and so find the same peak."""
+        """As `HostRule.reduce`. All ranks get the same losses, so they find the same peak."""
         return reduce_observations(observations, ranks, updates)
 
     def advance(self, updates: int, loss: float | None) -> None:
-        """Take a loss and go on to the next rate, or end. Without a loss the rate stays."""
+        """Record a loss and go on to the next rate, or end the search. Without a loss, the rate stays."""
         self._host.updates = updates
         if loss is not None:
             self.losses.append(loss)
             self.over = has_broken(self.losses, len(self._rates)) or len(self.losses) == len(self._rates)
 
     def notices(self) -> Notices:
-        """Nothing is amiss: a loss that is not finite ends the search."""
+        """No failures: during the search, a non-finite loss is an expected end."""
         return Notices(self._host.updates, 0, False, None)
 
     def on_host(self) -> HostRule:
-        """The rule that follows, as it stands before its first loss."""
+        """The rule that follows the search, which has seen no loss yet."""
         return self._host
 
-    # The end.
+    # The end of the search.
 
     @property
     def found(self) -> RateSearch:
-        """The losses over the rates, and what they suggest for the updates that are left."""
+        """The loss at each rate, and the peak rate that the losses suggest for the remaining updates."""
         losses, formula = self.losses, self.formula
         left = max(1, formula.length - (self._host.updates - formula.origin))
         return RateSearch(
@@ -133,20 +133,20 @@ class PeakSearch:
         with torch.no_grad():
             for one, first in zip(inside(self._optimizer), self._first, strict=True):
                 one.state.clear()
-                for p, content in zip(_weights(one), first, strict=False):  # more may have been added meanwhile
+                for p, content in zip(_weights(one), first, strict=False):  # groups may have been added since
                     p.copy_(content)
 
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses and the first weights; None in their place before the first update, or if they are sharded."""
+        """The losses and the first weights. The weights are None before the first loss, or if they are sharded."""
         plain = Tensor, torch.nn.Parameter
         sharded = any(type(p) not in plain for one in inside(self._optimizer) for p in _weights(one))
         first = None if sharded or not self.losses else [list(weights) for weights in self._first]
         return {"losses": list(self.losses), "first": first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`. Without the first weights the search begins again, from the present ones."""
+        """Continue from `state_dict`. If it lacks the first weights, the search starts over from the current ones."""
         if state["first"] is None:
             self._again = bool(state["losses"])
             return

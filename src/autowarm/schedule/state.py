@@ -1,4 +1,4 @@
-"""The dictionaries a scheduler saves: which schema, whose they are, and whether they are whole."""
+"""Reads the states that a scheduler saves: recognises them, converts old versions, and checks that they are whole."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ __all__ = ["STATE_VERSION", "differences", "read_state"]
 
 STATE_VERSION = 3
 
-# By which keys other states are known, the first that match.
+# The keys that identify the states of other classes. The first match counts.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
     ({"param_groups", "state"}, "an optimizer's"),
     ({"T_max"}, "a CosineAnnealingLR's"),
@@ -67,7 +67,7 @@ def _ramp(x: Any) -> bool:
 
 
 def _averages(x: Any) -> bool:
-    # The scatter of losses such as 1e300 is beyond all numbers.
+    # The scatter of losses such as 1e300 overflows to infinity.
     return isinstance(x, list | tuple) and len(x) == 5 and all(map(_finite, x[:4])) and _number(x[4]) and x[4] >= 0
 
 
@@ -83,7 +83,7 @@ Checks = Mapping[str, "Callable[[Any], bool] | Checks"]
 _NESTED: Checks = {
     "settings": {"total_steps": _optional(_count), "kappa": _optional(_finite)},
     "search": _optional(_search),
-    "last_epoch": lambda x: x == -1 or _count(x),  # −1 is what SequentialLR makes of a scheduler whose turn is to come
+    "last_epoch": lambda x: x == -1 or _count(x),  # SequentialLR sets −1 until the scheduler's turn has come
     "step_count": _count,
     "base_lrs": _list_of(_rate),
     "rates": _list_of(_rate),
@@ -127,21 +127,21 @@ _NESTED: Checks = {
 
 
 def read_state(state: Any) -> dict[str, Any]:
-    """A saved state, brought to the present schema and checked; the argument stays as it is.
+    """Convert a saved state to the current schema and check it. The argument is not modified.
 
     Raises:
-        ValueError: it is another scheduler's, of another version, or damaged; the message says which.
+        ValueError: the state is another scheduler's, has an unknown version, or is damaged; the message says which.
     """
     if not isinstance(state, Mapping):
-        raise ValueError(f"no AdaptiveWarmup state: it is a {type(state).__name__}, not a dictionary")
+        raise ValueError(f"not an AdaptiveWarmup state: it is a {type(state).__name__}, not a dictionary")
     version = state.get("version")
     if version not in range(1, STATE_VERSION + 1) or "rule" not in state:
         for keys, whose in _OTHERS:
             if keys <= state.keys():
-                raise ValueError(f"no AdaptiveWarmup state: this is {whose} (it has {', '.join(sorted(keys))})")
-        known = f"no AdaptiveWarmup state of version 1 to {STATE_VERSION}"
+                raise ValueError(f"not an AdaptiveWarmup state: this is {whose} (it has {', '.join(sorted(keys))})")
+        known = f"not an AdaptiveWarmup state of version 1 to {STATE_VERSION}"
         if isinstance(version, int) and version > STATE_VERSION:
-            raise ValueError(f"{known}: its version is {version}, of a newer autowarm")
+            raise ValueError(f"{known}: its version is {version}, from a newer autowarm")
         keys_seen = ", ".join(map(repr, list(state)[:6]))
         raise ValueError(f"{known}: its version is {version!r} and its keys are {keys_seen or 'none'}")
     if version == 1:
@@ -151,7 +151,7 @@ def read_state(state: Any) -> dict[str, Any]:
     _check(state, _NESTED, "")
     lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
     if len(set(lists.values())) > 1:
-        raise ValueError(f"the saved schedule is damaged: its lists by parameter group are of lengths {lists}")
+        raise ValueError(f"the saved schedule is damaged: its lists by parameter group differ in length: {lists}")
     rule = state["rule"]
     if (rule["ended_by"] is None) != (rule["decay_start"] is None):
         raise ValueError("the saved schedule is damaged: 'rule.ended_by' and 'rule.decay_start' contradict each other")
@@ -163,7 +163,7 @@ def read_state(state: Any) -> dict[str, Any]:
 
 
 def differences(saved: Mapping[str, Any], here: Mapping[str, Any], ignore: set[str]) -> dict[str, str]:
-    """In words, by the name of the setting."""
+    """Describe the settings that differ, by name."""
     return {
         name: f"saved {saved.get(name)!r}, here {value!r}"
         for name, value in here.items()
@@ -185,7 +185,7 @@ def _check(state: Any, checks: Checks, path: str) -> None:
 
 
 def _to_version_3(old: Mapping[str, Any]) -> dict[str, Any]:
-    """From version 2, which knew the smoothed loss alone: the others start from it."""
+    """Convert version 2, which stored only the smoothed loss; the other averages start from it."""
     try:
         rule = dict(old["rule"])
         smoothed = rule.pop("smoothed")
@@ -198,7 +198,7 @@ def _to_version_3(old: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_version_2(old: Mapping[str, Any]) -> dict[str, Any]:
-    """From version 1, which had no changes on the way, and called ``max_warmup`` ``floor``."""
+    """Convert version 1, which allowed no changes during the run, and called ``max_warmup`` ``floor``."""
     try:
         settings = {"max_warmup" if name == "floor" else name: value for name, value in old["settings"].items()}
         rule, total = dict(old["rule"]), settings["total_steps"]

@@ -1,10 +1,12 @@
-"""The study of horizons: one small LLaMA from 1,000 to 64,000 steps, chosen before the first of its runs.
+"""The horizon study: one small LLaMA from 1,000 to 64,000 steps, with settings chosen before its first run.
 
-At a few hundred steps a warm-up by the loss has no time to be one; the paper's own runs take 8,000 to 128,000. For
-each horizon the study asks which hand-set length is best, from zero to 80 % of the run and from two starts, where
-Algorithm 1 stops stalling, and what ends the default's warm-up. A run of 16,000 steps takes two minutes and one of
-64,000 eight, so there the rates next to the best one at the horizon before are tried and one seed chooses; at 64,000
-the grid is coarser, and one seed tests.
+In a run of a few hundred steps, a warm-up has no time to follow the loss; the paper's own runs take 8,000 to 128,000.
+For each horizon the study asks which hand-set length is best (from zero to 80 % of the run and from two starts), at
+which horizon Algorithm 1 stops stalling, and what ends the default's warm-up.
+
+A run of 16,000 steps takes two minutes, and one of 64,000 steps takes eight. At these horizons we try only the best
+rate of the previous horizon and its neighbours, and one seed chooses. At 64,000 steps the grid of warm-ups is coarser
+and one seed tests.
 """
 
 from collections.abc import Sequence
@@ -33,7 +35,7 @@ def _all_rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[fl
 
 
 def _rates_nearby(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
-    """Those next to the best one at the horizon before, and that."""
+    """The best rate of the previous horizon, and its neighbours."""
     grid, before = (LONG, HORIZONS[2]) if steps == HORIZONS[3] else (SHORT, HORIZONS[1])
     best = next(c.lr for c in grid.cells(rows) if (c.optimizer, c.steps) == (optimizer, before))
     place = RATES[optimizer].index(best)

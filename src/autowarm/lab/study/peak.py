@@ -1,8 +1,8 @@
-"""The study of ``peak="auto"``: the peak rate found inside a run beside the one tuned for it. Chosen before its runs.
+"""The study of ``peak="auto"``: compare the peak rate found inside a run with a tuned one. Planned before its runs.
 
-The rule was found on one group of tasks and is judged on the other. Rates are tuned under the default schedule on a
-grid of factor 2. Beside the search stand the tuned rate, one common rate for all tasks of an optimizer, and, in the
-place of AdamW, optimizers that promise to need no rate.
+The search rule was found on one group of tasks and is judged on the other. Rates are tuned under the default schedule,
+on a grid with a factor of 2. We compare the search with the tuned rate, with one common rate for all tasks of an
+optimizer, and, in place of AdamW, with optimizers that promise to need no rate.
 """
 
 from ..analysis.statistics import Seeds
@@ -14,8 +14,8 @@ from .rows import Cell, PlannedRow, Rows
 __all__ = ["AUTO", "COMMON", "FOUND_ON", "GUESS", "GUESSES", "JUDGED", "PART", "SEEDS", "STAGES", "WITHOUT_RATE"]
 
 AUTO = f"{DEFAULT} peak=auto"
-GUESS = 1.0  # the lr of the optimizers whose peak is searched for
-GUESSES = (1e-6, 1e-3, 10.0)  # others, which must not matter
+GUESS = 1.0  # the lr given to the optimizers whose peak is searched for
+GUESSES = (1e-6, 1e-3, 10.0)  # other lr, which must not change the result
 RATES = {
     "muon": tuple(2.0**k for k in range(-10, -2)),
     "lion": tuple(2.0**k for k in range(-13, -4)),
@@ -24,10 +24,10 @@ RATES = {
     "adamw": tuple(2.0**k for k in range(-12, -2)),
 }
 COMMON = {"muon": 2e-2, "lion": 3e-4, "signsgd": 1e-3, "normsgd": 2e-2, "adamw": 1e-3}
-"""The rates people begin with."""
+"""The rates that people usually start with."""
 
 WITHOUT_RATE = {"prodigy": 1.0, "d-adaptation": 1.0, "schedule-free": 2.5e-3}
-"""What promises to need no rate, at its authors' settings."""
+"""The optimizers that promise to need no rate, with their authors' settings."""
 PART, SEEDS = "peak", (10, 11, 12)
 
 
@@ -45,7 +45,7 @@ FOUND_ON = _grid(("llama", "lm-small", "mlp", "factor", "vit", "post-norm", "swi
 
 
 def _tested(grid: Grid, rows: Rows) -> list[PlannedRow]:
-    """In each setting: the tuned rate, the search, other guesses, the common rate, and what needs no rate."""
+    """In each setting: the tuned rate, the search, other guesses, the common rate, and the rate-free optimizers."""
     found = []
     for cell in grid.cells(rows):
 

@@ -17,14 +17,14 @@ __all__ = ["RuleScheduler"]
 
 
 class RuleScheduler(LRScheduler):
-    """What happens at each step: updates are counted, losses reduced, the rule advanced, rates written.
+    """Drives a rule: each step counts the updates, reduces the losses, advances the rule and writes the rates.
 
-    SequentialLR, ChainedScheduler and trainers that know only ``step()`` work, because it is all done in the hooks that
-    PyTorch's schedulers have for it (``get_lr``, ``_initial_step``, ``_update_lr``).
+    All of this happens in the methods that PyTorch's schedulers have for it (``get_lr``, ``_initial_step``,
+    ``_update_lr``), so SequentialLR, ChainedScheduler and trainers that call only ``step()`` work.
 
     Args:
-        optimizer: whose rates are set.
-        formula: arguments of `Formula`, by which a rule is begun anew.
+        optimizer: the optimizer whose rates are set.
+        formula: the arguments of `Formula`, from which each new rule is made.
         ranks, alarms: see their classes.
         searches: whether the run begins with a search for its peak rate.
     """
@@ -55,11 +55,11 @@ class RuleScheduler(LRScheduler):
         return PeakSearch(self.optimizer, host) if self._searches else host
 
     def _end_search(self, search: PeakSearch) -> None:
-        """Begin the run again at the peak rate that was found."""
+        """Start the run over at the peak rate that was found."""
         given, found = self._formula_arguments["lr"], search.found
         peak = found.guess
         if peak is None:
-            self._alarms.warn("unknown peak", f"no peak rate was found, and the lr of {given:g} stays: {found.reason}")
+            self._alarms.warn("unknown peak", f"no peak rate was found, so the lr stays at {given:g}: {found.reason}")
             peak = given
         search.restore()
         for i, group in enumerate(self.optimizer.param_groups):
@@ -79,11 +79,11 @@ class RuleScheduler(LRScheduler):
         self._write()
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        # An epoch comes only from SequentialLR, which starts us at a milestone.
+        # Only SequentialLR passes an epoch, to start this scheduler at a milestone.
         if epoch is not None:
             if epoch != 0:
                 raise ValueError(
-                    f"AdaptiveWarmup can be restarted at step 0 only, not at {epoch}: it depends on past losses"
+                    f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses"
                 )
             self._restart()
             return
@@ -94,7 +94,7 @@ class RuleScheduler(LRScheduler):
         made = self._clock.tick(observations)
         if made is None:
             observations = []  # a skipped update counts neither as a step nor as an observation
-        # Every rank comes here at every call: one that skipped an update alone is found out instead of waited for.
+        # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
         loss = self._rule.reduce(updates, observations, self._ranks)
         if made is not None:
@@ -109,7 +109,7 @@ class RuleScheduler(LRScheduler):
             if notices.disagree:
                 raise RuntimeError(
                     "ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
-                    f"{self.last_epoch}; this rank's are {self._ranks.settings}"
+                    f"{self.last_epoch}; this rank's settings are {self._ranks.settings}"
                 )
             self._alarms.check(
                 notices, updates, self._rule, self._clock, skipped=made is None, observed=loss is not None
@@ -127,7 +127,7 @@ class RuleScheduler(LRScheduler):
     def _formula(self) -> Formula:
         return self._rule.formula
 
-    # Groups and optimizers that change on the way.
+    # Groups and optimizers that change during the run.
 
     def _watch_groups(self) -> None:
         hook(self.optimizer.register_step_pre_hook, self, RuleScheduler._before_update)
@@ -138,7 +138,7 @@ class RuleScheduler(LRScheduler):
 
     def _before_update(self, *_: Any) -> None:
         if len(self.optimizer.param_groups) != len(self._rates.warms):
-            self._adopt_groups()  # before they make an update at their peak rates
+            self._adopt_groups()  # before new groups make an update at their peak rates
 
     def _adopt_groups(self) -> None:
         self._rates.notice()
@@ -146,9 +146,9 @@ class RuleScheduler(LRScheduler):
         self._write()
 
     def _follow_optimizer(self) -> None:
-        """See to it that what is scheduled is what the optimizer has now."""
+        """Take over an optimizer that was replaced and groups that were added."""
         if self.optimizer is not self._clock.optimizer:
-            # A trainer has put another one, or a wrapper, in its place.
+            # A trainer has replaced or wrapped the optimizer.
             self.optimizer = unwrapped(self.optimizer)
             if self.optimizer is not self._clock.optimizer:
                 self._clock.watch(self.optimizer)

@@ -1,4 +1,4 @@
-"""What is kept of the losses seen: their level, where they are heading, and how much they scatter."""
+"""Running statistics of the losses: their level, their trend, and how much they scatter."""
 
 import math
 from dataclasses import dataclass
@@ -8,16 +8,17 @@ from torch import Tensor
 
 __all__ = ["OPENING", "Averages"]
 
-# The first few losses count as their median, so that no single one decides what f(x0) is.
+# f(x0) is the median of this many first losses, so that no single loss decides it.
 OPENING = 5
-# Two means over the past, each of which forgets at the pace of time itself: the weight of the loss at update u is
-# proportional to u^(α − 1). Where the loss falls by s per factor e of time, such a mean lags behind it by s/α.
+# The α of two means over all past losses, whose memory grows with time: the loss at update u has a weight proportional
+# to u^(α − 1). If the loss falls by s each time that u grows by a factor of e, such a mean lags behind it by s/α.
 _FAST, _SLOW = 4.0, 1.0
-# The decay of the rate brings a fall of its own, as annealing does: as if the run were this much longer.
+# The decay of the rate lowers the loss further, as annealing does. The forecast treats the run as this much longer.
 _DECAY = 4 / 3
-# A fall counts once it exceeds so many standard deviations of the difference between two successive losses.
+# A fall counts once it exceeds this many standard deviations of the difference between two successive losses.
 _EVIDENCE = 3.0
-# After this many differences their variance is taken for twice what it seems: a few say little, as in Student's t.
+# After this many differences, we double the estimate of their variance (earlier, we raise it more): a few differences
+# say little, as in Student's t.
 _DOUBT = 20
 
 Number = TypeVar("Number", float, Tensor)
@@ -29,7 +30,7 @@ class Averages(Generic[Number]):
 
     Attributes:
         smoothed: exponential moving average over a fixed share of the run.
-        fast, slow: means over the last fourth of the past, roughly, and over all of it.
+        fast, slow: means over roughly the last quarter of the losses, and over all of them.
         last: the latest loss.
         scatter: sum of squared differences between successive losses. Half their mean estimates the variance of the
             noise, whatever the trend (von Neumann's mean square successive difference).
@@ -43,20 +44,20 @@ class Averages(Generic[Number]):
 
     @classmethod
     def begin(cls, loss: Number) -> "Averages[Number]":
-        """Of a run that has had this loss all along."""
+        """The statistics of a run in which every loss was this one."""
         return cls(loss, loss, loss, loss, 0.0 * loss)
 
     def values(self) -> list[Number]:
-        """The five, in their order."""
+        """The five statistics, in the order of the attributes."""
         return [self.smoothed, self.fast, self.slow, self.last, self.scatter]
 
     def after(self, loss: Number, pace: float, updates: int) -> "Averages[Number]":
-        """With one more loss.
+        """The statistics after one more loss.
 
         Args:
-            loss: finite.
-            pace: how far `smoothed` moves towards it.
-            updates: made since the warm-up began, this one included.
+            loss: the new loss; it must be finite.
+            pace: the share of the way that `smoothed` moves towards the new loss.
+            updates: the number of updates since the warm-up began, including this one.
         """
         step = loss - self.last
         return Averages(
@@ -68,15 +69,15 @@ class Averages(Generic[Number]):
         )
 
     def forecast(self, updates: int, total: int) -> Number:
-        """The loss at update ``total``, if it goes on falling at its present pace in log t and the decay helps.
+        """The loss at update ``total`` if it keeps falling at its current pace in log t, and more in the decay.
 
-        Above the present loss where the loss has been rising.
+        If the loss has been rising, the forecast is above the current loss.
         """
         left = math.log(max(1.0, _DECAY * total / max(1, updates)))
-        # The lag tells the slope, s = (slow − fast)/(1/α_slow − 1/α_fast), and the level, fast − s/α_fast.
+        # The lags give the slope, s = (slow − fast)/(1/α_slow − 1/α_fast), and the current level, fast − s/α_fast.
         return self.fast - (1.0 / _FAST + left) / (1.0 / _SLOW - 1.0 / _FAST) * (self.slow - self.fast)
 
     def has_fallen(self, first: float, updates: int) -> "Tensor | bool":
-        """Whether the smoothed loss lies below the first by more than noise explains."""
+        """Whether the smoothed loss is below the first loss by more than noise explains."""
         fall, n = first - self.smoothed, max(0, updates - OPENING)
         return fall * abs(fall) * (n * n / (n + _DOUBT)) > _EVIDENCE**2 * self.scatter

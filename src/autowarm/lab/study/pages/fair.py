@@ -1,4 +1,4 @@
-"""The table of the wider grid: what each simple rule costs by family, against the best of all hand-set warm-ups."""
+"""The table of the wider grid: the cost of each simple rule by family, against the best of all hand-set warm-ups."""
 
 import math
 import statistics
@@ -25,11 +25,11 @@ RULES: dict[str, Callable[[Cell], str]] = {
     ),
     "default": lambda cell: DEFAULT,
 }
-"""A warm-up for every setting, by what the table calls it."""
+"""Rules that choose a warm-up for every setting, by their names in the table."""
 
 
 def fair_regrets(rows: Rows, learnt: list[Verdict]) -> dict[str, Mapping[Cell, float]]:
-    """What each rule costs in each setting, on the seeds of the choice.
+    """The regret of each rule in each setting, on the seeds of the choice.
 
     Raises:
         LabError: a run of the wider grid has not been made.
@@ -47,7 +47,7 @@ def fair_regrets(rows: Rows, learnt: list[Verdict]) -> dict[str, Mapping[Cell, f
 
 
 def sensitivity_table(rows: Rows) -> str:
-    """CSV: by optimizer, the mean excess of rates from a third to ten times the tuned one over the best of them.
+    """CSV: for each optimizer, the mean excess loss of rates from a third to ten times the tuned one over the best.
 
     Raises:
         LabError: a run has not been made.
@@ -70,7 +70,7 @@ def sensitivity_table(rows: Rows) -> str:
 
 
 def fair_table(rows: Rows, learnt: list[Verdict]) -> str:
-    """CSV: mean regret by family, where each task counts once."""
+    """CSV: mean regret by family; each task counts once."""
     means: dict[str, dict[str, Estimate]] = {}
     for name, costs in fair_regrets(rows, learnt).items():
         families = by_family(costs, lambda cell: FAMILIES[cell.task], lambda cell: cell.task)

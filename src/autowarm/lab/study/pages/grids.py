@@ -1,4 +1,4 @@
-"""Tables and the figure of the studies of one form: horizons, fine-tuning, fresh tasks. They show what is complete."""
+"""Tables and the figure of the `Grid` studies: horizons, fine-tuning, fresh tasks. They show the complete settings."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ _GRIDS = {
 
 
 def judged(rows: Rows, grids: Iterable[Grid]) -> list[Verdict]:
-    """The default against the best hand-set warm-up in every setting whose runs are all made."""
+    """Compare the default with the best hand-set warm-up in every setting whose runs are complete."""
     found = []
     for grid in grids:
         try:
@@ -45,7 +45,7 @@ def judged(rows: Rows, grids: Iterable[Grid]) -> list[Verdict]:
 
 
 def grid_table(rows: Rows, verdicts: Sequence[Verdict]) -> str:
-    """CSV, one line a setting."""
+    """CSV, with one line per setting."""
 
     def line(v: Verdict) -> list[object]:
         paper = rows.runs("cells", v.cell, PAPER).values()
@@ -69,7 +69,7 @@ def _counted(ended: Mapping[str, int]) -> str:
 
 @styled
 def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
-    """What no warm-up, Algorithm 1 and the default cost at each horizon; below, the share the default warms up for."""
+    """The cost of no warm-up, Algorithm 1 and the default at each horizon; below, how long the default warms up."""
     optimizers = [name for name in horizon.OPTIMIZERS if any(v.cell.optimizer == name for v in verdicts)]
     figure = Figure(figsize=(2.6 * len(optimizers) + 0.8, 4.8), layout="constrained")
     panels = figure.subplots(2, len(optimizers), sharex=True, sharey="row", squeeze=False, height_ratios=(1.6, 1))
@@ -102,15 +102,15 @@ def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
 
 
 def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
-    """Write the table of a study into docs/ and, for the horizons, the figure.
+    """Write the table of a study into docs/ and, for the horizon study, its figure.
 
     Args:
         name: "horizon", "fine-tuning" or "fresh".
-        rows: of the study, which need not be complete.
-        root: the repository's.
+        rows: rows of the study, which need not be complete.
+        root: root of the repository.
 
     Returns:
-        What was written.
+        The paths of the files written.
     """
     verdicts, docs = judged(rows, _GRIDS[name]), root / "docs"
     table = docs / "data" / "tables" / f"{name}.csv"

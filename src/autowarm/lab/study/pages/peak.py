@@ -18,12 +18,12 @@ __all__ = ["Outcome", "outcomes", "peak_table", "write_peak_table"]
 
 
 class Outcome(NamedTuple):
-    """What a way to choose the rate comes to in a setting.
+    """The result of one way to choose the rate in one setting.
 
     Attributes:
         cell: the setting, at the tuned rate.
-        cost: its loss over that of the tuned rate, less one; infinite if a run diverged.
-        rate: the rate over the tuned one; None for what has no rate.
+        cost: loss / loss at the tuned rate − 1; infinite if a run diverged.
+        rate: rate / tuned rate; None for an optimizer that needs no rate.
     """
 
     cell: Cell
@@ -32,11 +32,11 @@ class Outcome(NamedTuple):
 
 
 def outcomes(rows: Rows, grid: Grid, way: str) -> Iterator[Outcome]:
-    """In every setting that the way applies to.
+    """The outcome in every setting that the way applies to.
 
     Args:
-        rows: of the study.
-        grid: the tasks it was found on, or those that judge it.
+        rows: rows of the study.
+        grid: the tasks that the search was found on, or those that judge it.
         way: "search", "common", or the name of an optimizer that needs no rate.
     """
     for cell in grid.cells(rows):
@@ -58,7 +58,7 @@ def outcomes(rows: Rows, grid: Grid, way: str) -> Iterator[Outcome]:
 
 
 def peak_table(rows: Rows) -> str:
-    """CSV: for each way to choose the rate what it costs, on the tasks that judge and on those it was found on."""
+    """CSV: the cost of each way to choose the rate, on the tasks that judge the search and on those it was found on."""
     ways = {"`peak=\"auto\"`": "search", "one rate for all tasks": "common", "Prodigy, for AdamW": "prodigy",
             "D-Adaptation, for AdamW": "d-adaptation", "Schedule-Free, for AdamW": "schedule-free"}  # fmt: skip
     lines = []
@@ -76,8 +76,8 @@ def write_peak_table(rows: Rows, root: Path) -> list[Path]:
     """Write the table into docs/ and return its path.
 
     Args:
-        rows: of the whole study.
-        root: the repository's.
+        rows: rows of the whole study.
+        root: root of the repository.
     """
     path = root / "docs" / "data" / "tables" / "peak-rates.csv"
     write_atomically(path, peak_table(rows))

@@ -52,7 +52,7 @@ _ABOUT = {
 
 
 def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
-    """CSV by the table's name."""
+    """The tables as CSV, by name."""
     learnt, quick = [v for v in judged if v.learnt], quick_cells(rows)
     return {
         "settings": _settings(judged),
@@ -72,7 +72,7 @@ def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
 
 
 def changes(rows: Rows, changed: str, some: Sequence[Cell]) -> list[float]:
-    """What the default loses in each cell if something is changed in it, relative."""
+    """For each cell, the relative increase of the loss if one part of the default is changed."""
     return [
         excess(
             rows.losses("parts", cell, f"{DEFAULT} {changed}").values(),
@@ -83,13 +83,13 @@ def changes(rows: Rows, changed: str, some: Sequence[Cell]) -> list[float]:
 
 
 def form_cost(rows: Rows, cell: Cell, form: tuple[str, str]) -> Estimate:
-    """The default in a form against the best hand-set length of that form."""
+    """Compare the default in a form with the best hand-set length of that form."""
     options = {name: rows.losses("forms", cell, name) for name in hand_set_forms(*form)}
     return leave_one_out(rows.losses("forms", cell, adaptive_form(*form)), options)
 
 
 def target_cost(rows: Rows, cell: Cell) -> Estimate:
-    """The default against the best f*, each seed against the one that was best on the other seeds."""
+    """Compare the default with the best f*: on each seed, with the f* that is best on the other seeds."""
     options = {share: rows.losses("parts", cell, f"{DEFAULT} fstar={share:g}") for share in TARGETS}
     return leave_one_out(rows.losses("parts", cell, DEFAULT), options)
 
@@ -102,7 +102,7 @@ def family_means(learnt: Sequence[Verdict], value: Callable[[Verdict], float]) -
 
 
 def batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, float]]:
-    """Task, optimizer, and how much the worst length loses: with a small batch, with one eight times as large."""
+    """Task, optimizer, and the regret of the worst length, with a small batch and with one eight times as large."""
     worst = {
         (v.cell.task, v.cell.optimizer): max(v.regret[schedule] for schedule in HAND_SET)
         for v in learnt
@@ -115,17 +115,17 @@ def batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, fl
 
 
 def mean_difference(some: Iterable[Verdict]) -> str:
-    """In percent."""
+    """The mean difference, in percent."""
     return percent(statistics.fmean(v.mean for v in some))
 
 
 def mean_regrets(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean regret of each schedule over cells."""
+    """The mean regret of each schedule over the cells."""
     return {schedule: statistics.fmean(regret[schedule] for regret in found) for schedule in found[0]}
 
 
 def more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:
-    """Regrets with two more fixed lengths among them, in the cells that have them."""
+    """Regrets that include the two lengths of `FIXED`, in the cells where these were run."""
     found, shown = [], (*sorted((*HAND_SET, *FIXED), key=share_of), DEFAULT)
     for v in learnt:
         more = {schedule: rows.losses("cells", v.cell, schedule) for schedule in FIXED}
@@ -149,7 +149,7 @@ def _settings(judged: Sequence[Verdict]) -> str:
 
 
 def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
-    """What people use instead, against the default on the same seeds."""
+    """What people use instead, compared with the default on the same seeds."""
     known = {v.cell for v in learnt}
 
     def against(part: str, theirs: Cell, schedule: str, ours: Cell) -> Estimate:

@@ -55,7 +55,7 @@ class RateSearch:
         >>> losses = 2 - 1 / (1 + 1e-3 / rates) + 100 * rates**2  # falls around 1e-3, breaks at about 0.1
         >>> found = RateSearch(rates[:75], losses[:75], broken=True, total_steps=1000)
         >>> f"{found.suggestion:.1e}"
-        '1.5e-03'
+        '1.2e-03'
         >>> RateSearch(rates, np.full(100, 2.0), broken=False).suggestion
         Traceback (most recent call last):
         RuntimeError: no rate can be suggested: the loss never fell...
@@ -188,7 +188,7 @@ class RateSearch:
 
     def _between(self, begun: float) -> _Verdict:
         """The verdict for a fall that begins at this rate."""
-        growth = (self.rates[-1] / self.rates[0]) ** (1 / (len(self.rates) - 1))
+        growth = float(self.rates[-1] / self.rates[0]) ** (1 / (len(self.rates) - 1))
         travelled = growth / (growth - 1)  # the sum of all rates up to a rate, divided by that rate
         low, high = (travelled * rate / math.sqrt(self.total_steps) for rate in (begun, float(self.rates[-1])))
         return _Verdict(math.sqrt(low * high), (low, high))

@@ -1,6 +1,6 @@
 """Chooses Δ' once, from the first loss, so that the profile is close to a standard schedule around its peak.
 
-For each candidate Δ' the objective (paper, eq. constr_3) is
+For each candidate Δ' the paper's objective, eq. 10 (constr_3), is
 
     J(Δ') = ∫₀^Δ0 exp(−(Δ − Δ')²κ/(2σ_F²)) · ((η(Δ) − η_trgt(Δ))/lr)² dΔ.
 
@@ -78,7 +78,7 @@ def objective(
     sigma_f2: float = 1e3,
     target: str | tuple[str | Shape, str | Shape] = "linear-cosine",
 ) -> Array:
-    """Evaluate the paper's objective (eq. constr_3), divided by lr², at each Δ'. The relative error is about 1e-9.
+    """Evaluate the paper's objective, eq. 10 (constr_3), divided by lr², at each Δ'. The relative error is about 1e-9.
 
     The objective may have two minima, and the minimiser jumps between them as κ or Δ0 changes: plot it before you trust
     it.

@@ -16,9 +16,9 @@ Gap = TypeVar("Gap", float, np.ndarray, Tensor)
 
 @dataclass(frozen=True)
 class Profile:
-    """η(Δ) = Δ/(K0 + K1Δ + K2Δ²), the rate that rises as the gap falls to Δ', then falls (paper, eq. practical_eta).
+    """η(Δ) = Δ/(K0 + K1Δ + K2Δ²), the rate that rises as the gap falls to Δ', then falls: eq. 7 (practical_eta).
 
-    Its peak at Δ' and two values fix the constants (paper, eqs. constr_1, constr_2): η(Δ') = lr, η(Δ0) = lr/div.
+    Its peak at Δ' and two values fix the constants: η(Δ') = lr, eq. 8 (constr_1), and η(Δ0) = lr/div, eq. 9 (constr_2).
     Calling the profile evaluates the same function in the form
 
         lr / (1 + (div − 1)·(Δ0/Δ)·((Δ − Δ')/(Δ0 − Δ'))²).
@@ -63,12 +63,12 @@ class Profile:
 
     @property
     def K0(self) -> float:
-        """K0 = K2·Δ'², in units of loss/rate (paper, eq. K0_final)."""
+        """K0 = K2·Δ'², in units of loss/rate: eq. 15 (K0_final)."""
         return self.K2 * self.peak_gap**2
 
     @property
     def K1(self) -> float:
-        """K1 = 1/lr − 2·K2·Δ', in units of 1/rate (paper, eq. K1).
+        """K1 = 1/lr − 2·K2·Δ', in units of 1/rate: eq. 12 (K1).
 
         At div = 100 it is negative for nearly every Δ', though the theorems require K1 ≥ 0; K(Δ) is positive anyway.
         """
@@ -76,7 +76,7 @@ class Profile:
 
     @property
     def K2(self) -> float:
-        """K2 = Δ0·(div − 1)/(lr·(Δ0 − Δ')²), in units of 1/(loss·rate) (paper, eq. K2)."""
+        """K2 = Δ0·(div − 1)/(lr·(Δ0 − Δ')²), in units of 1/(loss·rate): eq. 14 (K2)."""
         return self.gap0 * (self.div - 1.0) / (self.lr * (self.gap0 - self.peak_gap) ** 2)
 
     def __call__(self, gap: Gap) -> Gap:

@@ -64,6 +64,12 @@ def test_the_table_says_how_near_and_how_dear(rows: Rows, tmp_path: Path) -> Non
     assert path.read_text() == peak_table(rows)
 
 
+def test_the_table_leaves_out_a_horizon_with_missing_runs(rows: Rows) -> None:
+    some = Rows(row for row in rows if (row["cell"]["steps"], row["cell"]["optimizer"]) != (1000, "muon"))
+    _, *lines = csv.reader(io.StringIO(peak_table(some)))
+    assert {line[0] for line in lines} == {"judged, 200 steps", "found on, 200 steps"}
+
+
 def test_other_guesses_are_tried_in_every_setting(rows: Rows) -> None:
     tried = {run.cell.lr for run in peak.STAGES["tested"](rows) if run.schedule == peak.AUTO}
     assert tried == {peak.GUESS, *peak.GUESSES}

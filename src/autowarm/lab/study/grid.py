@@ -12,7 +12,7 @@ from .cells import DEFAULT, PAPER, RAMP_ALONE, TUNING_SCHEDULE, TUNING_SEED, tun
 from .plan import Stage
 from .rows import Cell, PlannedRow, Rows
 
-__all__ = ["Grid", "hand_set_grid"]
+__all__ = ["Grid", "RatesToTry", "hand_set_grid"]
 
 _TOLD = 0.95  # Algorithm 1's f* as a share of the best hand-set loss: better than a user can know
 

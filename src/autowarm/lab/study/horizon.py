@@ -12,15 +12,14 @@ and one seed tests.
 from collections.abc import Sequence
 
 from ..analysis.statistics import Seeds
-from .grid import Grid, hand_set_grid
+from .grid import Grid, RatesToTry, hand_set_grid
 from .plan import Stage
 from .rows import Rows
 
-__all__ = ["HORIZONS", "LONG", "LONGEST", "SHORT", "STAGES"]
+__all__ = ["LONG", "LONGEST", "SHORT", "STAGES"]
 
 TASK = "llama-long"
 OPTIMIZERS = ("muon", "lion", "normsgd", "adamw")
-HORIZONS = (1_000, 4_000, 16_000, 64_000)
 RATES = {
     "muon": (0.001, 0.003, 0.01, 0.03, 0.1),
     "lion": (0.0001, 0.0003, 0.001, 0.003, 0.01),
@@ -34,17 +33,23 @@ def _all_rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[fl
     return RATES[optimizer]
 
 
-def _rates_nearby(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
-    """The best rate of the previous horizon, and its neighbours."""
-    grid, before = (LONG, HORIZONS[2]) if steps == HORIZONS[3] else (SHORT, HORIZONS[1])
-    best = next(c.lr for c in grid.cells(rows) if (c.optimizer, c.steps) == (optimizer, before))
-    place = RATES[optimizer].index(best)
-    return RATES[optimizer][max(0, place - 1) : place + 2]
+def _rates_beside_the_best_of(shorter: Grid) -> RatesToTry:
+    """The rate that is best at the longest horizon of a grid, and its neighbours."""
+
+    def rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
+        best = {cell.optimizer: cell.lr for cell in sorted(shorter.cells(rows), key=lambda cell: cell.steps)}
+        place = RATES[optimizer].index(best[optimizer])
+        return RATES[optimizer][max(0, place - 1) : place + 2]
+
+    return rates
 
 
-SHORT = Grid((TASK,), HORIZONS[:2], OPTIMIZERS, _all_rates, HAND_SET, Seeds((0, 1), (10, 11, 12)))
-LONG = Grid((TASK,), HORIZONS[2:3], OPTIMIZERS, _rates_nearby, HAND_SET, Seeds((0,), (10, 11, 12)))
-LONGEST = Grid((TASK,), HORIZONS[3:], OPTIMIZERS, _rates_nearby, hand_set_grid(0.02, 0.1, 0.4, 0.8), Seeds((0,), (10,)))
+SHORT = Grid((TASK,), (1_000, 4_000), OPTIMIZERS, _all_rates, HAND_SET, Seeds((0, 1), (10, 11, 12)))
+LONG = Grid((TASK,), (16_000,), OPTIMIZERS, _rates_beside_the_best_of(SHORT), HAND_SET, Seeds((0,), (10, 11, 12)))
+LONGEST = Grid(
+    (TASK,), (64_000,), OPTIMIZERS, _rates_beside_the_best_of(LONG), hand_set_grid(0.02, 0.1, 0.4, 0.8),
+    Seeds((0,), (10,)),
+)  # fmt: skip
 
 STAGES: dict[str, Stage] = {
     name: stage

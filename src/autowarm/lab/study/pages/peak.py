@@ -1,13 +1,16 @@
 """The table of docs/which-rate.md: what it costs not to tune the peak rate."""
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ...analysis.markdown import comma_separated
 from ...analysis.statistics import mean_loss
+from ...config import LabError
 from ...files import write_atomically
 from ..cells import DEFAULT
 from ..grid import Grid
@@ -58,15 +61,19 @@ def outcomes(rows: Rows, grid: Grid, way: str) -> Iterator[Outcome]:
 
 
 def peak_table(rows: Rows) -> str:
-    """CSV: the cost of each way to choose the rate, on the tasks that judge the search and on those it was found on."""
+    """CSV: the cost of each way to choose the rate, on the tasks that judge the search and on those it was found on.
+
+    A horizon is left out until all its runs are made.
+    """
     ways = {"`peak=\"auto\"`": "search", "one rate for all tasks": "common", "Prodigy, for AdamW": "prodigy",
             "D-Adaptation, for AdamW": "d-adaptation", "Schedule-Free, for AdamW": "schedule-free"}  # fmt: skip
     lines = []
     for group, grid in (("judged", JUDGED), ("found on", FOUND_ON)):
         for steps in grid.horizons:
-            for name, way in ways.items():
-                some = [one for one in outcomes(rows, grid, way) if one.cell.steps == steps]
-                lines.append([f"{group}, {steps} steps", name, *_summary(some)])
+            part = dataclasses.replace(grid, horizons=(steps,))
+            with suppress(LabError):  # its runs are not all made
+                found = {name: list(outcomes(rows, part, way)) for name, way in ways.items()}
+                lines += [[f"{group}, {steps} steps", name, *_summary(some)] for name, some in found.items()]
     headings = ["tasks", "rate by", "settings", "within 3 times of the tuned rate", "cost, mean of those that learn",
                 "median", "worst", "diverged"]  # fmt: skip
     return comma_separated(headings, lines)
@@ -76,7 +83,7 @@ def write_peak_table(rows: Rows, root: Path) -> list[Path]:
     """Write the table into docs/ and return its path.
 
     Args:
-        rows: rows of the whole study.
+        rows: rows of the study, which may be incomplete.
         root: root of the repository.
     """
     path = root / "docs" / "data" / "tables" / "peak-rates.csv"

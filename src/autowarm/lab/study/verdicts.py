@@ -101,14 +101,15 @@ def hand_set(
 def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS, names: Sequence[str] = HAND_SET) -> Verdict:
     """Compare the default with the best hand-set warm-up: some seeds choose the best, other seeds test it.
 
-    Seeds of the test beyond the first five are left out if the best warm-up has not been run on them.
+    Seeds of the test beyond the first five are left out unless both have been run on them.
 
     Raises:
         LabError: a run that this needs has not been made.
     """
     options = hand_set(rows, cell, names, seeds.choice)
     best = choose(options, seeds.choice)
-    tested = [seed for seed in seeds.test if seed in SEEDS.test or seed in options[best]]
+    both = options[best].keys() & rows.losses("cells", cell, DEFAULT).keys()
+    tested = [seed for seed in seeds.test if seed in SEEDS.test or seed in both]
     reference = rows.losses("cells", cell, best, tested)
     runs = rows.runs("cells", cell, DEFAULT, (*seeds.choice, *tested))
     ours = rows.losses("cells", cell, DEFAULT, runs)

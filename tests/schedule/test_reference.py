@@ -60,9 +60,8 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
     long = o["max_warmup"] * T if isinstance(o["max_warmup"], float) else o["max_warmup"]
     keep = 1 - 1 / max(1.0, o["smoothing"] * T)
     opening = 5 if o["smoothing"] > 0 else 1
-    forecasts = o["target_loss"] is None and o["peak_gap"] is None and opening > 1
     fstar, gap0, peak_gap, weight, switch = o["target_loss"], 0.0, None, 0.0, None
-    mean = fast = slow = last = scatter = 0.0
+    mean = last = scatter = 0.0
     first: list[float] = []
     share, rates = 1 / div, []
     for t in range(1, T + 1):
@@ -82,11 +81,9 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
                     if gap0 > 0:
                         found = calibrate(gap0, lr=1.0, div=div, kappa=kappa, target=(o["warmup"], o["decay"])).peak_gap
                         peak_gap = found if o["peak_gap"] is None else o["peak_gap"]
-                    mean = fast = slow = last = f0
+                    mean = last = f0
             else:
                 mean += (1 - keep) / weight * (loss - mean)
-                fast += min(1, 4 / t) * (loss - fast)
-                slow += min(1, 1 / t) * (loss - slow)
                 scatter += (loss - last) ** 2
                 last = loss
             ramp = 1 / div
@@ -95,17 +92,12 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
             fallen = opening == 1 or (
                 mean < f0 and (f0 - mean) ** 2 * (t - opening) ** 2 / (t - opening + 20) > 9 * scatter
             )
-            expected = fstar
-            if forecasts and slow > fast:
-                slope = (slow - fast) / (1 / 1 - 1 / 4)  # the loss falls by this much per factor e of time
-                ahead = fast - slope / 4 - slope * math.log(4 / 3 * T / t)
-                expected = max(fstar, min(ahead, mean))
             if ramp >= 1.0:
                 switch = t
             elif peak_gap is None or len(first) < opening or not fallen:
                 share = ramp
             else:
-                gap = (mean - expected) / (fstar + gap0 - expected)  # in parts of what there is to lose
+                gap = (mean - fstar) / gap0  # in parts of what there is to lose
                 end = peak_gap / gap0
                 if gap < end:
                     switch = t

@@ -39,9 +39,8 @@ class AdaptiveWarmup(RuleScheduler):
     or the ramp reaches the peak; the decay then takes the rest of the run. All rates are in (0, lr], and the first
     update uses lr/div.
 
-    If f* is not given, the schedule forecasts it: the loss at the end of the run if the loss keeps falling at its
-    current pace in log t, but no lower than f(x0) − 0.7·|f(x0)|. Here f(x0) is the median of the first five losses.
-    The loss has no effect until it has fallen by more than its own noise explains, so until then only the ramp counts.
+    If f* is not given, it is f(x0) − 0.7·|f(x0)|, where f(x0) is the median of the first five losses. The loss has no
+    effect until it has fallen by more than its own noise explains; until then only the ramp counts.
 
     Call ``step(loss)`` after ``optimizer.step()``. If you call it before, in the order of the paper's Algorithm 1, it
     works the same and acts one update earlier. Time is counted in updates that the optimizer really made. An update
@@ -57,7 +56,7 @@ class AdaptiveWarmup(RuleScheduler):
             ("wso"): the run continues until `decay_now`, and shares of the run refer to 4000 updates.
         peak: "given" takes the peak rates from the groups. "auto" searches for the peak rate in the first updates (see
             `PeakSearch`), and the groups' rates then only set their ratios; docs/which-rate.md says how well it works.
-        target_loss: f*, roughly the loss at the end of the run; None forecasts it.
+        target_loss: f*, roughly the loss at the end of the run; None takes f(x0) − 0.7·|f(x0)|.
         geometry: the norm of the optimizer's steps, see `autowarm.geometry`; None asks `autowarm.optim.geometry_of`.
         kappa: κ; None computes it as the paper does, from all matrices under ``geometry`` at radius 1.
         div: ratio of the peak rate to the first rate, > 1. The paper's 100 wastes the first steps of a short run, and
@@ -234,18 +233,12 @@ class AdaptiveWarmup(RuleScheduler):
 
     @property
     def profile(self) -> Profile | None:
-        """The profile η(Δ) for `target_loss`; None before the first finite loss. Never waits for the device.
-
-        If f* is forecast, the schedule stretches Δ0 and Δ' of this profile to the gap between f(x0) and the forecast.
-        """
+        """The profile η(Δ); None before the first finite loss. Never waits for the device."""
         return self._formula.profile
 
     @property
     def target_loss(self) -> float | None:
-        """f* as given or, if it is forecast, the lowest value that the forecast may take. Never waits for the device.
-
-        Without a given f* this is None before the first finite loss. `metrics` has the current forecast.
-        """
+        """f*, as given or derived from f(x0), then None before the first finite loss. Never waits for the device."""
         return self._formula.target_loss
 
     def metrics(self) -> dict[str, float | int | str]:
@@ -256,7 +249,7 @@ class AdaptiveWarmup(RuleScheduler):
 
         Returns:
             ``phase`` ("search", "warmup" or "decay"), ``loss`` (smoothed, and not updated after warm-up), ``gap``
-            (loss − f*), ``target_loss`` (f*, or its current forecast), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the
+            (loss − f*), ``target_loss`` (f*), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the
             first group's rate), ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended or is
             expected to end, if log Δ keeps falling at its mean pace so far; ``max_warmup`` is the latest),
             ``ended_by``. Values that are not known yet are left out.
@@ -459,7 +452,7 @@ class AdaptiveWarmup(RuleScheduler):
 
         Args:
             total_steps: T, including the updates already made; None keeps T (after `decay_now`, the T before it).
-            target_loss: f*; None takes the one given to the class, or forecasts f* if none was given.
+            target_loss: f*; None takes the one given to the class, if any.
 
         Raises:
             ValueError: no updates are left.

@@ -20,13 +20,12 @@ Metrics = dict[str, float | int | str]
 def metrics(rule: HostRule, lr: float) -> Metrics:
     """The dictionary that `AdaptiveWarmup.metrics` describes."""
     formula = rule.formula
-    fstar, profile = _expected_loss(rule), formula.profile
     found: dict[str, float | int | str | None] = {
         "phase": "warmup" if rule.ended_by is None else "decay",
         "loss": rule.smoothed if rule.started else None,
-        "gap": rule.smoothed - fstar if rule.started and fstar is not None else None,
-        "target_loss": fstar,
-        "peak_gap": None if fstar is None or profile is None else _stretch(rule, fstar) * profile.peak_gap,
+        "gap": rule.smoothed - formula.fstar if rule.started else None,
+        "target_loss": formula.target_loss,
+        "peak_gap": None if formula.profile is None else formula.profile.peak_gap,
         "share": rule.share,
         "lr": lr,
         "warmup_steps": rule.updates - formula.origin if rule.ended_by is None else rule.warmup_steps,
@@ -46,29 +45,12 @@ def forecast(rule: HostRule) -> int | None:
         return formula.origin + rule.warmup_steps
     latest = math.inf if formula.ramp is None else formula.ramp.end
     made = rule.updates - formula.origin
-    fstar = _expected_loss(rule)
-    if rule.started and fstar is not None and formula.profile is not None and made > 0:
-        stretch = _stretch(rule, fstar)
-        gap0, peak_gap = stretch * formula.profile.gap0, stretch * formula.profile.peak_gap
-        gap = rule.smoothed - fstar
+    if rule.started and formula.profile is not None and made > 0:
+        gap0, peak_gap = formula.profile.gap0, formula.profile.peak_gap
+        gap = rule.smoothed - formula.fstar
         if peak_gap <= gap < gap0:
             latest = min(latest, formula.origin + made * math.log(gap0 / peak_gap) / math.log(gap0 / gap))
     return None if latest > 1e15 else max(rule.updates, math.ceil(latest))
-
-
-def _expected_loss(rule: HostRule) -> float | None:
-    """The current f*."""
-    formula = rule.formula
-    if formula.profile is None or rule.ended_by is not None or rule.averages is None:
-        return formula.target_loss
-    return formula.expected_loss(rule.updates, rule.averages)
-
-
-def _stretch(rule: HostRule, fstar: float) -> float:
-    """The factor that stretches Δ0 and Δ' from the f* they were calibrated for to this one."""
-    profile, lowest = rule.formula.profile, rule.formula.fstar
-    assert profile is not None
-    return (lowest + profile.gap0 - fstar) / profile.gap0
 
 
 def one_line(rule: HostRule, lr: float) -> str:

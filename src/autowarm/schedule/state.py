@@ -68,7 +68,7 @@ def _ramp(x: Any) -> bool:
 
 def _averages(x: Any) -> bool:
     # The scatter of losses such as 1e300 overflows to infinity.
-    return isinstance(x, list | tuple) and len(x) == 5 and all(map(_finite, x[:4])) and _number(x[4]) and x[4] >= 0
+    return isinstance(x, list | tuple) and len(x) == 3 and all(map(_finite, x[:2])) and _number(x[2]) and x[2] >= 0
 
 
 def _search(x: Any) -> bool:
@@ -185,11 +185,11 @@ def _check(state: Any, checks: Checks, path: str) -> None:
 
 
 def _to_version_3(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 2, which stored only the smoothed loss; the other averages start from it."""
+    """Convert version 2, which stored only the smoothed loss; the scatter starts from it."""
     try:
         rule = dict(old["rule"])
         smoothed = rule.pop("smoothed")
-        seen = [*[smoothed] * 4, 0.0] if rule["weight"] > 0 else None
+        seen = [smoothed, smoothed, 0.0] if rule["weight"] > 0 else None
         rule |= {"opening": [], "averages": seen, "told": old["settings"]["target_loss"]}
         settings = {**old["settings"], "peak": "given"}
         return {**old, "version": STATE_VERSION, "settings": settings, "rule": rule, "search": None}

@@ -182,7 +182,7 @@ class DeviceRule:
     def _warm_up(self, loss: _Loss, pace: float, fresh: bool) -> None:
         mean, finite, _ = loss
         updates = self._host.updates
-        fresher = Averages(*self._averages.unbind()).after(mean, pace, updates - self.formula.origin)
+        fresher = Averages(*self._averages.unbind()).after(mean, pace)
         self._averages = torch.where(finite, torch.stack(fresher.values()), self._averages)
         share, ended = self.formula.warmup_share(updates, Averages(*self._averages.unbind()))
         if isinstance(ended, Tensor):

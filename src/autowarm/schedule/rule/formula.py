@@ -6,12 +6,9 @@ During warm-up the share is the higher of two:
 - a *ramp* in time that reaches the peak after ``max_warmup``. η(Δ) alone can stall, because the loss falls only as fast
   as the rate lets it.
 
-The gap is Δ = loss − f*. If f* is not given, it is forecast: the loss at the end of the run if the loss keeps falling
-at its current pace in log t (and a little more, for the decay), but at least 30 % of f(x0). The profile is stretched to
-the gap between f(x0) and this f*.
-
-When the gap has fallen below Δ', or the ramp has reached the peak, the decay takes over. Without a ramp and without
-smoothing this is the paper's Algorithm 1, line by line. With smoothing, the loss acts only once it has fallen by more
+The gap is Δ = loss − f*; if f* is not given, it is 30 % of f(x0). When the gap has fallen below Δ', or the ramp has
+reached the peak, the decay takes over. Without a ramp and without smoothing this is the paper's Algorithm 1, line by
+line. With smoothing, f(x0) is the median of the first few losses, and the loss acts only once it has fallen by more
 than noise explains.
 """
 
@@ -62,7 +59,7 @@ class Formula:
     Args:
         lr: peak rate of the first group whose rate is not 0. η(Δ) is calibrated to it; shares do not depend on it.
         div, kappa, sigma_f2: see `autowarm.schedule.calibrate`.
-        given_target_loss: f*, or None for a forecast, which is at least f(x0) − 0.7·|f(x0)|.
+        given_target_loss: f*, or None for f(x0) − 0.7·|f(x0)|.
         given_peak_gap: Δ', or None to calibrate it.
         warmup, planned_decay: shapes of the ramp and the decay. The calibration's target has the same, over the gap.
         final_ratio: the decay goes from lr to final_ratio·lr.
@@ -80,7 +77,7 @@ class Formula:
         window: updates over which the loss is averaged (an exponential moving average); 1 for none.
         bound: upper bound on the decay after the run was extended, so that the rate does not jump; None for no bound.
         told: f* as given for the current warm-up, or None.
-        target_loss: f* as given; otherwise, from the first loss on, the lowest value that the forecast may take.
+        target_loss: f*, as given or, from the first loss on, derived from it.
         profile: η(Δ) for that f*, from the first loss on. None if the first loss is 0 and f* is not given, or if the
             first gap is out of scale (below 1e-100 or above 1e100): then the ramp alone sets the rate.
     """
@@ -142,7 +139,7 @@ class Formula:
         if fallen is False:
             return waiting, False
         low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
-        gap = self.gap(updates, seen)
+        gap = seen.smoothed - self.fstar
         share = self.profile.share(gap)
         # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on.
         ended = gap < self.profile.peak_gap
@@ -150,31 +147,6 @@ class Formula:
             share, ended = share.clamp(min=low), ended & fallen
             return share if fallen is True else torch.where(fallen, share, waiting), ended
         return max(low, share), ended
-
-    def gap(self, updates: int, seen: "Averages[Number]") -> "Number":
-        """Δ at the smoothed loss, on the profile's scale: (loss − f*)/(f(x0) − f*) times the profile's Δ0."""
-        assert self.profile is not None
-        gap = seen.smoothed - self.fstar
-        if not self.forecasts:
-            return gap
-        gap0 = self.profile.gap0
-        expected = self.expected_loss(updates, seen)
-        return (seen.smoothed - expected) * (gap0 / (self.fstar + gap0 - expected))
-
-    @property
-    def forecasts(self) -> bool:
-        """Whether f* is forecast: neither f* nor Δ' is given, and the loss is averaged."""
-        return self.told is None and self.given_peak_gap is None and self.smoothing > 0.0
-
-    def expected_loss(self, updates: int, seen: "Averages[Number]") -> "Number | float":
-        """f* as of this update. If the loss has been rising, there is no forecast and the lowest f* counts."""
-        if not self.forecasts:
-            return self.fstar
-        forecast = seen.forecast(updates - self.origin, self.length)
-        if isinstance(forecast, Tensor):
-            higher = torch.minimum(forecast, seen.smoothed).clamp(min=self.fstar)
-            return torch.where(seen.slow > seen.fast, higher, self.fstar)
-        return max(self.fstar, min(forecast, seen.smoothed)) if seen.slow > seen.fast else self.fstar
 
     @property
     def length(self) -> int:
@@ -217,13 +189,13 @@ class Formula:
 
     @property
     def fstar(self) -> float:
-        """f* as given, or the lowest forecast."""
+        """f*, as given or derived from the first loss."""
         if self.target_loss is None:
             raise RuntimeError("f* depends on the first loss, and there has been none yet")
         return self.target_loss
 
     def calibrate(self, loss: float) -> None:
-        """Fix η(Δ) from the first loss f(x0), and the lowest f* if none is given.
+        """Fix η(Δ) from the first loss f(x0), and f* if none is given.
 
         Raises:
             ValueError: the loss is not above f*, or exceeds it by the given Δ' or less.
@@ -238,7 +210,7 @@ class Formula:
         if not gap0 > 0:
             raise ValueError(
                 f"the first loss f(x0) = {loss:.6g} is not above the target loss f* = {target:.6g}: "
-                "give a target_loss that the loss will approach from above, or none to have f* forecast"
+                "give a target_loss that the loss will approach from above, or none to have it derived from f(x0)"
             )
         if not _LEAST_GAP < gap0 < _MOST_GAP:
             profile = None

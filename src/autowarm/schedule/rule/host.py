@@ -176,7 +176,7 @@ class HostRule:
 
     def _warm_up(self, loss: float, pace: float) -> None:
         if self.averages is not None:
-            self.averages = self.averages.after(loss, pace, self.updates - self.formula.origin)
+            self.averages = self.averages.after(loss, pace)
         else:
             self._open(loss)
         self.share, ended = self.formula.warmup_share(self.updates, self.averages)

@@ -35,7 +35,7 @@ __all__ = [
 Stage = Callable[[Rows], list[PlannedRow]]
 
 STUDY_SEEDS = (30, 31, 32)
-TARGETS = (0.0, 0.3, 0.6)  # f* as a fixed share of f(x0), instead of a forecast
+TARGETS = (0.0, 0.15, 0.45, 0.6)  # f* as a share of f(x0); the default takes 0.3
 # The default with one part changed. With f* = -1e6 the gap never falls, so the ramp acts alone.
 PARTS = ("max_warmup=None", "fstar=-1e6", "smoothing=0", "div=100", "sigma_f2=1e2", "sigma_f2=1e4")
 # The six forms (warm-up, decay) of the paper's ablation (c), and the lengths of the hand-set warm-ups to compare with.
@@ -116,7 +116,7 @@ def algorithm_1_target(rows: Rows, cell: Cell) -> float:
 
 
 def parts(rows: Rows) -> list[PlannedRow]:
-    """The default without one of its parts, with a changed number, or with a fixed f*."""
+    """The default without one of its parts, with a changed number, or with another f*."""
     changed = [*PARTS, *(f"fstar={share:g}" for share in TARGETS)]
     return _planned("parts", quick_cells(rows), [DEFAULT, *(f"{DEFAULT} {part}" for part in changed)], STUDY_SEEDS)
 

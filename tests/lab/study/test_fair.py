@@ -3,12 +3,13 @@
 import csv
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from autowarm.lab.config import LabError
 from autowarm.lab.study.cells import FAIR, SEEDS
-from autowarm.lab.study.pages.fair import RULES, fair_regrets, fair_table, sensitivity_table
+from autowarm.lab.study.pages.fair import RULES, fair_regrets, fair_table, sensitivity_table, write_fair_tables
 from autowarm.lab.study.plan import FAIR_STAGES
 from autowarm.lab.study.rows import PlannedRow, Rows
 from autowarm.lab.study.verdicts import verdicts
@@ -69,6 +70,13 @@ def test_a_schedule_that_pays_at_every_other_rate_is_sensitive(wide: Rows) -> No
     assert [line[0] for line in lines] == ["muon", "lion", "signsgd", "normsgd", "adamw", "*all*"]
     expected = 100 * (0.002 + 0.0 + 0.006 + 0.027) / 2.0 / 4  # at 0.001, 0.003, 0.009 and 0.03
     assert float(lines[-1][1]) == pytest.approx(expected, abs=0.02)
+
+
+def test_both_tables_are_written(wide: Rows, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
+    fair, sensitivity = write_fair_tables(wide, tmp_path)
+    assert fair.read_text() == fair_table(wide, [v for v in verdicts(wide) if v.learnt])
+    assert sensitivity.read_text() == sensitivity_table(wide)
 
 
 def test_it_is_refused_without_the_wider_grid(study: Rows) -> None:

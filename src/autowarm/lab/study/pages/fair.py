@@ -1,17 +1,19 @@
-"""The table of the wider grid: the cost of each simple rule by family, against the best of all hand-set warm-ups."""
+"""The tables of the wider grid and of other rates: what each simple rule costs, against the best hand-set warm-up."""
 
 import math
 import statistics
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from ...analysis.markdown import comma_separated, percent
 from ...analysis.statistics import Estimate, by_family, by_task, mean_loss, rate_sensitivity, regrets
+from ...files import write_atomically
 from ..cells import DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS, sensitivity_cells, title
 from ..plan import SENSITIVITY
 from ..rows import Cell, Rows
-from ..verdicts import Verdict, hand_set
+from ..verdicts import Verdict, hand_set, verdicts
 
-__all__ = ["RULES", "fair_regrets", "fair_table", "sensitivity_table"]
+__all__ = ["RULES", "fair_regrets", "fair_table", "sensitivity_table", "write_fair_tables"]
 
 _TRANSFORMERS = ("language", "vision", "fine-tuning")
 
@@ -78,3 +80,21 @@ def fair_table(rows: Rows, learnt: list[Verdict]) -> str:
     headings = ["family, %", *means]
     lines = [[family, *(percent(of[family].mean) for of in means.values())] for family in means["default"]]
     return comma_separated(headings, lines)
+
+
+def write_fair_tables(rows: Rows, root: Path) -> list[Path]:
+    """Write both tables into docs/ and return their paths.
+
+    Args:
+        rows: rows of the whole study.
+        root: root of the repository.
+
+    Raises:
+        LabError: a run has not been made.
+    """
+    learnt = [v for v in verdicts(rows) if v.learnt]
+    texts = {"fair": fair_table(rows, learnt), "sensitivity": sensitivity_table(rows)}
+    paths = [root / "docs" / "data" / "tables" / f"{name}.csv" for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        write_atomically(path, text)
+    return paths

@@ -41,7 +41,6 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
     """The values for the page's template, by name."""
     learnt = [v for v in judged if v.learnt]
     fresh = [v for v in learnt if v.cell.task.split("-")[0] in ("llama", "swin")]
-    language = sum((Counter(v.ended) for v in learnt if FAMILIES[v.cell.task] == "language"), Counter[str]())
     costs = [target_cost(rows, cell) for cell in quick_cells(rows)]
     return {
         **headline(rows, judged),
@@ -60,8 +59,6 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
         "targets_within": sum(not cost.exceeds(TOLERANCE) for cost in costs),
         "fresh": mean_difference(fresh),
         "fresh_cells": len(fresh),
-        "language_runs": language.total(),
-        "language_clock": language["max_warmup"],
     }
 
 

@@ -40,6 +40,7 @@ def test_a_search_is_held_against_the_tuned_rate_in_every_setting(rows: Rows) ->
     assert len(found) == 6 * 5 * 2
     assert {one.cell.lr for one in found} == {TUNED}
     assert all(one.cost == pytest.approx(0.1) and one.rate == pytest.approx(2) for one in found)
+    assert all(one.lost == pytest.approx(0.1 / (6 - 1)) for one in found)  # the first loss is 6
     common = {one.cell.optimizer: one for one in outcomes(rows, peak.JUDGED, "common")}
     assert common["lion"].rate == pytest.approx(3e-4 / TUNED)
     assert common["lion"].cost == pytest.approx(0.1 * math.log2(TUNED / 3e-4))
@@ -54,10 +55,12 @@ def test_what_needs_no_rate_takes_the_place_of_adamw(rows: Rows) -> None:
 
 def test_the_table_says_how_near_and_how_dear(rows: Rows, tmp_path: Path) -> None:
     headings, *lines = csv.reader(io.StringIO(peak_table(rows)))
-    found = {(line[0], line[1]): dict(zip(headings[2:], line[2:], strict=True)) for line in lines}
+    names = [*headings[2:7], "higher loss", "highest", "diverged"]
+    found = {(line[0], line[1]): dict(zip(names, line[2:], strict=True)) for line in lines}
     search = found["judged, 1000 steps", '`peak="auto"`']
     assert search["within 3 times of the tuned rate"] == "100 %"
-    assert search["median"] == search["worst"] == "+10.0 %"
+    assert search["progress lost, mean"] == search["median"] == search["worst"] == "+2.0 %"
+    assert search["higher loss"] == search["highest"] == "+10.0 %"
     assert found["found on, 200 steps", "Prodigy, for AdamW"]["diverged"] == "7"
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
     [path] = write_peak_table(rows, tmp_path)

@@ -26,11 +26,15 @@ class Outcome(NamedTuple):
     Attributes:
         cell: the setting, at the tuned rate.
         cost: loss / loss at the tuned rate − 1; infinite if a run diverged.
+        lost: the part of the tuned rate's progress from the first loss that is not made; infinite if a run diverged.
+            None if the held-out loss cannot be compared with the first loss, because it is higher even at the tuned
+            rate (a policy gradient's surrogate loss).
         rate: rate / tuned rate; None for an optimizer that needs no rate.
     """
 
     cell: Cell
     cost: float
+    lost: float | None
     rate: float | None
 
 
@@ -57,7 +61,10 @@ def outcomes(rows: Rows, grid: Grid, way: str) -> Iterator[Outcome]:
             rate, loss = COMMON[cell.optimizer] / cell.lr, mean(COMMON[cell.optimizer], DEFAULT)
         else:
             rate, loss = None, mean(WITHOUT_RATE[way], "own", way)
-        yield Outcome(cell, loss / mean(cell.lr, DEFAULT) - 1, rate)
+        tuned = mean(cell.lr, DEFAULT)
+        first = statistics.fmean(run["first_loss"] for run in rows.runs(PART, cell, DEFAULT, SEEDS).values())
+        lost = (loss - tuned) / (first - tuned) if first > tuned else None
+        yield Outcome(cell, loss / tuned - 1, lost, rate)
 
 
 def peak_table(rows: Rows) -> str:
@@ -74,8 +81,8 @@ def peak_table(rows: Rows) -> str:
             with suppress(LabError):  # its runs are not all made
                 found = {name: list(outcomes(rows, part, way)) for name, way in ways.items()}
                 lines += [[f"{group}, {steps} steps", name, *_summary(some)] for name, some in found.items()]
-    headings = ["tasks", "rate by", "settings", "within 3 times of the tuned rate", "cost, mean of those that learn",
-                "median", "worst", "diverged"]  # fmt: skip
+    headings = ["tasks", "rate by", "settings", "within 3 times of the tuned rate", "progress lost, mean", "median",
+                "worst", "higher loss, median", "worst", "diverged"]  # fmt: skip
     return comma_separated(headings, lines)
 
 
@@ -92,10 +99,12 @@ def write_peak_table(rows: Rows, root: Path) -> list[Path]:
 
 
 def _summary(some: Sequence[Outcome]) -> list[str]:
-    finite = [one.cost for one in some if math.isfinite(one.cost)]
+    finite = [one for one in some if math.isfinite(one.cost)]
     rates = [one.rate for one in some if one.rate is not None]
     near = f"{100 * statistics.fmean(1 / 3 <= rate <= 3 for rate in rates):.0f} %" if rates else ""
-
-    costs = (statistics.fmean(finite), statistics.median(finite), max(finite)) if finite else ()
-    shown = [f"{100 * cost:+.1f} %" for cost in costs] or [""] * 3
+    shown = [""] * 5
+    if finite:
+        lost, cost = [one.lost for one in finite if one.lost is not None], [one.cost for one in finite]
+        costs = statistics.fmean(lost), statistics.median(lost), max(lost), statistics.median(cost), max(cost)
+        shown = [f"{100 * x:+.1f} %" for x in costs]
     return [str(len(some)), near, *shown, str(len(some) - len(finite))]

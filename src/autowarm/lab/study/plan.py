@@ -37,7 +37,10 @@ Stage = Callable[[Rows], list[PlannedRow]]
 STUDY_SEEDS = (30, 31, 32)
 TARGETS = (0.0, 0.15, 0.45, 0.6)  # f* as a share of f(x0); the default takes 0.3
 # The default with one part changed. With f* = -1e6 the gap never falls, so the ramp acts alone.
-PARTS = ("max_warmup=None", "fstar=-1e6", "smoothing=0", "div=100", "sigma_f2=1e2", "sigma_f2=1e4")
+PARTS = (
+    "max_warmup=None", "fstar=-1e6", "smoothing=0", "div=100", "div=3", "max_warmup=0.2", "max_warmup=0.8",
+    "sigma_f2=1e2", "sigma_f2=1e4",
+)  # fmt: skip
 # The six forms (warm-up, decay) of the paper's ablation (c), and the lengths of the hand-set warm-ups to compare with.
 FORMS = (
     ("linear", "cosine"), ("linear", "linear"), ("cosine", "cosine"), ("cosine", "linear"), ("linear", "wsd"),

@@ -20,7 +20,7 @@ def main() -> None:
     drawn = Figure(figsize=(8.4, 3.4), layout="constrained")
     for axes, (task, optimizer, title) in zip(drawn.subplots(1, 2), SEARCHES, strict=True):
         run = RunConfig(
-            task=task, clip=0.0, optimizer=OptimizerConfig(weight_decay=0.0),
+            task=task, steps=1000, clip=0.0, optimizer=OptimizerConfig(weight_decay=0.0),
             engine=EngineConfig(precision="float32", device="cpu"),
         )  # fmt: skip
         search(FindRateConfig(run, optimizer)).plot(ax=axes).set_title(title)

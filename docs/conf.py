@@ -33,23 +33,12 @@ autodoc_typehints_description_target = "documented_params"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_use_ivar = True
 
-# The paper's equations are labelled in its source and numbered in print. Docstrings have the label, pages both.
-EQUATIONS = {
-    "update_rule_1": 2, "update_rule_2": 4, "update_rule_3": 6, "practical_eta": 7, "constr_1": 8, "constr_2": 9,
-    "constr_3": 10, "K0": 11, "K1": 12, "init_constraint": 13, "K2": 14, "K0_final": 15, "K1_final": 16,
-}  # fmt: skip
-
 
 def adapt_docstring(app, what, name, obj, options, lines):
     """Docstrings are written to be read as they are; this makes reStructuredText of them."""
     if what == "property":  # Napoleon has taken what stands before a colon for its type
         lines[:] = [*inspect.cleandoc(obj.__doc__ or "").splitlines(), ""]
     for i, line in enumerate(lines):
-        line = re.sub(
-            r"(?<=\beq\. )\w+|(?<=\beqs\. )\w+, \w+",
-            lambda found: ", ".join(f"({EQUATIONS[label]}, {label})" for label in found[0].split(", ")),
-            line,
-        )
         line = re.sub(r"(?<!\\)\|", r"\\|", line)  # |x| is an absolute value, not a substitution
         lines[i] = re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line)  # `Point`s
 

@@ -170,3 +170,42 @@ def test_accelerate_needs_nothing_but_the_prepared_optimizer() -> None:
     found = plain_find_rate(model, optimizer, closure, steps=60)
     assert content(bare) == was
     np.testing.assert_allclose(found.losses[:25], plain(1, 0.0)[:25], rtol=1e-3)
+
+
+def rates_by_trainer(folder: Path, resume: str | None = None) -> tuple[list[float], AdaptiveWarmup]:
+    args = TrainingArguments(
+        str(folder), max_steps=120, per_device_train_batch_size=BATCH, learning_rate=7.0, report_to="none",
+        disable_tqdm=True, use_cpu=True, remove_unused_columns=False, logging_steps=1, save_steps=8,
+    )  # fmt: skip
+    data = [{"x": x} for x in DATA]
+    trainer = WarmupTrainer(Net(), args, optim="muon", warmup={"peak": "auto"}, train_dataset=data)
+    trainer.train(resume_from_checkpoint=resume)
+    logs = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    return logs, trainer.lr_scheduler
+
+
+def test_a_trainer_searches_inside_its_run_and_resumes_inside_the_search(tmp_path: Path) -> None:
+    straight, scheduler = rates_by_trainer(tmp_path / "a")
+    assert scheduler.phase == "decay"
+    assert 1e-4 < scheduler.base_lrs[0] < 1
+    assert max(straight[40:]) <= scheduler.base_lrs[0]
+    resumed, other = rates_by_trainer(tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-8"))
+    assert resumed[-112:] == straight[8:]
+    assert other.base_lrs == scheduler.base_lrs
+
+
+def test_lightning_searches_inside_its_run(tmp_path: Path) -> None:
+    class Searching(Module):
+        def configure_optimizers(self) -> Any:
+            opt = Muon.from_model(self.net, lr=7.0)
+            return {"optimizer": opt, "lr_scheduler": scheduler_config(AdaptiveWarmup(opt, 120, peak="auto"))}
+
+    module = Searching()
+    trainer = pl.Trainer(
+        max_steps=120, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[WarmupCallback()],
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(DATA, batch_size=BATCH))
+    scheduler = trainer.lr_scheduler_configs[0].scheduler
+    assert scheduler.phase == "decay"
+    assert 1e-4 < scheduler.base_lrs[0] < 1

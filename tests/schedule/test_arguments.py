@@ -81,7 +81,7 @@ def test_a_peak_gap_beyond_the_first_gap() -> None:
 @pytest.mark.parametrize("epoch", [0, 3, True])
 @pytest.mark.parametrize("method", ["step", "observe"])
 def test_an_epoch_is_no_loss(epoch: int, method: str) -> None:
-    with pytest.raises(TypeError, match=rf"a loss, not an epoch, is needed, and got the int {epoch}"):
+    with pytest.raises(TypeError, match=rf"expected a loss, not an epoch, and got the int {epoch}"):
         getattr(AdaptiveWarmup(make_optimizer(), 10), method)(epoch)
 
 

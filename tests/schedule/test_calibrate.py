@@ -159,7 +159,7 @@ def test_one_call_shapes() -> None:
         ({"kappa": 0.0}, "kappa and sigma_f2 must be positive and finite, got 0.0"),
         ({"sigma_f2": math.inf}, "kappa and sigma_f2 must be positive and finite"),
         ({"candidates": 0}, "candidates must be at least 1, got 0"),
-        ({"target": "linear"}, 'a target is "warmup-decay"'),
+        ({"target": "linear"}, 'target must be "warmup-decay"'),
         ({"target": "linear-exp"}, "unknown decay 'exp'"),
         ({"target": "wsd-linear"}, "unknown warmup 'wsd'"),
     ],

@@ -84,7 +84,7 @@ def test_the_graph_is_let_go() -> None:
 def test_a_bad_loss_is_left_out_and_the_step_counts(bad: float) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 100)
     scheduler.optimizer.step()
-    with pytest.warns(UserWarning, match="it is left out, and the step counts"):
+    with pytest.warns(UserWarning, match="the schedule ignores it but counts the step"):
         scheduler.step(bad)
     assert scheduler.get_last_lr() == pytest.approx([PEAK / 10])  # no finite loss yet
     run(scheduler, falling(), range(3))
@@ -161,5 +161,5 @@ def test_what_is_no_real_number_is_no_loss(loss: object) -> None:
 
 @pytest.mark.parametrize("epoch", [np.int64(3), np.int32(0), np.uint8(1), True])
 def test_numpys_integers_are_epochs_too(epoch: object) -> None:
-    with pytest.raises(TypeError, match="a loss, not an epoch, is needed, and got the int"):
+    with pytest.raises(TypeError, match="expected a loss, not an epoch, and got the int"):
         AdaptiveWarmup(make_optimizer(), 10).step(epoch)

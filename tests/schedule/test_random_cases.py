@@ -21,7 +21,7 @@ from autowarm import AdaptiveWarmup, Lion
 CASES, BATCH, FEW = 500, 50, 100
 # What must be said, once, when it happens: by a part of its warning.
 SAID = {
-    "nonfinite": "it is left out, and the step counts",
+    "nonfinite": "the schedule ignores it but counts the step",
     "unobserved": "without a loss",
     "idle": "made no update",
     "overrun": "more than total_steps",

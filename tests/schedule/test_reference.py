@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,7 @@ STREAMS: dict[str, Callable[[int], float | None]] = {
     "negative": lambda t: falling()(t) - 20.0,
     "zero first": lambda t: falling()(t) if t else 0.0,
     "nan by turns": lambda t: math.nan if t % 3 == 1 else falling()(t),
+    "outlier first": lambda t: falling()(t) if t else 1e4,
     "late": lambda t: math.nan if t < 9 else falling()(t),
     "spike": lambda t: 1e6 if t == 7 else falling()(t),
     "with gaps": lambda t: None if t % 4 == 2 else falling()(t),
@@ -57,34 +59,51 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
     div, rise, fall = o["div"], WARMUPS[o["warmup"]], DECAYS[o["decay"]]
     long = o["max_warmup"] * T if isinstance(o["max_warmup"], float) else o["max_warmup"]
     keep = 1 - 1 / max(1.0, o["smoothing"] * T)
-    fstar, gap0, peak_gap, mean, weight, switch = o["target_loss"], 0.0, None, 0.0, 0.0, None
+    opening = 5 if o["smoothing"] > 0 else 1
+    fstar, gap0, peak_gap, weight, switch = o["target_loss"], 0.0, None, 0.0, None
+    mean = last = scatter = 0.0
+    first: list[float] = []
     share, rates = 1 / div, []
     for t in range(1, T + 1):
         rates.append(share * PEAK)
         loss = losses(t - 1)
         finite = loss is not None and math.isfinite(loss)
-        if switch is None and finite and weight == 0.0:
-            fstar = loss - 0.7 * abs(loss) if fstar is None else fstar
-            gap0 = loss - fstar
-            if gap0 > 0:
-                found = calibrate(gap0, lr=1.0, div=div, kappa=kappa, target=(o["warmup"], o["decay"])).peak_gap
-                peak_gap = found if o["peak_gap"] is None else o["peak_gap"]
         if switch is None and (finite or weight > 0.0):
             weight = keep * weight + 1 - keep  # where there is no loss, the mean so far stands in
-            if finite:
+        if switch is None and finite:
+            was_open = len(first) < opening
+            if was_open:
+                first.append(loss)
+                if len(first) in (1, opening):
+                    f0 = statistics.median_low(first)
+                    fstar = f0 - 0.7 * abs(f0) if o["target_loss"] is None else fstar
+                    gap0 = f0 - fstar
+                    if gap0 > 0:
+                        found = calibrate(gap0, lr=1.0, div=div, kappa=kappa, target=(o["warmup"], o["decay"])).peak_gap
+                        peak_gap = found if o["peak_gap"] is None else o["peak_gap"]
+                    mean = last = f0
+            else:
                 mean += (1 - keep) / weight * (loss - mean)
-                ramp = 0.0 if peak_gap is not None else 1 / div
-                if long is not None:
-                    ramp = 1.0 if t >= long else 1 / div + (1 - 1 / div) * rise(1 - t / long)
-                gap = mean - fstar
-                if ramp >= 1.0 or (peak_gap is not None and gap < peak_gap):
+                scatter += (loss - last) ** 2
+                last = loss
+            ramp = 1 / div
+            if long is not None:
+                ramp = 1.0 if t >= long else 1 / div + (1 - 1 / div) * rise(1 - t / long)
+            fallen = opening == 1 or (
+                mean < f0 and (f0 - mean) ** 2 * (t - opening) ** 2 / (t - opening + 20) > 9 * scatter
+            )
+            if ramp >= 1.0:
+                switch = t
+            elif peak_gap is None or len(first) < opening or not fallen:
+                share = ramp
+            else:
+                gap = (mean - fstar) / gap0  # in parts of what there is to lose
+                end = peak_gap / gap0
+                if gap < end:
                     switch = t
                 else:
-                    share = ramp
-                    if peak_gap is not None:
-                        share = max(
-                            ramp, 1 / (1 + (div - 1) * gap0 / gap * ((gap - peak_gap) / (gap0 - peak_gap)) ** 2)
-                        )
+                    low = 0.0 if long is None else ramp
+                    share = max(low, 1 / (1 + (div - 1) / gap * ((gap - end) / (1 - end)) ** 2))
         if switch is not None:
             left = T - switch
             p = max(0, min(t - switch, left - 1)) / max(1, left)

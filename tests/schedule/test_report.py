@@ -36,8 +36,9 @@ def test_metrics_are_plain_and_follow_the_run(tensor: bool) -> None:
     warm, decay = seen[10], seen[-1]
     assert (warm["phase"], warm["warmup_steps"]) == ("warmup", 11)
     assert warm["loss"] == pytest.approx(falling()(10))
-    assert warm["gap"] == pytest.approx(warm["loss"] - 3.0)
-    assert (warm["target_loss"], warm["peak_gap"]) == (3.0, scheduler.profile.peak_gap)
+    assert warm["gap"] == pytest.approx(warm["loss"] - warm["target_loss"])
+    assert warm["target_loss"] == scheduler.target_loss == pytest.approx(0.3 * falling()(2))  # of the first five
+    assert warm["peak_gap"] == scheduler.profile.peak_gap
     assert warm["share"] == pytest.approx(warm["lr"] / PEAK)
     assert "ended_by" not in warm
     assert (decay["phase"], decay["ended_by"]) == ("decay", "gap")
@@ -66,7 +67,7 @@ def test_its_line(tensor: bool) -> None:
     run(scheduler, falling(), range(10))
     line = repr(scheduler)
     assert "warmup, update 10 of 100" in line
-    assert "above f* = 3 (warm-up ends below" in line
+    assert "above f* = 2.826 (warm-up ends below" in line
     run(scheduler, falling(), range(10, 100))
     assert f"warm-up took {scheduler.warmup_steps} updates, ended by gap" in repr(scheduler)
     assert "\n" not in line

@@ -72,14 +72,14 @@ def test_the_saved_peak_rate_holds() -> None:
 
 def test_another_schedule_is_refused_by_its_differences() -> None:
     state = AdaptiveWarmup(make_optimizer(), 50).state_dict()
-    with pytest.raises(ValueError, match="another one: div: saved 10.0, here 20.0"):
+    with pytest.raises(ValueError, match="differs from this one: div: saved 10.0, here 20.0"):
         AdaptiveWarmup(make_optimizer(), 60, div=20.0).load_state_dict(state)
     muon = Muon([nn.Parameter(torch.zeros(2, 2))], lr=PEAK)
     with pytest.raises(
         ValueError, match=r"optimizer: saved 'Lion', here 'Muon'; geometry: saved 'Sign.*here .Spectral"
     ):
         AdaptiveWarmup(muon, 50).load_state_dict(state)
-    with pytest.raises(ValueError, match="no AdaptiveWarmup state of version 1 to 2: its version is None"):
+    with pytest.raises(ValueError, match="not an AdaptiveWarmup state of version 1 to 3: its version is None"):
         AdaptiveWarmup(make_optimizer(), 50).load_state_dict({"last_epoch": 3})
 
 
@@ -169,7 +169,10 @@ DAMAGES = [
     ("rule.ended_by", "hunger"),
     ("rule.ended_by", "gap"),
     ("rule.decay_start", 5),
-    ("rule.smoothed", float("nan")),
+    ("rule.opening", [float("nan")]),
+    ("rule.averages", [1.0, 1.0]),
+    ("rule.averages", [float("nan"), 1.0, 0.0]),
+    ("rule.averages", [1.0, 1.0, -1.0]),
     ("rule.weight", 2.0),
     ("rule.target_loss", None),
     ("rule.peak_gap", 1e9),
@@ -216,7 +219,7 @@ def test_a_damaged_state_is_named_and_nothing_is_loaded(path: str, value: object
 def test_another_schedulers_state_is_named(make: Callable, whose: str) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 50)
     before = saved(scheduler)
-    with pytest.raises(ValueError, match=f"no AdaptiveWarmup state: this is {whose}"):
+    with pytest.raises(ValueError, match=f"not an AdaptiveWarmup state: this is {whose}"):
         scheduler.load_state_dict(make(make_optimizer()).state_dict())
     assert saved(scheduler) == before
 

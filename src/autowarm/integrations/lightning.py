@@ -1,5 +1,6 @@
 """The adapter for Lightning, which steps a scheduler with no loss, or with the last micro-batch's as a metric."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -138,7 +139,7 @@ def find_rate(
     Args:
         trainer: a new trainer, for the search only; use another one to train.
         module, train_dataloaders, datamodule: as for ``trainer.fit``.
-        options: of `autowarm.find_rate`.
+        options: of `autowarm.find_rate`; ``total_steps`` is the trainer's own if not given.
 
     Raises:
         ValueError: the module uses manual optimization or several optimizers; also as for `autowarm.find_rate`.
@@ -181,15 +182,19 @@ class _Finder(pl.Callback):
         self._options = options
         self.found: RateSearch | None = None
 
+    def _options_for(self, trainer: Any) -> dict[str, Any]:
+        steps = trainer.estimated_stepping_batches
+        return ({"total_steps": int(steps)} if 0 < steps < math.inf else {}) | self._options
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if len(trainer.optimizers) != 1:
             raise ValueError(f"find_rate needs one optimizer, and configure_optimizers made {len(trainer.optimizers)}")
         callbacks, trainer.callbacks = trainer.callbacks, []  # such as a WarmupCallback, which would count the losses
         vars(pl_module)["log"] = lambda *args, **options: None
         try:
-            closure = _Closure(trainer, pl_module)
+            closure, options = _Closure(trainer, pl_module), self._options_for(trainer)
             self.found = rate.find_rate(
-                trainer.strategy.model, trainer.optimizers[0], closure, scaler=closure.scaler, **self._options
+                trainer.strategy.model, trainer.optimizers[0], closure, scaler=closure.scaler, **options
             )
         finally:
             del vars(pl_module)["log"]

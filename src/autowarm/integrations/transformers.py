@@ -270,7 +270,7 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
 
     Args:
         trainer: any `Trainer`.
-        options: of `autowarm.find_rate`.
+        options: of `autowarm.find_rate`; ``total_steps`` is the trainer's own if not given.
 
     Raises:
         ValueError: as for `autowarm.find_rate`.
@@ -344,5 +344,5 @@ class _Finder(TrainerCallback):
                 trainer.accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
             return torch.stack(losses).sum()
 
-        self.found = rate.find_rate(model, optimizer, closure, **self._options)
+        self.found = rate.find_rate(model, optimizer, closure, **{"total_steps": state.max_steps, **self._options})
         raise _Found

@@ -28,8 +28,9 @@ class LMO(Optimizer):
 
     .. math:: m \leftarrow \beta m + (1-\beta) g, \qquad x \leftarrow (1-\lambda\eta)\,x + \eta\,\mathrm{LMO}(m)
 
-    These are the paper's eqs. update_rule_1, update_rule_2 with a momentum as the gradient estimate g^t. Each parameter
-    group has its own geometry, so a hybrid optimizer is a list of groups. A step never changes ``p.grad``.
+    These are the paper's eq. 2 (update_rule_1) and eq. 4 (update_rule_2) with a momentum as the gradient estimate g^t.
+    Each parameter group has its own geometry, so a hybrid optimizer is a list of groups. A step never changes
+    ``p.grad``.
 
     Args:
         params: tensors, named tensors or groups; a group can override any option below.

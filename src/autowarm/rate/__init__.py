@@ -4,7 +4,7 @@
 returns a `RateSearch`: the losses it saw, the peak rate that they suggest, an interval for it, and a plot.
 """
 
-from .curve import RateSearch
+from ..rangetest import RateSearch
 from .find import find_rate
 
 __all__ = ["RateSearch", "find_rate"]

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from ..rangetest import RateSearch, has_broken
+from ..schedule.arguments import clean
 from ..schedule.rule.reduce import Observation, Ranks, reduce_observations
-from .curve import RateSearch, has_broken
 from .restore import restored
 
 __all__ = ["find_rate"]
@@ -25,6 +26,7 @@ def find_rate(
     optimizer: Optimizer,
     closure: Callable[[], Tensor | float],
     *,
+    total_steps: int = 10_000,
     lowest: float = 1e-6,
     highest: float = 100.0,
     steps: int = 100,
@@ -54,6 +56,7 @@ def find_rate(
         optimizer: any optimizer, with any number of parameter groups. Only the ratios of its rates matter.
         closure: runs forward and backward on the *next* mini-batch, with all its micro-batches, and returns the mean
             loss. Gradients are cleared before each call. If you clip gradients, clip them here.
+        total_steps: the number of updates in the run that the rate is for; four times as many halve the suggestion.
         lowest, highest: the first and the last rate, some decades below and above any plausible one.
         steps: the most updates to make.
         scaler: a GradScaler, if the closure scales the loss; the search steps through it. If you clip, unscale in the
@@ -83,14 +86,16 @@ def find_rate(
         ...     loss = (model(x) - x).square().mean()
         ...     loss.backward()
         ...     return loss
-        >>> found = find_rate(model, opt, closure)
-        >>> 0.001 < found.interval[0] < found.suggestion < found.interval[1] < 10
+        >>> found = find_rate(model, opt, closure, total_steps=1000)
+        >>> 0.0001 < found.interval[0] < found.suggestion < found.interval[1] < 10
         True
         >>> opt = Muon.from_model(model, lr=found.suggestion)
     """
     steps = _checked(lowest, highest, steps)
+    total_steps = clean(total_steps=total_steps)["total_steps"]
     rates = np.geomspace(lowest, highest, steps)
-    ranks = Ranks(process_group, {"lowest": lowest, "highest": highest, "steps": steps}, owner="find_rate")
+    settings = {"lowest": lowest, "highest": highest, "steps": steps, "total_steps": total_steps}
+    ranks = Ranks(process_group, settings, owner="find_rate")
     losses: list[float] = []
     with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
         shares = _shares(optimizer)
@@ -114,7 +119,7 @@ def find_rate(
                 else:
                     scaler.step(optimizer)
                     scaler.update()
-    return RateSearch(rates[: len(losses)], np.array(losses), broken=has_broken(losses, steps))
+    return RateSearch(rates[: len(losses)], np.array(losses), has_broken(losses, steps), total_steps)
 
 
 def _checked(lowest: float, highest: float, steps: int) -> int:

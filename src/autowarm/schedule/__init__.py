@@ -1,4 +1,4 @@
-"""The schedule: η(Δ) (`Profile`), how the first loss fixes it (`calibrate`), and the scheduler that follows it."""
+"""The schedule: the profile η(Δ) (`Profile`), its calibration (`calibrate`), and the scheduler that follows it."""
 
 from .adaptive import AdaptiveWarmup
 from .calibrate import calibrate, objective

@@ -1,7 +1,7 @@
-"""The scheduler: a learning-rate warm-up that ends by itself, then a customary decay."""
+"""The scheduler: a learning-rate warm-up that ends by itself, then a standard decay."""
 
 import warnings
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from .hooks.scheduler import RuleScheduler
 from .profile import Profile
 from .report import metrics, one_line, plot_profile
 from .rule import Formula, HostRule, Observation, Ranks, rule_for
+from .search import LEAST_STEPS, PeakSearch
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 from .state import STATE_VERSION, differences, read_state
 
@@ -31,49 +32,54 @@ __all__ = ["AdaptiveWarmup"]
 
 
 class AdaptiveWarmup(RuleScheduler):
-    """Warm up by the loss, then decay over what is left of the run. There is no ``warmup_steps`` to choose.
+    """Warm up until the loss or a time limit ends the warm-up, then decay. There is no ``warmup_steps``.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the smoothed loss (see `Profile`), and a ramp in
-    time that reaches the peak after ``max_warmup`` of the run. So it rises at once where the loss falls fast, and
-    slowly but surely where the loss lingers. When the gap Δ = loss − f* has fallen below Δ', or the ramp is at the
-    peak, the decay takes over. The rate is in (0, lr] throughout and the first update uses lr/div.
+    time that reaches the peak after ``max_warmup`` of the run. Warm-up ends when the gap Δ = loss − f* falls below Δ'
+    or the ramp reaches the peak; the decay then takes the rest of the run. All rates are in (0, lr], and the first
+    update uses lr/div.
 
-    Call ``step(loss)`` after ``optimizer.step()``. Called before it, in the order of the paper's Algorithm 1, it works
-    the same and acts one update earlier. Time is counted in updates the optimizer really made: one that a
-    `torch.amp.GradScaler` skipped counts neither as a step nor as an observation, and several between two calls count
-    each.
+    If f* is not given, it is f(x0) − 0.7·|f(x0)|, where f(x0) is the median of the first five losses. The loss has no
+    effect until it has fallen by more than its own noise explains; until then only the ramp counts.
 
-    A parameter group may set ``warmup=False``: it stays at its peak rate during warm-up, then takes the common decay.
-    Groups may be added on the way; the lr they are added with is their peak rate. A group whose lr is 0 stays at 0.
+    Call ``step(loss)`` after ``optimizer.step()``. If you call it before, in the order of the paper's Algorithm 1, it
+    works the same and acts one update earlier. Time is counted in updates that the optimizer really made. An update
+    that a `torch.amp.GradScaler` skipped counts neither as a step nor as an observation; if several updates happen
+    between two calls, each of them counts.
+
+    A parameter group may set ``warmup=False``: it stays at its peak rate during warm-up, then follows the common decay.
+    You may add groups during the run; the lr they are added with is their peak rate. A group whose lr is 0 stays at 0.
 
     Args:
-        optimizer: any PyTorch optimizer. The groups' rates are the peak rates; their ratios are kept.
-        total_steps: T, how many updates the whole run makes. None leaves it open, for a flat decay ("wso"): the run
-            goes on until `decay_now`, and shares of the run are of 4000 updates.
-        target_loss: f*, about the loss the run will end at; None takes f(x0) − 0.7·|f(x0)|.
-        geometry: the optimizer's norm, see `autowarm.geometry`; None asks `autowarm.optim.geometry_of`.
-        kappa: κ; None takes the paper's, all matrices under ``geometry`` at radius 1.
-        div: how many times lower the rate starts, > 1. The paper's 100 wastes the first steps of a short run, and its
-            η(Δ) stays near lr/100 for most of the way.
+        optimizer: any PyTorch optimizer. The rates of its groups are the peak rates; the schedule keeps their ratios.
+        total_steps: T, the number of updates in the whole run. None leaves the end open, which needs a flat decay
+            ("wso"): the run continues until `decay_now`, and shares of the run refer to 4000 updates.
+        peak: "given" takes the peak rates from the groups. "auto" searches for the peak rate in the first updates (see
+            `PeakSearch`), and the groups' rates then only set their ratios; docs/which-rate.md says how well it works.
+        target_loss: f*, roughly the loss at the end of the run; None takes f(x0) − 0.7·|f(x0)|.
+        geometry: the norm of the optimizer's steps, see `autowarm.geometry`; None asks `autowarm.optim.geometry_of`.
+        kappa: κ; None computes it as the paper does, from all matrices under ``geometry`` at radius 1.
+        div: ratio of the peak rate to the first rate, > 1. The paper's 100 wastes the first steps of a short run, and
+            keeps η(Δ) near lr/100 for most of the warm-up.
         sigma_f2: σ_F², see `autowarm.schedule.calibrate`.
         peak_gap: Δ', the gap at which warm-up ends; None calibrates it at the first loss.
         warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target.
         decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
-            fifth), "wso" (flat), or a function from the share p of the decay gone by (0 to 1) to the share of the peak
-            rate kept (1 at 0).
+            fifth), "wso" (flat), or a function that maps the share p of the decay that has passed (0 to 1) to a share
+            of the peak rate (1 at p = 0).
         final_ratio: the decay goes from lr to final_ratio·lr.
-        max_warmup: the longest warm-up: after this the rate is at its peak whatever the loss does. A share of T, in
-            (0, 1], or a whole number of updates, at least 2 and at most T; None for no limit. The default is half the
-            run; where T is open that is 2000 updates, 2/(1 − β2) for Adam's β2 of 0.999.
-        smoothing: share of T over which the loss is averaged; 0 for none.
-        max_nonfinite: steps in a row without a finite loss before an error; 1 for at once, None for never.
-        process_group: ranks that share the run; None is all of them, where `torch.distributed` is in use. Their losses
-            are averaged, so their rates are the same to the bit.
-        floor, patience: the old names of ``max_warmup`` and ``max_nonfinite``, deprecated.
+        max_warmup: the longest warm-up: by then the rate is at its peak, whatever the loss does. A share of T in
+            (0, 1], or a whole number of updates from 2 to T; None for no limit. The default is half the run; with an
+            open end that is 2000 updates, or 2/(1 − β2) for Adam's β2 of 0.999.
+        smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
+        max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
+        process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
+            are averaged over the ranks, so the rates are bit-identical on all of them.
+        floor, patience: deprecated names of ``max_warmup`` and ``max_nonfinite``.
 
     Raises:
         ValueError: an argument is out of range, a name is unknown, or the optimizer's geometry is not known. At the
-            first loss: it is not above ``target_loss``, or not by more than ``peak_gap``.
+            first loss: it is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
         RuntimeError: ``max_nonfinite`` is reached, or ranks disagree.
 
     Example:
@@ -99,6 +105,7 @@ class AdaptiveWarmup(RuleScheduler):
         optimizer: Optimizer,
         total_steps: int | None,
         *,
+        peak: Literal["given", "auto"] = "given",
         target_loss: float | None = None,
         geometry: str | Geometry | None = None,
         kappa: float | None = None,
@@ -128,6 +135,7 @@ class AdaptiveWarmup(RuleScheduler):
             max_nonfinite=renamed(patience=patience, max_nonfinite=max_nonfinite),
         )
         max_nonfinite = given.pop("max_nonfinite")
+        self._check_peak(peak, given["total_steps"])
         self.process_group = process_group
         optimizer = unwrapped(optimizer)
         shapes = warmup_shape(warmup), decay_shape(decay)
@@ -149,6 +157,7 @@ class AdaptiveWarmup(RuleScheduler):
         # What a resumed run must share with the saved one.
         self._settings: dict[str, Any] = {
             "optimizer": type(optimizer).__name__,
+            "peak": peak,
             "geometry": None if geometry is None else repr(geometry),
             "warmup": warmup,
             "decay": name_of(decay),
@@ -156,7 +165,8 @@ class AdaptiveWarmup(RuleScheduler):
         }
         self._kappa_counted = kappa is None
         self._probe: Probe | None = None
-        super().__init__(optimizer, formula, Ranks(process_group, self._settings), Alarms(max_nonfinite))
+        ranks, alarms = Ranks(process_group, self._settings), Alarms(max_nonfinite)
+        super().__init__(optimizer, formula, ranks, alarms, searches=peak == "auto")
 
     @classmethod
     def paper(cls, optimizer: Optimizer, total_steps: int, *, target_loss: float, **options: Any) -> Self:
@@ -164,7 +174,7 @@ class AdaptiveWarmup(RuleScheduler):
 
         Args:
             optimizer, total_steps, target_loss: see the class.
-            options: any other argument of the class but ``max_warmup`` and ``smoothing``; ``div`` is 100 if not given.
+            options: any other argument of the class except ``max_warmup`` and ``smoothing``; ``div`` defaults to 100.
 
         Example:
             >>> import torch
@@ -173,64 +183,76 @@ class AdaptiveWarmup(RuleScheduler):
             >>> sched = AdaptiveWarmup.paper(opt, 1000, target_loss=0.1)
         """
         if target_loss is None:
-            raise ValueError("Algorithm 1 needs target_loss, its f*: about the loss that the run will end at")
+            raise ValueError("Algorithm 1 needs target_loss, its f*: roughly the loss at the end of the run")
         if given := sorted(options.keys() & {"max_warmup", "floor", "smoothing"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": 100.0, **options}
         return cls(optimizer, total_steps, target_loss=target_loss, max_warmup=None, smoothing=0.0, **options)
 
     @staticmethod
+    def _check_peak(peak: str, total_steps: int | None) -> None:
+        if peak not in ("given", "auto"):
+            raise ValueError(f'peak must be "given" (the lr of the groups) or "auto", got {peak!r}')
+        if peak == "auto" and total_steps is not None and total_steps < LEAST_STEPS:
+            raise ValueError(
+                f'peak="auto" needs a run of at least {LEAST_STEPS} updates to search in, got total_steps={total_steps}'
+            )
+
+    @staticmethod
     def _check_open(total_steps: int | None, decay: Shape) -> None:
         if total_steps is None and not is_flat(decay):
             raise ValueError(
-                "total_steps=None leaves the run's end open, which only a flat decay can do: give total_steps, or "
-                'decay="wso" and call decay_now(steps) when the run is to end'
+                "total_steps=None leaves the run's end open, which needs a flat decay: give total_steps, or use "
+                'decay="wso" and call decay_now(steps) when the run should end'
             )
 
-    # What users read. Where the rates are tensors, all of it waits for the device.
+    # What users read. With tensor rates, reading waits for the device unless the docstring says otherwise.
 
     @property
     def total_steps(self) -> int | None:
-        """T, as given, extended or set by `decay_now`; None where it is open. This alone never waits."""
+        """T as given, or as set by `extend` or `decay_now`; None if the end is open. Never waits for the device."""
         return self._formula.total_steps
 
     @property
     def phase(self) -> str:
-        """ "warmup" or "decay"."""
+        """The current phase: "search" (for the peak rate), "warmup" or "decay"."""
+        if isinstance(self._rule, PeakSearch):
+            return "search"
         return "warmup" if self._rule.on_host().ended_by is None else "decay"
 
     @property
     def ended_by(self) -> str | None:
-        """What ended the warm-up: "gap" (the gap fell below Δ'), "max_warmup" or "decay_now"; None while it lasts."""
+        """What ended the warm-up: "gap" (the gap fell below Δ'), "max_warmup" or "decay_now"; None until it ends."""
         return self._rule.on_host().ended_by
 
     @property
     def warmup_steps(self) -> int:
-        """How many updates were made, so far or in all, at the (latest) warm-up's rates."""
+        """The number of updates made at the rates of the latest warm-up, so far or in total."""
         rule = self._rule.on_host()
         return rule.warmup_steps if rule.ended_by else self.last_epoch - rule.formula.origin
 
     @property
     def profile(self) -> Profile | None:
-        """η(Δ); None before the first finite loss. Does not wait."""
+        """The profile η(Δ); None before the first finite loss. Never waits for the device."""
         return self._formula.profile
 
     @property
     def target_loss(self) -> float | None:
-        """f*, given or worked out; None before the first finite loss if not given. Does not wait."""
+        """f*, as given or derived from f(x0), then None before the first finite loss. Never waits for the device."""
         return self._formula.target_loss
 
     def metrics(self) -> dict[str, float | int | str]:
         """The schedule's state for a logger: a flat dictionary of plain numbers and text.
 
-        Where the rates are tensors this waits for the device, as logging a loss does: call it when you log, not at
-        every update.
+        With tensor rates this waits for the device, as logging a loss does, so call it when you log and not at every
+        update.
 
         Returns:
-            ``phase`` ("warmup" or "decay"), ``loss`` (smoothed, up to the warm-up's end), ``gap`` (loss − f*),
-            ``target_loss`` (f*), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps``
-            (so far), ``warmup_end`` (the update at which the warm-up ended or, while it lasts, a forecast: log Δ falls
-            at its mean pace so far; ``max_warmup`` is the latest), ``ended_by``. What is not known yet is left out.
+            ``phase`` ("search", "warmup" or "decay"), ``loss`` (smoothed, and not updated after warm-up), ``gap``
+            (loss − f*), ``target_loss`` (f*), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the
+            first group's rate), ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended or is
+            expected to end, if log Δ keeps falling at its mean pace so far; ``max_warmup`` is the latest),
+            ``ended_by``. Values that are not known yet are left out.
 
         Example:
             >>> import torch
@@ -242,14 +264,21 @@ class AdaptiveWarmup(RuleScheduler):
             >>> sorted(sched.metrics().keys() - {'phase', 'share', 'lr', 'warmup_steps', 'warmup_end'})
             ['gap', 'loss', 'peak_gap', 'target_loss']
         """
-        return metrics(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
+        seen = metrics(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
+        if isinstance(self._rule, PeakSearch):
+            del seen["warmup_end"], seen["warmup_steps"]
+            seen |= {"phase": "search", "share": self._rule.share}
+        return seen
 
     def __repr__(self) -> str:
-        """`metrics` in a line; it waits for a device, too."""
+        """The content of `metrics` in one line. With tensor rates this also waits for the device."""
+        if isinstance(self._rule, PeakSearch):
+            of = "an open run" if self.total_steps is None else self.total_steps
+            return f"AdaptiveWarmup(search, update {self.last_epoch} of {of}; lr {self.get_last_lr()[0]:.3g})"
         return one_line(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw η(Δ) over the loss, with Δ' and the present rate.
+        """Plot η(Δ) against the loss, and mark Δ' and the current rate.
 
         Args:
             ax: matplotlib axes to draw on; None makes new ones.
@@ -266,13 +295,13 @@ class AdaptiveWarmup(RuleScheduler):
     def probe(self, closure: "Callable[[], Tensor]", model: nn.Module) -> "AbstractContextManager[Tensor]":
         """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
 
-        ``with sched.probe(closure, model) as loss: optimizer.step()``, in place of the forward and backward pass. The
-        rates do not depend on it: it is for looking at a run, see `autowarm.smoothness.Probe`, which does the work. It
-        costs one more forward and backward pass and leaves training undisturbed.
+        Write ``with sched.probe(closure, model) as loss: optimizer.step()`` in place of the forward and backward pass.
+        The measurement is for studying a run: it does not affect the rates, does not disturb training, and costs one
+        more forward and backward pass. `autowarm.smoothness.Probe` explains it.
 
         Args:
             closure: runs forward and backward on the current mini-batch and returns the loss.
-            model: what is trained.
+            model: the model being trained.
 
         Example:
             >>> import torch
@@ -300,21 +329,21 @@ class AdaptiveWarmup(RuleScheduler):
 
     @property
     def points(self) -> "list[Point]":
-        """What `probe` has measured, in order."""
+        """The measurements made with `probe`, in order."""
         return [] if self._probe is None else self._probe.points
 
     # Losses in, rates out.
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
-        """Take one micro-batch's loss; the next `step` acts on their weighted mean.
+        """Record the loss of one micro-batch; the next `step` uses the weighted mean of the recorded losses.
 
         Args:
             loss: a number or a one-element tensor, unscaled and not divided by the number of micro-batches.
-            weight: tokens or samples behind it, ≥ 0.
+            weight: the number of tokens or samples behind the loss, ≥ 0.
 
         Raises:
-            ValueError: more than one element, or a weight that is negative or not finite.
-            TypeError: neither a number nor a tensor.
+            ValueError: the loss has more than one element, or the weight is negative or not finite.
+            TypeError: the loss is an int, or neither a number nor a tensor.
         """
         self._pending.append(Observation.of(loss, weight).kept())
 
@@ -322,10 +351,10 @@ class AdaptiveWarmup(RuleScheduler):
         """Set the rates for the next update.
 
         Args:
-            loss: as for `observe`, with weight 1; None if `observe` was called, or if there is no loss.
+            loss: the loss, as for `observe` with weight 1; None if you called `observe`, or if there is no loss.
 
         Raises:
-            TypeError: an int, which is what code that counts epochs passes.
+            TypeError: the loss is an int, which suggests that the code passes an epoch.
             ValueError, RuntimeError: see the class.
         """
         if loss is not None:
@@ -333,28 +362,29 @@ class AdaptiveWarmup(RuleScheduler):
         self._step_count += 1
         self._update_lr()
 
-    # What users change on the way.
+    # What users change during the run.
 
     def extend(self, total_steps: int | None) -> None:
-        """Go on to another horizon: T is ``total_steps`` from now on. The coming update's rate stays what it is.
+        """Change the length of the run: T is ``total_steps`` from now on. The rate of the next update does not change.
 
-        - **In warm-up** the ramp goes on from where it is, and is at the peak after ``max_warmup`` of the new T. It
-          never falls. If T is so much shorter that the warm-up would be over by now, it ends, and the decay starts from
-          the present rate.
-        - **In decay**, to a longer T, the rates climb to those of a decay over the new T that began at the same
-          update: along a ramp that would reach the peak after ``max_warmup`` of the updates left (at once if there is
-          no ramp). So a finished run can be extended. To a shorter T, they decay anew from the present rate over the
-          updates left.
+        - **During warm-up**, the ramp continues from its current value and reaches the peak after ``max_warmup`` of the
+          new T. It never falls. If T is now so short that the ramp would already be at the peak, warm-up ends and the
+          decay starts from the current rate.
+        - **During the decay**, a longer T lets the rates climb to those of a decay over the new T that began at the
+          same update. They climb along a ramp that would reach the peak after ``max_warmup`` of the remaining updates,
+          or at once if there is no ramp. So you can extend a finished run. With a shorter T, the rates decay anew from
+          the current rate over the remaining updates.
 
-        Loading a state that was saved under another T does the same, with a warning. See `rewarm` for a whole new
-        warm-up. Where the rates are tensors, this waits for the device.
+        Loading a state that was saved under another T does the same, with a warning. For a whole new warm-up, see
+        `rewarm`. With tensor rates, this waits for the device.
 
         Args:
-            total_steps: how many updates the whole run makes, those already made included; None for no end, where the
-                decay is flat.
+            total_steps: the number of updates in the whole run, including those already made; None leaves the end
+                open, which needs a flat decay.
 
         Raises:
-            ValueError: more updates than that were made, or the end is left open and the decay is not flat.
+            ValueError: more than ``total_steps`` updates have been made, or the end is open and the decay is not flat.
+            RuntimeError: the search for the peak rate is still under way.
 
         Example:
             >>> import torch
@@ -378,17 +408,18 @@ class AdaptiveWarmup(RuleScheduler):
         self._change(lambda rule: rule.extend(total_steps))
 
     def decay_now(self, steps: int, decay: Decay = "cosine") -> None:
-        """Begin the decay now, from the present rate, over this many updates. T is then where it ends.
+        """Start the decay now, from the current rate, over this many updates. T becomes the update at which it ends.
 
-        For a run whose end was open (``total_steps=None``), and for one that is to stop early. In warm-up it ends the
-        warm-up. Where the rates are tensors, this waits for the device.
+        Use this to finish a run with an open end (``total_steps=None``) or to stop a run early. During warm-up, it ends
+        the warm-up. With tensor rates, this waits for the device.
 
         Args:
-            steps: how many updates the run still makes, ≥ 1.
-            decay: by name, see the class.
+            steps: the number of updates that the run still makes, ≥ 1.
+            decay: the name of a decay, see the class.
 
         Raises:
             ValueError: ``steps`` is out of range or the name is unknown.
+            RuntimeError: the search for the peak rate is still under way.
 
         Example:
             >>> import torch
@@ -409,22 +440,23 @@ class AdaptiveWarmup(RuleScheduler):
         """
         steps, shape = clean(steps=steps)["steps"], decay_shape(decay)
         if not isinstance(decay, str):
-            raise ValueError(f"decay_now takes a decay by name, one of {sorted(DECAYS)}, so that a state can keep it")
+            raise ValueError(f"decay_now takes a decay by name, one of {sorted(DECAYS)}, so that a state can name it")
         self._change(lambda rule: rule.decay_now(steps, shape))
 
     def rewarm(self, total_steps: int | None = None, *, target_loss: float | None = None) -> None:
-        """Begin a new warm-up from the present weights, at lr/div: for new data, or after a restored spike.
+        """Start a new warm-up at lr/div from the current weights, for new data or after recovering from a loss spike.
 
-        The calibration and the smoothed loss are forgotten; the next finite loss is the new f(x0). Warm-up and decay
-        share the updates that are left, and the decay is again that of the class. Where the rates are tensors, this
-        waits for the device.
+        This discards the calibration and the smoothed loss, and takes f(x0) from the next finite losses. The new
+        warm-up and decay share the remaining updates, and the decay is the one given to the class. With tensor rates,
+        this waits for the device.
 
         Args:
-            total_steps: T, those already made included; None keeps it (after `decay_now`, what it was before).
-            target_loss: f*; None takes the class's, or works it out if that was not given.
+            total_steps: T, including the updates already made; None keeps T (after `decay_now`, the T before it).
+            target_loss: f*; None takes the one given to the class, if any.
 
         Raises:
             ValueError: no updates are left.
+            RuntimeError: the search for the peak rate is still under way.
 
         Example:
             >>> import torch
@@ -442,8 +474,8 @@ class AdaptiveWarmup(RuleScheduler):
         total = self._formula.planned_steps if total_steps is None else given["total_steps"]
         if total is not None and total <= self.last_epoch:
             raise ValueError(
-                f"no updates are left to warm up in: {self.last_epoch} were made and total_steps is {total}. Give "
-                "rewarm(total_steps=...), those already made included"
+                f"no updates are left to warm up in: {self.last_epoch} were made and total_steps is {total}. Pass "
+                "rewarm(total_steps=...) a larger total, which includes the updates already made"
             )
         target = self._formula_arguments["given_target_loss"] if target_loss is None else given["target_loss"]
         self._change(lambda rule: rule.rewarm(total, target))
@@ -457,9 +489,11 @@ class AdaptiveWarmup(RuleScheduler):
     def _change(self, change: "Callable[[HostRule], None]") -> None:
         self._follow_optimizer()
         self._rates.notice()
+        if isinstance(self._rule, PeakSearch):
+            raise RuntimeError("the search for the peak rate is still under way: change the schedule once it ends")
         rule = self._rule.on_host()
         change(rule)
-        # Ranks must all have changed the same.
+        # All ranks must have made the same change.
         self._agree(rule)
         self._rule = rule
         self._alarms.said.discard("overrun")
@@ -475,7 +509,10 @@ class AdaptiveWarmup(RuleScheduler):
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on to the bit, as plain numbers and text."""
+        """Everything needed for a bit-identical continuation, as plain numbers and text.
+
+        During the search for the peak rate, this includes the weights from before the first update.
+        """
         self._follow_optimizer()
         return {
             "version": STATE_VERSION,
@@ -488,29 +525,30 @@ class AdaptiveWarmup(RuleScheduler):
             "said": sorted(self._alarms.said),
             "clock": self._clock.state_dict(),
             "rule": self._rule.on_host().state_dict(),
+            "search": self._rule.state_dict() if isinstance(self._rule, PeakSearch) else None,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state; its rates are written into the optimizer's groups.
+        """Continue from a saved state, and write its rates into the optimizer's groups.
 
-        A state saved under another ``total_steps`` goes on as after `extend`, with a warning. Nothing is changed if an
-        error is raised.
+        If the state was saved under another ``total_steps``, the schedule continues as after `extend`, with a warning.
+        If an error is raised, nothing changes.
 
         Raises:
-            ValueError: it is no state of this class, or a damaged one, or was saved under other settings; the message
-                says whose it is or lists the differences.
+            ValueError: the state belongs to another class, is damaged, or was saved under other settings; the message
+                names the class or lists the differences.
         """
         state = read_state(state_dict)
         saved, formula_state = state["settings"], state["rule"]
         differ = differences(saved, self._settings, ignore={"total_steps"})
         if self._kappa_counted and saved.get("kappa") is not None and formula_state["gap0"] is not None:
-            differ.pop("kappa", None)  # calibrated before groups were added or frozen; it keeps its κ
+            differ.pop("kappa", None)  # κ was computed before groups were added or frozen, and stays
         groups = len(self.optimizer.param_groups)
         if len(state["base_lrs"]) > groups:
             differ["parameter groups"] = f"saved {len(state['base_lrs'])}, here {groups}"
         if differ:
             what = "; ".join(f"{name}: {how}" for name, how in differ.items())
-            raise ValueError(f"the saved schedule is another one: {what}")
+            raise ValueError(f"the saved schedule differs from this one: {what}")
         peaks, total = state["base_lrs"], self._settings["total_steps"]
         extended = total not in (saved["total_steps"], formula_state["planned_steps"])
         if extended:
@@ -533,12 +571,15 @@ class AdaptiveWarmup(RuleScheduler):
         self._alarms.said = set(state["said"]) - ({"overrun", "stalled"} if extended else set())
         self._clock.load_state_dict(state["clock"])
         self._rule = placed
+        if state["search"] is not None:
+            self._rule = PeakSearch(self.optimizer, rule)
+            self._rule.load_state_dict(state["search"])
         self._agree(rule)
         self._pending = [Observation(loss, weight) for loss, weight in state["pending"]]
         self._last_lr = self._rates.load_state_dict(state, self.base_lrs, self._rule)
         if extended:
             warnings.warn(
                 f"the schedule was saved for total_steps={formula_state['planned_steps']} and is loaded for "
-                f"total_steps={total}: it goes on to {total}, as after extend({total})",
+                f"total_steps={total}: it continues to {total}, as after extend({total})",
                 stacklevel=2,
             )

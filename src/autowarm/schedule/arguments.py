@@ -1,4 +1,4 @@
-"""Checking what a user passed."""
+"""Checks the arguments that a user passes."""
 
 import math
 import operator
@@ -24,7 +24,7 @@ def _whole(x: Any) -> int:
 
 
 def _share_or_updates(x: Any) -> float | int:
-    """1 is the whole run, as 1.0 is."""
+    """An int is a number of updates and a float a share of the run, except that 1 means the whole run, like 1.0."""
     try:
         updates = _whole(x)
     except TypeError:
@@ -38,7 +38,7 @@ def _positive(x: float) -> bool:
     return x > 0 and math.isfinite(x)
 
 
-# How to make it a plain number, what must hold, and the words for that.
+# For each argument: the conversion to a plain number, the condition on it, and that condition in words.
 _RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "total_steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
     "target_loss": (float, math.isfinite, "must be finite"),
@@ -60,7 +60,11 @@ _OPTIONAL = {"total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "m
 
 
 def clean(**given: Any) -> dict[str, Any]:
-    """The arguments as plain numbers; ValueError for the first that is none or is out of range."""
+    """Return the arguments as plain numbers.
+
+    Raises:
+        ValueError: an argument is not a number or is out of range; the message names the first one.
+    """
     checked: dict[str, Any] = {}
     for name, value in given.items():
         convert, holds, need = _RULES[name]
@@ -77,10 +81,10 @@ def clean(**given: Any) -> dict[str, Any]:
 
 
 def renamed(**names: Any) -> Any:
-    """The value of an argument that has a new name, with a `DeprecationWarning` if it came by the old one.
+    """Return the value of a renamed argument, with a `DeprecationWarning` if it was passed by its old name.
 
     Args:
-        names: the value by the old name (`UNSET` if not given), then by the new one.
+        names: the value passed by the old name (`UNSET` if there is none), then the value passed by the new name.
     """
     (old, former), (new, value) = names.items()
     if former is UNSET:

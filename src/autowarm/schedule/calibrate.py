@@ -1,13 +1,14 @@
-"""Choosing Δ', once, from the first loss: the profile that is nearest to a customary schedule around its peak.
+"""Chooses Δ' once, from the first loss, so that the profile is close to a standard schedule around its peak.
 
-The objective (paper, eq. constr_3) is, for each candidate Δ',
+For each candidate Δ' the paper's objective, eq. 10 (constr_3), is
 
     J(Δ') = ∫₀^Δ0 exp(−(Δ − Δ')²κ/(2σ_F²)) · ((η(Δ) − η_trgt(Δ))/lr)² dΔ.
 
-It is tiny where the weight is a spike (Lion's is 0.003 wide, on an interval of 7.6). Its integrand has three lengths:
-the weight's width σ = σ_F/√κ, the profile's peak and the interval. All meet at Δ', so each side of it has a rule whose
-nodes crowd towards both of its ends (tanh-sinh), and everything is measured as a distance from Δ' and as a distance
-from the peak's height, so that nothing cancels. Dividing by lr makes the choice independent of it, as it must be.
+J is tiny if the weight is a narrow spike (Lion's is 0.003 wide, on an interval of 7.6). The integrand has three length
+scales: the weight's width σ = σ_F/√κ, the width of the profile's peak, and the interval. All three meet at Δ', so the
+integral is split there, and each side has a quadrature rule whose nodes crowd towards both of its ends (tanh-sinh).
+Everything is computed as a distance from Δ' and from the peak's height, so that nothing cancels. Dividing by lr makes
+the choice of Δ' independent of lr, as it must be.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ __all__ = ["calibrate", "objective"]
 
 Array = NDArray[np.float64]
 
-# The weight's tails are cut where they are below exp(−w²/2) ≈ 3e-18 of its peak.
+# The weight is cut off this many σ from its peak, where it is below exp(−9²/2) ≈ 3e-18 of the peak.
 _TAIL = 9.0
 
 
@@ -38,16 +39,16 @@ def calibrate(
     target: str | tuple[str | Shape, str | Shape] = "linear-cosine",
     candidates: int = 1000,
 ) -> Profile:
-    """The profile whose Δ' minimises `objective` over equally spaced candidates (paper, Algorithm 1, line 7).
+    """Return the profile whose Δ' minimises `objective` over equally spaced candidates (paper, Algorithm 1, line 7).
 
     Args:
         gap0: Δ0 = f(x0) − f*, in units of the loss.
         lr: peak rate; Δ' does not depend on it.
-        div: how many times lower the rate starts.
+        div: ratio of the peak rate to the first rate.
         kappa: κ of the model in the optimizer's geometry, see `autowarm.geometry.total_kappa`.
         sigma_f2: σ_F², the variance of a step's Frobenius norm. The paper's experiments use 10³.
-        target: "warmup-decay" by the names in `autowarm.schedule.shapes`, or the pair.
-        candidates: n; the Δ' tried are i·Δ0/(n + 1), i = 1…n.
+        target: the standard schedule, "warmup-decay" with names from `autowarm.schedule.shapes`, or a pair of shapes.
+        candidates: n, how many Δ' to try: i·Δ0/(n + 1) for i = 1…n.
 
     Raises:
         ValueError: a number is outside its range or a name is unknown.
@@ -62,7 +63,7 @@ def calibrate(
     """
     if candidates < 1:
         raise ValueError(f"candidates must be at least 1, got {candidates}")
-    Profile(lr, div, gap0, gap0 / 2)  # says what is wrong with lr
+    Profile(lr, div, gap0, gap0 / 2)  # raises if lr is out of range
     peak_gaps = gap0 * np.arange(1, candidates + 1) / (candidates + 1)
     values = objective(peak_gaps, gap0, div=div, kappa=kappa, sigma_f2=sigma_f2, target=target)
     return Profile(lr, div, gap0, float(peak_gaps[np.argmin(values)]))
@@ -77,9 +78,10 @@ def objective(
     sigma_f2: float = 1e3,
     target: str | tuple[str | Shape, str | Shape] = "linear-cosine",
 ) -> Array:
-    """J(Δ')/lr² of the paper's eq. constr_3 at each Δ', to about 1e-9 relative.
+    """Evaluate the paper's objective, eq. 10 (constr_3), divided by lr², at each Δ'. The relative error is about 1e-9.
 
-    It may have two minima, between which the minimiser jumps as κ or Δ0 changes: plot it before you trust it.
+    The objective may have two minima, and the minimiser jumps between them as κ or Δ0 changes: plot it before you trust
+    it.
 
     Args:
         peak_gaps: candidates Δ', each within (0, Δ0).
@@ -91,7 +93,7 @@ def objective(
     Raises:
         ValueError: a number is outside its range or a name is unknown.
     """
-    Profile(1.0, div, gap0, gap0 / 2)  # says what is wrong with div or gap0
+    Profile(1.0, div, gap0, gap0 / 2)  # raises if div or gap0 is out of range
     peaks = np.asarray(peak_gaps, dtype=np.float64)
     if not (kappa > 0 and sigma_f2 > 0 and np.isfinite(kappa) and np.isfinite(sigma_f2)):
         raise ValueError(f"kappa and sigma_f2 must be positive and finite, got {kappa} and {sigma_f2}")
@@ -103,13 +105,13 @@ def objective(
     curvature = (div - 1.0) * gap0 / (gap0 - column) ** 2
 
     def panel(near: float, far: float, span: Array, side: int, fall: Callable[[Array], Array]) -> Array:
-        """∫ over distances [near·span, far·span] from Δ', above it (side = 1) or below (−1)."""
+        """Integrate over distances [near·span, far·span] from Δ', above it (side = 1) or below it (side = −1)."""
         nodes, opposite, weights = _rule()
         start, end = near * span, np.minimum(far * span, np.maximum(near * span, _TAIL * sigma))
         away = start + (end - start) * nodes
-        # Below Δ', Δ = Δ' − away is taken from the panel's other end, where it would cancel near Δ = 0.
+        # Below Δ', compute Δ = Δ' − away from the panel's other end: near Δ = 0 the difference would cancel.
         gap = column + away if side > 0 else (column - end) + (end - start) * opposite
-        # Both curves as what they have lost since the peak, 1 − η/lr: near Δ' the difference of two small numbers.
+        # Each curve is taken as its drop below the peak, 1 − η/lr: near Δ' this subtracts two small numbers.
         lost = away / gap
         lost *= away
         lost *= curvature
@@ -123,7 +125,7 @@ def objective(
         return (end - start)[:, 0] * (lost @ weights)
 
     total = panel(0.0, 1.0, gap0 - column, 1, lambda p: (1.0 - 1.0 / div) * _fall(warmup, p))
-    # A kink of the decay's shape starts a panel of its own.
+    # Split the integral at a kink in the decay.
     edges = [0.0, *([KINKS[decay]] if decay in KINKS else []), 1.0]
     for near, far in pairwise(edges):
         total += panel(near, far, column, -1, lambda p: _fall(decay, p))
@@ -133,7 +135,7 @@ def objective(
 def _target_shapes(target: str | tuple[str | Shape, str | Shape]) -> tuple[Shape, Shape]:
     parts: Sequence[str | Shape] = target.split("-", 1) if isinstance(target, str) else target
     if len(parts) != 2:
-        raise ValueError(f'a target is "warmup-decay", as "linear-cosine", or a pair, got {target!r}')
+        raise ValueError(f'target must be "warmup-decay", such as "linear-cosine", or a pair, got {target!r}')
     warmup, decay = parts
     return (warmup if callable(warmup) else warmup_shape(warmup)), decay_shape(decay)
 
@@ -142,15 +144,15 @@ def _fall(shape: Shape, p: Array) -> Array:
     """1 − shape(p), without cancellation near p = 0 for the shapes that are not flat there."""
     if shape in FALLS:
         return FALLS[shape](p)
-    # A function of the user's own may know floats only.
+    # A user's function may accept only floats.
     return 1.0 - (shape(p) if shape in DECAYS.values() else np.vectorize(shape, otypes=[float])(p))
 
 
 @cache
 def _rule() -> tuple[Array, Array, Array]:
-    """Tanh-sinh on [0, 1] (Takahasi and Mori, 1974): nodes, 1 − nodes, weights.
+    """Tanh-sinh quadrature on [0, 1] (Takahasi and Mori, 1974): nodes, 1 − nodes, weights.
 
-    Fewer nodes on the near side: it is Δ', where the integrand vanishes like the square of the distance.
+    The end at 0 needs fewer nodes: it lies at Δ', where the integrand vanishes like the square of the distance.
     """
     t = np.arange(-48, 61) * (3.2 / 60)
     u = 0.5 * np.pi * np.sinh(t)

@@ -16,22 +16,22 @@ Gap = TypeVar("Gap", float, np.ndarray, Tensor)
 
 @dataclass(frozen=True)
 class Profile:
-    """η(Δ) = Δ/(K0 + K1Δ + K2Δ²), the rate that rises as the gap falls to Δ', then falls (paper, eq. practical_eta).
+    """η(Δ) = Δ/(K0 + K1Δ + K2Δ²), the rate that rises as the gap falls to Δ', then falls: eq. 7 (practical_eta).
 
-    Fixed by where it peaks and by two values (paper, eqs. constr_1, constr_2): η(Δ') = lr, η(Δ0) = lr/div. Calling it
-    evaluates the same function in the form
+    Its peak at Δ' and two values fix the constants: η(Δ') = lr, eq. 8 (constr_1), and η(Δ0) = lr/div, eq. 9 (constr_2).
+    Calling the profile evaluates the same function in the form
 
-        lr / (1 + (div − 1)·(Δ0/Δ)·((Δ − Δ')/(Δ0 − Δ'))²),
+        lr / (1 + (div − 1)·(Δ0/Δ)·((Δ − Δ')/(Δ0 − Δ'))²).
 
-    a sum of positive terms: nothing cancels, and 0 < η ≤ lr on (0, ∞) is plain to see.
+    The denominator is a sum of positive terms, so nothing cancels, and 0 < η ≤ lr on (0, ∞) is plain to see.
 
     Args:
         lr: peak rate, > 0.
-        div: how many times lower the rate starts, > 1.
+        div: ratio of the peak rate to the first rate, > 1.
         gap0: Δ0 = f(x0) − f*, in units of the loss, > 0.
         peak_gap: Δ', in (0, Δ0).
 
-    Calling takes a finite gap Δ (float, array or tensor) and returns η of its type; 0 where Δ ≤ 0.
+    Call the profile with a finite gap Δ (float, array or tensor); it returns η in the same type, and 0 where Δ ≤ 0.
 
     Raises:
         ValueError: a number is outside its range.
@@ -63,20 +63,20 @@ class Profile:
 
     @property
     def K0(self) -> float:
-        """K0 = K2·Δ'², in units of loss/rate (paper, eq. K0_final)."""
+        """K0 = K2·Δ'², in units of loss/rate: eq. 15 (K0_final)."""
         return self.K2 * self.peak_gap**2
 
     @property
     def K1(self) -> float:
-        """K1 = 1/lr − 2·K2·Δ', in units of 1/rate (paper, eq. K1).
+        """K1 = 1/lr − 2·K2·Δ', in units of 1/rate: eq. 12 (K1).
 
-        Negative for nearly every Δ' at div = 100, though the theorems ask for K1 ≥ 0; K(Δ) is positive all the same.
+        At div = 100 it is negative for nearly every Δ', though the theorems require K1 ≥ 0; K(Δ) is positive anyway.
         """
         return 1.0 / self.lr - 2.0 * self.K2 * self.peak_gap
 
     @property
     def K2(self) -> float:
-        """K2 = Δ0·(div − 1)/(lr·(Δ0 − Δ')²), in units of 1/(loss·rate) (paper, eq. K2)."""
+        """K2 = Δ0·(div − 1)/(lr·(Δ0 − Δ')²), in units of 1/(loss·rate): eq. 14 (K2)."""
         return self.gap0 * (self.div - 1.0) / (self.lr * (self.gap0 - self.peak_gap) ** 2)
 
     def __call__(self, gap: Gap) -> Gap:
@@ -89,7 +89,7 @@ class Profile:
         return self.lr / (1.0 + self._excess(gap)) if gap > 0 else 0.0
 
     def share(self, gap: Gap) -> Gap:
-        """η(Δ)/lr. For a tensor in as few operators as it takes, and positive gaps only."""
+        """η(Δ)/lr. A tensor must hold positive gaps only, and takes as few operators as possible."""
         if isinstance(gap, Tensor):
             away = gap - self.peak_gap
             return gap / torch.addcmul(gap, away, away, value=self._steepness)

@@ -1,4 +1,4 @@
-"""A schedule as a person or a logger sees it: numbers, a line, a picture."""
+"""Reports the state of a schedule: numbers for a logger, a line of text, a plot."""
 
 import math
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ Metrics = dict[str, float | int | str]
 
 
 def metrics(rule: HostRule, lr: float) -> Metrics:
-    """The keys of `AdaptiveWarmup.metrics`."""
+    """The dictionary that `AdaptiveWarmup.metrics` describes."""
     formula = rule.formula
     found: dict[str, float | int | str | None] = {
         "phase": "warmup" if rule.ended_by is None else "decay",
@@ -36,9 +36,9 @@ def metrics(rule: HostRule, lr: float) -> Metrics:
 
 
 def forecast(rule: HostRule) -> int | None:
-    """The update at which the warm-up ends; once it has, when it did. None where nothing says when.
+    """The update at which warm-up ended, or an estimate of when it will; None if nothing bounds it.
 
-    While it lasts, this supposes that log Δ goes on falling at the mean pace it has had so far; the ramp is the latest.
+    The estimate assumes that log Δ keeps falling at its mean pace so far, and is never later than the ramp's end.
     """
     formula = rule.formula
     if rule.ended_by is not None:
@@ -54,7 +54,7 @@ def forecast(rule: HostRule) -> int | None:
 
 
 def one_line(rule: HostRule, lr: float) -> str:
-    """What `repr` says."""
+    """The text of the scheduler's ``repr``."""
     seen = metrics(rule, lr)
     total = rule.formula.total_steps
     words = [f"{seen['phase']}, update {rule.updates} of {'an open run' if total is None else total}"]
@@ -74,12 +74,12 @@ def one_line(rule: HostRule, lr: float) -> str:
 def plot_profile(
     profile: Profile, target_loss: float, *, rate: float | None = None, ax: "Axes | None" = None
 ) -> "Axes":
-    """Draw η over the loss f* + Δ, from f(x0) on the left to f* on the right, as a run goes through it.
+    """Plot η against the loss f* + Δ, from f(x0) on the left to f* on the right, in the order of a run.
 
     Args:
         profile: η(Δ).
         target_loss: f*.
-        rate: a present rate to mark, if any.
+        rate: the current rate, to mark in the plot; None for no mark.
         ax: matplotlib axes to draw on; None makes new ones.
 
     Raises:

@@ -1,7 +1,8 @@
-"""How a rate falls away from its peak: the shapes of warm-ups and decays.
+"""The shapes of warm-ups and decays: how the rate falls away from its peak.
 
-A shape maps the distance p ∈ [0, 1] from the peak to the share of the peak rate kept, 1 at p = 0. A decay walks it
-forwards, in time (p = 0 at the switch, 1 at the end) or in the gap (p = 1 − Δ/Δ'); a warm-up walks it backwards.
+A shape maps the distance p ∈ [0, 1] from the peak to a share of the peak rate, which is 1 at p = 0. A decay follows the
+shape forwards, in time (p = 0 when the decay starts, 1 at the end) or in the gap (p = 1 − Δ/Δ'); a warm-up follows it
+backwards.
 """
 
 import math
@@ -15,14 +16,14 @@ from torch import Tensor
 __all__ = ["DECAYS", "FALLS", "KINKS", "WARMUPS", "Decay", "Shape", "Warmup", "decay_shape", "is_flat", "name_of",
            "warmup_shape"]  # fmt: skip
 
-# Takes and returns a float, or an array or tensor element by element.
+# Maps a float to a float, and an array or a tensor element by element.
 Shape = Callable
 Warmup = Literal["linear", "cosine"]
 Decay = Literal["cosine", "linear", "1-sqrt", "power", "wsd", "wso"]
 
-# WSD falls over this last share of its way; the paper's ablation names the schedule, its source the value.
+# WSD falls over this last share of the decay. The paper's ablation names WSD; the value is from the work it cites.
 WSD_FALL = 0.2
-# Of "power". A square is the gentlest end among the exponents in use (1 is "linear").
+# The exponent of "power". Among the exponents in use, 2 gives the gentlest end (1 is "linear").
 POWER = 2
 
 
@@ -49,7 +50,7 @@ def power(p):  # type: ignore[no-untyped-def]
 
 
 def wsd(p):  # type: ignore[no-untyped-def]
-    """Warm-up, stable, decay: 1, then linear to 0 over the last `WSD_FALL`."""
+    """Warm-up, stable, decay: 1, then linear to 0 over the last share `WSD_FALL`."""
     if isinstance(p, float):
         return min(1.0, (1.0 - p) / WSD_FALL)
     if isinstance(p, Tensor):
@@ -58,7 +59,7 @@ def wsd(p):  # type: ignore[no-untyped-def]
 
 
 def wso(p):  # type: ignore[no-untyped-def]
-    """Warm-up, stable, only: 1."""
+    """Warm-up and stable only: 1 throughout."""
     if isinstance(p, Tensor):
         return torch.ones_like(p)
     return 1.0 if isinstance(p, float) else np.ones_like(p)
@@ -68,21 +69,21 @@ WARMUPS: Mapping[str, Shape] = {"linear": linear, "cosine": cosine}
 DECAYS: Mapping[str, Shape] = {
     "cosine": cosine, "linear": linear, "1-sqrt": one_minus_sqrt, "power": power, "wsd": wsd, "wso": wso
 }  # fmt: skip
-# 1 − shape(p) on arrays, for the shapes where it would cancel near p = 0.
+# 1 − shape(p) on arrays, for the shapes where the subtraction would cancel near p = 0.
 FALLS: Mapping[Shape, Shape] = {
     linear: lambda p: p,
     cosine: lambda p: np.sin(0.5 * np.pi * p) ** 2,
     one_minus_sqrt: lambda p: p**0.5,
     power: lambda p: p * (2.0 - p),
 }
-# Where a shape is not smooth: quadrature splits there.
+# The p at which a shape is not smooth, so that quadrature must split there.
 KINKS: Mapping[Shape, float] = {wsd: 1.0 - WSD_FALL}
 assert set(get_args(Decay)) == set(DECAYS)
 assert set(get_args(Warmup)) == set(WARMUPS)
 
 
 def warmup_shape(warmup: str) -> Shape:
-    """The warm-up of this name.
+    """Look up a warm-up by its name.
 
     Raises:
         ValueError: the name is unknown; the message lists the known ones.
@@ -91,7 +92,7 @@ def warmup_shape(warmup: str) -> Shape:
 
 
 def decay_shape(decay: str | Shape) -> Shape:
-    """The decay of this name, or a function of one's own from p to the share of the peak rate kept.
+    """Look up a decay by its name, or check a user's function from p to a share of the peak rate.
 
     Raises:
         ValueError: the name is unknown, or the function is not 1 at p = 0 or leaves [0, 1] at p = ½ or 1.
@@ -101,19 +102,19 @@ def decay_shape(decay: str | Shape) -> Shape:
     at = [float(decay(p)) for p in (0.0, 0.5, 1.0)]
     if at[0] != 1.0 or not all(0.0 <= value <= 1.0 for value in at):
         raise ValueError(
-            f"a decay function maps the share p of the decay gone by to the share of the peak rate kept, 1 at p = 0 "
+            f"a decay function maps the share p of the decay that has passed to a share of the peak rate, 1 at p = 0 "
             f"and within [0, 1] after; this one gives {at} at p = 0, 0.5, 1"
         )
     return decay
 
 
 def is_flat(decay: Shape) -> bool:
-    """Whether a decay stays at its peak, so that it needs no end."""
+    """Whether a decay stays at the peak rate, so that the run needs no planned end."""
     return all(float(decay(p)) == 1.0 for p in (0.0, 0.5, 1.0))
 
 
 def name_of(decay: str | Shape) -> str:
-    """A decay's name; a function's own if it is not one of `DECAYS`."""
+    """The name of a decay; for a function that is not in `DECAYS`, its own name."""
     if isinstance(decay, str):
         return decay
     known = [name for name, shape in DECAYS.items() if shape is decay]

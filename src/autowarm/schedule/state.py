@@ -1,4 +1,4 @@
-"""The dictionaries a scheduler saves: which schema, whose they are, and whether they are whole."""
+"""Reads the states that a scheduler saves: recognises them, converts old versions, and checks that they are whole."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,9 +8,9 @@ from .shapes import DECAYS
 
 __all__ = ["STATE_VERSION", "differences", "read_state"]
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
-# By which keys other states are known, the first that match.
+# The keys that identify the states of other classes. The first match counts.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
     ({"param_groups", "state"}, "an optimizer's"),
     ({"T_max"}, "a CosineAnnealingLR's"),
@@ -66,10 +66,24 @@ def _ramp(x: Any) -> bool:
     return isinstance(x, list | tuple) and len(x) == 3 and _count(x[0]) and _finite(x[1]) and _finite(x[2])
 
 
+def _averages(x: Any) -> bool:
+    # The scatter of losses such as 1e300 overflows to infinity.
+    return isinstance(x, list | tuple) and len(x) == 3 and all(map(_finite, x[:2])) and _number(x[2]) and x[2] >= 0
+
+
+def _search(x: Any) -> bool:
+    return (
+        isinstance(x, Mapping)
+        and _list_of(_number)(x.get("losses"))
+        and _optional(_list_of(lambda first: isinstance(first, list | tuple)))(x.get("first"))
+    )
+
+
 Checks = Mapping[str, "Callable[[Any], bool] | Checks"]
 _NESTED: Checks = {
     "settings": {"total_steps": _optional(_count), "kappa": _optional(_finite)},
-    "last_epoch": lambda x: x == -1 or _count(x),  # −1 is what SequentialLR makes of a scheduler whose turn is to come
+    "search": _optional(_search),
+    "last_epoch": lambda x: x == -1 or _count(x),  # SequentialLR sets −1 until the scheduler's turn has come
     "step_count": _count,
     "base_lrs": _list_of(_rate),
     "rates": _list_of(_rate),
@@ -91,7 +105,8 @@ _NESTED: Checks = {
         "warmup_steps": _count,
         "decay_start": _optional(_count),
         "updates": _count,
-        "smoothed": _finite,
+        "opening": _list_of(_finite),
+        "averages": _optional(_averages),
         "weight": lambda x: _finite(x) and 0 <= x <= 1 + 1e-9,
         "failures": _count,
         "planned_steps": _optional(_count),
@@ -103,6 +118,7 @@ _NESTED: Checks = {
         "cut": _share,
         "bound": _optional(_ramp),
         "window": lambda x: _finite(x) and x >= 1,
+        "told": _optional(_finite),
         "target_loss": _optional(_finite),
         "gap0": _optional(_finite),
         "peak_gap": _optional(_finite),
@@ -111,29 +127,31 @@ _NESTED: Checks = {
 
 
 def read_state(state: Any) -> dict[str, Any]:
-    """A saved state, brought to the present schema and checked; the argument stays as it is.
+    """Convert a saved state to the current schema and check it. The argument is not modified.
 
     Raises:
-        ValueError: it is another scheduler's, of another version, or damaged; the message says which.
+        ValueError: the state is another scheduler's, has an unknown version, or is damaged; the message says which.
     """
     if not isinstance(state, Mapping):
-        raise ValueError(f"no AdaptiveWarmup state: it is a {type(state).__name__}, not a dictionary")
+        raise ValueError(f"not an AdaptiveWarmup state: it is a {type(state).__name__}, not a dictionary")
     version = state.get("version")
-    if version not in (1, STATE_VERSION) or "rule" not in state:
+    if version not in range(1, STATE_VERSION + 1) or "rule" not in state:
         for keys, whose in _OTHERS:
             if keys <= state.keys():
-                raise ValueError(f"no AdaptiveWarmup state: this is {whose} (it has {', '.join(sorted(keys))})")
-        known = f"no AdaptiveWarmup state of version 1 to {STATE_VERSION}"
+                raise ValueError(f"not an AdaptiveWarmup state: this is {whose} (it has {', '.join(sorted(keys))})")
+        known = f"not an AdaptiveWarmup state of version 1 to {STATE_VERSION}"
         if isinstance(version, int) and version > STATE_VERSION:
-            raise ValueError(f"{known}: its version is {version}, of a newer autowarm")
+            raise ValueError(f"{known}: its version is {version}, from a newer autowarm")
         keys_seen = ", ".join(map(repr, list(state)[:6]))
         raise ValueError(f"{known}: its version is {version!r} and its keys are {keys_seen or 'none'}")
     if version == 1:
-        state = _upgrade(state)
+        state = _to_version_2(state)
+    if version in (1, 2):
+        state = _to_version_3(state)
     _check(state, _NESTED, "")
     lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
     if len(set(lists.values())) > 1:
-        raise ValueError(f"the saved schedule is damaged: its lists by parameter group are of lengths {lists}")
+        raise ValueError(f"the saved schedule is damaged: its lists by parameter group differ in length: {lists}")
     rule = state["rule"]
     if (rule["ended_by"] is None) != (rule["decay_start"] is None):
         raise ValueError("the saved schedule is damaged: 'rule.ended_by' and 'rule.decay_start' contradict each other")
@@ -145,7 +163,7 @@ def read_state(state: Any) -> dict[str, Any]:
 
 
 def differences(saved: Mapping[str, Any], here: Mapping[str, Any], ignore: set[str]) -> dict[str, str]:
-    """In words, by the name of the setting."""
+    """Describe the settings that differ, by name."""
     return {
         name: f"saved {saved.get(name)!r}, here {value!r}"
         for name, value in here.items()
@@ -166,8 +184,21 @@ def _check(state: Any, checks: Checks, path: str) -> None:
             _check(state[name], holds, f"{path}{name}.")
 
 
-def _upgrade(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Version 1, which had no changes on the way, and called ``max_warmup`` ``floor``."""
+def _to_version_3(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert version 2, which stored only the smoothed loss; the scatter starts from it."""
+    try:
+        rule = dict(old["rule"])
+        smoothed = rule.pop("smoothed")
+        seen = [smoothed, smoothed, 0.0] if rule["weight"] > 0 else None
+        rule |= {"opening": [], "averages": seen, "told": old["settings"]["target_loss"]}
+        settings = {**old["settings"], "peak": "given"}
+        return {**old, "version": STATE_VERSION, "settings": settings, "rule": rule, "search": None}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the saved schedule, of version 2, is damaged: {type(error).__name__}: {error}") from None
+
+
+def _to_version_2(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert version 1, which allowed no changes during the run, and called ``max_warmup`` ``floor``."""
     try:
         settings = {"max_warmup" if name == "floor" else name: value for name, value in old["settings"].items()}
         rule, total = dict(old["rule"]), settings["total_steps"]
@@ -176,7 +207,7 @@ def _upgrade(old: Mapping[str, Any]) -> dict[str, Any]:
         rates = list(old["rates"])
         return {
             **{name: old[name] for name in ("last_epoch", "step_count", "base_lrs", "pending", "said")},
-            "version": STATE_VERSION,
+            "version": 2,
             "settings": settings,
             "rates": rates,
             "written": rates,

@@ -118,7 +118,7 @@ def test_a_peak_of_ones_own_and_a_geometry_by_name(tmp_path: Path) -> None:
         (["--shapes", "0x4"], 'got "0x4"'),
         (["--kappa", "5"], "give --first_loss"),
         (["--kappa", "5", "--first_loss", "2", "--target_loss", "3"], "first_loss must be above target_loss"),
-        (["--kappa", "5", "--first_loss", "2", "--target", "cosine"], 'a target is "warmup-decay"'),
+        (["--kappa", "5", "--first_loss", "2", "--target", "cosine"], 'target must be "warmup-decay"'),
         (["--kappa", "-5", "--first_loss", "2"], "kappa and sigma_f2 must be positive"),
         (["--kappa", "5", "--first_loss", "2", "--div", "1"], "div must be greater than 1"),
         (["no-such-model"], "no model 'no-such-model'"),

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from autowarm.lab.study import horizon, transfer
+from autowarm.lab.study import horizon, peak, transfer
 from autowarm.lab.study.plan import Stage, missing
 from autowarm.lab.study.rows import Cell, PlannedRow, Rows
 from autowarm.lab.study.runs import run_of
 from autowarm.lab.study.verdicts import judge
 
 STUDIES = {
-    "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES
+    "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES,
+    "peak": peak.STAGES,
 }  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def test_rates_starts_and_targets_follow_from_the_rows() -> None:
 
 
 def test_seeds_that_choose_are_none_that_test() -> None:
-    for study in (horizon.SHORT, horizon.LONG, transfer.FINE_TUNING, transfer.FRESH):
+    for study in (horizon.SHORT, horizon.LONG, transfer.FINE_TUNING, transfer.FRESH, peak.JUDGED):
         assert not set(study.seeds.choice) & set(study.seeds.test)
 
 

@@ -79,7 +79,7 @@ def test_a_readme_without_a_place_for_the_headline_is_refused_before_anything_is
 
 def test_no_page_is_made_of_part_of_a_study(stored: Rows) -> None:
     some = Rows(row for row in stored if (row["schedule"], row["part"], row["seed"]) != ("wsd", "cells", 12))
-    with pytest.raises(LabError, match=r"43 and more are missing, first \S+ under 'wsd', seed 12"):
+    with pytest.raises(LabError, match=r"at least 43 are missing, first \S+ under 'wsd', seed 12"):
         texts(some)
 
 

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,9 +23,10 @@ class StudyConfig:
     """A study: stages of runs, each planned from the results of the stages before, and pages computed from all results.
 
     Args:
-        name: which one. "warm-up" compares the default with hand-set warm-ups, fixed shares and peers; "horizon" does
-            so for one small LLaMA from 1,000 to 64,000 steps, "fine-tuning" from trained weights, "fresh" on six tasks
-            that the rule has not seen.
+        name: which one. "warm-up" compares the default with hand-set warm-ups, fixed shares and peers; "fair" adds a
+            wider grid and other rates to its rows; "horizon" compares for one small LLaMA from 1,000 to 64,000 steps,
+            "fine-tuning" from trained weights, "fresh" on six tasks that the rule has not seen; "peak" compares
+            peak="auto" with tuned rates.
         cell: repeat every run of this setting, store the results separately, and compare them with the stored ones.
         rows: file of finished runs, one per line, which are not repeated. Null is the study's file in
             docs/data/studies.
@@ -35,7 +37,7 @@ class StudyConfig:
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
-    name: Literal["warm-up", "horizon", "fine-tuning", "fresh"] = "warm-up"
+    name: Literal["warm-up", "fair", "horizon", "fine-tuning", "fresh", "peak"] = "warm-up"
     cell: str | None = None
     rows: str | None = None
     root: str | None = None
@@ -46,23 +48,22 @@ class StudyConfig:
 
     def __post_init__(self) -> None:
         require(self.workers is None or self.workers > 0, f"workers must be at least 1, got {self.workers}")
-        only = "--{} belongs to the study warm-up"
-        require(self.name == "warm-up" or self.cell is None, only.format("cell"))
-        require(self.name == "warm-up" or self.root is None, only.format("root"))
+        require(self.name == "warm-up" or self.cell is None, "--cell belongs to the study warm-up")
 
     @property
     def path(self) -> Path:
         """The file of the rows."""
-        return Path(self.rows or f"docs/data/studies/{self.name}.jsonl")
+        name = "warm-up" if self.name == "fair" else self.name
+        return Path(self.rows or f"docs/data/studies/{name}.jsonl")
 
     @property
     def stages(self) -> "Mapping[str, Stage]":
         """The study's stages, in their order."""
-        from ..study import horizon, plan, transfer
+        from ..study import horizon, peak, plan, transfer
 
         return {
-            "warm-up": plan.STAGES, "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES,
-            "fresh": transfer.FRESH_STAGES,
+            "warm-up": plan.STAGES, "fair": plan.STAGES | plan.FAIR_STAGES, "horizon": horizon.STAGES,
+            "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES, "peak": peak.STAGES,
         }[self.name]  # fmt: skip
 
 
@@ -96,6 +97,9 @@ def _list_stages(config: StudyConfig, rows: "Rows") -> int:
 
 
 def _go_on(config: StudyConfig, rows: "Rows") -> int:
+    from ..study.pages.fair import write_fair_tables
+    from ..study.pages.grids import write_grid_pages
+    from ..study.pages.peak import write_peak_table
     from ..study.pages.write import write_pages
     from ..study.plan import missing
     from ..study.rows import Rows, tidy
@@ -108,7 +112,10 @@ def _go_on(config: StudyConfig, rows: "Rows") -> int:
         tidy(path)
     print(f"all {len(rows)} runs are in {path}")
     if config.root is not None:
-        for page in write_pages(rows, Path(config.root)):
+        write = {"warm-up": write_pages, "fair": write_fair_tables, "peak": write_peak_table}.get(
+            config.name, partial(write_grid_pages, config.name)
+        )
+        for page in write(rows, Path(config.root)):
             print(page)
     return 0
 

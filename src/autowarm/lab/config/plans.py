@@ -282,7 +282,7 @@ class FindRateConfig:
     """A range test: a few updates of a run, at rising rates.
 
     Args:
-        run: the run that needs a peak rate; its steps and schedule are not used.
+        run: the run that needs a peak rate; its schedule is not used.
         optimizer: muon, lion, signsgd, normsgd, adamw, a peer, or an optimizer that the task defines.
         lowest: the first rate.
         highest: the last rate; the search stops earlier if the loss breaks.

@@ -37,5 +37,5 @@ def search(config: FindRateConfig, own: PackedTask | None = None) -> RateSearch:
 
         return find_rate(
             setup.net, setup.optimizer, closure, lowest=config.lowest, highest=config.highest, steps=config.steps,
-            process_group=ranks.group,
+            process_group=ranks.group, total_steps=config.run.steps,
         )  # fmt: skip

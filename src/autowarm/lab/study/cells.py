@@ -1,7 +1,8 @@
-"""The settings of the study of warm-ups, chosen before the first adaptive run, and the rates that they are run at.
+"""The settings ("cells") of the warm-up study, chosen before the first adaptive run, and their peak rates.
 
-Rates come from the rows of the part "tuning": for each task, optimizer and horizon the best of a grid under a hand-set
-linear warm-up, none of it adaptive. A cell is run at that rate, at three times and at a third of it.
+The rates were tuned without any adaptive run: for each task, optimizer and horizon, the rows of the part "tuning" hold
+a grid of rates under a hand-set linear warm-up, and the best one counts. Cells use that rate, a third of it or three
+times it.
 """
 
 import math
@@ -11,9 +12,9 @@ from ..analysis.statistics import Seeds
 from .rows import Cell, Rows
 
 __all__ = [
-    "DEFAULT", "EXTRA_SEEDS", "FAMILIES", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING", "SEEDS", "TUNING",
-    "TUNING_SCHEDULE", "TUNING_SEED", "cells", "form_cells", "peer_cells", "quick_cells", "scheduled_cells",
-    "share_of", "title", "tuned_rates",
+    "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING",
+    "RAMP_ALONE", "RATE_FACTORS", "SEEDS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "cells", "form_cells",
+    "peer_cells", "quick_cells", "scheduled_cells", "sensitivity_cells", "share_of", "title", "tuned_rates",
 ]  # fmt: skip
 
 FAMILIES = {
@@ -26,17 +27,22 @@ FAMILIES = {
 }
 OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 
-# Schedules, in the study's words. "linear 0.1" is a hand-set linear warm-up over 10 % of the run, then a cosine.
+# The study's names of schedules. "linear 0.1" is a hand-set linear warm-up over 10 % of the run, then a cosine.
 DEFAULT, PAPER = "default", "paper"
 HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4")
-# Not among those that the best is chosen from: added later, to see what they cost as one choice for all cells.
+RATE_FACTORS = (1 / 3, 1.0, 3.0, 10.0)  # multiples of the tuned rate at which we measure the sensitivity to the rate
+# A wider grid that brackets the optimum. It adds longer warm-ups, and warm-ups that start at a tenth of the peak, as
+# the default does.
+FAIR = (*HAND_SET, "linear 0.6", "linear 0.8", *(f"tenth {share:g}" for share in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)))
+RAMP_ALONE = f"{DEFAULT} fstar=-1e6"  # the gap never falls, so the loss never acts
+# Added later, to see what these lengths cost as one choice for all cells. The best warm-up is not chosen from them.
 FIXED = ("linear 0.01", "linear 0.5")
 
 SEEDS = Seeds(choice=(0, 1), test=(10, 11, 12, 13, 14))
-EXTRA_SEEDS = (15, 16, 17, 18, 19)  # to test, where the first five leave a standard error above the tolerance
+EXTRA_SEEDS = (15, 16, 17, 18, 19)  # more test seeds, if the first five leave the standard error above the tolerance
 
-# Task and steps, then at which multiples of the tuned rate each optimizer is run. Horizons of 1000 and 4000 steps are
-# left out where a run takes more than half a minute.
+# For each task and number of steps: the multiples of the tuned rate at which each optimizer is run. Horizons of 1000
+# and 4000 steps are left out if a run takes more than half a minute.
 _ONCE = (1.0,)
 _PLAN: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
     ("lm-small", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
@@ -64,7 +70,7 @@ _PLAN: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
     ("swin-x8", 200): {"muon": (1,), "adamw": (1,)},
 }  # fmt: skip
 
-# The rates tried, under a warm-up of 10 %.
+# The rates tried in the tuning, under a warm-up of 10 %.
 _GRID = {
     "muon": (0.001, 0.003, 0.01, 0.03, 0.1),
     "lion": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03),
@@ -72,7 +78,7 @@ _GRID = {
     "normsgd": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
     "adamw": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1),
 }
-# Tuned at fewer steps where a run is dear: the best rate moves little and the grid is coarse.
+# Tuned with fewer steps because the runs are expensive: the best rate moves little and the grid is coarse.
 _TUNED_AT = {("lm-small", 4000): 1000}
 TUNING = sorted(
     {
@@ -84,12 +90,15 @@ TUNING = sorted(
 )
 TUNING_SEED, TUNING_SCHEDULE = 100, "linear 0.1"
 
-# Where Schedule-Free AdamW and Prodigy take the place of AdamW at its tuned rate: where a run is short.
+# The settings with short runs, in which we replace AdamW at its tuned rate by Schedule-Free AdamW, RAdam and Prodigy.
 _INSTEAD_OF_ADAMW = (
     ("lm-small", 200), ("lm-small", 1000), ("lm-middle", 200), ("mlp", 200), ("mlp", 4000), ("factor", 1000),
     ("llama", 200), ("llama", 1000), ("llama-x8", 200), ("swin", 200),
 )  # fmt: skip
-PEER_TUNING = [Cell(task, "schedule-free", steps, lr) for task, steps in _INSTEAD_OF_ADAMW for lr in _GRID["adamw"]]
+_TUNED_PEERS = ("schedule-free", "radam")
+PEER_TUNING = [
+    Cell(task, peer, steps, lr) for peer in _TUNED_PEERS for task, steps in _INSTEAD_OF_ADAMW for lr in _GRID["adamw"]
+]
 
 
 def share_of(schedule: str) -> float:
@@ -98,21 +107,23 @@ def share_of(schedule: str) -> float:
 
 
 def title(schedule: str) -> str:
-    """What a page calls a schedule; a hand-set warm-up by its length, in percent of the run.
+    """The title of a schedule on a page; that of a hand-set warm-up is its length in percent of the run.
 
     Example:
         >>> from autowarm.lab.study.cells import title
-        >>> title("linear 0"), title("linear 0.05"), title("paper"), title("default")
-        ('none', '5 %', 'Algorithm 1', 'default')
+        >>> title("linear 0"), title("linear 0.05"), title("tenth 0.1"), title("paper"), title("default")
+        ('none', '5 %', '10 % from lr/10', 'Algorithm 1', 'default')
     """
-    if not schedule.startswith("linear "):
-        return "Algorithm 1" if schedule == PAPER else schedule
-    share = share_of(schedule)
-    return f"{100 * share:g} %" if share else "none"
+    match schedule.split():
+        case ["linear" | "tenth" as start, share]:
+            length = f"{100 * float(share):g} %" if float(share) else "none"
+            return length if start == "linear" else f"{length} from lr/10"
+        case _:
+            return "Algorithm 1" if schedule == PAPER else schedule
 
 
 def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tuple[str, str, int], float]:
-    """The best rate by (task, optimizer, steps), of two equally good ones the lower.
+    """The best rate for each (task, optimizer, steps); of two equally good rates, the lower one.
 
     Raises:
         LabError: a run of the grid has not been made.
@@ -126,7 +137,7 @@ def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tupl
 
 
 def cells(rows: Rows) -> list[Cell]:
-    """All cells, at the rates that were tuned."""
+    """All cells, with rates that are multiples of the tuned ones."""
     rates = tuned_rates(rows, TUNING, TUNING_SCHEDULE)
     return [
         Cell(task, optimizer, steps, _rounded(factor * rates[task, optimizer, _TUNED_AT.get((task, steps), steps)]))
@@ -136,8 +147,20 @@ def cells(rows: Rows) -> list[Cell]:
     ]
 
 
+def sensitivity_cells(rows: Rows) -> dict[Cell, list[Cell]]:
+    """Cells with short runs at their tuned rate, each with the same setting at a third to ten times that rate."""
+    rates = tuned_rates(rows, TUNING, TUNING_SCHEDULE)
+    return {
+        Cell(task, optimizer, 200, rates[task, optimizer, 200]): [
+            Cell(task, optimizer, 200, _rounded(factor * rates[task, optimizer, 200])) for factor in RATE_FACTORS
+        ]
+        for task in ("lm-small", "llama", "mlp")
+        for optimizer in OPTIMIZERS
+    }
+
+
 def quick_cells(rows: Rows) -> list[Cell]:
-    """The cells whose runs take a few seconds: the rule itself is studied in them."""
+    """The cells whose runs take a few seconds, in which we study variants of the rule."""
     return [
         cell for cell in cells(rows)
         if (cell.task in ("lm-small", "vit", "llama") and cell.steps == 200)
@@ -146,7 +169,7 @@ def quick_cells(rows: Rows) -> list[Cell]:
 
 
 def form_cells(rows: Rows) -> list[Cell]:
-    """The cells in which the forms of a schedule are compared."""
+    """The cells in which we compare the forms of a schedule (shapes of warm-up and decay)."""
     return [
         cell for cell in cells(rows)
         if cell.task in ("lm-small", "llama") and cell.steps == 200 and cell.optimizer in ("muon", "lion")
@@ -154,7 +177,7 @@ def form_cells(rows: Rows) -> list[Cell]:
 
 
 def scheduled_cells(rows: Rows) -> list[Cell]:
-    """The cells in which WSD and GreedyLR are run: those whose runs are short."""
+    """The cells with short runs, in which we run WSD and GreedyLR."""
     return [
         cell for cell in cells(rows)
         if (cell.steps == 200 and cell.task in ("lm-small", "llama", "llama-x8", "vit", "swin", "mlp", "factor"))
@@ -163,12 +186,12 @@ def scheduled_cells(rows: Rows) -> list[Cell]:
 
 
 def peer_cells(rows: Rows) -> list[tuple[Cell, Cell]]:
-    """Schedule-Free AdamW at its best rate and Prodigy, which has none, each beside AdamW at its tuned rate."""
+    """Pairs of cells: a peer at its best rate, or Prodigy, which needs none, and AdamW at its tuned rate."""
     ours, theirs = tuned_rates(rows, TUNING, TUNING_SCHEDULE), tuned_rates(rows, PEER_TUNING, "own")
     return [
         (Cell(task, optimizer, steps, lr), Cell(task, "adamw", steps, ours[task, "adamw", steps]))
         for task, steps in _INSTEAD_OF_ADAMW
-        for optimizer, lr in (("schedule-free", theirs[task, "schedule-free", steps]), ("prodigy", 1.0))
+        for optimizer, lr in (*((peer, theirs[task, peer, steps]) for peer in _TUNED_PEERS), ("prodigy", 1.0))
     ]
 
 

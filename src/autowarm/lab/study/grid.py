@@ -1,27 +1,27 @@
-"""Studies of one form: rates tuned by hand-set runs, a grid of hand-set warm-ups, the default beside the best of them.
+"""Studies on a full grid of settings: tune the rates, run hand-set warm-ups, compare the default with the best of them.
 
-Each stage is a function of the rows of those before it, see `plan`. Seeds that choose and seeds that test are apart.
+Each stage is a function of the rows of earlier stages, see `plan`. The seeds that choose the best warm-up are not those
+that test it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..analysis.statistics import Seeds, choose, mean_loss
-from .cells import DEFAULT, PAPER, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
+from .cells import DEFAULT, PAPER, RAMP_ALONE, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
 from .plan import Stage
 from .rows import Cell, PlannedRow, Rows
 
-__all__ = ["RAMP_ALONE", "Grid", "hand_set_grid"]
+__all__ = ["Grid", "RatesToTry", "hand_set_grid"]
 
-RAMP_ALONE = f"{DEFAULT} fstar=-1e6"  # the gap never falls, so the loss never acts
-_TOLD = 0.95  # Algorithm 1's f*, in parts of the best hand-set loss: better than one can know
+_TOLD = 0.95  # Algorithm 1's f* as a share of the best hand-set loss: better than a user can know
 
 RatesToTry = Callable[[Rows, str, int, str], Sequence[float]]
-"""(rows, task, steps, optimizer) → rates."""
+"""A function (rows, task, steps, optimizer) → rates to try."""
 
 
 def hand_set_grid(*shares: float) -> tuple[str, ...]:
-    """None, and each share of the run from two starts: "linear" from the cold, "tenth" from lr/10 as the default.
+    """No warm-up, and each share of the run from two starts: "linear" from 0, "tenth" from lr/10, as the default.
 
     Example:
         >>> hand_set_grid(0.1, 0.5)
@@ -35,11 +35,11 @@ class Grid:
     """Every task at every horizon with every optimizer.
 
     Args:
-        tasks, horizons, optimizers: whose product are the settings; horizons are updates.
-        rates: those tried in a setting.
-        hand_set: the warm-ups that the best is chosen from, in the study's words.
-        seeds: of the choice and of the test.
-        tuned_under: the schedule that the rates are tuned under.
+        tasks, horizons, optimizers: the settings are their product; horizons are numbers of updates.
+        rates: gives the rates to try in a setting.
+        hand_set: the warm-ups that the best is chosen from, by the study's names.
+        seeds: for the choice and for the test.
+        tuned_under: the schedule under which the rates are tuned.
     """
 
     tasks: Sequence[str]
@@ -51,7 +51,7 @@ class Grid:
     tuned_under: str = TUNING_SCHEDULE
 
     def tuning_cells(self, rows: Rows) -> list[Cell]:
-        """Each setting at each rate that is tried."""
+        """Each setting at each rate to try."""
         return [
             Cell(task, optimizer, steps, lr)
             for steps in self.horizons
@@ -61,13 +61,13 @@ class Grid:
         ]
 
     def cells(self, rows: Rows) -> list[Cell]:
-        """The settings, at the rates that were tuned."""
+        """The settings at their tuned rates."""
         tried = self.tuning_cells(rows)
         rates = tuned_rates(rows, tried, self.tuned_under)
         return [Cell(*key[:2], steps=key[2], lr=lr) for key, lr in rates.items()]
 
     def tuning(self, rows: Rows) -> list[PlannedRow]:
-        """Peak rates, under a hand-set warm-up."""
+        """The runs that tune the peak rates."""
         return [PlannedRow("tuning", cell, self.tuned_under, TUNING_SEED) for cell in self.tuning_cells(rows)]
 
     def hand(self, rows: Rows) -> list[PlannedRow]:
@@ -83,7 +83,7 @@ class Grid:
         ]
 
     def paper(self, rows: Rows) -> list[PlannedRow]:
-        """Algorithm 1, told an f* a little below the best loss that any hand-set run reached."""
+        """Algorithm 1, given an f* a little below the best mean loss of any hand-set warm-up."""
         found = []
         for cell in self.cells(rows):
             best = min(mean_loss(losses, self.seeds.choice) for losses in self.chosen_from(rows, cell).values())
@@ -94,18 +94,18 @@ class Grid:
         return found
 
     def default(self, rows: Rows) -> list[PlannedRow]:
-        """The default, and its ramp without the loss, on all seeds."""
+        """The default, and its ramp alone, on all seeds."""
         return self._planned(self.cells(rows), [DEFAULT, RAMP_ALONE], (*self.seeds.choice, *self.seeds.test))
 
     def chosen_from(self, rows: Rows, cell: Cell) -> dict[str, Mapping[int, float]]:
-        """The hand-set warm-ups' losses on the seeds of the choice."""
+        """The losses of the hand-set warm-ups on the seeds of the choice."""
         return {name: rows.losses("cells", cell, name, self.seeds.choice) for name in self.hand_set}
 
     def stages(self, *names: str, prefix: str = "") -> dict[str, Stage]:
-        """These stages, by what `--plan` calls them."""
+        """These stages, by their names in ``--plan``."""
         return {prefix + name: getattr(self, name) for name in names}
 
     @staticmethod
     def _planned(some: Sequence[Cell], schedules: Sequence[str], seeds: Sequence[int]) -> list[PlannedRow]:
-        """Cell by cell and seed by seed, so that an interrupted stage leaves whole comparisons."""
+        """Order the runs by cell, then by seed, so that an interrupted stage leaves complete comparisons."""
         return [PlannedRow("cells", cell, name, seed) for cell in some for seed in seeds for name in schedules]

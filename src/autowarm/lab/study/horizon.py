@@ -1,24 +1,25 @@
-"""The study of horizons: one small LLaMA from 1,000 to 64,000 steps, chosen before the first of its runs.
+"""The horizon study: one small LLaMA from 1,000 to 64,000 steps, with settings chosen before its first run.
 
-At a few hundred steps a warm-up by the loss has no time to be one; the paper's own runs take 8,000 to 128,000. For
-each horizon the study asks which hand-set length is best, from zero to 80 % of the run and from two starts, where
-Algorithm 1 stops stalling, and what ends the default's warm-up. A run of 16,000 steps takes two minutes and one of
-64,000 eight, so there the rates next to the best one at the horizon before are tried and one seed chooses; at 64,000
-the grid is coarser, and one seed tests.
+In a run of a few hundred steps, a warm-up has no time to follow the loss; the paper's own runs take 8,000 to 128,000.
+For each horizon the study asks which hand-set length is best (from zero to 80 % of the run and from two starts), at
+which horizon Algorithm 1 stops stalling, and what ends the default's warm-up.
+
+A run of 16,000 steps takes two minutes, and one of 64,000 steps takes eight. At these horizons we try only the best
+rate of the previous horizon and its neighbours, and one seed chooses. At 64,000 steps the grid of warm-ups is coarser
+and one seed tests.
 """
 
 from collections.abc import Sequence
 
 from ..analysis.statistics import Seeds
-from .grid import Grid, hand_set_grid
+from .grid import Grid, RatesToTry, hand_set_grid
 from .plan import Stage
 from .rows import Rows
 
-__all__ = ["HORIZONS", "LONG", "LONGEST", "SHORT", "STAGES"]
+__all__ = ["LONG", "LONGEST", "SHORT", "STAGES"]
 
 TASK = "llama-long"
 OPTIMIZERS = ("muon", "lion", "normsgd", "adamw")
-HORIZONS = (1_000, 4_000, 16_000, 64_000)
 RATES = {
     "muon": (0.001, 0.003, 0.01, 0.03, 0.1),
     "lion": (0.0001, 0.0003, 0.001, 0.003, 0.01),
@@ -32,17 +33,23 @@ def _all_rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[fl
     return RATES[optimizer]
 
 
-def _rates_nearby(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
-    """Those next to the best one at the horizon before, and that."""
-    grid, before = (LONG, HORIZONS[2]) if steps == HORIZONS[3] else (SHORT, HORIZONS[1])
-    best = next(c.lr for c in grid.cells(rows) if (c.optimizer, c.steps) == (optimizer, before))
-    place = RATES[optimizer].index(best)
-    return RATES[optimizer][max(0, place - 1) : place + 2]
+def _rates_beside_the_best_of(shorter: Grid) -> RatesToTry:
+    """The rate that is best at the longest horizon of a grid, and its neighbours."""
+
+    def rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
+        best = {cell.optimizer: cell.lr for cell in sorted(shorter.cells(rows), key=lambda cell: cell.steps)}
+        place = RATES[optimizer].index(best[optimizer])
+        return RATES[optimizer][max(0, place - 1) : place + 2]
+
+    return rates
 
 
-SHORT = Grid((TASK,), HORIZONS[:2], OPTIMIZERS, _all_rates, HAND_SET, Seeds((0, 1), (10, 11, 12)))
-LONG = Grid((TASK,), HORIZONS[2:3], OPTIMIZERS, _rates_nearby, HAND_SET, Seeds((0,), (10, 11, 12)))
-LONGEST = Grid((TASK,), HORIZONS[3:], OPTIMIZERS, _rates_nearby, hand_set_grid(0.02, 0.1, 0.4, 0.8), Seeds((0,), (10,)))
+SHORT = Grid((TASK,), (1_000, 4_000), OPTIMIZERS, _all_rates, HAND_SET, Seeds((0, 1), (10, 11, 12)))
+LONG = Grid((TASK,), (16_000,), OPTIMIZERS, _rates_beside_the_best_of(SHORT), HAND_SET, Seeds((0,), (10, 11, 12)))
+LONGEST = Grid(
+    (TASK,), (64_000,), OPTIMIZERS, _rates_beside_the_best_of(LONG), hand_set_grid(0.02, 0.1, 0.4, 0.8),
+    Seeds((0,), (10,)),
+)  # fmt: skip
 
 STAGES: dict[str, Stage] = {
     name: stage

@@ -1,4 +1,4 @@
-"""The finished runs of a study: one file, one run a line."""
+"""The finished runs of a study: one file, with one run per line."""
 
 import json
 import math
@@ -17,12 +17,12 @@ from ..files import write_atomically
 __all__ = ["Cell", "PlannedRow", "Row", "Rows", "append", "tidy"]
 
 Row = Mapping[str, Any]
-"""A finished run: what it was planned as, its losses, where its warm-up ended and by what, the seconds it took."""
+"""A finished run: its plan, its losses, where and why its warm-up ended, and the seconds it took."""
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """A setting: a task trained by an optimizer for so many steps at a peak rate."""
+    """A setting: a task trained by an optimizer for a number of steps at a peak rate."""
 
     task: str
     optimizer: str
@@ -31,7 +31,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What pages and commands call it.
+        """The name of the cell on pages and in commands.
 
         Example:
             >>> from autowarm.lab.study.rows import Cell
@@ -43,15 +43,16 @@ class Cell:
 
 @dataclass(frozen=True, order=True)
 class PlannedRow:
-    """What tells one run of a study from all others, and so all that is needed to make it.
+    """Identifies one run of a study, and holds all that is needed to make it.
 
     Args:
-        part: the part of the study: "tuning", "cells", "targets", "parts", "forms", "peers" or "orders".
+        part: the part of the study: "tuning", "cells", "parts", "forms", "peers", "orders",
+            "sensitivity" or "peak".
         cell: the setting.
-        schedule: in the study's words, such as "linear 0.1" or "default max_warmup=0.2".
-        seed: of the initial weights, and of the order of the data if `order` is 0.
-        order: a seed of its own for the order of the data.
-        target_loss: the f* that Algorithm 1 is told. It follows from other rows, and tells no runs apart.
+        schedule: the study's name of the schedule, such as "linear 0.1" or "default max_warmup=0.2".
+        seed: seed of the initial weights, and of the order of the data if `order` is 0.
+        order: a separate seed for the order of the data; 0 uses `seed`.
+        target_loss: the f* given to Algorithm 1. It follows from other rows, so it does not help to identify the run.
     """
 
     part: str
@@ -63,15 +64,15 @@ class PlannedRow:
 
     @classmethod
     def of(cls, row: Row) -> "PlannedRow":
-        """What a finished run was planned as."""
+        """The plan of a finished run."""
         return cls(row["part"], Cell(**row["cell"]), row["schedule"], row["seed"], row.get("order", 0))
 
 
 class Rows:
-    """Finished runs, indexed by what they are.
+    """Finished runs, indexed by their plans.
 
     Args:
-        rows: of two that were planned as the same run, the later one counts.
+        rows: the runs; if two have the same plan, the later one counts.
 
     Example:
         >>> from autowarm.lab.study.rows import Cell, Rows
@@ -91,7 +92,7 @@ class Rows:
 
     @classmethod
     def load(cls, path: Path) -> "Rows":
-        """The rows in a file; none if there is no such file.
+        """The rows in a file, or no rows if the file does not exist.
 
         Raises:
             LabError: a line is not a run.
@@ -102,7 +103,7 @@ class Rows:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Row]:
-        """Sorted, so that equal rows make equal files."""
+        """Iterate in sorted order, so that equal rows make equal files."""
         return (self._rows[planned] for planned in sorted(self._rows))
 
     def __contains__(self, planned: PlannedRow) -> bool:
@@ -112,10 +113,10 @@ class Rows:
         return self._rows[planned]
 
     def runs(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Mapping[int, Row]:
-        """The runs of a schedule in a cell, by seed: those that there are, or those of the seeds given.
+        """The runs of a schedule in a cell, by seed: all of them, or those of the given seeds.
 
         Raises:
-            LabError: a seed is given whose run has not been made.
+            LabError: the run of a given seed has not been made.
         """
         found = self._seeds.get((part, cell, schedule), {})
         if seeds is None:
@@ -129,22 +130,22 @@ class Rows:
         return {seed: found[seed] for seed in wanted}
 
     def losses(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Losses:
-        """Their held-out losses, by seed; infinite where the run diverged. See `runs`."""
+        """The held-out losses of these `runs`, by seed; infinite if the run diverged."""
         return {
             seed: math.inf if row["diverged"] or row["val_loss"] is None else float(row["val_loss"])
             for seed, row in self.runs(part, cell, schedule, seeds).items()
         }
 
     def save(self, path: Path) -> None:
-        """Write them, one a line, sorted. A reader sees the old file or the new one, whole."""
+        """Write the rows, sorted, one per line. A reader sees the complete old file or the complete new one."""
         write_atomically(path, b"".join(map(_line, self)))
 
 
 def append(path: Path, row: Row) -> None:
-    """Add a finished run to a file, which other processes may be adding to as well; it is on disk on return.
+    """Add a finished run to a file; on return it is on disk. Other processes may add runs at the same time.
 
-    A line counts once it is whole: one that a crash or a full disk cut short is ignored by readers, and cut off here.
-    Of a run made twice the later line counts, until `tidy` removes the earlier one.
+    Readers ignore a line that a crash or a full disk cut short, and the next call removes it. If a run was made twice,
+    the later line counts, and `tidy` removes the earlier one.
     """
     line = _line(row)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +157,7 @@ def append(path: Path, row: Row) -> None:
 
 
 def tidy(path: Path) -> None:
-    """Sort the lines of a file that runs were appended to, each run once."""
+    """Sort the lines of a file that runs were appended to, and keep each run once."""
     with _locked(path):
         Rows.load(path).save(path)
 
@@ -182,7 +183,7 @@ def _parsed(path: Path) -> Iterator[Row]:
             PlannedRow.of(row)
         except (ValueError, TypeError, KeyError) as error:
             raise LabError(
-                f"{path} is damaged: line {number} is not a run ({error!r}); restore the file, or delete the line and "
-                "that run is made again"
+                f"{path} is damaged: line {number} is not a run ({error!r}); restore the file, or delete the line so "
+                "that the run is made again"
             ) from None
         yield row

@@ -1,4 +1,4 @@
-"""The study's runs on the lab's engine: from a planned row to a run's config, and from its result to a row."""
+"""Makes the study's runs on the lab's engine: turns planned rows into configs of runs, and their results into rows."""
 
 import math
 import re
@@ -21,9 +21,9 @@ from .rows import Cell, PlannedRow, Row, append
 __all__ = ["Curve", "curve_of", "make", "row_of", "run_of"]
 
 Curve = Sequence[tuple[float, float]]
-"""Each update's rate, in parts of the peak, and training loss."""
+"""For each update, its rate as a share of the peak and its training loss."""
 
-_NO_LENGTH = ("untuned", "wsd", "greedy", "own")  # results that know no length of a warm-up
+_NO_LENGTH = ("untuned", "wsd", "greedy", "own")  # schedules whose results have no length of a warm-up
 _DIV = 100.0  # of the hand-set forms, as in the paper's ablation
 
 
@@ -36,17 +36,17 @@ def make(
     workers: int | None = None,
     address: str | None = None,
 ) -> None:
-    """Make these runs and append each to the rows as it finishes; its folder goes.
+    """Make these runs. As each run finishes, append it to the rows and delete its folder.
 
     Args:
-        planned: runs that the rows do not hold.
+        planned: runs that are not in the rows yet.
         rows: file of the rows.
-        store: folder of the runs under way, from which an interrupted one goes on.
-        display: is told of everything that happens.
+        store: folder of the unfinished runs, from which an interrupted run resumes.
+        display: shows everything that happens.
         engine, workers, address: see `autowarm.lab.execution.engine.execute`.
 
     Raises:
-        LabError: a run failed. What is finished is kept.
+        LabError: a run failed. Finished runs are kept.
     """
     by_name = {_name(one): one for one in planned}
     runs = plan([Point(name, run_of(one)) for name, one in by_name.items()], store)
@@ -67,13 +67,18 @@ def make(
 
 
 def run_of(planned: PlannedRow) -> RunConfig:
-    """The run's config.
+    """The config of a planned run.
 
-    Schedules, in the study's words: "linear 0.1", a hand-set linear warm-up over 10 % of the run, from 0; "tenth 0.1",
-    the same from a tenth of the peak; "hand 0.1 cosine wsd", one of any form, from a hundredth of the peak; "default"
-    and "paper", with arguments of `AdaptiveWarmup` as ``key=value``, of which fstar is f* in parts of the first loss;
-    "untuned", 2/(1 − β2) updates; "wsd" and "greedy", transformers'; "own", what goes with an optimizer that does
-    without a schedule.
+    The study's names of schedules:
+
+    - "linear 0.1": a hand-set linear warm-up over 10 % of the run, from 0.
+    - "tenth 0.1": the same, from a tenth of the peak.
+    - "hand 0.1 cosine wsd": a hand-set warm-up of any form, from a hundredth of the peak.
+    - "default": ours, with arguments of `AdaptiveWarmup` as ``key=value``; fstar is f* as a share of the first loss.
+    - "paper": Algorithm 1.
+    - "untuned": a linear warm-up of 2/(1 − β2) updates.
+    - "wsd", "greedy": the schedules of transformers.
+    - "own": for optimizers that need no warm-up schedule; a constant rate or a cosine, whichever the optimizer needs.
     """
     cell = planned.cell
     return RunConfig(
@@ -85,13 +90,13 @@ def run_of(planned: PlannedRow) -> RunConfig:
         order=planned.order or None,
         clip=0.0,
         checkpoint_every=4000,
-        # A process compiles the network once, which only long runs pay back.
+        # Each process compiles the network once, which pays off only in long runs.
         engine=EngineConfig(precision="float32", device="cpu", keep_weights=False, compile=cell.task == "llama-long"),
     )
 
 
 def curve_of(planned: PlannedRow) -> Curve:
-    """Make the run here and now, for its curve: each update's rate, in parts of the peak, and training loss."""
+    """Make the run in this process and return its curve."""
     found: list[tuple[float, float]] = []
 
     def note(progress: Progress) -> None:
@@ -115,6 +120,7 @@ def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
         "warmup_steps": None if planned.schedule.split()[0] in _NO_LENGTH else result["warmup_steps"],
         "ended_by": result["ended_by"],
         **({"metric": result["metric"]} if result["metric"] else {}),
+        **({"peak": result["peak"]} if "peak" in result else {}),
         "seconds": round(result["seconds"], 2),
     }
     said = sorted({re.sub(r"\s+", " ", text) for text in result["warnings"] if "sign geometry" not in text})
@@ -129,7 +135,7 @@ def _name(planned: PlannedRow) -> str:
 def _beta(steps: int, longest: float, shortest: float = 10) -> float:
     """The β whose memory is 2 % of the run, within bounds.
 
-    A momentum that remembers half the run is no test of a warm-up (see the notebook on Lion's β2).
+    A momentum that remembers half the run does not test a warm-up (see the notebook on Lion's β2).
     """
     return 1 - 1 / min(longest, max(shortest, 0.02 * steps))
 
@@ -145,6 +151,7 @@ def _options(cell: Cell) -> dict[str, Any]:
         "radam": {"betas": [0.9, _beta(steps, 1000)]},
         "schedule-free": {"warmup_steps": max(1, steps // 20)},  # as its authors advise
         "prodigy": {},
+        "d-adaptation": {},
     }
     return options[cell.optimizer]
 
@@ -161,8 +168,8 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             share, warmup, decay = words
             return ScheduleConfig("linear", round(float(share) * steps), warmup, decay, div=_DIV)  # type: ignore[arg-type]
         case "own":
-            # Schedule-Free schedules itself. A cosine is what Prodigy's author advises; RAdam does without a warm-up.
-            cosine = planned.cell.optimizer in ("prodigy", "radam")
+            # Schedule-Free needs no schedule. Prodigy and D-Adaptation need a cosine; RAdam needs no warm-up.
+            cosine = planned.cell.optimizer in ("prodigy", "d-adaptation", "radam")
             return ScheduleConfig("linear", 0) if cosine else ScheduleConfig("constant")
         case "untuned" | "wsd" | "greedy":
             return ScheduleConfig(kind)
@@ -172,7 +179,7 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             given = {key: _value(text) for key, text in (word.split("=") for word in words)}
             if (share := given.pop("fstar", None)) is not None:
                 given["target_loss"] = share * _first_loss(planned)
-            own: dict[str, Any] = {key: given.pop(key) for key in ("max_warmup", "smoothing") if key in given}
+            own: dict[str, Any] = {key: given.pop(key) for key in ("max_warmup", "smoothing", "peak") if key in given}
             return ScheduleConfig("adaptive", options=own, **given)
         case _:
             raise LabError(f"the study knows no schedule {planned.schedule!r}")

@@ -1,7 +1,7 @@
-"""Two studies beside that of warm-ups: fine-tuning, and tasks that no rule has seen. Chosen before their first runs.
+"""Two more studies: fine-tuning, and tasks that no rule was developed on. Planned before their first runs.
 
-"fine-tuning" goes on from a trained LLaMA, near by or far off, with all its weights or with LoRA's. What is best there
-is short, and a warm-up that takes half of the run costs. "fresh" has six tasks unlike all others.
+"fine-tuning" continues from a trained LLaMA, on text near to or far from the old one, with all weights or with LoRA.
+The best warm-ups are short there, so a warm-up over half of the run is costly. "fresh" has six tasks unlike all others.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _RATES = {
 
 
 def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
-    """Weights that are trained already want smaller steps than weights that are not."""
+    """The rates to try: trained weights need lower rates than new ones, such as LoRA's."""
     tuned = task.startswith("tune-") and not task.endswith("-lora")
     return [lr / 10 for lr in _RATES[optimizer]] if tuned else _RATES[optimizer]
 

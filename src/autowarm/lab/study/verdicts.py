@@ -1,4 +1,4 @@
-"""What the runs of a cell come to: the best hand-set warm-up, our difference from it, and what each choice costs."""
+"""Evaluates the runs of a cell: the best hand-set warm-up, our difference from it, and the cost of each choice."""
 
 import math
 import statistics
@@ -13,7 +13,7 @@ from .rows import Cell, Rows
 
 __all__ = ["ALL_SEEDS", "TOLERANCE", "Verdict", "hand_set", "headline", "judge", "verdicts"]
 
-TOLERANCE = 0.005  # relative: a difference that counts as none, and the standard error of a comparison that counts
+TOLERANCE = 0.005  # relative: the largest difference that counts as none, and standard error that counts
 ALL_SEEDS = Seeds(SEEDS.choice, (*SEEDS.test, *EXTRA_SEEDS))
 _LEARNT = 0.97
 
@@ -25,16 +25,16 @@ class Verdict:
     Attributes:
         cell: the setting.
         hand: mean loss of each hand-set warm-up on the seeds of the choice.
-        best: the one that was best on them.
-        difference: default − best on the seeds of the test, in parts of the best one's loss.
-        regret: of each hand-set warm-up, "default" and "paper" on the seeds of the choice; empty if every one of the
-            hand-set warm-ups diverged.
-        diverged: of the default's runs, how many.
+        best: the hand-set warm-up with the lowest of these losses.
+        difference: default − best on the seeds of the test, relative to the loss of the best.
+        regret: of each hand-set warm-up, "default" and "paper", on the seeds of the choice; empty if every hand-set
+            warm-up diverged.
+        diverged: how many of the default's runs diverged.
         warmup: mean share of the run that the default's warm-up took.
-        ended: of the default's runs, how many warm-ups ended by "gap", how many by "max_warmup"; "" is those that did
+        ended: how many of the default's warm-ups ended by "gap", and how many by "max_warmup"; "" counts those that did
             not end.
         unit: mean loss of the best hand-set warm-up on the seeds of the test.
-        first_loss: before training.
+        first_loss: loss before training.
     """
 
     cell: Cell
@@ -61,7 +61,7 @@ class Verdict:
 
     @property
     def learnt(self) -> bool:
-        """Whether the best hand-set warm-up ends below 0.97 of the first loss; else a comparison says nothing."""
+        """Whether the best hand-set warm-up ends below 0.97 of the first loss; if not, a comparison says nothing."""
         return self.unit < _LEARNT * self.first_loss
 
     @property
@@ -71,7 +71,7 @@ class Verdict:
 
     @property
     def progress(self) -> float:
-        """The mean difference in parts of what the best hand-set warm-up has gained since the first loss."""
+        """The mean difference, relative to how far the best hand-set warm-up lowers the first loss."""
         return self.nats / (self.first_loss - self.unit)
 
     @property
@@ -81,14 +81,14 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether the default is no worse by more than the tolerance or two standard errors."""
+        """Whether the default's loss is at most the tolerance or two standard errors higher, whichever is more."""
         return not self.difference.exceeds(TOLERANCE)
 
 
 def hand_set(
     rows: Rows, cell: Cell, names: Sequence[str] = HAND_SET, choice: Sequence[int] = SEEDS.choice
 ) -> dict[str, Losses]:
-    """The losses of each hand-set warm-up on the seeds of the choice, and on what other seeds there are.
+    """The losses of each hand-set warm-up on the seeds of the choice, and on all other seeds that were run.
 
     Raises:
         LabError: the grid has not been run.
@@ -99,16 +99,17 @@ def hand_set(
 
 
 def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS, names: Sequence[str] = HAND_SET) -> Verdict:
-    """Hold the default against the hand-set warm-up that is best on the seeds of the choice, on the seeds of the test.
+    """Compare the default with the best hand-set warm-up: some seeds choose the best, other seeds test it.
 
-    Seeds of the test beyond the first five are left out where one of the two has not been run on them.
+    Seeds of the test beyond the first five are left out unless both have been run on them.
 
     Raises:
         LabError: a run that this needs has not been made.
     """
     options = hand_set(rows, cell, names, seeds.choice)
     best = choose(options, seeds.choice)
-    tested = [seed for seed in seeds.test if seed in SEEDS.test or seed in options[best]]
+    both = options[best].keys() & rows.losses("cells", cell, DEFAULT).keys()
+    tested = [seed for seed in seeds.test if seed in SEEDS.test or seed in both]
     reference = rows.losses("cells", cell, best, tested)
     runs = rows.runs("cells", cell, DEFAULT, (*seeds.choice, *tested))
     ours = rows.losses("cells", cell, DEFAULT, runs)
@@ -133,12 +134,12 @@ def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS, names: Sequence[str]
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
-    """Of all cells. Those that are not `learnt` go into no number."""
+    """The verdicts of all cells. Cells that are not `learnt` enter no statistic."""
     return [judge(rows, cell) for cell in cells(rows)]
 
 
 def headline(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
-    """The numbers that both pages and the README state, by the names that their templates have for them."""
+    """The numbers that both pages and the README state, by their names in the templates."""
     learnt = [v for v in judged if v.learnt]
     counted = [v for v in learnt if v.counted]
     passed = sum(v.passed for v in counted)

@@ -166,6 +166,7 @@ class _Run:
             "switched_at": progress.switched_at,
             "ended_by": progress.ended_by,
             "diverged": progress.diverged,
+            **({"peak": float(self.scheduler.base_lrs[0])} if config.schedule.options.get("peak") == "auto" else {}),
             "seconds": round(progress.seconds, 3),
             # The examples in a batch of a user's own task cannot be counted.
             "tokens_per_second": None if self.is_own else round(counted / progress.seconds, 1),
@@ -191,6 +192,7 @@ class _Run:
             # Random numbers depend only on seed, step and rank, so no generator's state needs saving.
             words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
             self.ranks.seed(int(words.generate_state(1)[0]))
+            searching = getattr(self.scheduler, "phase", None) == "search"
             loss, norm, progress.lr = self._update(next(batches), watched)
 
             progress.step += 1
@@ -202,8 +204,9 @@ class _Run:
                 progress.first_loss = progress.loss
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
-            # "not ≤", so that NaN also counts as diverged
-            progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
+            if not searching:  # a search for the peak rate ends where the loss breaks
+                # "not ≤", so that NaN also counts as diverged
+                progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
             last = progress.step == config.steps
             look = every and progress.step % every == 0 and not last
             log.write(progress, self._judge() if look else None)

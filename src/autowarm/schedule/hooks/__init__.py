@@ -1,5 +1,7 @@
-"""A rule in PyTorch's hooks.
+"""Connects a rule to PyTorch.
 
-- `scheduler`: `LRScheduler`'s own methods around a rule.      - `clock`: time, in updates the optimizer made.
-- `rates`: the groups' rates, and what others do to them.      - `alarms`: what is said when something goes wrong.
+- `scheduler`: the methods of `LRScheduler`, which drive a rule.
+- `clock`: counts the updates that the optimizer made.
+- `rates`: writes the groups' rates, and keeps what others multiply them by.
+- `alarms`: warns and raises when something goes wrong.
 """

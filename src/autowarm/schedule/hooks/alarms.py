@@ -1,4 +1,4 @@
-"""What can go wrong on the way, and how it is said."""
+"""Warnings and errors about what can go wrong during a run."""
 
 import sys
 import warnings
@@ -8,18 +8,18 @@ from .clock import UpdateClock
 
 __all__ = ["Alarms"]
 
-# Calls in a row without an update before it is said. A GradScaler that looks for its scale skips a few.
+# Calls in a row without an update before a warning. A GradScaler skips a few while it looks for its scale.
 _MOST_IDLE = 10
 
 
 class Alarms:
-    """Warns once of each kind of trouble, at the line that called ``step``, and raises where a run is lost.
+    """Warns once about each kind of trouble, at the line that called ``step``, and raises if the run is lost.
 
     Args:
-        max_nonfinite: losses in a row that may be not finite before an error; None for any number.
+        max_nonfinite: how many non-finite losses in a row raise an error; None for never.
 
     Attributes:
-        said: the kinds that have been warned of.
+        said: the kinds of trouble that it has warned about.
     """
 
     def __init__(self, max_nonfinite: int | None) -> None:
@@ -29,17 +29,17 @@ class Alarms:
     def check(
         self, notices: Notices, updates: int, rule: Rule, clock: UpdateClock, *, skipped: bool, observed: bool
     ) -> None:
-        """Look at what a step has brought.
+        """Check the outcome of a scheduler's step.
 
         Args:
-            notices: the rule's.
-            updates: made so far.
-            rule, clock: the scheduler's.
-            skipped: no update was made.
-            observed: there was a loss.
+            notices: the latest notices of the rule.
+            updates: the number of updates so far.
+            rule, clock: the scheduler's rule and clock.
+            skipped: whether there was no update.
+            observed: whether there was a loss.
 
         Raises:
-            RuntimeError: losses were not finite too often.
+            RuntimeError: ``max_nonfinite`` is reached.
         """
         if skipped:
             self._idle(clock)
@@ -48,7 +48,7 @@ class Alarms:
             self.warn(
                 "unobserved",
                 "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or "
-                "observe(loss) before step(). Where a trainer calls step(), autowarm.integrations brings it the loss",
+                "observe(loss) before step(). If a trainer calls step(), autowarm.integrations passes it the loss",
             )
         if notices.failures:
             self._nonfinite(notices, updates)
@@ -58,16 +58,16 @@ class Alarms:
         if clock.idle >= _MOST_IDLE:
             self.warn(
                 "idle",
-                f"step() was called {clock.idle} times in a row and {type(clock.optimizer).__name__}, which the "
-                "schedule watches, made no update, so the rates stay as they are. If the optimizer was replaced, make "
-                "a new scheduler for it. If updates are made during the backward pass, make the scheduler on "
+                f"step() was called {clock.idle} times in a row, but {type(clock.optimizer).__name__}, which the "
+                "schedule watches, made no update, so the rates stay as they are. If you replaced the optimizer, make "
+                "a new scheduler for it. If updates happen during the backward pass, make the scheduler for "
                 "autowarm.optim.Together(*optimizers)",
             )
 
     def _nonfinite(self, notices: Notices, updates: int) -> None:
         what = f"was {notices.loss}" if notices.loss is not None else "was not finite"
         when = f"at {'' if notices.updates == updates else 'or shortly before '}step {updates}"
-        self.warn("nonfinite", f"the loss {what} {when}: it is left out, and the step counts (said once)")
+        self.warn("nonfinite", f"the loss {what} {when}: the schedule ignores it but counts the step (warned once)")
         if self.max_nonfinite is not None and notices.failures >= self.max_nonfinite:
             raise RuntimeError(
                 f"the loss was not finite {notices.failures} times in a row, up to step {updates}: the run has "
@@ -88,7 +88,7 @@ class Alarms:
             )
 
     def warn(self, kind: str, message: str) -> None:
-        """Say it, if nothing of its kind was said before."""
+        """Warn, unless a warning of this kind was given before."""
         if kind not in self.said:
             self.said.add(kind)
             warnings.warn(message, stacklevel=_frames_of_ours())

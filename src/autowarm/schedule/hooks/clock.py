@@ -1,4 +1,4 @@
-"""Time, as a schedule should count it: the updates an optimizer really made."""
+"""The schedule's clock: it counts the updates that an optimizer really made."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ __all__ = ["UpdateClock", "hook", "inside", "is_ours"]
 
 
 def hook(register: Callable[..., Any], owner: object, call: Callable[..., None]) -> None:
-    """Register a hook that calls ``call(owner, …)`` and goes with its owner.
+    """Register a hook that calls ``call(owner, …)`` and is removed together with its owner.
 
     Args:
-        register: one of the optimizer's ``register_…_hook``.
-        owner: kept by a weak reference.
-        call: of the owner and the hook's arguments.
+        register: one of the optimizer's ``register_…_hook`` methods.
+        owner: held by a weak reference.
+        call: takes the owner, then the hook's arguments.
     """
     this = weakref.ref(owner)
 
@@ -37,7 +37,7 @@ def is_ours(call: Callable[..., Any]) -> bool:
 
 
 def inside(optimizer: Optimizer) -> list[Optimizer]:
-    """Those that make its updates: the optimizers that it steps (`Together`), or itself."""
+    """The optimizers that make the updates: those that this one steps (`Together`), or itself."""
     several = getattr(optimizer, "optimizers", None)
     if isinstance(several, list | tuple) and several and all(isinstance(one, Optimizer) for one in several):
         return [inner for one in several for inner in inside(one)]
@@ -45,19 +45,19 @@ def inside(optimizer: Optimizer) -> list[Optimizer]:
 
 
 class UpdateClock:
-    """Tells a scheduler, at each of its steps, how many updates were made since the last one.
+    """Tells a scheduler, at each of its steps, how many updates were made since its last step.
 
     `torch.amp.GradScaler` skips updates, and some loops step the scheduler before the optimizer. Watching the optimizer
-    settles both: after the update or before it, a schedule's time is the number of updates.
+    settles both: wherever the loop steps the scheduler, its time is the number of updates.
 
-    Where an optimizer steps several others (`Together`), those are watched, and the most that any has made counts. So
-    updates are also seen where each is made during the backward pass.
+    If an optimizer steps several others (`Together`), the clock watches those, and the one with the most updates
+    counts. So the clock also sees updates that are made one by one during the backward pass.
 
     Args:
         optimizer: watched through step hooks, for as long as this object lives.
 
     Attributes:
-        optimizer: the one watched.
+        optimizer: the watched optimizer.
         idle: calls in a row that found no update.
     """
 
@@ -68,9 +68,9 @@ class UpdateClock:
         self.watch(optimizer)
 
     def watch(self, optimizer: Optimizer) -> None:
-        """Watch this one from now on."""
+        """Watch this optimizer from now on."""
         self.optimizer = optimizer
-        self._made: list[int] = []  # since the last tick, by each of those inside
+        self._made: list[int] = []  # updates since the last tick, by each optimizer inside
         self._register()
 
     def _register(self) -> None:
@@ -81,7 +81,7 @@ class UpdateClock:
         for i, one in enumerate(watched):
 
             def count(clock: "UpdateClock", *_: Any, i: int = i) -> None:
-                if clock._made is made:  # not an optimizer that was watched before
+                if clock._made is made:  # ignore an optimizer that was watched before
                     made[i] += 1
 
             hook(one.register_step_post_hook, self, count)
@@ -93,14 +93,15 @@ class UpdateClock:
 
     @property
     def ahead(self) -> bool:
-        """Whether the scheduler is stepped before the optimizer, the order of Algorithm 1: it is one call ahead."""
+        """Whether the loop steps the scheduler first, as in Algorithm 1, so that it is one call ahead."""
         return self._first_tick == 0
 
     def tick(self, observations: Sequence[Observation]) -> int | None:
-        """The updates made since the last call; 0 if the first is still to come, None if one was skipped.
+        """The number of updates since the last call; 0 if the first is still to come, None if an update was skipped.
 
         Args:
-            observations: the losses since. If none came with a graph they may be made up, to look at the schedule.
+            observations: the losses since the last call. If none came with a graph, they may be made up, for a dry run
+                of the schedule.
         """
         made = self._made[0] if len(self._made) == 1 else max(self._made)
         if self._first_tick is None:
@@ -125,11 +126,11 @@ class UpdateClock:
         return any(group.get("capturable") for group in self.optimizer.param_groups)
 
     def restart(self) -> None:
-        """Forget updates that belong to what came before."""
+        """Forget the updates since the last tick."""
         self._made[:] = [0] * len(self._made)
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been seen."""
+        """The counts so far, as plain numbers."""
         return {
             "made": max(self._made),
             "ever_stepped": self._ever_stepped,
@@ -138,7 +139,7 @@ class UpdateClock:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Continue from `state_dict`."""
         self._ever_stepped, self._first_tick, self.idle = state["ever_stepped"], state["first_tick"], state["idle"]
         self.restart()
         self._made[0] = state["made"]

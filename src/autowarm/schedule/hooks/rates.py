@@ -1,4 +1,4 @@
-"""From shares of the peak to the rates in an optimizer's parameter groups."""
+"""Turns shares of the peak rate into the rates of an optimizer's parameter groups."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ Rate = float | Tensor
 
 
 def checked_peaks(optimizer: Optimizer) -> list[float]:
-    """Each group's peak rate. A group's may be 0, which freezes it.
+    """Each group's peak rate; a rate of 0 freezes its group.
 
     Raises:
-        ValueError: one is negative or not finite, or none is positive.
+        ValueError: a rate is negative or not finite, or none is positive.
     """
     peaks = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     if not all(lr >= 0 and math.isfinite(lr) for lr in peaks) or not any(peaks):
@@ -29,15 +29,15 @@ def checked_peaks(optimizer: Optimizer) -> list[float]:
 
 
 class GroupRates:
-    """Writes rates into an optimizer's groups: peak · share · what others have made of it.
+    """Writes rates into an optimizer's groups: peak · share · factor.
 
-    Another scheduler beside ours (in a `ChainedScheduler`, or a `ReduceLROnPlateau`) multiplies the rates it finds.
-    Where a rate is no longer what was written, the quotient of the two is kept as the group's *factor*, at most 1. A
-    tensor's change is known by its version counter, so that nothing is read from the device.
+    Another scheduler beside ours (in a `ChainedScheduler`, or a `ReduceLROnPlateau`) multiplies the rates it finds. If
+    a rate is no longer what this class wrote, its ratio to peak · share becomes the group's *factor*, at most 1. A
+    tensor's version counter shows whether it has changed, so nothing is read from the device.
 
     Attributes:
         warms: for each group, whether it has a warm-up.
-        factors: for each group; None for 1, for which a device is spared the operator.
+        factors: one for each group; None stands for 1 and saves a device the multiplication.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -45,7 +45,7 @@ class GroupRates:
         self.factors: list[Any] = []  # Rate or None
         self._written: list[Rate] = []
         self._aims: list[Rate] = []  # what would have been written at factor 1
-        self._tensors: list[tuple[Tensor | None, int]] = []  # which was written, and its version then
+        self._tensors: list[tuple[Tensor | None, int]] = []  # the tensor written, and its version then
         self._optimizer = optimizer
         self._register()
 
@@ -56,16 +56,16 @@ class GroupRates:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._tensors = [(None, 0)] * len(self._tensors)  # the copied optimizer has others
+        self._tensors = [(None, 0)] * len(self._tensors)  # the copied optimizer has other tensors
         self._register()
 
     # What others do to the rates.
 
     def notice(self) -> str | None:
-        """Take what others have multiplied the rates by into the factors.
+        """Find the rates that others have changed, and update the factors.
 
         Returns:
-            What cannot be kept, in words; None if there is nothing.
+            A warning about a change that cannot be kept; None if there is none.
 
         Raises:
             ValueError: a rate has become negative, infinite or NaN.
@@ -76,7 +76,7 @@ class GroupRates:
             if isinstance(rate, Tensor):
                 known, version = self._tensors[i]
                 if known is not rate:
-                    # Put there by a checkpoint or a copy. That is rare, so that the device may be waited for.
+                    # A checkpoint or a copy put another tensor there. That is rare, so we may wait for the device.
                     self._tensors[i] = rate, rate._version
                     if float(rate) != float(written):
                         self.factors[i] = self._quotient(rate, i)
@@ -91,8 +91,8 @@ class GroupRates:
                 if rate > aim * (1 + 1e-6):
                     lost = (
                         f"the lr of parameter group {i} was raised from {float(written):g} to {rate:g} from outside "
-                        "the schedule, above what the schedule sets: this is not kept. Factors up to 1 are; a higher "
-                        "peak is set by the lr the optimizer is made with"
+                        "the schedule, above what the schedule sets: this is not kept. Other code may only lower a "
+                        "rate; for a higher peak, make the optimizer with a higher lr"
                     )
                 self.factors[i] = min(1.0, rate / aim) if aim > 0 else None
         return lost
@@ -104,7 +104,7 @@ class GroupRates:
         self._before = [float(group["lr"]) for group in self._optimizer.param_groups]
 
     def _after_load(self, *_: Any) -> None:
-        # A rate that came out of a checkpoint is nobody's factor.
+        # A rate loaded from a checkpoint is not another scheduler's factor.
         for i, (group, before) in enumerate(zip(self._optimizer.param_groups, self._before, strict=False)):
             if i < len(self._written) and float(group["lr"]) != before:
                 self._record(i, group["lr"], group["lr"])
@@ -112,13 +112,13 @@ class GroupRates:
     # Writing.
 
     def adopt(self, peaks: list[Rate]) -> None:
-        """Take in groups that were added since.
+        """Take over the groups that were added since the last call.
 
         Args:
-            peaks: the scheduler's ``base_lrs``, which gets theirs: the lr they were added with.
+            peaks: the scheduler's ``base_lrs``; the lr that each new group was added with is appended to it.
 
         Raises:
-            ValueError: a new group's lr is negative or not finite, or a group is gone.
+            ValueError: a new group's lr is negative or not finite, or a group was removed.
         """
         groups = self._optimizer.param_groups
         if len(groups) < len(peaks):
@@ -141,11 +141,11 @@ class GroupRates:
             self._tensors.append((None, 0))
 
     def restart(self) -> None:
-        """Forget what others have done."""
+        """Forget the factors."""
         self.factors = [None] * len(self.warms)
 
     def aims(self, peaks: Sequence[Rate], rule: Rule) -> list[Rate]:
-        """Each group's peak times its share."""
+        """Each group's peak times its share, without the factor."""
         shares = (rule.share if warm else rule.steady_share for warm in self.warms)
         return [peak * share for peak, share in zip(peaks, shares, strict=True)]
 
@@ -153,13 +153,13 @@ class GroupRates:
         """Set every group's rate.
 
         Returns:
-            The rates, as copies.
+            Copies of the rates.
         """
         for i, (group, peak, warm) in enumerate(zip(self._optimizer.param_groups, peaks, self.warms, strict=True)):
             share, factor, rate = rule.share if warm else rule.steady_share, self.factors[i], group["lr"]
             if isinstance(rate, Tensor):
                 if factor is None and isinstance(peak, Tensor) and isinstance(share, Tensor):
-                    torch.mul(peak, share, out=rate)  # in as few operators as it takes
+                    torch.mul(peak, share, out=rate)  # as few operators as possible
                     self._record(i, rate)
                 else:
                     aim = peak * share
@@ -172,7 +172,7 @@ class GroupRates:
         return list(self._written)
 
     def state_dict(self) -> dict[str, Any]:
-        """The rates as they are, as they were written, and what stands between, by group."""
+        """For each group: its rate now, as last written and at factor 1, its factor, and whether it warms up."""
         return {
             "rates": [float(group["lr"]) for group in self._optimizer.param_groups],
             "written": [float(rate) for rate in self._written],
@@ -182,12 +182,12 @@ class GroupRates:
         }
 
     def load_state_dict(self, state: dict[str, Any], peaks: Sequence[Rate], rule: Rule) -> list[Rate]:
-        """Write the rates as they were, not as we would set them: another scheduler may be at work on them, too.
+        """Write the rates as saved, not as the rule would set them: another scheduler may have changed them.
 
-        Groups that the state does not know get theirs from their peaks.
+        Groups that the state does not contain get the rates that the rule sets.
 
         Returns:
-            The rates as last written by us, as copies.
+            Copies of the rates as this class last wrote them.
         """
         saved = len(state["rates"])
         self.warms[:saved] = state["warms"]

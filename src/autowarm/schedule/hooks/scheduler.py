@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ...optim.known import unwrapped
 from ..rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
+from ..search import PeakSearch
 from .alarms import Alarms
 from .clock import UpdateClock, hook
 from .rates import GroupRates
@@ -16,20 +17,23 @@ __all__ = ["RuleScheduler"]
 
 
 class RuleScheduler(LRScheduler):
-    """What happens at each step: updates are counted, losses reduced, the rule advanced, rates written.
+    """Drives a rule: each step counts the updates, reduces the losses, advances the rule and writes the rates.
 
-    SequentialLR, ChainedScheduler and trainers that know only ``step()`` work, because it is all done in the hooks that
-    PyTorch's schedulers have for it (``get_lr``, ``_initial_step``, ``_update_lr``).
+    All of this happens in the methods that PyTorch's schedulers have for it (``get_lr``, ``_initial_step``,
+    ``_update_lr``), so SequentialLR, ChainedScheduler and trainers that call only ``step()`` work.
 
     Args:
-        optimizer: whose rates are set.
-        formula: arguments of `Formula`, by which a rule is begun anew.
+        optimizer: the optimizer whose rates are set.
+        formula: the arguments of `Formula`, from which each new rule is made.
         ranks, alarms: see their classes.
+        searches: whether the run begins with a search for its peak rate.
     """
 
-    def __init__(self, optimizer: Optimizer, formula: dict[str, Any], ranks: Ranks, alarms: Alarms) -> None:
+    def __init__(
+        self, optimizer: Optimizer, formula: dict[str, Any], ranks: Ranks, alarms: Alarms, *, searches: bool
+    ) -> None:
         optimizer = unwrapped(optimizer)  # a trainer's wrapper has no step hooks of its own
-        self._formula_arguments, self._ranks, self._alarms = formula, ranks, alarms
+        self._formula_arguments, self._ranks, self._alarms, self._searches = formula, ranks, alarms, searches
         self._rule: Rule = HostRule(Formula(**formula))
         self._pending: list[Observation] = []
         self._clock = UpdateClock(optimizer)
@@ -46,20 +50,40 @@ class RuleScheduler(LRScheduler):
         self._rates.adopt(self.base_lrs)
         self._restart()
 
+    def _first_rule(self) -> Rule:
+        host = HostRule(Formula(**self._formula_arguments))
+        return PeakSearch(self.optimizer, host) if self._searches else host
+
+    def _end_search(self, search: PeakSearch) -> None:
+        """Start the run over at the peak rate that was found."""
+        given, found = self._formula_arguments["lr"], search.found
+        peak = found.guess
+        if peak is None:
+            self._alarms.warn("unknown peak", f"no peak rate was found, so the lr stays at {given:g}: {found.reason}")
+            peak = given
+        search.restore()
+        for i, group in enumerate(self.optimizer.param_groups):
+            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (peak / given)
+        self._formula_arguments["lr"] = peak
+        rule = HostRule(Formula(**self._formula_arguments))
+        rule.updates = self.last_epoch
+        rule.rewarm(rule.formula.planned_steps, rule.formula.told)
+        self._rule = rule
+
     def _restart(self) -> None:
         self.last_epoch = 0
-        self._rule = HostRule(Formula(**self._formula_arguments))
+        self._rule = self._first_rule()
         self._pending = []
         self._clock.restart()
         self._rates.restart()
         self._write()
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        # An epoch comes only from SequentialLR, which starts us at a milestone.
+        # Only SequentialLR passes an epoch, to start this scheduler at a milestone.
         if epoch is not None:
             if epoch != 0:
                 raise ValueError(
-                    f"AdaptiveWarmup can be restarted at step 0 only, not at {epoch}: it depends on past losses"
+                    f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses"
                 )
             self._restart()
             return
@@ -70,12 +94,14 @@ class RuleScheduler(LRScheduler):
         made = self._clock.tick(observations)
         if made is None:
             observations = []  # a skipped update counts neither as a step nor as an observation
-        # Every rank comes here at every call: one that skipped an update alone is found out instead of waited for.
+        # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
         loss = self._rule.reduce(updates, observations, self._ranks)
         if made is not None:
             self._rule.advance(updates, loss)
             self.last_epoch = updates
+            if isinstance(self._rule, PeakSearch) and self._rule.over:
+                self._end_search(self._rule)
             self._write()
         notices, total = self._rule.notices(), self._rule.formula.total_steps
         near_end = total is not None and updates + 1 >= total
@@ -83,7 +109,7 @@ class RuleScheduler(LRScheduler):
             if notices.disagree:
                 raise RuntimeError(
                     "ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
-                    f"{self.last_epoch}; this rank's are {self._ranks.settings}"
+                    f"{self.last_epoch}; this rank's settings are {self._ranks.settings}"
                 )
             self._alarms.check(
                 notices, updates, self._rule, self._clock, skipped=made is None, observed=loss is not None
@@ -101,7 +127,7 @@ class RuleScheduler(LRScheduler):
     def _formula(self) -> Formula:
         return self._rule.formula
 
-    # Groups and optimizers that change on the way.
+    # Groups and optimizers that change during the run.
 
     def _watch_groups(self) -> None:
         hook(self.optimizer.register_step_pre_hook, self, RuleScheduler._before_update)
@@ -112,7 +138,7 @@ class RuleScheduler(LRScheduler):
 
     def _before_update(self, *_: Any) -> None:
         if len(self.optimizer.param_groups) != len(self._rates.warms):
-            self._adopt_groups()  # before they make an update at their peak rates
+            self._adopt_groups()  # before new groups make an update at their peak rates
 
     def _adopt_groups(self) -> None:
         self._rates.notice()
@@ -120,9 +146,9 @@ class RuleScheduler(LRScheduler):
         self._write()
 
     def _follow_optimizer(self) -> None:
-        """See to it that what is scheduled is what the optimizer has now."""
+        """Take over an optimizer that was replaced and groups that were added."""
         if self.optimizer is not self._clock.optimizer:
-            # A trainer has put another one, or a wrapper, in its place.
+            # A trainer has replaced or wrapped the optimizer.
             self.optimizer = unwrapped(self.optimizer)
             if self.optimizer is not self._clock.optimizer:
                 self._clock.watch(self.optimizer)

@@ -1,8 +1,8 @@
-"""What sets the rate: losses in, a share of the peak rate out.
+"""Rules set the rate: they turn losses into a share of the peak rate.
 
 `Formula` states the schedule once, for floats and tensors alike. `HostRule` follows it with plain numbers and is the
-readable reference; `DeviceRule` follows it on tensors, so that the host never waits. Both are a `Rule`, which is all
-that the scheduler knows of them. `reduce` makes one loss of those of all micro-batches and ranks.
+readable reference; `DeviceRule` follows it on tensors, so that the host never waits. The scheduler uses either through
+the interface `Rule`. `reduce` combines the losses of all micro-batches and ranks into one.
 """
 
 from .device import DeviceRule, rule_for

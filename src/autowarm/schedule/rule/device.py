@@ -1,10 +1,11 @@
 """The rule on tensors: a schedule whose rates never make the host wait for the device.
 
-Where the rate is a tensor, so is all that it depends on: the smoothed loss, whether warm-up has ended, and when. The
-host knows only how many updates it has launched. What it should be told (that losses are not finite, that warm-up has
-ended) is copied to it without waiting and read when it has arrived, some steps late.
+If the rate is a tensor, so is everything it depends on: the smoothed loss, whether warm-up has ended, and when. The
+host knows only how many updates it has launched. What the host needs to know (that losses are not finite, that warm-up
+has ended) is copied to it without waiting, and read when it has arrived, some steps late.
 
-Two waits are allowed: at the first finite loss, since the calibration is a search on the host, and at the run's end.
+The host does wait for the first few finite losses, since the calibration is a search on the host, and at the end of
+the run.
 """
 
 import math
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from ...devices import HostCopy, collective_device
 from ..shapes import Shape
+from .averages import Averages
 from .host import HostRule, Notices, Rule
 from .reduce import Observation, Ranks
 
@@ -24,22 +26,25 @@ __all__ = ["DeviceRule", "rule_for"]
 
 
 def rule_for(rate: Tensor | float, rule: Rule) -> Rule:
-    """The rule where the rate is: on its device if it is a tensor, on the host if not.
+    """Move the rule to where the rate is: to its device if the rate is a tensor, to the host if it is a float.
 
-    Until the first finite loss it is on the host, where the calibration is. A device is waited for where it is left.
+    The rule stays on the host until the calibration is done. Leaving a device waits for it.
 
     Raises:
-        ValueError: the decay is a function of one's own that takes no tensors.
+        ValueError: the decay is a user's function that does not accept tensors.
     """
     device = rate.device if isinstance(rate, Tensor) else None
     if rule.device == device:
         return rule
     host = rule.on_host()
-    return DeviceRule(host, device) if device is not None and host.started else host
+    if device is None or not host.started:
+        return host
+    _check_takes_tensors(host.formula.decay, torch.zeros((), device=device))  # already at the first loss
+    return host if host.averages is None else DeviceRule(host, device)
 
 
 class _Loss(NamedTuple):
-    """The mean over micro-batches and ranks; whether there is one; whether all is well (nothing seen counts)."""
+    """The mean loss over micro-batches and ranks, whether it is finite, and whether it is finite or there was none."""
 
     mean: Tensor
     finite: Tensor
@@ -47,23 +52,23 @@ class _Loss(NamedTuple):
 
 
 class DeviceRule:
-    """A `HostRule` that goes on, on a device, from where it stands.
+    """Continues a `HostRule` on a device, from its current state.
 
-    Every operator is a kernel to launch, so there are few: what the host knows (how many updates, the ramp, the pace of
-    the average) stays there. On the device are the smoothed loss, the share, the update at which the decay began and
-    the last loss that was finite.
+    Every operator launches a kernel, so there are few: what the host knows (the number of updates, the ramp, the pace
+    of the averages) stays there. The device holds the averages of the loss, the share, the update at which the decay
+    began and the last loss that was finite.
 
-    Rates do not depend on when a notice arrives: it spares operators whose result is known, no more.
+    Rates do not depend on when a notice arrives: a notice only saves operators whose result is already known.
 
     Args:
-        rule: must have had its first loss. Where the device goes, it does not follow until `on_host`.
-        device: of the rates.
+        rule: a rule whose opening (its first few losses) is over. It is not kept up to date until `on_host`.
+        device: the device of the rates.
 
     Attributes:
         share: η/lr for the next update, a 0-dim tensor.
 
     Raises:
-        ValueError: the decay is a function of one's own that takes no tensors.
+        ValueError: the decay is a user's function that does not accept tensors.
     """
 
     def __init__(self, rule: HostRule, device: torch.device) -> None:
@@ -71,19 +76,20 @@ class DeviceRule:
         self._host, self.formula = rule, rule.formula
         wide = torch.float32 if device.type == "mps" else torch.float64
         decay_start = math.inf if rule.decay_start is None else float(rule.decay_start)
-        # In one piece, so that one copy tells the host of it all: decay_start, last_good, disagree.
+        # One tensor, so that one copy tells the host everything: decay_start, last_good, disagree.
         self._told = torch.tensor([decay_start, 0.0, 0.0], dtype=wide, device=device)
         self._decay_start, self._last_good, self._disagree = self._told.unbind()
         self._zero, self._one, self._never = (torch.full_like(self._decay_start, x) for x in (0.0, 1.0, math.inf))
         self.share = torch.full_like(self._zero, rule.share)
-        self._smoothed = torch.full_like(self._zero, rule.smoothed)
+        assert rule.averages is not None
+        self._averages = torch.tensor(rule.averages.values(), dtype=wide, device=device)
         _check_takes_tensors(self.formula.decay, self._zero)
-        self._seen = rule.failures  # losses since the last good one, then on
+        self._seen = rule.failures  # counts losses, from those since the last good one
         self._copy = HostCopy(self._told)
         self._notices = Notices(rule.updates, rule.failures, False, rule.decay_start)
 
     def __getstate__(self) -> tuple[HostRule, torch.device | None]:
-        return self.on_host(), self.device  # views of one piece would come back as pieces of their own
+        return self.on_host(), self.device  # unpickling turns views of one tensor into separate ones
 
     def __setstate__(self, state: tuple[HostRule, torch.device]) -> None:
         self.__init__(*state)  # type: ignore[misc]
@@ -100,7 +106,7 @@ class DeviceRule:
         distributed = ranks.distributed
         if len(observations) == 1 and observations[0].weight > 0 and not distributed:
             loss = self._here(observations[0].loss)
-            finite = (loss - loss) == self._zero  # x − x is NaN for NaN and ±∞; `isfinite` is four operators
+            finite = (loss - loss) == self._zero  # x − x is NaN for NaN and ±∞; `isfinite` takes four operators
             return _Loss(loss, finite, finite)
         if not observations and not distributed:
             return None
@@ -118,7 +124,7 @@ class DeviceRule:
             dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=ranks.group)
             everyone = everyone.to(self._zero.device)
             self._disagree.masked_fill_((everyone[:, 3:] != everyone[0, 3:]).any(), 1.0)
-            # Summed in one order everywhere: the same number to the bit on every rank.
+            # Every rank sums in the same order, so the results are bit-identical.
             total, weight, bad = everyone[:, :3].sum(0).unbind()
         finite = weight > 0
         return _Loss(total / weight, finite, finite | (bad == 0))
@@ -132,7 +138,7 @@ class DeviceRule:
         known = self._notices
         if known.decay_start is None:
             pace = self._host.pace(made)
-            fresh = known.updates >= updates - made  # if not, it may have ended meanwhile
+            fresh = known.updates >= updates - made  # if not, warm-up may have ended meanwhile
             if loss is not None:
                 self._warm_up(loss, pace, fresh)
             if not fresh:
@@ -143,7 +149,7 @@ class DeviceRule:
             self.share = self.formula.decay_share(updates, p)
 
     def notices(self) -> Notices:
-        """The latest that have arrived."""
+        """The latest notices that have arrived on the host."""
         self._copy.send(self._host.updates, self._seen)
         if (arrived := self._copy.read()) is not None:
             (updates, seen), (decay_start, last_good, disagree) = arrived
@@ -152,11 +158,11 @@ class DeviceRule:
         return self._notices
 
     def on_host(self) -> HostRule:
-        """The state on plain numbers; waits for the device."""
-        content = torch.stack([self.share, self._smoothed, self._decay_start, self._last_good])
-        share, smoothed, decay_start, last_good = content.tolist()
+        """The same state in plain numbers. Waits for the device."""
+        content = torch.cat([self._averages, torch.stack([self.share, self._decay_start, self._last_good])])
+        *averages, share, decay_start, last_good = content.tolist()
         rule = self._host
-        rule.share, rule.smoothed, rule.failures = share, smoothed, int(self._seen - last_good)
+        rule.share, rule.averages, rule.failures = share, Averages(*averages), int(self._seen - last_good)
         if rule.decay_start is None and math.isfinite(decay_start):
             rule.decay_start = int(decay_start)
             rule.warmup_steps = rule.decay_start - self.formula.origin
@@ -168,7 +174,7 @@ class DeviceRule:
             loss = loss if loss.ndim == 0 else loss.reshape(())
             if loss.device == self._zero.device:
                 return loss.to(self._zero.dtype)
-            # Towards a device, the copy is in order with what reads it. Towards the host, nothing is.
+            # A copy to a device runs before the operators that read it. Nothing orders a copy to the host that way.
             device = self._zero.device
             return loss.to(device, self._zero.dtype, non_blocking=device.type != "cpu")
         return torch.full_like(self._zero, loss)
@@ -176,8 +182,9 @@ class DeviceRule:
     def _warm_up(self, loss: _Loss, pace: float, fresh: bool) -> None:
         mean, finite, _ = loss
         updates = self._host.updates
-        self._smoothed = torch.lerp(self._smoothed, torch.where(finite, mean, self._smoothed), pace)
-        share, ended = self.formula.warmup_share(updates, self._smoothed)
+        fresher = Averages(*self._averages.unbind()).after(mean, pace)
+        self._averages = torch.where(finite, torch.stack(fresher.values()), self._averages)
+        share, ended = self.formula.warmup_share(updates, Averages(*self._averages.unbind()))
         if isinstance(ended, Tensor):
             self.share = torch.where(finite, share, self.share)
         elif ended:
@@ -188,15 +195,15 @@ class DeviceRule:
         self.share = self.share.masked_fill(ended, 1.0)
         if fresh:
             self._decay_start.masked_fill_(ended, updates)
-        else:  # the first time counts, and later ones are greater
+        else:  # only the first end counts, and later ones are greater
             torch.minimum(self._decay_start, self._never.masked_fill(ended, updates), out=self._decay_start)
 
 
 def _check_takes_tensors(shape: Shape, like: Tensor) -> None:
-    """Refuse a decay that cannot be worked out on the device.
+    """Refuse a decay that cannot be computed on the device.
 
     Raises:
-        ValueError: it is a function of one's own that takes floats alone.
+        ValueError: the decay is a user's function that accepts only floats.
     """
     try:
         at: Any = shape(torch.full_like(like, 0.5))
@@ -207,5 +214,5 @@ def _check_takes_tensors(shape: Shape, like: Tensor) -> None:
         what = f"it raised {type(error).__name__}: {error}"
     raise ValueError(
         "with a tensor lr, a decay function is given the share p as a 0-dim tensor and must return one, so that the "
-        f"device need not be waited for; for p = 0.5 {what}. Write it in torch operations, or use a float lr"
+        f"host never waits for the device; for p = 0.5 {what}. Write it in torch operations, or use a float lr"
     )

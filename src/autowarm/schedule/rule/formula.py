@@ -1,13 +1,15 @@
 """The rate as a share of its peak, η/lr: stated here once, for floats and 0-dim tensors alike.
 
-During warm-up two things pull the rate up, and the higher one wins:
+During warm-up the share is the higher of two:
 
-- the paper's profile η(Δ) of the smoothed loss, calibrated at the first one;
-- a *ramp* in time that reaches the peak after ``max_warmup``. η(Δ) alone can stall: the loss falls only as fast as the
-  rate lets it, and nothing in the calibration knows how long the run is.
+- the paper's profile η(Δ) at the smoothed loss, calibrated from the first losses;
+- a *ramp* in time that reaches the peak after ``max_warmup``. η(Δ) alone can stall, because the loss falls only as fast
+  as the rate lets it.
 
-When the gap has fallen below Δ', or the ramp has reached the peak, the decay takes over. Without a ramp and without
-smoothing this is the paper's Algorithm 1, line by line.
+The gap is Δ = loss − f*; if f* is not given, it is 30 % of f(x0). When the gap has fallen below Δ', or the ramp has
+reached the peak, the decay takes over. Without a ramp and without smoothing this is the paper's Algorithm 1, line by
+line. With smoothing, f(x0) is the median of the first few losses, and the loss acts only once it has fallen by more
+than noise explains.
 """
 
 from dataclasses import dataclass, field
@@ -19,19 +21,20 @@ from torch import Tensor
 from ..calibrate import calibrate
 from ..profile import Profile
 from ..shapes import DECAYS, Shape, name_of
+from .averages import OPENING, Averages
 
 __all__ = ["LEAST_SHARE", "OPEN_HORIZON", "Formula", "Ramp"]
 
 Number = TypeVar("Number", float, Tensor)
 
-# What shares of the run are measured on where its length is open. Half of it, the longest warm-up by default, is
+# The length that shares of the run refer to if the end is open. Half of it, the default for the longest warm-up, is
 # 2/(1 − β2) updates for Adam's β2 of 0.999: twice the memory of its second moments.
 OPEN_HORIZON = 4000
-# f* where none is given: this share of f(x0) is still to be lost. On the paper's setup it makes f* = 3.3.
+# If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
 _EXPECTED_FALL = 0.7
-# Gaps whose squares are numbers. Outside of them, as for a first loss of 0, there is no profile.
+# Gaps whose squares neither underflow nor overflow. Outside this range, as for a first loss of 0, there is no profile.
 _LEAST_GAP, _MOST_GAP = 1e-100, 1e100
-# η(Δ) is positive for every Δ, but underflows where a loss of 10³⁰⁸ comes along.
+# η(Δ) is positive for every Δ, but underflows for a loss of 10³⁰⁸.
 LEAST_SHARE = 1e-30
 
 
@@ -54,28 +57,29 @@ class Formula:
     """A schedule's settings, and where its warm-up and decay lie in time.
 
     Args:
-        lr: of the first group with a rate; η(Δ) is calibrated to it, and shares do not depend on it.
+        lr: peak rate of the first group whose rate is not 0. η(Δ) is calibrated to it; shares do not depend on it.
         div, kappa, sigma_f2: see `autowarm.schedule.calibrate`.
         given_target_loss: f*, or None for f(x0) − 0.7·|f(x0)|.
         given_peak_gap: Δ', or None to calibrate it.
-        warmup, planned_decay: shapes of the ramp and the decay; Δ' is calibrated to the same over the gap.
+        warmup, planned_decay: shapes of the ramp and the decay. The calibration's target has the same, over the gap.
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: length of the ramp, as a share of the run (float) or in updates (int); None for no ramp.
         smoothing: share of the run over which the loss is averaged.
-        planned_steps: T as given or extended, None where it is open.
+        planned_steps: T as given or extended; None if the end is open.
 
     Attributes:
-        total_steps: T, or where `decay_now` has the run end; None where that is open.
-        decay: the shape in force.
-        origin: the update at which the present warm-up began.
-        ramp: of the present warm-up; None for none.
-        decay_peak: the share that the decay falls from. 1, unless it was started by hand or the run was shortened.
-        cut: the share at which the warm-up ended. 1, unless it was cut short.
+        total_steps: T, or the end that `decay_now` set; None if the end is open.
+        decay: the shape of the decay in force.
+        origin: the update at which the current warm-up began.
+        ramp: the ramp of the current warm-up; None if it has none.
+        decay_peak: the share from which the decay falls: 1, unless it was started by hand or the run was shortened.
+        cut: the share at which the warm-up ended: 1, unless it was cut short.
         window: updates over which the loss is averaged (an exponential moving average); 1 for none.
-        bound: bounds the decay after its horizon was extended, so that the rate does not jump; None for no bound.
-        target_loss: f*, given or worked out at the first loss.
-        profile: η(Δ), from the first loss on. None where the first loss is 0 and f* is not given, or where the first
-            gap is beyond all scale (1e±100): then the ramp alone sets the rate.
+        bound: upper bound on the decay after the run was extended, so that the rate does not jump; None for no bound.
+        told: f* as given for the current warm-up, or None.
+        target_loss: f*, as given or, from the first loss on, derived from it.
+        profile: η(Δ) for that f*, from the first loss on. None if the first loss is 0 and f* is not given, or if the
+            first gap is out of scale (below 1e-100 or above 1e100): then the ramp alone sets the rate.
     """
 
     lr: float
@@ -98,6 +102,7 @@ class Formula:
     cut: float = field(init=False)
     bound: Ramp | None = field(init=False)
     window: float = field(init=False)
+    told: float | None = field(init=False)
     target_loss: float | None = field(init=False)
     profile: Profile | None = field(init=False)
 
@@ -107,26 +112,49 @@ class Formula:
     # The formula.
 
     def ramp_share(self, updates: int) -> float:
-        """The ramp at this update. Without one, what holds the rate up is η(Δ) alone."""
+        """The ramp's share at this update. Without a ramp: 0, or 1/div if there is no profile to follow either."""
         if self.ramp is None:
             return 0.0 if self.profile is not None else 1.0 / self.div
         return self.ramp.at(updates, self.warmup)
 
-    def warmup_share(self, updates: int, loss: Number) -> "tuple[Number | float, Tensor | bool]":
-        """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over."""
+    @property
+    def opening(self) -> int:
+        """How many first losses f(x0) is the median of; without smoothing, f(x0) is the first loss itself."""
+        return OPENING if self.smoothing > 0.0 else 1
+
+    def warmup_share(self, updates: int, seen: "Averages[Number] | None") -> "tuple[Number | float, Tensor | bool]":
+        """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over.
+
+        Args:
+            updates: the number of updates so far.
+            seen: statistics of the losses; None during the opening, when only the ramp counts.
+        """
         ramp = self.ramp_share(updates)
         if ramp >= 1.0:
             return 1.0, True
-        if self.profile is None:
-            return ramp, False
-        gap = loss - self.target_loss  # type: ignore[operator]  # where there is a profile, there is an f*
+        waiting = max(ramp, 1.0 / self.div)
+        if self.profile is None or seen is None:
+            return waiting, False
+        fallen = self.smoothing == 0.0 or seen.has_fallen(self.fstar + self.profile.gap0, updates - self.origin)
+        if fallen is False:
+            return waiting, False
         low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
+        gap = seen.smoothed - self.fstar
         share = self.profile.share(gap)
-        # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up lasts.
-        return share.clamp(min=low) if isinstance(share, Tensor) else max(low, share), gap < self.profile.peak_gap
+        # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on.
+        ended = gap < self.profile.peak_gap
+        if isinstance(share, Tensor):
+            share, ended = share.clamp(min=low), ended & fallen
+            return share if fallen is True else torch.where(fallen, share, waiting), ended
+        return max(low, share), ended
+
+    @property
+    def length(self) -> int:
+        """The number of updates in the current warm-up and its decay, which shares of the run refer to."""
+        return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
 
     def ended_by(self, updates: int) -> str:
-        """What ended a warm-up that ended at this update. The ramp is looked at first."""
+        """What ended a warm-up that ended at this update. If both the ramp and the gap did, it is the ramp."""
         return "max_warmup" if self.ramp is not None and updates >= self.ramp.end else "gap"
 
     @overload
@@ -136,7 +164,7 @@ class Formula:
     def decay_progress(self, updates: int, start: Tensor) -> Tensor: ...
 
     def decay_progress(self, updates: int, start: Tensor | int) -> Tensor | float:
-        """The share of the decay gone by, 0 at the update where it started."""
+        """The share of the decay that has passed, 0 at the update where it started."""
         if self.total_steps is None:
             return torch.zeros_like(start) if isinstance(start, Tensor) else 0.0
         # Update T has the decay's last value; past T it stays there.
@@ -147,7 +175,7 @@ class Formula:
         return max(0, gone) / max(1, self.total_steps - start)
 
     def decay_share(self, updates: int, p: Number) -> Number:
-        """The decay where the share p of it has gone by."""
+        """The share of the peak rate when the share p of the decay has passed."""
         kept = self.decay(p)
         if not isinstance(p, Tensor):
             kept = float(kept)
@@ -161,28 +189,28 @@ class Formula:
 
     @property
     def fstar(self) -> float:
-        """f*, given or worked out from the first loss."""
+        """f*, as given or derived from the first loss."""
         if self.target_loss is None:
-            raise RuntimeError("f* is worked out from the first loss, and none has come yet")
+            raise RuntimeError("f* depends on the first loss, and there has been none yet")
         return self.target_loss
 
     def calibrate(self, loss: float) -> None:
-        """Fix f* and η(Δ) by the first loss f(x0).
+        """Fix η(Δ) from the first loss f(x0), and f* if none is given.
 
         Raises:
-            ValueError: it is not above f* or does not suit the given Δ'.
+            ValueError: the loss is not above f*, or exceeds it by the given Δ' or less.
         """
-        target = self.target_loss
+        target = self.told
         if target is None:
             target = loss - _EXPECTED_FALL * abs(loss)
             if abs(loss) < _LEAST_GAP:
-                self.target_loss = target
+                self.target_loss, self.profile = target, None
                 return
         gap0 = loss - target
         if not gap0 > 0:
             raise ValueError(
                 f"the first loss f(x0) = {loss:.6g} is not above the target loss f* = {target:.6g}: "
-                "give a target_loss that training is to approach from above, or none to have one worked out"
+                "give a target_loss that the loss will approach from above, or none to have it derived from f(x0)"
             )
         if not _LEAST_GAP < gap0 < _MOST_GAP:
             profile = None
@@ -197,20 +225,21 @@ class Formula:
     # Where warm-up and decay lie in time.
 
     def begin(self, updates: int, total_steps: int | None, target_loss: float | None) -> None:
-        """A warm-up that begins at this update; nothing is known of the loss."""
+        """Begin a warm-up at this update, with nothing known about the loss."""
         self.origin, self.planned_steps, self.total_steps = updates, total_steps, total_steps
         self.decay, self.decay_peak, self.cut, self.bound = self.planned_decay, 1.0, 1.0, None
-        self.target_loss, self.profile = target_loss, None
+        self.told = self.target_loss = target_loss
+        self.profile = None
         self._warm_up_from(updates, 1.0 / self.div)
 
     def extend_warmup(self, updates: int, total_steps: int | None) -> None:
-        """Another T: the ramp goes on from where it is, to where it ends on the new horizon."""
+        """Change T during warm-up: the ramp continues from its current share to its end on the new horizon."""
         share = 1.0 / self.div if self.ramp is None else self.ramp.at(updates, self.warmup)
         self.planned_steps = self.total_steps = total_steps
         self._warm_up_from(updates, share)
 
     def extend_decay(self, updates: int, total_steps: int | None, share: float, start: int) -> int:
-        """Another T: the rate climbs to the decay over the longer run, or decays anew over what is left of the shorter.
+        """Change T during the decay: climb to the decay over a longer run, or decay over the rest of a shorter one.
 
         Returns:
             The update at which the decay starts.
@@ -226,16 +255,15 @@ class Formula:
         return start
 
     def decay_from(self, updates: int, share: float, steps: int, decay: Shape) -> None:
-        """A decay that begins at this update and share."""
+        """Begin a decay at this update, from this share."""
         self.total_steps, self.decay, self.decay_peak, self.bound = updates + steps, decay, share, None
 
     def _warm_up_from(self, updates: int, share: float) -> None:
-        length = OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
-        self.ramp = self._ramp_from(updates, share, self.origin, length)
-        self.window = max(1.0, self.smoothing * length)
+        self.ramp = self._ramp_from(updates, share, self.origin, self.length)
+        self.window = max(1.0, self.smoothing * self.length)
 
     def _ramp_from(self, updates: int, share: float, origin: int, length: int) -> Ramp | None:
-        """From a share at this update to the peak, ``max_warmup`` of the length after ``origin``."""
+        """The ramp from a share at this update to the peak, which is ``max_warmup`` of the length after ``origin``."""
         if self.max_warmup is None:
             return None
         long = min(self.max_warmup, length) if isinstance(self.max_warmup, int) else self.max_warmup * length
@@ -244,7 +272,7 @@ class Formula:
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
-        """What changes, as plain numbers and text."""
+        """Everything that changes during a run, as plain numbers and text."""
         return {
             "planned_steps": self.planned_steps,
             "total_steps": self.total_steps,
@@ -255,14 +283,15 @@ class Formula:
             "cut": self.cut,
             "bound": None if self.bound is None else list(self.bound),
             "window": self.window,
+            "told": self.told,
             "target_loss": self.target_loss,
             "gap0": None if self.profile is None else self.profile.gap0,
             "peak_gap": None if self.profile is None else self.profile.peak_gap,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`; the calibration is not done again."""
-        for name in ("planned_steps", "total_steps", "origin", "decay_peak", "cut", "target_loss"):
+        """Continue from `state_dict`, without calibrating again."""
+        for name in ("planned_steps", "total_steps", "origin", "decay_peak", "cut", "told", "target_loss"):
             setattr(self, name, state[name])
         self.decay = self.planned_decay if state["decay"] is None else DECAYS[state["decay"]]
         for name in ("ramp", "bound"):

@@ -1,31 +1,34 @@
-"""What every rule does, and the rule on plain numbers. It is the reference that `DeviceRule` is held to."""
+"""The interface of a rule, and the rule in plain numbers, which is the reference for `DeviceRule`."""
 
 import math
+import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..shapes import Shape
+from .averages import Averages
 from .formula import Formula
 from .reduce import Observation, Ranks, reduce_observations
 
 __all__ = ["HostRule", "Notices", "Rule"]
 
-# What the dictionary of a state calls what; the rest of it is the formula's.
-_STATE = ("share", "ended_by", "warmup_steps", "decay_start", "updates", "smoothed", "weight", "failures")
+# The attributes that a state saves as they are.
+_STATE = ("share", "ended_by", "warmup_steps", "decay_start", "updates", "weight", "failures")
 
 
 class Notices(NamedTuple):
-    """What a rule tells the scheduler after an update; a device's may be some updates old.
+    """What a rule tells the scheduler after an update. Notices from a device may be some updates old.
 
     Attributes:
-        updates: as of which update.
-        failures: losses in a row that were not finite.
+        updates: the update that the notices describe.
+        failures: how many losses in a row were not finite.
         disagree: whether ranks were found at different steps or with different settings.
-        decay_start: after which update the warm-up ended; None while it lasts.
-        loss: the last one, where the host knows it.
+        decay_start: the update after which warm-up ended; None until it ends.
+        loss: the last loss, if the host knows it.
     """
 
     updates: int
@@ -39,10 +42,10 @@ class Rule(Protocol):
     """Turns losses into a share of the peak rate.
 
     Attributes:
-        device: where its numbers are; None for the host.
+        device: where the rule's numbers are; None for the host.
         formula: the schedule.
         share: η/lr for the next update, in (0, 1].
-        steady_share: the same for groups without a warm-up: the peak, then the common decay.
+        steady_share: the same for groups without a warm-up, which stay at the peak until the common decay.
     """
 
     @property
@@ -58,20 +61,20 @@ class Rule(Protocol):
     def steady_share(self) -> float | Tensor: ...
 
     def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> Any:
-        """One loss for `advance`, out of those of all micro-batches and ranks; None where no rank has any."""
+        """Combine the losses of all micro-batches and ranks into one for `advance`; None if no rank has any."""
 
     def advance(self, updates: int, loss: Any) -> None:
-        """Set the shares for the next update, once this many are made."""
+        """Set the shares for the next update, after this many updates."""
 
     def notices(self) -> Notices:
-        """What the scheduler should be told."""
+        """What the scheduler needs to know."""
 
     def on_host(self) -> "HostRule":
-        """The same state on plain numbers. A device is waited for."""
+        """The same state in plain numbers. Waits for the device, if there is one."""
 
 
 class HostRule:
-    """The schedule's state, and how a loss moves it.
+    """The state of a schedule, and how each loss changes it.
 
     Args:
         formula: the schedule.
@@ -79,14 +82,15 @@ class HostRule:
     Attributes:
         share: η/lr for the next update, in (0, 1].
         ended_by: what ended the warm-up, for good: "gap" (Δ fell below Δ'), "max_warmup" (the ramp was at the peak) or
-            "decay_now"; None while it lasts.
-        warmup_steps: how many updates were made at warm-up rates, once it has ended.
-        decay_start: the update at which the decay began; None in warm-up.
-        updates: how many were made.
-        smoothed: the loss, averaged.
-        weight: of all that is in the average, 1 − (1 − 1/window)ⁿ after n updates.
-        failures: losses in a row that were not finite.
-        loss: the last one; not saved.
+            "decay_now"; None until it ends.
+        warmup_steps: the number of updates made at warm-up rates, once warm-up has ended.
+        decay_start: the update at which the decay began; None during warm-up.
+        updates: the number of updates so far.
+        opening: the first finite losses, until there are enough for f(x0).
+        averages: statistics of the losses since f(x0) was known; None during the opening.
+        weight: total weight of the losses in the smoothed loss, 1 − (1 − 1/window)ⁿ after n updates.
+        failures: how many losses in a row were not finite.
+        loss: the last loss; not saved.
     """
 
     def __init__(self, formula: Formula) -> None:
@@ -100,7 +104,9 @@ class HostRule:
         self.ended_by: str | None = None
         self.warmup_steps = 0
         self.decay_start: int | None = None
-        self.smoothed = self.weight = 0.0
+        self.opening: list[float] = []
+        self.averages: Averages[float] | None = None
+        self.weight = 0.0
         self.failures = 0
         self.loss: float | None = None
 
@@ -111,11 +117,16 @@ class HostRule:
 
     @property
     def started(self) -> bool:
-        """Whether a finite loss has come."""
-        return self.weight > 0.0
+        """Whether there has been a finite loss."""
+        return self.averages is not None or bool(self.opening)
+
+    @property
+    def smoothed(self) -> float:
+        """The averaged loss; during the opening, the median of the losses so far."""
+        return statistics.median_low(self.opening) if self.averages is None else self.averages.smoothed
 
     def on_host(self) -> "HostRule":
-        """This."""
+        """This rule itself."""
         return self
 
     def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> float | None:
@@ -126,11 +137,11 @@ class HostRule:
         """Set the share for the next update.
 
         Args:
-            updates: made so far.
-            loss: the last one, or None; one that is not finite is left out.
+            updates: the number of updates so far.
+            loss: the last loss, or None; a loss that is not finite is ignored.
 
         Raises:
-            ValueError: at the first loss, if it is not above f* or does not suit the given Δ'.
+            ValueError: at the first loss, if it is not above f*, or exceeds it by the given Δ' or less.
         """
         made, self.updates = updates - self.updates, updates
         self.loss = loss
@@ -149,13 +160,13 @@ class HostRule:
             self.share = self.formula.decay_share(updates, self.formula.decay_progress(updates, self.decay_start))
 
     def notices(self) -> Notices:
-        """As of the last update."""
+        """The notices as of the last update."""
         return Notices(self.updates, self.failures, False, self.decay_start, self.loss)
 
     def pace(self, made: int) -> float:
-        """How far the average moves towards the loss after so many updates more.
+        """The share of the way that the average moves towards the next loss, after this many more updates.
 
-        Where there is no loss, the average stands in for it.
+        For an update without a loss, the average stands in for the loss.
         """
         keep = 1.0 - 1.0 / self.formula.window
         if made > 1:
@@ -164,19 +175,33 @@ class HostRule:
         return (1.0 - keep) / self.weight
 
     def _warm_up(self, loss: float, pace: float) -> None:
-        self.smoothed = loss if pace == 1.0 else self.smoothed + pace * (loss - self.smoothed)
-        self.share, ended = self.formula.warmup_share(self.updates, self.smoothed)
+        if self.averages is not None:
+            self.averages = self.averages.after(loss, pace)
+        else:
+            self._open(loss)
+        self.share, ended = self.formula.warmup_share(self.updates, self.averages)
         if ended:
             self._end(self.formula.ended_by(self.updates))
+
+    def _open(self, loss: float) -> None:
+        """Take one of the first losses. The first one calibrates; the last one calibrates again, with their median."""
+        self.opening.append(loss)
+        if len(self.opening) < self.formula.opening:
+            return
+        first = self.smoothed
+        if len(self.opening) > 1:
+            with suppress(ValueError):  # the median is already at a given f*: the first calibration stays
+                self.formula.calibrate(first)
+        self.averages, self.opening = Averages.begin(first), []
 
     def _end(self, why: str) -> None:
         self.ended_by, self.decay_start = why, self.updates
         self.warmup_steps = self.updates - self.formula.origin
 
-    # What a user may change on the way.
+    # What a user may change during the run.
 
     def extend(self, total_steps: int | None) -> None:
-        """Go on to another horizon, from the present rate."""
+        """Change the length of the run; the current rate stays."""
         if total_steps == self.formula.planned_steps == self.formula.total_steps:
             return
         if self.decay_start is not None:
@@ -184,11 +209,11 @@ class HostRule:
             return
         self.formula.extend_warmup(self.updates, total_steps)
         if self.started and self.formula.ramp_share(self.updates) >= 1.0:
-            # On the shorter run the ramp would be at the peak by now. The rate does not jump there.
+            # On the shorter run the ramp would already be at the peak, but the rate must not jump there.
             self._cut("max_warmup")
 
     def decay_now(self, steps: int, decay: Shape) -> None:
-        """Decay from the present rate, over so many updates."""
+        """Decay from the current rate, over this many updates."""
         if self.decay_start is None:
             self._cut("decay_now")
         self.decay_start = self.updates
@@ -199,18 +224,22 @@ class HostRule:
         self._end(why)
 
     def rewarm(self, total_steps: int | None, target_loss: float | None) -> None:
-        """Begin a new warm-up; what was known of the loss is forgotten."""
+        """Begin a new warm-up, and forget what was known about the loss."""
         self.formula.begin(self.updates, total_steps, target_loss)
         self._begin()
 
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
-        """What changes, as plain numbers and text."""
-        return {name: getattr(self, name) for name in _STATE} | self.formula.state_dict()
+        """Everything that changes during a run, as plain numbers and text."""
+        averages = None if self.averages is None else self.averages.values()
+        numbers = {name: getattr(self, name) for name in _STATE}
+        return numbers | {"opening": list(self.opening), "averages": averages} | self.formula.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Continue from `state_dict`."""
         for name in _STATE:
             setattr(self, name, state[name])
+        self.opening = list(state["opening"])
+        self.averages = None if state["averages"] is None else Averages(*state["averages"])
         self.formula.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""From the micro-batches of all ranks to one loss, the same number on every rank."""
+"""Combines the losses of all micro-batches and ranks into one, the same on every rank."""
 
 import json
 import math
@@ -26,15 +26,15 @@ class Observation(NamedTuple):
 
     loss: Tensor | float
     weight: float
-    traced: bool = False  # the loss came with a graph: this is training
+    traced: bool = False  # the loss came with a graph, so this is training
 
     @classmethod
     def of(cls, loss: Tensor | float, weight: float) -> Self:
-        """Check and detach.
+        """Check a loss and its weight, and detach the loss from its graph.
 
         Raises:
-            TypeError: the loss is not a real number or tensor, or it is an int, as code that counts epochs has.
-            ValueError: it has more than one element, or the weight is negative or not finite.
+            TypeError: the loss is not a real number or tensor, or it is an int, which suggests that it is an epoch.
+            ValueError: the loss has more than one element, or the weight is negative or not finite.
         """
         if weight != 1.0:
             weight = float(weight)
@@ -48,12 +48,12 @@ class Observation(NamedTuple):
             if loss.dtype in _NO_NUMBERS:
                 raise TypeError(f"a loss is a real number, got a tensor of {loss.dtype}")
             traced, loss = loss.requires_grad, loss.detach()
-            # A DTensor's value is the whole mesh's.
-            if type(loss) is not Tensor and hasattr(loss, "full_tensor"):  # the first spares a plain one the second
+            # The value of a DTensor is spread over its mesh.
+            if type(loss) is not Tensor and hasattr(loss, "full_tensor"):  # the first test is cheap for plain tensors
                 loss = loss.full_tensor()
             return cls(loss, weight, traced)
         if isinstance(loss, numbers.Integral):  # NumPy's, too
-            raise TypeError(f"a loss, not an epoch, is needed, and got the int {loss}: pass a float or tensor")
+            raise TypeError(f"expected a loss, not an epoch, and got the int {loss}: pass a float or a tensor")
         try:
             if isinstance(loss, str | bytes | bytearray):  # which `float` would parse
                 raise TypeError
@@ -62,17 +62,17 @@ class Observation(NamedTuple):
             raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}") from None
 
     def kept(self) -> Self:
-        """With a loss of its own, for later: loops go on to write into theirs, as `loss /= accumulation` does."""
+        """A copy to keep for later: loops may change their loss in place, as ``loss /= accumulation`` does."""
         return self._replace(loss=self.loss.clone()) if isinstance(self.loss, Tensor) else self
 
 
 class Ranks:
-    """Those who share a run, and what they must agree on.
+    """The ranks that share a run, and the settings that they must agree on.
 
     Args:
-        group: None is all ranks, where `torch.distributed` is in use.
-        settings: must be the same on all.
-        owner: whose they are, for the messages.
+        group: the ranks; None means all ranks, if `torch.distributed` is in use.
+        settings: must be the same on all ranks.
+        owner: what the settings belong to, for the messages.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class Ranks:
         self.agree_on(settings)
 
     def agree_on(self, settings: dict[str, Any]) -> None:
-        """From now on the settings are these."""
+        """Replace the settings that ranks must agree on."""
         self.settings = dict(settings)
         text = json.dumps([__version__, settings], sort_keys=True)
-        # A number that tells settings and versions apart, for ranks to compare; exact in float32.
+        # A checksum of the settings and the version, for ranks to compare. It is exact in float32.
         self.mark = float(zlib.crc32(text.encode()) & 0xFFFFFF)
 
     @property
     def distributed(self) -> bool:
-        """Whether other ranks take part."""
+        """Whether other ranks share the run."""
         return _DISTRIBUTED and dist.is_initialized() and dist.get_world_size(self.group) > 1
 
 
@@ -98,12 +98,12 @@ def reduce_observations(observations: Sequence[Observation], ranks: Ranks, updat
     """The weighted mean of the finite losses on all ranks.
 
     Args:
-        observations: this rank's, possibly none.
-        ranks: who takes part.
-        updates: made so far, which must be the same on all ranks.
+        observations: the observations of this rank, possibly none.
+        ranks: the ranks that share the run.
+        updates: the number of updates so far, which must be the same on all ranks.
 
     Returns:
-        The mean; NaN if there were losses and none was finite; None if there were none.
+        The mean; NaN if there were losses but none was finite; None if there were no losses.
 
     Raises:
         RuntimeError: on every rank, if ranks are at different steps or have different settings.
@@ -142,5 +142,5 @@ def _over_ranks(total: float, weight: float, bad: float, ranks: Ranks, updates: 
                 else f"; this rank's are {ranks.settings}, of version {__version__}"
             )
             raise RuntimeError(f"ranks disagree: {ranks.owner} has different {what} on them{detail}")
-    # Summed in rank order on every rank: the same number to the bit.
+    # Every rank sums in rank order, so the results are bit-identical.
     return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)

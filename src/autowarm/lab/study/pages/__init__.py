@@ -1,6 +1,7 @@
-"""The pages of the study of warm-ups, from its rows.
+"""The pages of the warm-up study, computed from its rows.
 
-- `evidence`: the numbers of docs/evidence.md, by the names in its template.
-- `tables`: what that page shows from files.      - `figures`: what it draws.
-- `write`: template, tables, numbers and figures to files.
+- `evidence`: the numbers of docs/evidence.md, by their names in its template.
+- `tables`: the tables that this page shows from files.
+- `figures`: its figures.
+- `write`: fills the templates, and writes pages, tables and figures to files.
 """

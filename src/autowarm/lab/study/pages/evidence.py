@@ -1,4 +1,4 @@
-"""What docs/evidence.md shows: by family, with corrected tests, beside the paper's claims."""
+"""The numbers of docs/evidence.md: results by family, corrected tests, and numbers for the paper's claims."""
 
 import statistics
 from collections import Counter
@@ -38,7 +38,7 @@ __all__ = ["claims", "evidence", "fixed_regrets", "summary"]
 
 
 def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
-    """What the page's template asks for, by name."""
+    """The values for the page's template, by name."""
     learnt = [v for v in judged if v.learnt]
     fresh = [v for v in learnt if v.cell.task.split("-")[0] in ("llama", "swin")]
     costs = [target_cost(rows, cell) for cell in quick_cells(rows)]
@@ -63,7 +63,7 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
 
 
 def summary(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
-    """What the README's template asks for, by name."""
+    """The values for the README's template, by name."""
     regret = fixed_regrets([v for v in judged if v.learnt])
     best = min(HAND_SET, key=lambda schedule: regret[schedule])
     return {
@@ -77,7 +77,7 @@ def fixed_regrets(learnt: Sequence[Verdict]) -> dict[str, float]:
 
 
 def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
-    """Numbers beside the paper's claims."""
+    """Numbers to compare with the paper's claims."""
     quick, forms = quick_cells(rows), form_cells(rows)
     algorithm_1 = [run for v in learnt for run in rows.runs("cells", v.cell, PAPER).values()]
     lion = [v for v in learnt if v.cell.optimizer == "lion"]
@@ -86,8 +86,8 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
     pairs = [(small, big) for *_, small, big in batch_pairs(learnt)]
     vision = [v for v in learnt if FAMILIES[v.cell.task] == "vision"]
 
-    def changed(part: str, value: str) -> str:
-        return f"{percent(statistics.fmean(changes(rows, part, value, quick)))} %"
+    def changed(part: str) -> str:
+        return f"{percent(statistics.fmean(changes(rows, part, quick)))} %"
 
     def small_large(task: str) -> str:
         some = [v for v in learnt if v.cell.task == task and v.cell.steps == 200]
@@ -102,10 +102,10 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
         "algorithm_1_stuck": sum(run["ended_by"] is None for run in algorithm_1),
         "algorithm_1_level": sum(v.regret[PAPER] <= TOLERANCE for v in learnt),
         "quick": len(quick),
-        "other_targets": ", ".join(f"{share:g}: {changed('targets', f'fstar={share:g}')}" for share in TARGETS),
-        "variance_low": changed("parts", "sigma_f2=1e2"),
-        "variance_high": changed("parts", "sigma_f2=1e4"),
-        "div_100": changed("parts", "div=100"),
+        "other_targets": ", ".join(f"{share:g}: {changed(f'fstar={share:g}')}" for share in TARGETS),
+        "variance_low": changed("sigma_f2=1e2"),
+        "variance_high": changed("sigma_f2=1e4"),
+        "div_100": changed("div=100"),
         "form_cells": len(forms),
         "each_form": ", ".join(map(form, FORMS)),
         "lion_cells": len(lion),
@@ -126,7 +126,7 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
 
 
 def _tests(learnt: Sequence[Verdict]) -> dict[str, object]:
-    """Paired t tests of the cells, corrected for their number, and tests over the cells."""
+    """Paired t tests in each cell, corrected for the number of cells, and tests over all cells."""
     stands = discoveries([v.difference.p_value for v in learnt])
     certain = [v.mean for v, found in zip(learnt, stands, strict=True) if found]
     non_inferiority = [v.difference.non_inferiority(TOLERANCE) for v in learnt]
@@ -143,7 +143,7 @@ def _tests(learnt: Sequence[Verdict]) -> dict[str, object]:
 
 
 def _by_family(learnt: Sequence[Verdict]) -> str:
-    """The mean difference, and how many warm-ups of the default each cause ended."""
+    """For each family, the mean difference, and how many of the default's warm-ups each cause ended."""
     ended = {FAMILIES[v.cell.task]: Counter[str]() for v in learnt}
     for v in learnt:
         ended[FAMILIES[v.cell.task]].update(v.ended)

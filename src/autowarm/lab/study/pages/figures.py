@@ -1,4 +1,4 @@
-"""The study's figures: the differences of all settings, what one choice everywhere costs, and a few runs."""
+"""The study's figures: the differences of all settings, the cost of one choice everywhere, and a few runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ _LOOKS = dict(zip(OPTIMIZERS, zip((BLUE, ORANGE, GREEN, PINK, SKY), "os^Dv", str
 
 @styled
 def differences_figure(judged: Sequence[Verdict]) -> Figure:
-    """Every setting's difference, one a line, cut off at ±20 %."""
+    """The difference of every setting, one per line, cut off at ±20 %."""
     figure = Figure(figsize=(7.5, 12), layout="constrained")
     axes = figure.subplots()
     ordered = sorted(judged, key=lambda v: v.mean)
@@ -44,7 +44,7 @@ def differences_figure(judged: Sequence[Verdict]) -> Figure:
 
 @styled
 def evidence_figure(judged: Sequence[Verdict]) -> Figure:
-    """Left, what one choice for all settings costs; right, the settings' differences, sorted."""
+    """Left, the cost of one choice for all settings; right, the differences of the settings, sorted."""
     learnt = [v for v in judged if v.learnt]
     figure = Figure(figsize=(9.5, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
@@ -97,7 +97,7 @@ def curves_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
             rates, losses = zip(*curves[run], strict=True)
             look = {"color": COLOURS[_KINDS.get(run.schedule, "linear")]}
             (line,) = above.plot(rates, label=_name(run), **look)
-            # The mean is over ever fewer losses at the end, where it would follow the noise.
+            # At the end the mean covers ever fewer losses and would follow the noise.
             below.plot(smoothed(losses)[: max(1, len(losses) - len(losses) // 60)], lw=1.4, **look)
             if run.schedule == DEFAULT:
                 above.axvline(rows[run]["warmup_steps"], color=line.get_color(), lw=0.8, ls=":")
@@ -128,7 +128,7 @@ def _name(run: PlannedRow) -> str:
 
 
 def _point(v: Verdict, limit: float) -> tuple[float, float, dict]:
-    """A difference in percent within the limits, two standard errors of it, and how it is drawn."""
+    """A difference in percent, clipped to the limits; two standard errors; and the style to draw them in."""
     shown = max(-limit, min(limit, 100 * v.mean))
     colour, marker = _LOOKS[v.cell.optimizer]
     style = {"fmt": marker, "color": colour, "ms": 4, "mfc": colour if v.counted else "white"}

@@ -43,6 +43,7 @@ __all__ = [
 ]  # fmt: skip
 
 _EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
+_INSTEAD = {"schedule-free": "Schedule-Free AdamW, tuned rate", "radam": "RAdam, tuned rate", "prodigy": "Prodigy"}
 _ABOUT = {
     "max_warmup=None": "no `max_warmup`: the loss alone",
     "fstar=-1e6": "no loss: the ramp alone",
@@ -51,7 +52,7 @@ _ABOUT = {
 
 
 def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
-    """CSV by the table's name."""
+    """The tables as CSV, by name."""
     learnt, quick = [v for v in judged if v.learnt], quick_cells(rows)
     return {
         "settings": _settings(judged),
@@ -70,27 +71,27 @@ def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
     }
 
 
-def changes(rows: Rows, part: str, changed: str, some: Sequence[Cell]) -> list[float]:
-    """What the default loses in each cell if something is changed in it, relative."""
+def changes(rows: Rows, changed: str, some: Sequence[Cell]) -> list[float]:
+    """For each cell, the relative increase of the loss if one part of the default is changed."""
     return [
         excess(
-            rows.losses(part, cell, f"{DEFAULT} {changed}").values(),
-            mean_loss(rows.losses(part, cell, DEFAULT), STUDY_SEEDS),
+            rows.losses("parts", cell, f"{DEFAULT} {changed}").values(),
+            mean_loss(rows.losses("parts", cell, DEFAULT), STUDY_SEEDS),
         )
         for cell in some
     ]
 
 
 def form_cost(rows: Rows, cell: Cell, form: tuple[str, str]) -> Estimate:
-    """The default in a form against the best hand-set length of that form."""
+    """Compare the default in a form with the best hand-set length of that form."""
     options = {name: rows.losses("forms", cell, name) for name in hand_set_forms(*form)}
     return leave_one_out(rows.losses("forms", cell, adaptive_form(*form)), options)
 
 
 def target_cost(rows: Rows, cell: Cell) -> Estimate:
-    """The default against the best f*, each seed against the one that was best on the other seeds."""
-    options = {share: rows.losses("targets", cell, f"{DEFAULT} fstar={share:g}") for share in TARGETS}
-    return leave_one_out(rows.losses("targets", cell, DEFAULT), options)
+    """Compare the default with the best f*: on each seed, with the f* that is best on the other seeds."""
+    options = {share: rows.losses("parts", cell, f"{DEFAULT} fstar={share:g}") for share in TARGETS}
+    return leave_one_out(rows.losses("parts", cell, DEFAULT), options)
 
 
 def family_means(learnt: Sequence[Verdict], value: Callable[[Verdict], float]) -> dict[str, Estimate]:
@@ -101,7 +102,7 @@ def family_means(learnt: Sequence[Verdict], value: Callable[[Verdict], float]) -
 
 
 def batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, float]]:
-    """Task, optimizer, and how much the worst length loses: with a small batch, with one eight times as large."""
+    """Task, optimizer, and the regret of the worst length, with a small batch and with one eight times as large."""
     worst = {
         (v.cell.task, v.cell.optimizer): max(v.regret[schedule] for schedule in HAND_SET)
         for v in learnt
@@ -114,17 +115,17 @@ def batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, fl
 
 
 def mean_difference(some: Iterable[Verdict]) -> str:
-    """In percent."""
+    """The mean difference, in percent."""
     return percent(statistics.fmean(v.mean for v in some))
 
 
 def mean_regrets(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean regret of each schedule over cells."""
+    """The mean regret of each schedule over the cells."""
     return {schedule: statistics.fmean(regret[schedule] for regret in found) for schedule in found[0]}
 
 
 def more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:
-    """Regrets with two more fixed lengths among them, in the cells that have them."""
+    """Regrets that include the two lengths of `FIXED`, in the cells where these were run."""
     found, shown = [], (*sorted((*HAND_SET, *FIXED), key=share_of), DEFAULT)
     for v in learnt:
         more = {schedule: rows.losses("cells", v.cell, schedule) for schedule in FIXED}
@@ -148,7 +149,7 @@ def _settings(judged: Sequence[Verdict]) -> str:
 
 
 def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
-    """What people use instead, against the default on the same seeds."""
+    """What people use instead, compared with the default on the same seeds."""
     known = {v.cell for v in learnt}
 
     def against(part: str, theirs: Cell, schedule: str, ours: Cell) -> Estimate:
@@ -159,7 +160,9 @@ def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
     compared = {"the best of six hand-set lengths": [against("cells", v.cell, v.best, v.cell) for v in learnt]}
     for about, name in zip(("WSD, 10 % warm-up", "GreedyLR"), PEER_SCHEDULES, strict=True):
         compared[about] = [against("cells", cell, name, cell) for cell in scheduled]
-    for about, name in (("Schedule-Free AdamW, tuned rate", "schedule-free"), ("Prodigy", "prodigy")):
+    adamw = dict.fromkeys(ours for _, ours in instead)
+    compared["untuned linear warm-up, AdamW"] = [against("cells", cell, "untuned", cell) for cell in adamw]
+    for name, about in _INSTEAD.items():
         compared[about] = [against("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
 
     def row(about: str, found: Sequence[Estimate]) -> list[object]:
@@ -236,7 +239,7 @@ def _worse(learnt: Sequence[Verdict]) -> str:
 
 def _targets(rows: Rows, quick: Sequence[Cell]) -> str:
     def row(cell: Cell) -> list[str]:
-        each = [percent(*changes(rows, "targets", f"fstar={share:g}", [cell])) for share in TARGETS]
+        each = [percent(*changes(rows, f"fstar={share:g}", [cell])) for share in TARGETS]
         cost = target_cost(rows, cell)
         return [f"`{cell.name}`", *each, plus_minus(cost), "worse" if cost.exceeds(TOLERANCE) else ""]
 
@@ -246,7 +249,7 @@ def _targets(rows: Rows, quick: Sequence[Cell]) -> str:
 
 def _parts(rows: Rows, quick: Sequence[Cell]) -> str:
     def row(part: str) -> list[object]:
-        each = changes(rows, "parts", part, quick)
+        each = changes(rows, part, quick)
         runs = [run for cell in quick for run in rows.runs("parts", cell, f"{DEFAULT} {part}").values()]
         return [
             _ABOUT.get(part, f"`{part}`"),

@@ -1,4 +1,4 @@
-"""The study's page and the README's headline: templates beside this file, filled with numbers from the rows."""
+"""Writes the study's page and the README's headline: fills the templates beside this file with the rows' numbers."""
 
 import csv
 import textwrap
@@ -24,14 +24,14 @@ _MARKS = "<!-- by autowarm study warm-up -->\n", "\n<!-- end -->"
 
 
 def texts(rows: Rows) -> tuple[dict[str, str], str]:
-    """Files below docs/ by their path, evidence.md and the tables that it shows; and the headline of the README.
+    """The files below docs/ by path (evidence.md and its tables), and the headline of the README.
 
     Raises:
         LabError: planned runs are missing.
     """
     if left := missing(rows):
         first = f"{left[0].cell.name} under {left[0].schedule!r}, seed {left[0].seed}"
-        raise LabError(f"the pages need every planned run; {len(left)} and more are missing, first {first}: make them")
+        raise LabError(f"the pages need every planned run; at least {len(left)} are missing, first {first}: make them")
     judged = verdicts(rows)
     headline = " ".join(_filled("headline", summary(rows, judged)).split())
     values = evidence(rows, judged)
@@ -43,17 +43,17 @@ def texts(rows: Rows) -> tuple[dict[str, str], str]:
 def write_pages(rows: Rows, root: Path) -> list[Path]:
     """Write the page, its tables and figures into docs/, and the headline between its marks into README.md.
 
-    The runs whose curves are shown are made again, in seconds.
+    The runs whose curves are shown are made again, which takes seconds.
 
     Args:
-        rows: of the whole study.
-        root: the repository's.
+        rows: rows of the whole study.
+        root: root of the repository.
 
     Returns:
-        What was written.
+        The paths of the files written.
 
     Raises:
-        LabError: planned runs are missing, or the README has no such marks.
+        LabError: planned runs are missing, or the README lacks the marks.
     """
     files, headline = texts(rows)
     readme = (root / "README.md").read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def write_pages(rows: Rows, root: Path) -> list[Path]:
     _, also_found, after = rest.partition(end)
     if not (found and also_found):
         raise LabError(
-            f"{root / 'README.md'} has no {start.strip()} with {end.strip()} after it: where is its headline?"
+            f"{root / 'README.md'} has no {start.strip()} with {end.strip()} after it: these marks hold the headline"
         )
     judged = verdicts(rows)
     docs = root / "docs"

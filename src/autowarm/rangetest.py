@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..plotting import BLUE, GREY, ORANGE, axes_or_new
+from .plotting import BLUE, GREY, ORANGE, axes_or_new
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["RateSearch", "has_broken", "noise_of"]
 
 _WIDTH = 0.25  # decades of the rate: standard deviation of the Gaussian that smooths the losses
-_BEGUN = 0.2  # the share of the fall from which on rates matter
-_WAY = 1 / 3  # from there to where the loss breaks, in the logarithm of the rate
-_SURE = 8.0  # a fall counts from so many standard errors of the smoothed losses on
-_FEWEST = 10  # losses that say anything
+_BEGUN = 0.2  # the fall has begun once this share of it is done
+_SPAN = 100.0  # rate at the break over rate where the fall begins, if the losses do not show the latter
+_SURE = 8.0  # a fall counts if it exceeds this many standard errors of the smoothed losses
+_FEWEST = 10  # finite losses needed to say anything
 
 
 class _Verdict(NamedTuple):
@@ -32,11 +32,12 @@ class _Verdict(NamedTuple):
 class RateSearch:
     """Losses at rising rates, and the peak rate that they suggest.
 
-    The loss stays level while the rate is too small to matter, then falls, and breaks when the rate is too large. On a
-    logarithmic axis, the suggestion lies one third of the way from the rate at which a fifth of the fall is done to the
-    rate at which the loss breaks, but never above the lowest point. The interval runs from the rate at which a tenth of
-    the fall is done (earlier if noise leaves that open) to the lowest point. The result does not depend on the loss's
-    unit, nor on a constant added to it.
+    The loss stays level while the rate is too small to matter, then falls, and breaks when the rate is too large. A
+    norm-constrained step is as long as its rate, so the sum of the rates is how far the weights have travelled. Two of
+    these distances count: D₁, at which a fifth of the fall is done, and D₂, at which the loss breaks. A run of T
+    updates at the rate η strays about η√T from where it began (as a random walk would), so the suggestion is
+    √(D₁D₂/T), and the interval runs from D₁/√T to D₂/√T. The number of updates in the search does not matter, nor do
+    the loss's unit or a constant added to it.
 
     A fall counts only if it is clear of the noise, which is estimated from the differences between neighbouring losses.
     If it is not, or if the losses do not show both ends of the fall, `reason` says what to change.
@@ -45,15 +46,16 @@ class RateSearch:
         rates: the rate of each update, rising by a constant factor.
         losses: the loss before each update; only the last ones may be non-finite.
         broken: whether the loss broke at the last of these rates, as `has_broken` defines it.
+        total_steps: T, the number of updates in the run that the rate is for.
 
     Example:
         >>> import numpy as np
         >>> from autowarm.rate import RateSearch
         >>> rates = np.geomspace(1e-6, 10, 100)
         >>> losses = 2 - 1 / (1 + 1e-3 / rates) + 100 * rates**2  # falls around 1e-3, breaks at about 0.1
-        >>> found = RateSearch(rates[:75], losses[:75], broken=True)
+        >>> found = RateSearch(rates[:75], losses[:75], broken=True, total_steps=1000)
         >>> f"{found.suggestion:.1e}"
-        '1.9e-03'
+        '1.2e-03'
         >>> RateSearch(rates, np.full(100, 2.0), broken=False).suggestion
         Traceback (most recent call last):
         RuntimeError: no rate can be suggested: the loss never fell...
@@ -62,6 +64,7 @@ class RateSearch:
     rates: np.ndarray
     losses: np.ndarray
     broken: bool
+    total_steps: int = 10_000
 
     @property
     def suggestion(self) -> float:
@@ -154,7 +157,7 @@ class RateSearch:
         start = float(self.losses[:level_steps].mean())
         fall = start - float(smoothed[bottom])
         per_decade = (len(self.rates) - 1) / math.log10(self.rates[-1] / self.rates[0])
-        averaged = max(1.0, 2 * math.sqrt(math.pi) * _WIDTH * per_decade)  # losses that a smoothed one is made of
+        averaged = max(1.0, 2 * math.sqrt(math.pi) * _WIDTH * per_decade)  # how many losses a smoothed loss averages
         error = self.noise / math.sqrt(averaged)
         if self.broken and self.rates[-1] < 30 * self.rates[0]:
             return _untold(f"the loss breaks at {self.rates[-1]:.2g}, soon after the lowest rate: lower `lowest`")
@@ -168,10 +171,27 @@ class RateSearch:
             return _untold(f"the loss falls from the lowest rate on, {self.rates[0]:.2g}: lower `lowest`")
         if not self.broken:
             return _untold(f"the loss has not broken at the highest rate, {self.rates[-1]:.2g}: raise `highest`")
-        lowest_point = float(self.rates[bottom])
-        suggestion = min(lowest_point, begun ** (1 - _WAY) * float(self.rates[-1]) ** _WAY)
-        low, _ = self._rate_at(start - max(0.0, 0.5 * _BEGUN * fall - 2 * error), bottom)
-        return _Verdict(suggestion, (min(low, suggestion), lowest_point))
+        return self._between(begun)
+
+    @property
+    def guess(self) -> float | None:
+        """The suggestion or, if there is none, a guess from the rate at which the loss breaks.
+
+        The guess assumes that the fall begins at a hundredth of that rate. It is None if the loss does not break, or
+        breaks soon after the lowest rate.
+        """
+        if self.reason is None:
+            return self.suggestion
+        if not self.broken or self.rates[-1] < 30 * self.rates[0]:
+            return None
+        return self._between(float(self.rates[-1]) / _SPAN).suggestion
+
+    def _between(self, begun: float) -> _Verdict:
+        """The verdict for a fall that begins at this rate."""
+        growth = float(self.rates[-1] / self.rates[0]) ** (1 / (len(self.rates) - 1))
+        travelled = growth / (growth - 1)  # the sum of all rates up to a rate, divided by that rate
+        low, high = (travelled * rate / math.sqrt(self.total_steps) for rate in (begun, float(self.rates[-1])))
+        return _Verdict(math.sqrt(low * high), (low, high))
 
     def _rate_at(self, level: float, bottom: int) -> tuple[float, int]:
         """The rate at which the smoothed losses last fall through a level, and the step before it."""
@@ -207,7 +227,7 @@ def has_broken(losses: Sequence[float], steps: int) -> bool:
 
     Args:
         losses: the losses so far.
-        steps: length of the whole search.
+        steps: the number of updates in the whole search.
     """
     if not math.isfinite(losses[-1]):
         return True

@@ -1,0 +1,122 @@
+"""Tables and the figure of the `Grid` studies: horizons, fine-tuning, fresh tasks. They show the complete settings."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from autowarm.plotting import INK, styled
+
+from ...analysis.figures import COLOURS, encoded
+from ...analysis.markdown import comma_separated, percent, plus_minus
+from ...config import LabError
+from ...files import write_atomically
+from .. import horizon, transfer
+from ..cells import DEFAULT, PAPER, title
+from ..grid import Grid
+from ..rows import Rows
+from ..verdicts import Verdict, judge
+
+__all__ = ["grid_table", "horizon_figure", "judged", "write_grid_pages"]
+
+_ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
+_GRIDS = {
+    "horizon": (horizon.SHORT, horizon.LONG, horizon.LONGEST),
+    "fine-tuning": (transfer.FINE_TUNING,),
+    "fresh": (transfer.FRESH,),
+}
+
+
+def judged(rows: Rows, grids: Iterable[Grid]) -> list[Verdict]:
+    """Compare the default with the best hand-set warm-up in every setting whose runs are complete."""
+    found = []
+    for grid in grids:
+        try:
+            cells = grid.cells(rows)
+        except LabError:  # its rates are not tuned yet
+            continue
+        for cell in cells:
+            try:
+                found.append(judge(rows, cell, grid.seeds, grid.hand_set))
+            except LabError:
+                continue
+    return found
+
+
+def grid_table(rows: Rows, verdicts: Sequence[Verdict]) -> str:
+    """CSV, with one line per setting."""
+
+    def line(v: Verdict) -> list[object]:
+        paper = rows.runs("cells", v.cell, PAPER).values()
+        ended = Counter(row["ended_by"] or "" for row in paper)
+        return [
+            v.cell.task, v.cell.optimizer, f"{v.cell.steps:,}", f"{v.cell.lr:g}", title(v.best),
+            plus_minus(v.difference), f"{100 * v.warmup:.0f} %", _counted(v.ended),
+            percent(v.regret[PAPER] - v.regret[v.best]) if PAPER in v.regret else "", _counted(ended),
+        ]  # fmt: skip
+
+    headings = [
+        "task", "optimizer", "steps", "peak rate", "best hand-set", "default − best, %", "default's warm-up",
+        "ended by", "Algorithm 1 − best, %", "ended by",
+    ]  # fmt: skip
+    return comma_separated(headings, map(line, verdicts))
+
+
+def _counted(ended: Mapping[str, int]) -> str:
+    return ", ".join(f"{_ENDED.get(why, why)} {count}" for why, count in Counter(ended).most_common())
+
+
+@styled
+def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
+    """The cost of no warm-up, Algorithm 1 and the default at each horizon; below, how long the default warms up."""
+    optimizers = [name for name in horizon.OPTIMIZERS if any(v.cell.optimizer == name for v in verdicts)]
+    figure = Figure(figsize=(2.6 * len(optimizers) + 0.8, 4.8), layout="constrained")
+    panels = figure.subplots(2, len(optimizers), sharex=True, sharey="row", squeeze=False, height_ratios=(1.6, 1))
+    for (above, below), name in zip(panels.T, optimizers, strict=True):
+        some = sorted((v for v in verdicts if v.cell.optimizer == name), key=lambda v: v.cell.steps)
+        steps = [v.cell.steps for v in some]
+        for schedule, label, kind in (("linear 0", "no warm-up", "linear"), (PAPER, "Algorithm 1", "paper"),
+                                      (DEFAULT, "default", "adaptive")):  # fmt: skip
+            costs = [
+                (v.cell.steps, 100 * (v.regret[schedule] - v.regret[v.best])) for v in some if schedule in v.regret
+            ]
+            if costs:
+                above.plot(*zip(*costs, strict=True), "o-", color=COLOURS[kind], label=label, markersize=4)
+        above.axhline(0, color=INK, lw=0.8)
+        above.set_title(name)
+        above.set_yscale("symlog", linthresh=1.0)
+        below.plot(steps, [100 * v.warmup for v in some], "o-", color=COLOURS["adaptive"], markersize=4)
+        for v in some:
+            if (why := max(v.ended, key=v.ended.__getitem__)) == "gap":
+                below.annotate("loss", (v.cell.steps, 100 * v.warmup), xytext=(0, 5), textcoords="offset points",
+                               ha="center", fontsize="x-small")  # fmt: skip
+            elif why == "max_warmup":
+                below.annotate("clock", (v.cell.steps, 100 * v.warmup), xytext=(0, -11), textcoords="offset points",
+                               ha="center", fontsize="x-small")  # fmt: skip
+        below.set(xscale="log", xlabel="updates in the run", ylim=(0, 65))
+    panels[0, 0].set_ylabel("loss over the best\nhand-set length, %")
+    panels[1, 0].set_ylabel("default's warm-up,\n% of the run")
+    panels[0, -1].legend(fontsize=9)
+    return figure
+
+
+def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
+    """Write the table of a study into docs/ and, for the horizon study, its figure.
+
+    Args:
+        name: "horizon", "fine-tuning" or "fresh".
+        rows: rows of the study, which need not be complete.
+        root: root of the repository.
+
+    Returns:
+        The paths of the files written.
+    """
+    verdicts, docs = judged(rows, _GRIDS[name]), root / "docs"
+    table = docs / "data" / "tables" / f"{name}.csv"
+    write_atomically(table, grid_table(rows, verdicts))
+    if name != "horizon" or not verdicts:
+        return [table]
+    picture = docs / "figures" / "horizon.png"
+    write_atomically(picture, encoded(horizon_figure(verdicts), "png"))
+    return [table, picture]

@@ -1,0 +1,84 @@
+"""The wider grid: what each simple rule costs, from made-up rows."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.config import LabError
+from autowarm.lab.study.cells import FAIR, SEEDS
+from autowarm.lab.study.pages.fair import RULES, fair_regrets, fair_table, sensitivity_table, write_fair_tables
+from autowarm.lab.study.plan import FAIR_STAGES
+from autowarm.lab.study.rows import PlannedRow, Rows
+from autowarm.lab.study.verdicts import verdicts
+
+from .conftest import made_up
+
+
+def made(planned: PlannedRow) -> dict[str, object]:
+    """Of the grid's new lengths 20 % from lr/10 is the best; the ramp alone costs 1 % more than it."""
+    losses = {"tenth 0.2": 2.9, "default fstar=-1e6": 2.929}
+    row = made_up(planned)
+    if planned.schedule.startswith("tenth") or planned.schedule in losses:
+        row["val_loss"] = losses.get(planned.schedule, 3.5)
+    return row
+
+
+@pytest.fixture(scope="module")
+def wide(finished: Callable[..., Rows]) -> Rows:
+    rows = finished(make=made)
+    for stage in FAIR_STAGES.values():
+        rows = Rows([*rows, *map(made, stage(rows))])
+    return rows
+
+
+def test_the_grid_brackets_what_is_best_from_both_starts() -> None:
+    assert {"linear 0", "linear 0.8", "tenth 0.05", "tenth 0.8"} <= set(FAIR)
+
+
+def test_a_rule_costs_what_its_warm_up_costs(wide: Rows) -> None:
+    learnt = [v for v in verdicts(wide) if v.learnt]
+    found = fair_regrets(wide, learnt)
+    assert found.keys() == RULES.keys()
+    assert all(cost == pytest.approx(0.01) for cost in found["half from lr/10"].values())
+    for cell, cost in found["half from lr/10 for transformers, 5 % else"].items():
+        same = "5 %" if cell.task in ("mlp", "factor") else "half from lr/10"
+        assert cost == found[same][cell]
+
+
+def test_the_table_has_a_line_for_each_family_and_one_for_all_tasks(wide: Rows) -> None:
+    headings, *lines = csv.reader(io.StringIO(fair_table(wide, [v for v in verdicts(wide) if v.learnt])))
+    assert headings == ["family, %", *RULES]
+    assert [line[0] for line in lines] == ["language", "vision", "MLP", "deep linear", "*all tasks*"]
+    assert {line[4] for line in lines} == {"+1.00"}
+
+
+def test_the_best_of_the_wider_grid_is_tested_on_seeds_that_did_not_choose(wide: Rows) -> None:
+    tested = {(run.schedule, run.seed) for run in FAIR_STAGES["fair-tested"](wide)}
+    assert {seed for schedule, seed in tested if schedule == "tenth 0.2"} == set(SEEDS.test)
+
+
+def test_a_schedule_that_pays_at_every_other_rate_is_sensitive(wide: Rows) -> None:
+    rows = Rows(
+        {**row, "val_loss": 2.0 + abs(row["cell"]["lr"] - 0.003)} if row["part"] == "sensitivity" else row
+        for row in wide
+    )
+    headings, *lines = csv.reader(io.StringIO(sensitivity_table(rows)))
+    assert headings == ["optimizer, %", "none", "5 %", "40 %", "half from lr/10", "default"]
+    assert [line[0] for line in lines] == ["muon", "lion", "signsgd", "normsgd", "adamw", "*all*"]
+    expected = 100 * (0.002 + 0.0 + 0.006 + 0.027) / 2.0 / 4  # at 0.001, 0.003, 0.009 and 0.03
+    assert float(lines[-1][1]) == pytest.approx(expected, abs=0.02)
+
+
+def test_both_tables_are_written(wide: Rows, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
+    fair, sensitivity = write_fair_tables(wide, tmp_path)
+    assert fair.read_text() == fair_table(wide, [v for v in verdicts(wide) if v.learnt])
+    assert sensitivity.read_text() == sensitivity_table(wide)
+
+
+def test_it_is_refused_without_the_wider_grid(study: Rows) -> None:
+    with pytest.raises(LabError, match="has not been run under 'linear 0.6'"):
+        fair_table(study, verdicts(study))

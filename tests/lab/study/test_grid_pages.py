@@ -1,0 +1,77 @@
+"""The tables and the figure of the studies of one form, from made-up rows."""
+
+import csv
+import io
+from pathlib import Path
+
+from autowarm.lab.study import horizon, transfer
+from autowarm.lab.study.cells import PAPER
+from autowarm.lab.study.pages.grids import grid_table, horizon_figure, judged, write_grid_pages
+from autowarm.lab.study.plan import missing
+from autowarm.lab.study.rows import PlannedRow, Rows
+
+
+def made(planned: PlannedRow) -> dict[str, object]:
+    """A rate near 0.01 is the best, and 10 % from a tenth of the peak; the loss ends long runs of the default."""
+    cell, long = planned.cell, planned.cell.steps >= 16_000
+    costs = {"tenth 0.1": 0.0, "default": 0.003 if long else 0.03, PAPER: 0.0 if long else 0.3}
+    ended = {"default": "gap" if long else "max_warmup", PAPER: "gap" if long else None}
+    return {
+        "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
+        "lr": cell.lr}, "schedule": planned.schedule, "seed": planned.seed, "first_loss": 6.0, "diverged": False,
+        "val_loss": 3.0 + abs(cell.lr - 0.0101) + costs.get(planned.schedule, 0.06), "seconds": 1.0,
+        "warmup_steps": cell.steps // (10 if long else 2), "ended_by": ended.get(planned.schedule),
+    }  # fmt: skip
+
+
+def whole(stages: dict) -> Rows:
+    rows = Rows()
+    while left := missing(rows, stages):
+        rows = Rows([*rows, *map(made, left)])
+    return rows
+
+
+def lines(text: str) -> list[dict[str, str]]:
+    headings, *rest = csv.reader(io.StringIO(text))
+    return [dict(zip(headings[:9], line, strict=False)) for line in rest]  # the tenth has the name of the eighth
+
+
+def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
+    rows = whole(horizon.STAGES)
+    found = lines(grid_table(rows, judged(rows, (horizon.SHORT, horizon.LONG, horizon.LONGEST))))
+    assert len(found) == 16
+    assert {line["best hand-set"] for line in found} == {"10 % from lr/10"}
+    short, *_, long = (line for line in found if line["optimizer"] == "muon")
+    assert short["steps"] == "1,000"
+    assert long["steps"] == "64,000"
+    assert short["default − best, %"].startswith("+1.00")
+    assert long["default − best, %"].startswith("+0.10")
+    assert short["Algorithm 1 − best, %"] == "+10.00"
+    assert long["default's warm-up"] == "10 %"
+
+
+def test_settings_that_lack_runs_are_left_out() -> None:
+    rows = whole(horizon.STAGES)
+    assert judged(Rows(), (horizon.SHORT,)) == []
+    gone = Rows(row for row in rows if (row["cell"]["steps"], row["schedule"]) != (4000, "default"))
+    assert {v.cell.steps for v in judged(gone, (horizon.SHORT, horizon.LONG))} == {1000, 16_000}
+
+
+def test_the_figure_has_a_panel_for_each_optimizer_and_marks_what_ended_the_warm_up() -> None:
+    rows = whole(horizon.STAGES)
+    figure = horizon_figure(judged(rows, (horizon.SHORT, horizon.LONG, horizon.LONGEST)))
+    above = figure.axes[: len(horizon.OPTIMIZERS)]
+    assert [axes.get_title(loc="left") for axes in above] == list(horizon.OPTIMIZERS)
+    assert {line.get_label() for line in above[0].lines} >= {"no warm-up", "Algorithm 1", "default"}
+    marks = [text.get_text() for text in figure.axes[len(above)].texts]
+    assert marks == ["clock", "clock", "loss", "loss"]
+
+
+def test_pages_are_written_as_far_as_the_study_is(tmp_path: Path) -> None:
+    (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
+    (tmp_path / "docs" / "figures").mkdir()
+    assert [path.name for path in write_grid_pages("horizon", Rows(), tmp_path)] == ["horizon.csv"]
+    written = write_grid_pages("horizon", whole(horizon.STAGES), tmp_path)
+    assert [path.name for path in written] == ["horizon.csv", "horizon.png"]
+    [table] = write_grid_pages("fresh", whole(transfer.FRESH_STAGES), tmp_path)
+    assert len(table.read_text().splitlines()) == 1 + 6 * 2 * 5

@@ -1,0 +1,78 @@
+"""What it costs not to tune the peak rate, from made-up rows."""
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.study import peak
+from autowarm.lab.study.pages.peak import outcomes, peak_table, write_peak_table
+from autowarm.lab.study.plan import missing
+from autowarm.lab.study.rows import PlannedRow, Rows
+
+TUNED = 2.0**-6
+
+
+def made(planned: PlannedRow) -> dict[str, object]:
+    """The loss is 1 at the tuned rate, and 10 % more for each factor of 2 away from it; Prodigy diverges."""
+    cell, searched = planned.cell, planned.schedule == peak.AUTO
+    rate = 2 * TUNED if searched else cell.lr
+    return {
+        "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
+        "lr": cell.lr}, "schedule": planned.schedule, "seed": planned.seed, "first_loss": 6.0,
+        "val_loss": 1 + 0.1 * abs(math.log2(rate / TUNED)), "diverged": cell.optimizer == "prodigy",
+        **({"peak": rate} if searched else {}),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    found = Rows()
+    while left := missing(found, peak.STAGES):
+        found = Rows([*found, *map(made, left)])
+    return found
+
+
+def test_a_search_is_held_against_the_tuned_rate_in_every_setting(rows: Rows) -> None:
+    found = list(outcomes(rows, peak.JUDGED, "search"))
+    assert len(found) == 6 * 5 * 2
+    assert {one.cell.lr for one in found} == {TUNED}
+    assert all(one.cost == pytest.approx(0.1) and one.rate == pytest.approx(2) for one in found)
+    assert all(one.lost == pytest.approx(0.1 / (6 - 1)) for one in found)  # the first loss is 6
+    common = {one.cell.optimizer: one for one in outcomes(rows, peak.JUDGED, "common")}
+    assert common["lion"].rate == pytest.approx(3e-4 / TUNED)
+    assert common["lion"].cost == pytest.approx(0.1 * math.log2(TUNED / 3e-4))
+
+
+def test_what_needs_no_rate_takes_the_place_of_adamw(rows: Rows) -> None:
+    found = list(outcomes(rows, peak.FOUND_ON, "prodigy"))
+    assert len(found) == 7 * 2
+    assert {one.cell.optimizer for one in found} == {"adamw"}
+    assert all(math.isinf(one.cost) and one.rate is None for one in found)
+
+
+def test_the_table_says_how_near_and_how_dear(rows: Rows, tmp_path: Path) -> None:
+    headings, *lines = csv.reader(io.StringIO(peak_table(rows)))
+    names = [*headings[2:7], "higher loss", "highest", "diverged"]
+    found = {(line[0], line[1]): dict(zip(names, line[2:], strict=True)) for line in lines}
+    search = found["judged, 1000 steps", '`peak="auto"`']
+    assert search["within 3 times of the tuned rate"] == "100 %"
+    assert search["progress lost, mean"] == search["median"] == search["worst"] == "+2.0 %"
+    assert search["higher loss"] == search["highest"] == "+10.0 %"
+    assert found["found on, 200 steps", "Prodigy, for AdamW"]["diverged"] == "7"
+    (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
+    [path] = write_peak_table(rows, tmp_path)
+    assert path.read_text() == peak_table(rows)
+
+
+def test_the_table_leaves_out_a_horizon_with_missing_runs(rows: Rows) -> None:
+    some = Rows(row for row in rows if (row["cell"]["steps"], row["cell"]["optimizer"]) != (1000, "muon"))
+    _, *lines = csv.reader(io.StringIO(peak_table(some)))
+    assert {line[0] for line in lines} == {"judged, 200 steps", "found on, 200 steps"}
+
+
+def test_other_guesses_are_tried_in_every_setting(rows: Rows) -> None:
+    tried = {run.cell.lr for run in peak.STAGES["tested"](rows) if run.schedule == peak.AUTO}
+    assert tried == {peak.GUESS, *peak.GUESSES}

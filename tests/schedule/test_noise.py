@@ -1,0 +1,72 @@
+"""One loss decides nothing: neither noise nor an outlier sets the length of a warm-up."""
+
+import random
+import statistics
+import warnings
+from collections.abc import Callable
+
+import pytest
+from schedule_runs import falling, make_optimizer
+
+from autowarm import AdaptiveWarmup
+
+SEEDS = range(10)
+NOISES: dict[str, Callable[[random.Random], float]] = {
+    "normal": lambda draw: draw.gauss(0.0, 1.0),
+    "normal, high": lambda draw: draw.gauss(3.0, 1.0),
+    "uniform": lambda draw: draw.random(),
+    "lognormal": lambda draw: draw.lognormvariate(0.0, 1.0),
+    "Student's t, 3 degrees": lambda draw: 5.0 + draw.gauss(0, 1) / (draw.gammavariate(1.5, 2.0) / 3) ** 0.5,
+    "zero or one": lambda draw: float(draw.random() < 0.3),
+}
+
+
+def length(losses: Callable[[int], float], T: int = 1000) -> int:
+    """How long the default warms up."""
+    scheduler = AdaptiveWarmup(make_optimizer(), T)
+    for t in range(T):
+        scheduler.optimizer.step()
+        scheduler.step(losses(t))
+        if scheduler.phase == "decay":
+            break
+    return scheduler.warmup_steps
+
+
+@pytest.mark.parametrize("T", [200, 1000])
+@pytest.mark.parametrize("noise", NOISES)
+def test_pure_noise_does_not_end_a_warm_up(noise: str, T: int) -> None:
+    lengths = []
+    for seed in SEEDS:
+        draw = random.Random(seed)
+        lengths.append(length(lambda t: NOISES[noise](draw), T))  # noqa: B023
+    assert max(lengths) < 2 * min(lengths)
+    assert statistics.median(lengths) == T // 2
+
+
+@pytest.mark.parametrize("factor", [0.01, 3.0, 100.0, 1e4, 1e9])
+def test_an_outlying_first_loss_does_not_either(factor: float) -> None:
+    lengths = []
+    for seed in SEEDS:
+        draw = random.Random(seed)
+        noise = [draw.gauss(0.0, 0.2) for _ in range(1000)]
+        plain = lambda t: falling(6.0, 3.0, 100.0)(t) + noise[t]  # noqa: B023, E731
+        lengths += [length(plain), length(lambda t: plain(t) * (1.0 if t else factor))]  # noqa: B023
+    assert max(lengths) < 2 * min(lengths)
+
+
+def test_the_given_target_may_lie_above_the_median_of_the_first_losses() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100, target_loss=4.0)
+    for loss in (5.0, 3.0, 3.0, 3.0, 3.0, 3.0):
+        scheduler.optimizer.step()
+        scheduler.step(loss)
+    assert scheduler.profile.gap0 == 1.0
+
+
+def test_a_zero_among_the_first_losses_is_no_matter() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for loss in (0.0, 5.0, 5.0, 5.0, 5.0):
+            scheduler.optimizer.step()
+            scheduler.step(loss)
+    assert scheduler.profile is not None

@@ -1,0 +1,364 @@
+"""``peak="auto"``: the search in a run's first updates, and the run that begins after it."""
+
+import copy
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD, find_rate
+from autowarm.optim import Together
+
+STEPS = 200
+Maker = Callable[[nn.Module, float], Optimizer]
+MAKERS: dict[str, Maker] = {
+    "muon": lambda m, lr: Muon.from_model(m, lr=lr),
+    "muon, tensor lr": lambda m, lr: Muon.from_model(m, lr=torch.tensor(lr, dtype=torch.float64)),
+    "lion": lambda m, lr: Lion(m.parameters(), lr=lr),
+    "signsgd": lambda m, lr: SignSGD(m.parameters(), lr=lr),
+    "normsgd": lambda m, lr: NormSGD(m.parameters(), lr=lr),
+    "adamw": lambda m, lr: torch.optim.AdamW(m.parameters(), lr=lr),
+    "together": lambda m, lr: Together(
+        torch.optim.Muon([p for p in m.parameters() if p.ndim == 2], lr=lr),
+        torch.optim.AdamW([p for p in m.parameters() if p.ndim != 2], lr=lr / 2),
+    ),
+}
+every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+
+
+def batches() -> Iterator[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    while True:
+        yield torch.randn(512, 8, generator=generator)
+
+
+def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return (model(x) - x[:, :1] - 1).square().mean()
+
+
+class Run:
+    """A model in training, batch by batch."""
+
+    def __init__(self, make: Maker = MAKERS["muon"], lr: float = 0.01, steps: int = STEPS, **options: Any) -> None:
+        self.model, self.data = make_model(), batches()
+        self.optimizer = make(self.model, lr)
+        self.scheduler = AdaptiveWarmup(self.optimizer, steps, **({"peak": "auto"} | options))
+        self.rates: list[float] = []
+
+    def update(self) -> torch.Tensor:
+        loss = loss_of(self.model, next(self.data))
+        loss.backward()
+        self.rates.append(float(self.optimizer.param_groups[0]["lr"]))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def train(self, updates: int) -> "Run":
+        for _ in range(updates):
+            self.scheduler.step(self.update())
+        return self
+
+    def search(self) -> "Run":
+        """To the end of the search."""
+        while self.scheduler.phase == "search":
+            self.train(1)
+        return self
+
+    def follow(self, losses: list[float]) -> None:
+        """Updates with these losses, the last of which goes on."""
+        for i in range(40):
+            self.update()
+            self.scheduler.step(losses[min(i, len(losses) - 1)])
+
+    def weights(self) -> list[torch.Tensor]:
+        return [p.detach().clone() for p in self.model.parameters()]
+
+    def saved(self) -> dict[str, Any]:
+        buffer = io.BytesIO()
+        state = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "scheduler")}
+        torch.save(state, buffer)
+        buffer.seek(0)
+        return torch.load(buffer, weights_only=True)
+
+
+@every_optimizer
+def test_the_given_rate_does_not_matter(make: Maker) -> None:
+    runs = [Run(make, lr).train(STEPS) for lr in (1e-6, 1e-2, 10.0)]
+    peaks = [float(run.scheduler.base_lrs[0]) for run in runs]
+    assert peaks[0] == pytest.approx(peaks[1], rel=1e-5)
+    assert peaks[2] == pytest.approx(peaks[1], rel=1e-5)
+    assert 1e-4 < peaks[1] < 1
+    assert {run.scheduler.phase for run in runs} == {"decay"}
+
+
+@every_optimizer
+def test_the_peak_is_that_of_find_rate_on_the_same_losses(make: Maker) -> None:
+    run = Run(make).search()
+    made = run.scheduler.last_epoch
+    model, data = make_model(), batches()
+    optimizer = make(model, 0.01)
+
+    def closure() -> torch.Tensor:
+        loss = loss_of(model, next(data))
+        loss.backward()
+        return loss
+
+    found = find_rate(model, optimizer, closure, steps=30, total_steps=STEPS - made)
+    assert float(run.scheduler.base_lrs[0]) == pytest.approx(found.guess, rel=1e-6)
+    assert len(found.losses) == made
+
+
+@every_optimizer
+def test_the_run_begins_again_where_it_began(make: Maker) -> None:
+    run = Run(make)
+    first = run.weights()
+    run.search()
+    made = run.scheduler.last_epoch
+    assert 20 < made <= 30
+    assert all(torch.equal(a, b) for a, b in zip(run.weights(), first, strict=True))
+    assert not any(run.optimizer.state.values())
+    # From here on it is the run of a new optimizer at the peak that was found, over the updates that are left.
+    peaks = [float(lr) for lr in run.scheduler.base_lrs]
+    other = Run(make, peaks[0], STEPS - made, peak="given")
+    assert [float(lr) for lr in other.scheduler.base_lrs] == pytest.approx(peaks, rel=1e-6)
+    for _ in range(made):
+        next(other.data)
+    run.train(STEPS - made)
+    other.train(STEPS - made)
+    assert run.rates[made:] == pytest.approx(other.rates, rel=1e-5)
+    for a, b in zip(run.weights(), other.weights(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("at", [0, 1, 10, "last", "end", 60, 150])
+@pytest.mark.parametrize("lr", ["float", "tensor"])
+def test_it_resumes_to_the_bit(at: int | str, lr: str) -> None:
+    make = MAKERS["muon" if lr == "float" else "muon, tensor lr"]
+    end = Run(make).search().scheduler.last_epoch
+    updates = {"last": end - 1, "end": end}.get(at, at)  # type: ignore[call-overload]
+    straight = Run(make).train(updates)
+    state = straight.saved()
+    resumed = Run(make, lr=3.0)
+    resumed.model.load_state_dict(state["model"])
+    resumed.optimizer.load_state_dict(state["optimizer"])
+    resumed.scheduler.load_state_dict(state["scheduler"])
+    for _ in range(updates):
+        next(resumed.data)
+    straight.train(STEPS - updates)
+    resumed.train(STEPS - updates)
+    assert resumed.rates == straight.rates[updates:]
+    assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
+
+
+def test_without_the_first_weights_it_searches_anew_from_those_of_the_checkpoint() -> None:
+    state, resumed = Run().train(10).saved(), Run()
+    state["scheduler"]["search"]["first"] = None  # as where they are sharded
+    resumed.model.load_state_dict(state["model"])
+    resumed.optimizer.load_state_dict(state["optimizer"])
+    resumed.scheduler.load_state_dict(state["scheduler"])
+    weights = resumed.weights()
+    resumed.search()
+    assert 10 + 20 < resumed.scheduler.last_epoch <= 10 + 30
+    assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), weights, strict=True))
+    assert 1e-4 < resumed.scheduler.base_lrs[0] < 1
+
+
+def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:
+    run = Run()
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for p in run.model.parameters():
+            p.normal_()
+    first = run.weights()
+    run.search()
+    assert all(torch.equal(a, b) for a, b in zip(run.weights(), first, strict=True))
+
+
+def test_a_compiled_step_searches_as_the_plain_one_does() -> None:
+    def searched(compiled: bool) -> tuple[float, bool]:
+        model, data = make_model(), batches()
+        first = [p.detach().clone() for p in model.parameters()]
+        optimizer = Lion(model.parameters(), lr=torch.tensor(1e-3))
+        step = torch.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
+        scheduler = AdaptiveWarmup(optimizer, STEPS, peak="auto")
+        while scheduler.phase == "search":
+            loss = loss_of(model, next(data))
+            loss.backward()
+            step()
+            scheduler.step(loss.detach())
+            optimizer.zero_grad()
+        same = all(torch.equal(a, b) for a, b in zip(model.parameters(), first, strict=True))
+        return float(scheduler.base_lrs[0]), same
+
+    plain, compiled = searched(False), searched(True)
+    assert compiled[0] == pytest.approx(plain[0], rel=0.05)
+    assert plain[1] is compiled[1] is True
+
+
+def test_an_optimizer_may_be_loaded_before_the_scheduler_is_made() -> None:
+    straight = Run().train(100)
+    state, resumed = straight.saved(), Run()
+    resumed.model.load_state_dict(state["model"])
+    resumed.optimizer.load_state_dict(state["optimizer"])
+    resumed.scheduler = AdaptiveWarmup(resumed.optimizer, STEPS, peak="auto")
+    resumed.scheduler.load_state_dict(state["scheduler"])
+    for _ in range(100):
+        next(resumed.data)
+    assert resumed.train(100).rates == straight.train(100).rates[100:]
+
+
+@pytest.mark.parametrize("at", [0, 10, 60])
+def test_a_copy_goes_on_by_itself(at: int) -> None:
+    run = Run().train(at)
+    other = copy.copy(run)
+    other.model, other.optimizer, other.scheduler = copy.deepcopy((run.model, run.optimizer, run.scheduler))
+    other.rates, other.data = [], batches()
+    for _ in range(at):
+        next(other.data)
+    assert other.train(STEPS - at).rates == run.train(STEPS - at).rates[at:]
+
+
+def test_ratios_between_groups_are_kept() -> None:
+    model = make_model()
+    first, second, third = (list(layer.parameters()) for layer in (model[0], model[2], nn.Linear(1, 1)))
+    groups = [{"params": first, "lr": 1.0}, {"params": second, "lr": 0.25, "warmup": False}]
+    optimizer = Lion([*groups, {"params": third, "lr": 0.0}], lr=1.0)
+    scheduler, data = AdaptiveWarmup(optimizer, STEPS, peak="auto"), batches()
+    phases = set()
+    for _ in range(60):
+        loss = loss_of(model, next(data))
+        loss.backward()
+        optimizer.step()
+        scheduler.step(loss.detach())
+        optimizer.zero_grad()
+        phases.add(scheduler.phase)
+        first_rate, second_rate, third_rate = scheduler.get_last_lr()
+        assert third_rate == 0
+        if scheduler.phase == "search":
+            assert second_rate == pytest.approx(first_rate / 4)
+        if scheduler.phase == "warmup":  # which the second group does without
+            assert second_rate == scheduler.base_lrs[1] == pytest.approx(scheduler.base_lrs[0] / 4)
+    assert phases >= {"search", "warmup"}
+
+
+@pytest.mark.parametrize(
+    ("losses", "reason"),
+    [
+        ([2.0, 2.0, math.nan, 2.0], "not finite after 2 updates"),
+        ([2.0], "never fell clear of its noise"),
+        ([2.0 - 0.06 * i for i in range(31)], "has not broken at the highest rate"),
+    ],
+    ids=["NaN", "level", "falls all the while"],
+)
+def test_it_goes_on_with_the_given_rate_if_it_cannot_tell(losses: list[float], reason: str) -> None:
+    run = Run(lr=0.123)
+    with pytest.warns(UserWarning, match=f"no peak rate was found, so the lr stays at 0.123: .*{reason}"):
+        run.follow(losses)
+    assert run.scheduler.base_lrs[0] == 0.123
+    assert run.scheduler.phase == "warmup"
+
+
+def test_where_noise_hides_the_fall_the_break_tells() -> None:
+    run = Run(lr=5.0)
+    generator = torch.Generator().manual_seed(0)
+    while run.scheduler.phase == "search":
+        run.update()
+        run.scheduler.step(1 + run.rates[-1] ** 2 + 0.3 * float(torch.randn((), generator=generator)))
+    # It breaks within a few updates of rate 2, and 30 updates make e from one to the next 0.64.
+    assert 0.005 < float(run.scheduler.base_lrs[0]) < 5
+
+
+def test_a_skipped_update_and_a_missing_loss_leave_the_rate() -> None:
+    run = Run().train(5)
+    rate = run.scheduler.get_last_lr()
+    loss = loss_of(run.model, next(run.data))
+    loss.backward()
+    run.scheduler.step(loss.detach())  # and no update, as after a GradScaler that skips it
+    assert run.scheduler.get_last_lr() == rate
+    run.optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run.scheduler.step()
+    assert run.scheduler.get_last_lr() == rate
+    assert run.train(1).scheduler.get_last_lr()[0] > rate[0]
+
+
+def test_the_loss_may_come_before_the_update() -> None:
+    """The order of Algorithm 1."""
+    run = Run()
+    first = run.weights()
+    for _ in range(STEPS):
+        loss = loss_of(run.model, next(run.data))
+        loss.backward()
+        run.scheduler.step(loss.detach())
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        if run.scheduler.phase == "search":
+            continue
+        found = run.scheduler.base_lrs[0]
+        break
+    assert 1e-4 < found < 1
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(found / 10)
+    # One update was made since the weights were restored, at a tenth of the peak.
+    moved = max(float((a - b).abs().max()) for a, b in zip(run.weights(), first, strict=True))
+    assert 0 < moved < found
+
+
+def test_what_it_says_of_itself() -> None:
+    run = Run().train(3)
+    assert run.scheduler.metrics() == {
+        "phase": "search",
+        "lr": run.scheduler.get_last_lr()[0],
+        "share": run.scheduler.get_last_lr()[0] / 0.01,
+    }
+    assert "search, update 3 of 200" in repr(run.scheduler)
+    run.search()
+    assert run.scheduler.metrics()["phase"] == "warmup"
+    assert run.scheduler.get_last_lr()[0] == pytest.approx(run.scheduler.base_lrs[0] / 10)
+    assert run.optimizer.param_groups[0]["initial_lr"] == run.scheduler.base_lrs[0]
+
+
+@pytest.mark.parametrize("change", ["extend", "rewarm", "decay_now"])
+def test_it_is_not_changed_during_the_search(change: str) -> None:
+    run = Run().train(3)
+    with pytest.raises(RuntimeError, match="the search for the peak rate is still under way"):
+        getattr(run.scheduler, change)(300)
+    getattr(run.search().scheduler, change)(300)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"peak": "best"}, 'peak must be "given"'), ({"steps": 99}, "needs a run of at least 100 updates")],
+)
+def test_arguments_that_do_not_work(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Run(**options)
+
+
+def test_a_used_optimizer_is_refused() -> None:
+    run = Run(peak="given").train(2)
+    run.scheduler = AdaptiveWarmup(run.optimizer, STEPS, peak="auto")
+    with pytest.raises(ValueError, match="needs an optimizer that has made no update"):
+        run.train(1)
+
+
+def test_a_captured_graph_is_refused() -> None:
+    with pytest.raises(ValueError, match="a captured graph does not see"):
+        AdaptiveWarmup(torch.optim.AdamW(make_model().parameters(), capturable=True), STEPS, peak="auto")
+
+
+def test_a_state_is_not_loaded_into_another_kind_of_run() -> None:
+    state = Run().train(3).scheduler.state_dict()
+    with pytest.raises(ValueError, match="peak: saved 'auto', here 'given'"):
+        Run(peak="given").scheduler.load_state_dict(state)

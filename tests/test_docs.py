@@ -218,5 +218,5 @@ def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "api" / "schedule.html").read_text(encoding="utf-8")
-    for words in ("autowarm.schedule.AdaptiveWarmup", "(7, practical_eta)", "Raises"):
+    for words in ("autowarm.schedule.AdaptiveWarmup", "eq. 7 (practical_eta)", "Raises"):
         assert words in page

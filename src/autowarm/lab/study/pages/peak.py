@@ -80,9 +80,9 @@ def peak_table(rows: Rows) -> str:
             part = dataclasses.replace(grid, horizons=(steps,))
             with suppress(LabError):  # its runs are not all made
                 found = {name: list(outcomes(rows, part, way)) for name, way in ways.items()}
-                lines += [[f"{group}, {steps} steps", name, *_summary(some)] for name, some in found.items()]
-    headings = ["tasks", "rate by", "settings", "within 3 times of the tuned rate", "progress lost, mean", "median",
-                "worst", "higher loss, median", "worst", "diverged"]  # fmt: skip
+                lines += [[f"{group}, {steps}", name, *_summary(some)] for name, some in found.items()]
+    headings = ["tasks, updates", "rate by", "settings", "within 3 times", "progress lost: mean (worst)",
+                "higher loss: median (worst)", "diverged"]  # fmt: skip
     return comma_separated(headings, lines)
 
 
@@ -102,9 +102,9 @@ def _summary(some: Sequence[Outcome]) -> list[str]:
     finite = [one for one in some if math.isfinite(one.cost)]
     rates = [one.rate for one in some if one.rate is not None]
     near = f"{100 * statistics.fmean(1 / 3 <= rate <= 3 for rate in rates):.0f} %" if rates else ""
-    shown = [""] * 5
+    shown = ["", ""]
     if finite:
         lost, cost = [one.lost for one in finite if one.lost is not None], [one.cost for one in finite]
-        costs = statistics.fmean(lost), statistics.median(lost), max(lost), statistics.median(cost), max(cost)
-        shown = [f"{100 * x:+.1f} %" for x in costs]
+        pairs = (statistics.fmean(lost), max(lost)), (statistics.median(cost), max(cost))
+        shown = [f"{100 * typical:.1f} % ({100 * worst:,.0f} %)" for typical, worst in pairs]
     return [str(len(some)), near, *shown, str(len(some) - len(finite))]

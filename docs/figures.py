@@ -2,8 +2,8 @@
 
 python docs/figures.py [NAME ...]
 
-Two figures are drawn where their runs are made, in seconds: `warming-up`, with the study's pages, by `autowarm study
-warm-up --root .`, and `which-rate` by `python benchmarks/which_rate.py`.
+Some figures are drawn where their runs are made, in seconds: `first` and `warming-up`, with the study's pages, by
+`autowarm study warm-up --root .`, and `which-rate` by `python benchmarks/which_rate.py`.
 """
 
 import dataclasses

@@ -63,7 +63,7 @@ def test_pages_and_figures_are_written_together(stored: Rows, tmp_path: Path, mo
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
     for name in (f"docs/{name}" for name in files):
         assert (tmp_path / name).read_text(encoding="utf-8") == (ROOT / name).read_text(encoding="utf-8")
-    for name in ("evidence.png", "schedules.png", "warming-up.png"):
+    for name in ("evidence.png", "schedules.png", "warming-up.png", "first.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
 
 

@@ -17,7 +17,7 @@ from ..runs import Curve
 from ..verdicts import TOLERANCE, Verdict
 from .evidence import fixed_regrets
 
-__all__ = ["curves_figure", "curves_wanted", "differences_figure", "evidence_figure"]
+__all__ = ["curves_figure", "curves_wanted", "differences_figure", "evidence_figure", "first_figure"]
 
 _LOOKS = dict(zip(OPTIMIZERS, zip((BLUE, ORANGE, GREEN, PINK, SKY), "os^Dv", strict=True), strict=True))
 
@@ -84,13 +84,19 @@ def curves_wanted(rows: Rows) -> list[PlannedRow]:
     ]
 
 
+def first_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
+    """The README's picture: two of the settings without Algorithm 1, small enough to be legible on a phone."""
+    shown = {run: curve for run, curve in curves.items() if run.cell.task != "factor" and run.schedule != PAPER}
+    return curves_figure(rows, shown, size=(5.9, 4.9))
+
+
 @styled
-def curves_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
+def curves_figure(rows: Rows, curves: Mapping[PlannedRow, Curve], size: tuple[float, float] = (9.5, 5.2)) -> Figure:
     """Rates and losses of the runs of `curves_wanted`."""
     chosen: dict[Cell, list[PlannedRow]] = {}
     for run in curves:
         chosen.setdefault(run.cell, []).append(run)
-    figure = Figure(figsize=(9.5, 5.2), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(2, len(chosen), sharex="col", squeeze=False)
     for (above, below), (cell, runs) in zip(panels.T, chosen.items(), strict=True):
         for run in runs:
@@ -120,7 +126,7 @@ def curves_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
 _KINDS = {DEFAULT: "adaptive", PAPER: "paper"}
 _TASKS = {"factor": "matrix factorisation", "mlp": "image classifier", "lm-small": "language model"}
 _CAUSES = {"gap": "the loss", "max_warmup": "the clock"}
-_PLACES = {"default": (0.5, (4, 4)), "hand-set, 10 %": (0.1, (-8, 4)), "Algorithm 1": (0.15, (0, 5))}  # at, offset
+_PLACES = {"default": (0.62, (5, 3)), "hand-set, 10 %": (0.1, (-8, 4)), "Algorithm 1": (0.15, (0, 5))}  # at, offset
 
 
 def _name(run: PlannedRow) -> str:

@@ -14,7 +14,7 @@ from ..rows import Rows
 from ..runs import curve_of
 from ..verdicts import verdicts
 from .evidence import evidence, summary
-from .figures import curves_figure, curves_wanted, differences_figure, evidence_figure
+from .figures import curves_figure, curves_wanted, differences_figure, evidence_figure, first_figure
 from .tables import tables
 
 __all__ = ["texts", "write_pages"]
@@ -66,10 +66,12 @@ def write_pages(rows: Rows, root: Path) -> list[Path]:
         )
     judged = verdicts(rows)
     docs = root / "docs"
+    curves = {run: curve_of(run) for run in curves_wanted(rows)}
     drawn = {
         "schedules": differences_figure(judged),
         "evidence": evidence_figure(judged),
-        "warming-up": curves_figure(rows, {run: curve_of(run) for run in curves_wanted(rows)}),
+        "warming-up": curves_figure(rows, curves),
+        "first": first_figure(rows, curves),
     }
     paths = [docs / "figures" / f"{name}.png" for name in drawn]
     for figure, path in zip(drawn.values(), paths, strict=True):

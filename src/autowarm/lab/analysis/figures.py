@@ -61,12 +61,12 @@ def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]
             top.plot(steps, smoothed(values), **style)
             bottom.plot(steps, [row["lr"] for row in curve.rows], **style)
         top.set_title(_heading(summary))
-        top.set_ylabel("training loss (smoothed)")
+        top.set_ylabel("loss, smoothed")
         bottom.set_ylabel("learning rate")
         bottom.set_xlabel("update")
         bottom.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
         if some:
-            top.legend()
+            bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25))  # the curves leave no room above
     return figure
 
 

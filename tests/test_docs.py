@@ -1,12 +1,9 @@
 """What the README and the documentation tell a reader to type works, and what they point to is there."""
 
 import json
-import os
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -208,15 +205,3 @@ def test_the_notebook_runs_and_is_stored_as_run() -> None:
     ran = NotebookClient(notebook, timeout=1200, kernel_name="python3").execute()
     printed = "".join(output.get("text", "") for cell in ran.cells for output in cell.get("outputs", []))
     assert "ended by" in printed
-
-
-@pytest.mark.long
-def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path)],
-        capture_output=True, text=True, timeout=1800, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "api" / "schedule.html").read_text(encoding="utf-8")
-    for words in ("autowarm.schedule.AdaptiveWarmup", "eq. 7 (practical_eta)", "Raises"):
-        assert words in page

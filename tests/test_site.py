@@ -37,6 +37,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_reference_shows_docstrings_and_the_papers_equations(site: Path) -> None:
+    page = (site / "api" / "schedule.html").read_text(encoding="utf-8")
+    for words in ("autowarm.schedule.AdaptiveWarmup", "eq. 7 (practical_eta)", "Raises"):
+        assert words in page
+
+
 def test_no_page_asks_for_anything_from_outside(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 10

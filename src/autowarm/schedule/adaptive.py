@@ -249,8 +249,8 @@ class AdaptiveWarmup(RuleScheduler):
 
         Returns:
             ``phase`` ("search", "warmup" or "decay"), ``loss`` (smoothed, and not updated after warm-up), ``gap``
-            (loss − f*), ``target_loss`` (f*), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the
-            first group's rate), ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended or is
+            (loss − f*), ``target_loss`` (f*), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate),
+            ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended or is
             expected to end, if log Δ keeps falling at its mean pace so far; ``max_warmup`` is the latest),
             ``ended_by``. Values that are not known yet are left out.
 

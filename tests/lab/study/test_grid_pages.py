@@ -72,6 +72,6 @@ def test_pages_are_written_as_far_as_the_study_is(tmp_path: Path) -> None:
     (tmp_path / "docs" / "figures").mkdir()
     assert [path.name for path in write_grid_pages("horizon", Rows(), tmp_path)] == ["horizon.csv"]
     written = write_grid_pages("horizon", whole(horizon.STAGES), tmp_path)
-    assert [path.name for path in written] == ["horizon.csv", "horizon.png"]
+    assert [path.name for path in written] == ["horizon.csv", "horizons.png"]
     [table] = write_grid_pages("fresh", whole(transfer.FRESH_STAGES), tmp_path)
     assert len(table.read_text().splitlines()) == 1 + 6 * 2 * 5

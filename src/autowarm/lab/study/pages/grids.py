@@ -117,6 +117,6 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
     write_atomically(table, grid_table(rows, verdicts))
     if name != "horizon" or not verdicts:
         return [table]
-    picture = docs / "figures" / "horizon.png"
+    picture = docs / "figures" / "horizons.png"
     write_atomically(picture, encoded(horizon_figure(verdicts), "png"))
     return [table, picture]

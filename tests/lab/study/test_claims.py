@@ -1,0 +1,46 @@
+"""What the notebook and the evidence say of rows that no page is made of: the forecast of f*, and repeated runs."""
+
+from pathlib import Path
+
+from autowarm.lab.study.cells import DEFAULT, FAMILIES, cells
+from autowarm.lab.study.pages.tables import family_means
+from autowarm.lab.study.rows import Rows
+from autowarm.lab.study.verdicts import judge
+
+DOCS = Path(__file__).parents[3] / "docs"
+STUDIES = DOCS / "data" / "studies"
+
+
+def test_the_notebook_says_what_the_forecast_cost() -> None:
+    stored = Rows.load(STUDIES / "warm-up.jsonl")
+    others = [row for row in stored if (row["part"], row["schedule"]) != ("cells", DEFAULT)]
+    forecast = Rows([*others, *Rows.load(STUDIES / "forecast.jsonl")])
+    text = (DOCS / "notebook.md").read_text(encoding="utf-8")
+    means = []
+    for rows in (forecast, stored):
+        judged = [judge(rows, cell) for cell in cells(stored) if cell.optimizer != "muon"]
+        learnt = [v for v in judged if v.learnt]
+        assert f"study's {len(learnt)} settings without Muon" in text
+        means.append({family: 100 * mean.mean for family, mean in family_means(learnt, lambda v: v.mean).items()})
+    families = ("language", "vision", "MLP", "deep linear")
+    said = [", ".join(f"{mean[family]:+.{1 if family == 'vision' else 2}f}" for mean in means) for family in families]
+    assert f"| {' | '.join(pair.replace('-', '−') + ' %' for pair in said)} |" in text
+
+
+def test_the_evidence_says_where_repeated_warm_ups_end() -> None:
+    stored, again = (Rows.load(STUDIES / f"{name}.jsonl") for name in ("warm-up", "repeated"))
+    ends = []
+    for row in again:
+        cell = next(cell for cell in cells(stored) if cell.name == _name(row))
+        before = stored.runs("cells", cell, DEFAULT, [row["seed"]])[row["seed"]]
+        ends.append((row["warmup_steps"] - before["warmup_steps"], row["ended_by"], before["ended_by"], cell.task))
+    changed = [end for end in ends if end[0]]
+    later = [end for end in changed if FAMILIES[end[3]] == "deep linear"]
+    assert (len(ends), len(ends) - len(changed), len(later)) == (58, 49, 8)
+    assert all(0 < end[0] <= 5 for end in later)
+    assert [end[1:3] for end in changed if end not in later] == [("max_warmup", "gap")]
+
+
+def _name(row: dict) -> str:
+    cell = row["cell"]
+    return f"{cell['task']}.{cell['optimizer']}.{cell['steps']}.{cell['lr']:g}"

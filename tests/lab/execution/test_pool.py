@@ -1,14 +1,19 @@
 """Real processes: two workers, interruptions of both kinds, a killed parent, a dying worker."""
 
+import multiprocessing
 import os
 import shutil
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from autowarm.lab.cli import main
+from autowarm.lab.execution.display import Display
+from autowarm.lab.execution.pool import Job, run_jobs
+from autowarm.lab.training.stopping import Interrupted
 
 from ..helpers import PATIENCE, gone, wait_for
 from .comparison import RUNS, rows, started, words
@@ -118,6 +123,18 @@ def test_ctrl_c_is_acknowledged_while_workers_start(corpus_folder: Path, tmp_pat
     assert error.strip() == STOPPED[1]
     wait_for(lambda: all(map(gone, workers)))
     assert checkpoints(tmp_path) == []
+
+
+def test_a_second_ctrl_c_ends_the_workers_also_before_the_wait_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def set_flag(_: object) -> None:
+        raise Interrupted("again")
+
+    monkeypatch.setattr("multiprocessing.synchronize.Event.set", set_flag)
+    with pytest.raises(Interrupted, match="again"):
+        run_jobs([Job("fails", 1, time.sleep, tmp_path)], 1, Display(), 0)  # type: ignore[arg-type]
+    assert multiprocessing.active_children() == []
 
 
 @needs_proc

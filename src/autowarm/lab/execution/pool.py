@@ -117,21 +117,22 @@ def run_jobs(
         finally:
             sys.modules["__main__"] = main
         try:
-            return follow(pending, lambda: _drain(events), asked, display, on_row)
+            try:
+                return follow(pending, lambda: _drain(events), asked, display, on_row)
+            finally:
+                stop.set()  # workers stop at the next step and leave a checkpoint
+                pool.shutdown(wait=True, cancel_futures=True)
         except BrokenProcessPool:
             asked.obey()  # a signal to the whole group ends the workers, too
             raise LabError(
                 f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
-        finally:
-            stop.set()  # workers stop at the next step and leave a checkpoint
-            try:
-                pool.shutdown(wait=True, cancel_futures=True)
-            except Interrupted:  # after a second Ctrl-C do not wait for them
-                for worker in multiprocessing.active_children():
-                    worker.kill()
-                raise
+        except Interrupted:
+            for worker in multiprocessing.active_children():  # a second Ctrl-C broke off the wait for them
+                worker.kill()
+                worker.join()  # one that still starts would miss what this process takes with it, and say so
+            raise
 
 
 def message_of(error: Exception) -> str:

@@ -7,6 +7,7 @@ from autowarm.lab.cli import main
 from autowarm.lab.config import CompareConfig, LabError, Point, RunConfig, SmoothnessConfig, SweepConfig
 from autowarm.lab.config.build import build, presets, read_yaml
 from autowarm.lab.config.plans import combinations
+from autowarm.lab.paper.experiments import SCALES
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
 
@@ -61,9 +62,9 @@ def test_what_does_not_suit_is_named(values: dict[str, Any], message: str) -> No
     assert message in str(raised.value)
 
 
-def test_every_sweep_is_there_at_both_scales() -> None:
-    scales = {scale: {name.split("/")[1] for name in SWEEPS if name.startswith(scale)} for scale in ("tiny", "paper")}
-    assert scales["tiny"] == scales["paper"]
+def test_every_sweep_is_there_at_every_scale() -> None:
+    scales = {scale: {name.split("/")[1] for name in SWEEPS if name.startswith(scale)} for scale in SCALES}
+    assert scales["tiny"] == scales["horizon"] == scales["paper"]
 
 
 @pytest.mark.parametrize(("size", "layers"), [("124M", 12), ("210M", 24)])

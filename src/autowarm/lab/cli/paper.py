@@ -94,7 +94,7 @@ def _list_figures() -> int:
     from ..paper.experiments import listing
 
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for heading in ("name", "of the paper", "tiny, CPU", "paper, GPU", "shows"):
+    for heading in ("name", "of the paper", "tiny, CPU", "horizon, CPU", "paper, GPU", "shows"):
         table.add_column(heading, no_wrap=heading == "name", justify="right" if "PU" in heading else "left")
     for row in listing():
         table.add_row(*row)

@@ -322,7 +322,8 @@ class FigureConfig:
 
     Args:
         name: the figure, or all; `autowarm figure --list` lists names and costs.
-        scale: "tiny", for minutes on a CPU, or "paper", which needs GPUs and FineWeb.
+        scale: "tiny", for minutes on a CPU; "horizon", the paper's numbers of steps on a small model, for hours on a
+            CPU; or "paper", which needs GPUs and FineWeb.
         figures: folder for the figures and tables.
         out: folder of runs and measurements; null is runs/SCALE.
         override: keys that override those of the sweeps, such as {steps: 20} for a quick test.
@@ -334,7 +335,7 @@ class FigureConfig:
     """
 
     name: str = ""
-    scale: Literal["tiny", "paper"] = "tiny"
+    scale: Literal["tiny", "horizon", "paper"] = "tiny"
     figures: str = "figures"
     out: str | None = None
     override: dict[str, Any] = field(default_factory=dict)

@@ -12,8 +12,8 @@ OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "radam", "schedule-
 
 # The small tasks of `autowarm.lab.tasks.small`, each with its own model, data and batch.
 SMALL_TASKS = (
-    "lm-small", "lm-middle", "lm-large", "post-norm", "vit", "mlp", "factor", "llama", "llama-x8", "llama-long", "swin",
-    "swin-x8", "tune-near", "tune-far", "tune-near-lora", "tune-far-lora",
+    "lm-small", "lm-middle", "lm-large", "post-norm", "vit", "mlp", "factor", "llama", "llama-x8", "llama-long",
+    "llama-bytes", "swin", "swin-x8", "tune-near", "tune-far", "tune-near-lora", "tune-far-lora",
     "unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy",
 )  # fmt: skip
 ScheduleName = Literal["adaptive", "paper", "linear", "untuned", "constant", "greedy", "wsd"]
@@ -177,8 +177,8 @@ class RunConfig:
 
     Args:
         task: a small task with its own model, data and batch: lm-small, lm-middle, lm-large, post-norm, vit, mlp,
-            factor, llama, llama-x8, llama-long, swin, swin-x8, tune-near, tune-far, tune-near-lora, tune-far-lora,
-            unsmoothed, cnn, autoencoder, regression, copier or policy. Null trains `model` on `data`.
+            factor, llama, llama-x8, llama-long, llama-bytes, swin, swin-x8, tune-near, tune-far, tune-near-lora,
+            tune-far-lora, unsmoothed, cnn, autoencoder, regression, copier or policy. Null trains `model` on `data`.
         model: the network.
         data: the text.
         optimizer: the optimizer.

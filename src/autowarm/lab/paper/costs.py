@@ -28,14 +28,14 @@ def operations(run: RunConfig) -> float:
 
 
 def hours(run: RunConfig, scale: str, probed: int | None = None) -> float:
-    """Estimate the hours of one CPU core at scale "tiny", or GPU hours at scale "paper".
+    """Estimate the hours of one CPU core, or GPU hours at scale "paper".
 
     Args:
         run: the run.
-        scale: "tiny" or "paper".
+        scale: "tiny", "horizon" or "paper".
         probed: number of steps from one curvature measurement to the next; None if there are none.
     """
-    layer, rate = (_CPU_LAYER, _CPU_RATE) if scale == "tiny" else (_GPU_LAYER, _GPU_RATE)
+    layer, rate = (_GPU_LAYER, _GPU_RATE) if scale == "paper" else (_CPU_LAYER, _CPU_RATE)
     step = layer * run.model.layers + operations(run) / rate
     if probed:
         step *= 1 + (_PROBE - 1) / probed

@@ -30,7 +30,7 @@ from .costs import hours
 from .gallery import GALLERY, Picture, Sources, picture
 from .smoothness import FIT_HEADINGS, fit_rows, measured, studies
 
-SCALES = ("tiny", "paper")
+SCALES = ("tiny", "horizon", "paper")
 _OUTCOME = ("best hand-set", "steps", "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps")
 _ORDER = ("muon", "lion", "normsgd")
 
@@ -93,12 +93,12 @@ def _measure(
             "warmup_steps": found.config["schedule"]["warmup_steps"], "seconds": time.monotonic() - began}  # fmt: skip
 
 
-def listing() -> list[tuple[str, str, str, str, str]]:
-    """List each entry's name, place in the paper, CPU hours at tiny scale, GPU hours at paper scale, and subject."""
+def listing() -> list[tuple[str, ...]]:
+    """List each entry's name, place in the paper, hours at each of `SCALES`, and subject."""
     rows = []
     for name, entry in GALLERY.items():
-        tiny, paper = (f"{cost:.2g} h" if (cost := _hours(entry, scale)) else "–" for scale in SCALES)
-        rows.append((name, entry.paper, tiny, paper, entry.about))
+        costs = (f"{cost:.2g} h" if (cost := _hours(entry, scale)) else "–" for scale in SCALES)
+        rows.append((name, entry.paper, *costs, entry.about))
     return rows
 
 

@@ -43,7 +43,7 @@ class Sources:
     Attributes:
         data: folder of measurements.
         smoothness: the runs that measure curvature.
-        scale: scale of the sweeps, "tiny" or "paper".
+        scale: scale of the sweeps: "tiny", "horizon" or "paper".
     """
 
     data: Path

@@ -18,7 +18,8 @@ __all__ = [
 ]  # fmt: skip
 
 FAMILIES = {
-    **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm", "llama", "llama-x8", "llama-long"), "language"),
+    **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm", "llama", "llama-x8"), "language"),
+    **dict.fromkeys(("llama-long", "llama-bytes"), "language"),
     **dict.fromkeys(("vit", "swin", "swin-x8"), "vision"),
     "mlp": "MLP",
     "factor": "deep linear",

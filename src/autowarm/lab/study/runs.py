@@ -16,6 +16,7 @@ from ..execution.engine import execute, plan
 from ..tasks import make_task
 from ..training.loop import train
 from ..training.metrics import Progress
+from .horizon import TASKS as HORIZON_TASKS
 from .rows import Cell, PlannedRow, Row, append
 
 __all__ = ["Curve", "curve_of", "make", "row_of", "run_of"]
@@ -91,7 +92,7 @@ def run_of(planned: PlannedRow) -> RunConfig:
         clip=0.0,
         checkpoint_every=4000,
         # Each process compiles the network once, which pays off only in long runs.
-        engine=EngineConfig(precision="float32", device="cpu", keep_weights=False, compile=cell.task == "llama-long"),
+        engine=EngineConfig(precision="float32", device="cpu", keep_weights=False, compile=cell.task in HORIZON_TASKS),
     )
 
 

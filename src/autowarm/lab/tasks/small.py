@@ -3,7 +3,8 @@
 The tasks are diverse: language models of three sizes, a deep post-norm transformer (known to need warm-up), a vision
 transformer and an MLP on scikit-learn's scanned digits, and a deep linear network with a known best loss. The paper's
 two architectures, LLaMA and Swin, each come with a small batch and one eight times as large. "llama-long" has a quarter
-of LLaMA's small batch, for runs of many steps. Batches are functions of (seed, step).
+of LLaMA's small batch, for runs of many steps, and "llama-bytes" reads bytes instead of tokens. Batches are functions
+of (seed, step).
 """
 
 import math
@@ -265,6 +266,7 @@ TASKS: dict[str, Recipe] = {
     "llama": _language(512, 32, 2, sequences=16, length=32, kind="llama"),
     "llama-x8": _language(512, 32, 2, sequences=128, length=32, kind="llama"),
     "llama-long": _language(512, 32, 2, sequences=4, length=32, kind="llama"),
+    "llama-bytes": _language(257, 32, 2, sequences=4, length=32, kind="llama"),
     "swin": _digits(_swin, "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
     "swin-x8": _digits(_swin, "the same Swin, 256 images", 256),
     "tune-near": fine_tuning("near"),

@@ -5,7 +5,7 @@ that test it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..analysis.statistics import Seeds, choose, mean_loss
 from .cells import DEFAULT, PAPER, RAMP_ALONE, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
@@ -49,6 +49,15 @@ class Grid:
     hand_set: Sequence[str]
     seeds: Seeds
     tuned_under: str = TUNING_SCHEDULE
+
+    def settings(self) -> "list[Grid]":
+        """Each setting as a grid of its own."""
+        return [
+            replace(self, tasks=(task,), horizons=(steps,), optimizers=(optimizer,))
+            for steps in self.horizons
+            for task in self.tasks
+            for optimizer in self.optimizers
+        ]
 
     def tuning_cells(self, rows: Rows) -> list[Cell]:
         """Each setting at each rate to try."""

@@ -15,6 +15,7 @@ and one seed tests.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..analysis.statistics import Seeds
 from .grid import Grid, RatesToTry, hand_set_grid
@@ -42,9 +43,8 @@ def _rates_beside_the_best_of(shorter: Grid) -> RatesToTry:
     """The rate that is best at the longest horizon of a grid, and its neighbours."""
 
     def rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
-        some = [cell for cell in shorter.cells(rows) if cell.task == task]
-        best = {cell.optimizer: cell.lr for cell in sorted(some, key=lambda cell: cell.steps)}
-        place = RATES[optimizer].index(best[optimizer])
+        [longest] = replace(shorter, tasks=(task,), horizons=shorter.horizons[-1:], optimizers=(optimizer,)).cells(rows)
+        place = RATES[optimizer].index(longest.lr)
         return RATES[optimizer][max(0, place - 1) : place + 2]
 
     return rates

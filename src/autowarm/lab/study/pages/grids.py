@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autowarm.plotting import INK, styled
@@ -21,6 +23,8 @@ from ..verdicts import Verdict, judge
 __all__ = ["grid_table", "horizon_figure", "judged", "write_grid_pages"]
 
 _ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
+TITLES = {"llama-long": "tokens of a small vocabulary: half of the first loss is left at the end",
+          "llama-bytes": "bytes: a third of the first loss is left at the end"}  # fmt: skip
 _GRIDS = {
     "horizon": (horizon.SHORT, horizon.LONG, horizon.LONGEST),
     "fine-tuning": (transfer.FINE_TUNING,),
@@ -31,16 +35,10 @@ _GRIDS = {
 def judged(rows: Rows, grids: Iterable[Grid]) -> list[Verdict]:
     """Compare the default with the best hand-set warm-up in every setting whose runs are complete."""
     found = []
-    for grid in grids:
-        try:
-            cells = grid.cells(rows)
-        except LabError:  # its rates are not tuned yet
-            continue
-        for cell in cells:
-            try:
-                found.append(judge(rows, cell, grid.seeds, grid.hand_set))
-            except LabError:
-                continue
+    for setting in (setting for grid in grids for setting in grid.settings()):
+        with suppress(LabError):  # its rate is not tuned yet, or runs are missing
+            [cell] = setting.cells(rows)
+            found.append(judge(rows, cell, setting.seeds, setting.hand_set))
     return found
 
 
@@ -69,36 +67,46 @@ def _counted(ended: Mapping[str, int]) -> str:
 
 @styled
 def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
-    """The cost of no warm-up, Algorithm 1 and the default at each horizon; below, how long the default warms up."""
-    optimizers = [name for name in horizon.OPTIMIZERS if any(v.cell.optimizer == name for v in verdicts)]
-    figure = Figure(figsize=(2.6 * len(optimizers) + 0.8, 4.8), layout="constrained")
-    panels = figure.subplots(2, len(optimizers), sharex=True, sharey="row", squeeze=False, height_ratios=(1.6, 1))
-    for (above, below), name in zip(panels.T, optimizers, strict=True):
-        some = sorted((v for v in verdicts if v.cell.optimizer == name), key=lambda v: v.cell.steps)
-        steps = [v.cell.steps for v in some]
-        for schedule, label, kind in (("linear 0", "no warm-up", "linear"), (PAPER, "Algorithm 1", "paper"),
-                                      (DEFAULT, "default", "adaptive")):  # fmt: skip
-            costs = [
-                (v.cell.steps, 100 * (v.regret[schedule] - v.regret[v.best])) for v in some if schedule in v.regret
-            ]
-            if costs:
-                above.plot(*zip(*costs, strict=True), "o-", color=COLOURS[kind], label=label, markersize=4)
-        above.axhline(0, color=INK, lw=0.8)
-        above.set_title(name)
-        above.set_yscale("symlog", linthresh=1.0)
-        below.plot(steps, [100 * v.warmup for v in some], "o-", color=COLOURS["adaptive"], markersize=4)
-        for v in some:
-            if (why := max(v.ended, key=v.ended.__getitem__)) == "gap":
-                below.annotate("loss", (v.cell.steps, 100 * v.warmup), xytext=(0, 5), textcoords="offset points",
-                               ha="center", fontsize="x-small")  # fmt: skip
-            elif why == "max_warmup":
-                below.annotate("clock", (v.cell.steps, 100 * v.warmup), xytext=(0, -11), textcoords="offset points",
-                               ha="center", fontsize="x-small")  # fmt: skip
-        below.set(xscale="log", xlabel="updates in the run", ylim=(0, 65))
-    panels[0, 0].set_ylabel("loss over the best\nhand-set length, %")
-    panels[1, 0].set_ylabel("default's warm-up,\n% of the run")
-    panels[0, -1].legend(fontsize=9)
+    """For each task, the cost of no warm-up, Algorithm 1 and the default by horizon; below, the lengths of warm-ups."""
+    tasks = [task for task in horizon.TASKS if any(v.cell.task == task for v in verdicts)]
+    figure = Figure(figsize=(2.6 * len(horizon.OPTIMIZERS) + 0.8, 4.6 * len(tasks)), layout="constrained")
+    for part, task in zip(figure.subfigures(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):
+        part.suptitle(TITLES[task])
+        panels = part.subplots(2, len(horizon.OPTIMIZERS), sharex=True, sharey="row", height_ratios=(1.6, 1))
+        for (above, below), name in zip(panels.T, horizon.OPTIMIZERS, strict=True):
+            some = [v for v in verdicts if (v.cell.task, v.cell.optimizer) == (task, name)]
+            _draw_horizons(above, below, sorted(some, key=lambda v: v.cell.steps))
+            above.set_title(name)
+        panels[0, 0].set_ylabel("loss over the best\nhand-set length, %")
+        panels[1, 0].set_ylabel("warm-up,\n% of the run")
+        handles = [*panels[0, 0].get_lines()[:3], panels[1, 0].get_lines()[0]]
+        part.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
+    ticks = sorted({v.cell.steps for v in verdicts})
+    for axes in figure.axes:
+        axes.set_xticks(ticks, [f"{steps:,}" for steps in ticks], fontsize=8)
+        axes.minorticks_off()
     return figure
+
+
+def _draw_horizons(above: Axes, below: Axes, some: Sequence[Verdict]) -> None:
+    for schedule, label, kind in (("linear 0", "no warm-up", "linear"), (PAPER, "Algorithm 1", "paper"),
+                                  (DEFAULT, "default", "adaptive")):  # fmt: skip
+        costs = [(v.cell.steps, 100 * (v.regret[schedule] - v.regret[v.best])) for v in some if schedule in v.regret]
+        if costs:
+            above.plot(*zip(*costs, strict=True), "o-", color=COLOURS[kind], label=label, markersize=4)
+    above.axhline(0, color=INK, lw=0.8)
+    above.set_yscale("symlog", linthresh=1.0)
+    above.set_yticks([0, 1, 10, 100], ["0", "1", "10", "100"])
+    steps = [v.cell.steps for v in some]
+    best = [100 * float(v.best.split()[1]) for v in some]
+    below.plot(steps, best, "s--", color=COLOURS["linear"], markersize=4, label="best hand-set length")
+    below.plot(steps, [100 * v.warmup for v in some], "o-", color=COLOURS["adaptive"], markersize=4, label="default")
+    for v in some:
+        why = max(v.ended, key=v.ended.__getitem__)
+        if why in ("gap", "max_warmup"):
+            below.annotate(_ENDED[why], (v.cell.steps, 100 * v.warmup), xytext=(0, 5), textcoords="offset points",
+                           ha="center", fontsize="x-small")  # fmt: skip
+    below.set(xscale="log", xlabel="updates in the run", ylim=(-5, 90))
 
 
 def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autowarm.lab.study import horizon, transfer
 from autowarm.lab.study.cells import PAPER
-from autowarm.lab.study.pages.grids import grid_table, horizon_figure, judged, write_grid_pages
+from autowarm.lab.study.pages.grids import grid_summary, grid_table, horizon_figure, judged, write_grid_pages
 from autowarm.lab.study.plan import missing
 from autowarm.lab.study.rows import PlannedRow, Rows
 
@@ -50,6 +50,23 @@ def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
     assert long["default's warm-up"] == "10 %"
 
 
+def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:
+    found = judged(whole(horizon.STAGES), (horizon.SHORT, horizon.LONG, horizon.LONGEST))
+    headings, *table = csv.reader(io.StringIO(grid_summary(found)))
+    assert [line[:2] for line in table] == [
+        ["llama-long", "1,000"], ["llama-bytes", "1,000"], ["llama-long", "4,000"], ["llama-bytes", "4,000"],
+        ["llama-bytes", "16,000"], ["llama-bytes", "64,000"],
+    ]  # fmt: skip
+    assert headings[2:] == [
+        "default passes", "default − best hand-set, %", "default's warm-up, of the run", "ended by the loss",
+        "by the clock", "Algorithm 1 − best hand-set, %",
+    ]  # fmt: skip
+    assert table[0][2:] == ["0 of 4", "+1.00", "50–50 %", "0", "20", "+10.00"]
+    assert table[4][2:] == ["4 of 4", "+0.10", "10–10 %", "16", "0", "+0.00"]
+    fresh = grid_summary(judged(whole(transfer.FRESH_STAGES), (transfer.FRESH,)))
+    assert "Algorithm 1" not in fresh  # it is not part of that study
+
+
 def test_settings_that_lack_runs_are_left_out() -> None:
     rows = whole(horizon.STAGES)
     assert judged(Rows(), (horizon.SHORT,)) == []
@@ -71,8 +88,11 @@ def test_the_figure_has_a_panel_for_each_optimizer_and_marks_what_ended_the_warm
 def test_pages_are_written_as_far_as_the_study_is(tmp_path: Path) -> None:
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
     (tmp_path / "docs" / "figures").mkdir()
-    assert [path.name for path in write_grid_pages("horizon", Rows(), tmp_path)] == ["horizon.csv"]
+    assert [path.name for path in write_grid_pages("horizon", Rows(), tmp_path)] == [
+        "horizon.csv",
+        "horizon-summary.csv",
+    ]
     written = write_grid_pages("horizon", whole(horizon.STAGES), tmp_path)
-    assert [path.name for path in written] == ["horizon.csv", "horizons.png"]
-    [table] = write_grid_pages("fresh", whole(transfer.FRESH_STAGES), tmp_path)
+    assert [path.name for path in written] == ["horizon.csv", "horizon-summary.csv", "horizons.png"]
+    table, _ = write_grid_pages("fresh", whole(transfer.FRESH_STAGES), tmp_path)
     assert len(table.read_text().splitlines()) == 1 + 6 * 2 * 5

@@ -1,5 +1,6 @@
 """Tables and the figure of the `Grid` studies: horizons, fine-tuning, fresh tasks. They show the complete settings."""
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from ..grid import Grid
 from ..rows import Rows
 from ..verdicts import Verdict, judge
 
-__all__ = ["grid_table", "horizon_figure", "judged", "write_grid_pages"]
+__all__ = ["grid_summary", "grid_table", "horizon_figure", "judged", "write_grid_pages"]
 
 _ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
 TITLES = {"llama-long": "tokens of a small vocabulary: half of the first loss is left at the end",
@@ -59,6 +60,30 @@ def grid_table(rows: Rows, verdicts: Sequence[Verdict]) -> str:
         "ended by", "Algorithm 1 − best, %", "ended by",
     ]  # fmt: skip
     return comma_separated(headings, map(line, verdicts))
+
+
+def grid_summary(verdicts: Sequence[Verdict]) -> str:
+    """CSV, with one line per task and horizon; means over the optimizers."""
+
+    def line(task: str, steps: int, some: Sequence[Verdict]) -> list[object]:
+        ended = {why: sum(v.ended.get(why, 0) for v in some) for why in _ENDED}
+        paper = [v.regret[PAPER] - v.regret[v.best] for v in some if PAPER in v.regret]
+        lengths = sorted(v.warmup for v in some)
+        return [
+            task, f"{steps:,}", f"{sum(v.passed for v in some)} of {len(some)}",
+            percent(statistics.fmean(v.mean for v in some)), f"{100 * lengths[0]:.0f}–{100 * lengths[-1]:.0f} %",
+            ended["gap"], ended["max_warmup"], percent(statistics.fmean(paper)) if paper else "",
+        ]  # fmt: skip
+
+    headings = [
+        "task", "updates", "default passes", "default − best hand-set, %", "default's warm-up, of the run",
+        "ended by the loss", "by the clock", "Algorithm 1 − best hand-set, %",
+    ]  # fmt: skip
+    kinds = dict.fromkeys((v.cell.task, v.cell.steps) for v in verdicts)
+    lines = [line(*kind, [v for v in verdicts if (v.cell.task, v.cell.steps) == kind]) for kind in kinds]
+    if not any(row[-1] for row in lines):
+        headings, lines = headings[:-1], [row[:-1] for row in lines]
+    return comma_separated(headings, lines)
 
 
 def _counted(ended: Mapping[str, int]) -> str:
@@ -110,7 +135,7 @@ def _draw_horizons(above: Axes, below: Axes, some: Sequence[Verdict]) -> None:
 
 
 def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
-    """Write the table of a study into docs/ and, for the horizon study, its figure.
+    """Write the tables of a study into docs/ and, for the horizon study, its figure.
 
     Args:
         name: "horizon", "fine-tuning" or "fresh".
@@ -121,10 +146,11 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
         The paths of the files written.
     """
     verdicts, docs = judged(rows, _GRIDS[name]), root / "docs"
-    table = docs / "data" / "tables" / f"{name}.csv"
-    write_atomically(table, grid_table(rows, verdicts))
-    if name != "horizon" or not verdicts:
-        return [table]
-    picture = docs / "figures" / "horizons.png"
-    write_atomically(picture, encoded(horizon_figure(verdicts), "png"))
-    return [table, picture]
+    tables = {name: grid_table(rows, verdicts), f"{name}-summary": grid_summary(verdicts)}
+    written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
+    for path, text in zip(written, tables.values(), strict=True):
+        write_atomically(path, text)
+    if name == "horizon" and verdicts:
+        written.append(docs / "figures" / "horizons.png")
+        write_atomically(written[-1], encoded(horizon_figure(verdicts), "png"))
+    return written

@@ -40,6 +40,7 @@ class Grid:
         hand_set: the warm-ups that the best is chosen from, by the study's names.
         seeds: for the choice and for the test.
         tuned_under: the schedule under which the rates are tuned.
+        beside: other forms of the default to run on all seeds, by the study's names.
     """
 
     tasks: Sequence[str]
@@ -49,6 +50,7 @@ class Grid:
     hand_set: Sequence[str]
     seeds: Seeds
     tuned_under: str = TUNING_SCHEDULE
+    beside: Sequence[str] = (RAMP_ALONE,)
 
     def settings(self) -> "list[Grid]":
         """Each setting as a grid of its own."""
@@ -103,8 +105,8 @@ class Grid:
         return found
 
     def default(self, rows: Rows) -> list[PlannedRow]:
-        """The default, and its ramp alone, on all seeds."""
-        return self._planned(self.cells(rows), [DEFAULT, RAMP_ALONE], (*self.seeds.choice, *self.seeds.test))
+        """The default, and the forms beside it, on all seeds."""
+        return self._planned(self.cells(rows), [DEFAULT, *self.beside], (*self.seeds.choice, *self.seeds.test))
 
     def chosen_from(self, rows: Rows, cell: Cell) -> dict[str, Mapping[int, float]]:
         """The losses of the hand-set warm-ups on the seeds of the choice."""

@@ -7,11 +7,12 @@ The best warm-ups are short there, so a warm-up over half of the run is costly. 
 from collections.abc import Sequence
 
 from ..analysis.statistics import Seeds
+from .cells import DEFAULT
 from .grid import Grid, hand_set_grid
 from .plan import Stage
 from .rows import Rows
 
-__all__ = ["FINE_TUNING", "FINE_TUNING_STAGES", "FRESH", "FRESH_STAGES"]
+__all__ = ["ADVISED", "FINE_TUNING", "FINE_TUNING_STAGES", "FRESH", "FRESH_STAGES"]
 
 _SEEDS = Seeds((0, 1), (10, 11, 12, 13, 14))
 _RATES = {
@@ -29,9 +30,10 @@ def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]
     return [lr / 10 for lr in _RATES[optimizer]] if tuned else _RATES[optimizer]
 
 
+ADVISED = f"{DEFAULT} max_warmup=0.1"  # for fine-tuning
 FINE_TUNING = Grid(
     ("tune-near", "tune-far", "tune-near-lora", "tune-far-lora"), (100, 300, 1000), ("adamw", "muon", "lion"), _rates,
-    hand_set_grid(0.03, 0.1, 0.5), _SEEDS,
+    hand_set_grid(0.03, 0.1, 0.5), _SEEDS, beside=(ADVISED,),
 )  # fmt: skip
 FRESH = Grid(
     ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), tuple(_RATES), _rates,

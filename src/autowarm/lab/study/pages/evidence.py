@@ -57,9 +57,17 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
         "form_lengths": len(FORM_SHARES),
         "targets_mean": percent(statistics.fmean(cost.mean for cost in costs)),
         "targets_within": sum(not cost.exceeds(TOLERANCE) for cost in costs),
+        "left": _left(rows, [v for v in learnt if FAMILIES[v.cell.task] == "language"]),
         "fresh": mean_difference(fresh),
         "fresh_cells": len(fresh),
     }
+
+
+def _left(rows: Rows, some: Sequence[Verdict]) -> str:
+    """The range of the share of its first loss at which a run of the default ends, in percent."""
+    runs = [run for v in some for run in rows.runs("cells", v.cell, DEFAULT).values()]
+    shares = [run["train_loss"] / run["first_loss"] for run in runs if not run["diverged"]]
+    return f"{100 * min(shares):.0f} to {100 * max(shares):.0f}"
 
 
 def summary(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:

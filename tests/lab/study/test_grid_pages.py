@@ -14,7 +14,7 @@ from autowarm.lab.study.rows import PlannedRow, Rows
 def made(planned: PlannedRow) -> dict[str, object]:
     """A rate near 0.01 is the best, and 10 % from a tenth of the peak; the loss ends long runs of the default."""
     cell, long = planned.cell, planned.cell.steps >= 16_000
-    costs = {"tenth 0.1": 0.0, "default": 0.003 if long else 0.03, PAPER: 0.0 if long else 0.3}
+    costs = {"tenth 0.1": 0.0, transfer.ADVISED: 0.06, "default": 0.003 if long else 0.03, PAPER: 0.0 if long else 0.3}
     ended = {"default": "gap" if long else "max_warmup", PAPER: "gap" if long else None}
     return {
         "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
@@ -58,13 +58,17 @@ def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:
         ["llama-bytes", "16,000"], ["llama-bytes", "64,000"],
     ]  # fmt: skip
     assert headings[2:] == [
-        "default passes", "default − best hand-set, %", "default's warm-up, of the run", "ended by the loss",
-        "by the clock", "Algorithm 1 − best hand-set, %",
+        "default passes", "default − best hand-set, %", "its warm-up", "ended by the loss", "by the clock",
+        "Algorithm 1 − best hand-set, %",
     ]  # fmt: skip
-    assert table[0][2:] == ["0 of 4", "+1.00", "50–50 %", "0", "20", "+10.00"]
-    assert table[4][2:] == ["4 of 4", "+0.10", "10–10 %", "16", "0", "+0.00"]
+    assert table[0][2:] == ["0 of 4", "+1.00", "50 %", "0", "20", "+10.00"]
+    assert table[4][2:] == ["4 of 4", "+0.10", "10 %", "16", "0", "+0.00"]
     fresh = grid_summary(judged(whole(transfer.FRESH_STAGES), (transfer.FRESH,)))
     assert "Algorithm 1" not in fresh  # it is not part of that study
+    assert "max_warmup=0.1" not in fresh
+    rows, part = whole(transfer.FINE_TUNING_STAGES), (transfer.FINE_TUNING,)
+    _, *tuned = csv.reader(io.StringIO(grid_summary(judged(rows, part), judged(rows, part, transfer.ADVISED))))
+    assert tuned[0] == ["tune-near", "100", "0 of 3", "+1.00", "50 %", "0", "21", "0 of 3", "+2.00"]
 
 
 def test_settings_that_lack_runs_are_left_out() -> None:

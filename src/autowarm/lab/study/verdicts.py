@@ -98,8 +98,12 @@ def hand_set(
     return {schedule: rows.losses("cells", cell, schedule) for schedule in names}
 
 
-def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS, names: Sequence[str] = HAND_SET) -> Verdict:
+def judge(
+    rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS, names: Sequence[str] = HAND_SET, schedule: str = DEFAULT
+) -> Verdict:
     """Compare the default with the best hand-set warm-up: some seeds choose the best, other seeds test it.
+
+    `schedule` may name another form of the default.
 
     Seeds of the test beyond the first five are left out unless both have been run on them.
 
@@ -108,15 +112,15 @@ def judge(rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS, names: Sequence[str]
     """
     options = hand_set(rows, cell, names, seeds.choice)
     best = choose(options, seeds.choice)
-    both = options[best].keys() & rows.losses("cells", cell, DEFAULT).keys()
+    both = options[best].keys() & rows.losses("cells", cell, schedule).keys()
     tested = [seed for seed in seeds.test if seed in SEEDS.test or seed in both]
     reference = rows.losses("cells", cell, best, tested)
-    runs = rows.runs("cells", cell, DEFAULT, (*seeds.choice, *tested))
-    ours = rows.losses("cells", cell, DEFAULT, runs)
+    runs = rows.runs("cells", cell, schedule, (*seeds.choice, *tested))
+    ours = rows.losses("cells", cell, schedule, runs)
     first_loss = runs[tested[0]]["first_loss"]
     finite = [loss for loss in reference.values() if math.isfinite(loss)]
     unit = math.fsum(finite) / len(finite) if finite else first_loss
-    hand = {schedule: mean_loss(losses, seeds.choice) for schedule, losses in options.items()}
+    hand = {name: mean_loss(losses, seeds.choice) for name, losses in options.items()}
     paper = rows.losses("cells", cell, PAPER)
     also = {DEFAULT: ours, PAPER: paper} if paper.keys() >= set(seeds.choice) else {DEFAULT: ours}
     return Verdict(

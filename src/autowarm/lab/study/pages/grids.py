@@ -33,13 +33,13 @@ _GRIDS = {
 }
 
 
-def judged(rows: Rows, grids: Iterable[Grid]) -> list[Verdict]:
-    """Compare the default with the best hand-set warm-up in every setting whose runs are complete."""
+def judged(rows: Rows, grids: Iterable[Grid], schedule: str = DEFAULT) -> list[Verdict]:
+    """Compare the default, or a form of it, with the best hand-set warm-up in every setting whose runs are complete."""
     found = []
     for setting in (setting for grid in grids for setting in grid.settings()):
         with suppress(LabError):  # its rate is not tuned yet, or runs are missing
             [cell] = setting.cells(rows)
-            found.append(judge(rows, cell, setting.seeds, setting.hand_set))
+            found.append(judge(rows, cell, setting.seeds, setting.hand_set, schedule))
     return found
 
 
@@ -62,28 +62,38 @@ def grid_table(rows: Rows, verdicts: Sequence[Verdict]) -> str:
     return comma_separated(headings, map(line, verdicts))
 
 
-def grid_summary(verdicts: Sequence[Verdict]) -> str:
-    """CSV, with one line per task and horizon; means over the optimizers."""
+def grid_summary(verdicts: Sequence[Verdict], advised: Sequence[Verdict] = ()) -> str:
+    """CSV, with one line per task and horizon; means over the optimizers.
 
-    def line(task: str, steps: int, some: Sequence[Verdict]) -> list[object]:
+    Args:
+        verdicts: of the default.
+        advised: of `transfer.ADVISED` in the same settings, if that was run.
+    """
+
+    def passed(some: Sequence[Verdict]) -> list[str]:
+        return [f"{sum(v.passed for v in some)} of {len(some)}", percent(statistics.fmean(v.mean for v in some))]
+
+    def line(task: str, steps: int) -> list[object]:
+        some, also = (
+            [v for v in every if (v.cell.task, v.cell.steps) == (task, steps)] for every in (verdicts, advised)
+        )
         ended = {why: sum(v.ended.get(why, 0) for v in some) for why in _ENDED}
-        paper = [v.regret[PAPER] - v.regret[v.best] for v in some if PAPER in v.regret]
-        lengths = sorted(v.warmup for v in some)
+        costs = [v.regret[PAPER] - v.regret[v.best] for v in some if PAPER in v.regret]
+        lengths = sorted({f"{100 * v.warmup:.0f}" for v in some}, key=int)
         return [
-            task, f"{steps:,}", f"{sum(v.passed for v in some)} of {len(some)}",
-            percent(statistics.fmean(v.mean for v in some)), f"{100 * lengths[0]:.0f}–{100 * lengths[-1]:.0f} %",
-            ended["gap"], ended["max_warmup"], percent(statistics.fmean(paper)) if paper else "",
+            task, f"{steps:,}", *passed(some), f"{'–'.join(dict.fromkeys((lengths[0], lengths[-1])))} %",
+            ended["gap"], ended["max_warmup"], *([percent(statistics.fmean(costs))] if costs else []),
+            *(passed(also) if also else []),
         ]  # fmt: skip
 
     headings = [
-        "task", "updates", "default passes", "default − best hand-set, %", "default's warm-up, of the run",
-        "ended by the loss", "by the clock", "Algorithm 1 − best hand-set, %",
+        "task", "updates", "default passes", "default − best hand-set, %", "its warm-up", "ended by the loss",
+        "by the clock", *(["Algorithm 1 − best hand-set, %"] if any(PAPER in v.regret for v in verdicts) else []),
+        *(["max_warmup=0.1 passes", "max_warmup=0.1 − best hand-set, %"] if advised else []),
     ]  # fmt: skip
-    kinds = dict.fromkeys((v.cell.task, v.cell.steps) for v in verdicts)
-    lines = [line(*kind, [v for v in verdicts if (v.cell.task, v.cell.steps) == kind]) for kind in kinds]
-    if not any(row[-1] for row in lines):
-        headings, lines = headings[:-1], [row[:-1] for row in lines]
-    return comma_separated(headings, lines)
+    return comma_separated(
+        headings, [line(*kind) for kind in dict.fromkeys((v.cell.task, v.cell.steps) for v in verdicts)]
+    )
 
 
 def _counted(ended: Mapping[str, int]) -> str:
@@ -146,7 +156,8 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
         The paths of the files written.
     """
     verdicts, docs = judged(rows, _GRIDS[name]), root / "docs"
-    tables = {name: grid_table(rows, verdicts), f"{name}-summary": grid_summary(verdicts)}
+    advised = judged(rows, _GRIDS[name], transfer.ADVISED)
+    tables = {name: grid_table(rows, verdicts), f"{name}-summary": grid_summary(verdicts, advised)}
     written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
     for path, text in zip(written, tables.values(), strict=True):
         write_atomically(path, text)

@@ -1,14 +1,34 @@
-"""What the notebook and the evidence say of rows that no page is made of: the forecast of f*, and repeated runs."""
+"""What README, notebook and evidence say in words: of longer runs, fine-tuning, the forecast of f*, repeated runs."""
 
 from pathlib import Path
 
+from autowarm.lab.study import horizon, transfer
 from autowarm.lab.study.cells import DEFAULT, FAMILIES, cells
+from autowarm.lab.study.pages.grids import judged
 from autowarm.lab.study.pages.tables import family_means
 from autowarm.lab.study.rows import Rows
 from autowarm.lab.study.verdicts import judge
 
 DOCS = Path(__file__).parents[3] / "docs"
 STUDIES = DOCS / "data" / "studies"
+
+
+def test_the_loss_ends_every_warm_up_on_bytes_and_the_clock_on_tokens() -> None:
+    found = judged(Rows.load(STUDIES / "horizon.jsonl"), (horizon.SHORT, horizon.LONG, horizon.LONGEST))
+    for v in found:
+        assert set(v.ended) == {"gap" if v.cell.task == "llama-bytes" else "max_warmup"}
+        assert v.passed
+    short = [v for v in found if (v.cell.task, v.cell.steps) == ("llama-bytes", 1000)]
+    runs, lengths = sum(v.ended["gap"] for v in short), [100 * v.warmup for v in short]
+    readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    assert f"all {runs} warm-ups, after {min(lengths):.0f} to {max(lengths):.0f} % of 1,000 updates" in readme
+
+
+def test_the_advice_for_fine_tuning_passes_where_the_default_does_not() -> None:
+    rows, part = Rows.load(STUDIES / "fine-tuning.jsonl"), (transfer.FINE_TUNING,)
+    assert all(set(v.ended) == {"max_warmup"} for v in judged(rows, part))
+    assert not all(v.passed for v in judged(rows, part))
+    assert all(v.passed for v in judged(rows, part, transfer.ADVISED))
 
 
 def test_the_notebook_says_what_the_forecast_cost() -> None:
@@ -18,8 +38,7 @@ def test_the_notebook_says_what_the_forecast_cost() -> None:
     text = (DOCS / "notebook.md").read_text(encoding="utf-8")
     means = []
     for rows in (forecast, stored):
-        judged = [judge(rows, cell) for cell in cells(stored) if cell.optimizer != "muon"]
-        learnt = [v for v in judged if v.learnt]
+        learnt = [v for cell in cells(stored) if cell.optimizer != "muon" and (v := judge(rows, cell)).learnt]
         assert f"study's {len(learnt)} settings without Muon" in text
         means.append({family: 100 * mean.mean for family, mean in family_means(learnt, lambda v: v.mean).items()})
     families = ("language", "vision", "MLP", "deep linear")

@@ -64,9 +64,9 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
 
 
 def _left(rows: Rows, some: Sequence[Verdict]) -> str:
-    """The range of the share of its first loss at which a run of the default ends, in percent."""
+    """The range of the share of its first loss that is left at the end of a run of the default, in percent."""
     runs = [run for v in some for run in rows.runs("cells", v.cell, DEFAULT).values()]
-    shares = [run["train_loss"] / run["first_loss"] for run in runs if not run["diverged"]]
+    shares = [run["val_loss"] / run["first_loss"] for run in runs if not run["diverged"]]
     return f"{100 * min(shares):.0f} to {100 * max(shares):.0f}"
 
 

@@ -43,40 +43,41 @@ def judged(rows: Rows, grids: Iterable[Grid], schedule: str = DEFAULT) -> list[V
     return found
 
 
-def grid_table(rows: Rows, verdicts: Sequence[Verdict]) -> str:
-    """CSV, with one line per setting."""
+def grid_table(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdict] = ()) -> str:
+    """CSV, with one line per setting.
+
+    Args:
+        rows: of the study.
+        verdicts: of the default.
+        advised: of `transfer.ADVISED` in the same settings, if the study has it.
+    """
+    by_cell = {v.cell: v for v in advised}
 
     def line(v: Verdict) -> list[object]:
-        paper = rows.runs("cells", v.cell, PAPER).values()
-        ended = Counter(row["ended_by"] or "" for row in paper)
-        return [
+        found: list[object] = [
             v.cell.task, v.cell.optimizer, f"{v.cell.steps:,}", f"{v.cell.lr:g}", title(v.best),
             plus_minus(v.difference), f"{100 * v.warmup:.0f} %", _counted(v.ended),
-            percent(v.regret[PAPER] - v.regret[v.best]) if PAPER in v.regret else "", _counted(ended),
         ]  # fmt: skip
+        if PAPER in v.regret:
+            ended = Counter(row["ended_by"] or "" for row in rows.runs("cells", v.cell, PAPER).values())
+            found += [percent(v.regret[PAPER] - v.regret[v.best]), _counted(ended)]
+        return [*found, plus_minus(by_cell[v.cell].difference)] if v.cell in by_cell else found
 
     headings = [
-        "task", "optimizer", "steps", "peak rate", "best hand-set", "default − best, %", "default's warm-up",
-        "ended by", "Algorithm 1 − best, %", "ended by",
+        "task", "optimizer", "steps", "peak rate", "best hand-set", "default − best, %", "its warm-up", "ended by",
+        *_headings(verdicts, ("Algorithm 1 − best, %", "its warm-up ended by"), advised, ("max_warmup=0.1 − best, %",)),
     ]  # fmt: skip
     return comma_separated(headings, map(line, verdicts))
 
 
 def grid_summary(verdicts: Sequence[Verdict], advised: Sequence[Verdict] = ()) -> str:
-    """CSV, with one line per task and horizon; means over the optimizers.
-
-    Args:
-        verdicts: of the default.
-        advised: of `transfer.ADVISED` in the same settings, if that was run.
-    """
+    """CSV, with one line per task and horizon; means over the optimizers. The arguments are those of `grid_table`."""
 
     def passed(some: Sequence[Verdict]) -> list[str]:
         return [f"{sum(v.passed for v in some)} of {len(some)}", percent(statistics.fmean(v.mean for v in some))]
 
     def line(task: str, steps: int) -> list[object]:
-        some, also = (
-            [v for v in every if (v.cell.task, v.cell.steps) == (task, steps)] for every in (verdicts, advised)
-        )
+        some, also = ([v for v in all_ if (v.cell.task, v.cell.steps) == (task, steps)] for all_ in (verdicts, advised))
         ended = {why: sum(v.ended.get(why, 0) for v in some) for why in _ENDED}
         costs = [v.regret[PAPER] - v.regret[v.best] for v in some if PAPER in v.regret]
         lengths = sorted({f"{100 * v.warmup:.0f}" for v in some}, key=int)
@@ -88,12 +89,19 @@ def grid_summary(verdicts: Sequence[Verdict], advised: Sequence[Verdict] = ()) -
 
     headings = [
         "task", "updates", "default passes", "default − best hand-set, %", "its warm-up", "ended by the loss",
-        "by the clock", *(["Algorithm 1 − best hand-set, %"] if any(PAPER in v.regret for v in verdicts) else []),
-        *(["max_warmup=0.1 passes", "max_warmup=0.1 − best hand-set, %"] if advised else []),
+        "by the clock", *_headings(verdicts, ("Algorithm 1 − best hand-set, %",), advised,
+                                   ("max_warmup=0.1 passes", "max_warmup=0.1 − best hand-set, %")),
     ]  # fmt: skip
-    return comma_separated(
-        headings, [line(*kind) for kind in dict.fromkeys((v.cell.task, v.cell.steps) for v in verdicts)]
-    )
+    kinds = dict.fromkeys((v.cell.task, v.cell.steps) for v in verdicts)
+    return comma_separated(headings, [line(*kind) for kind in kinds])
+
+
+def _headings(
+    verdicts: Sequence[Verdict], of_paper: Sequence[str], advised: Sequence[Verdict], of_advised: Sequence[str]
+) -> list[str]:
+    """The headings of the columns that not every study has."""
+    has_paper = any(PAPER in v.regret for v in verdicts)
+    return [*(of_paper if has_paper else ()), *(of_advised if advised else ())]
 
 
 def _counted(ended: Mapping[str, int]) -> str:
@@ -157,7 +165,7 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
     """
     verdicts, docs = judged(rows, _GRIDS[name]), root / "docs"
     advised = judged(rows, _GRIDS[name], transfer.ADVISED)
-    tables = {name: grid_table(rows, verdicts), f"{name}-summary": grid_summary(verdicts, advised)}
+    tables = {name: grid_table(rows, verdicts, advised), f"{name}-summary": grid_summary(verdicts, advised)}
     written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
     for path, text in zip(written, tables.values(), strict=True):
         write_atomically(path, text)

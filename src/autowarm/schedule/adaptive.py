@@ -70,7 +70,7 @@ class AdaptiveWarmup(RuleScheduler):
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: the longest warm-up: by then the rate is at its peak, whatever the loss does. A share of T in
             (0, 1], or a whole number of updates from 2 to T; None for no limit. The default is half the run; with an
-            open end that is 2000 updates, or 2/(1 − β2) for Adam's β2 of 0.999.
+            open end that is 2000 updates, or 2/(1 − β2) for Adam's β2 of 0.999. For fine-tuning, 0.1 is better.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses

@@ -27,8 +27,10 @@ def test_the_loss_ends_every_warm_up_on_bytes_and_the_clock_on_tokens() -> None:
 def test_the_advice_for_fine_tuning_passes_where_the_default_does_not() -> None:
     rows, part = Rows.load(STUDIES / "fine-tuning.jsonl"), (transfer.FINE_TUNING,)
     assert all(set(v.ended) == {"max_warmup"} for v in judged(rows, part))
-    assert not all(v.passed for v in judged(rows, part))
-    assert all(v.passed for v in judged(rows, part, transfer.ADVISED))
+    default, advised = (judged(rows, part, schedule) for schedule in (DEFAULT, transfer.ADVISED))
+    passed = [sum(v.passed for v in some) for some in (advised, default)]
+    said = f"passes in {passed[0]} of these {len(default)} settings, the default in {passed[1]}"
+    assert said in " ".join((DOCS / "evidence.md").read_text(encoding="utf-8").split())
 
 
 def test_the_notebook_says_what_the_forecast_cost() -> None:

@@ -20,6 +20,7 @@ def made(planned: PlannedRow) -> dict[str, object]:
         "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
         "lr": cell.lr}, "schedule": planned.schedule, "seed": planned.seed, "first_loss": 6.0, "diverged": False,
         "val_loss": 3.0 + abs(cell.lr - 0.0101) + costs.get(planned.schedule, 0.06), "seconds": 1.0,
+        "metric": {"old_loss": {"default": 2.01, transfer.ADVISED: 2.02}.get(planned.schedule, 2.0)},
         "warmup_steps": cell.steps // (10 if long else 2), "ended_by": ended.get(planned.schedule),
     }  # fmt: skip
 
@@ -52,8 +53,9 @@ def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
 
 
 def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:
-    found = judged(whole(horizon.STAGES), (horizon.SHORT, horizon.LONG, horizon.LONGEST))
-    headings, *table = csv.reader(io.StringIO(grid_summary(found)))
+    rows = whole(horizon.STAGES)
+    found = judged(rows, (horizon.SHORT, horizon.LONG, horizon.LONGEST))
+    headings, *table = csv.reader(io.StringIO(grid_summary(rows, found)))
     assert [line[:2] for line in table] == [
         ["llama-long", "1,000"], ["llama-bytes", "1,000"], ["llama-long", "4,000"], ["llama-bytes", "4,000"],
         ["llama-bytes", "16,000"], ["llama-bytes", "64,000"],
@@ -64,12 +66,12 @@ def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:
     ]  # fmt: skip
     assert table[0][2:] == ["0 of 4", "+1.00", "50 %", "0", "20", "+10.00"]
     assert table[4][2:] == ["4 of 4", "+0.10", "10 %", "16", "0", "+0.00"]
-    fresh = grid_summary(judged(whole(transfer.FRESH_STAGES), (transfer.FRESH,)))
+    fresh = grid_summary(rows, judged(whole(transfer.FRESH_STAGES), (transfer.FRESH,)))
     assert "Algorithm 1" not in fresh  # it is not part of that study
     assert "max_warmup=0.1" not in fresh
     rows, part = whole(transfer.FINE_TUNING_STAGES), (transfer.FINE_TUNING,)
-    _, *tuned = csv.reader(io.StringIO(grid_summary(judged(rows, part), judged(rows, part, transfer.ADVISED))))
-    assert tuned[0] == ["tune-near", "100", "0 of 3", "+1.00", "50 %", "0", "21", "0 of 3", "+2.00"]
+    _, *tuned = csv.reader(io.StringIO(grid_summary(rows, judged(rows, part), judged(rows, part, transfer.ADVISED))))
+    assert tuned[0] == ["tune-near", "100", "0 of 3", "+1.00", "50 %", "0", "21", "0 of 3", "+2.00", "+0.50", "+1.00"]
 
 
 def test_settings_that_lack_runs_are_left_out() -> None:

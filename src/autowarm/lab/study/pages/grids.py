@@ -70,11 +70,14 @@ def grid_table(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdic
     return comma_separated(headings, map(line, verdicts))
 
 
-def grid_summary(verdicts: Sequence[Verdict], advised: Sequence[Verdict] = ()) -> str:
+def grid_summary(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdict] = ()) -> str:
     """CSV, with one line per task and horizon; means over the optimizers. The arguments are those of `grid_table`."""
 
     def passed(some: Sequence[Verdict]) -> list[str]:
         return [f"{sum(v.passed for v in some)} of {len(some)}", percent(statistics.fmean(v.mean for v in some))]
+
+    def forgotten(some: Sequence[Verdict], schedule: str) -> str:
+        return percent(statistics.fmean(_on_old_text(rows, v, schedule) for v in some))
 
     def line(task: str, steps: int) -> list[object]:
         some, also = ([v for v in all_ if (v.cell.task, v.cell.steps) == (task, steps)] for all_ in (verdicts, advised))
@@ -84,16 +87,25 @@ def grid_summary(verdicts: Sequence[Verdict], advised: Sequence[Verdict] = ()) -
         return [
             task, f"{steps:,}", *passed(some), f"{'–'.join(dict.fromkeys((lengths[0], lengths[-1])))} %",
             ended["gap"], ended["max_warmup"], *([percent(statistics.fmean(costs))] if costs else []),
-            *(passed(also) if also else []),
+            *([*passed(also), forgotten(some, DEFAULT), forgotten(also, transfer.ADVISED)] if also else []),
         ]  # fmt: skip
 
     headings = [
         "task", "updates", "default passes", "default − best hand-set, %", "its warm-up", "ended by the loss",
         "by the clock", *_headings(verdicts, ("Algorithm 1 − best hand-set, %",), advised,
-                                   ("max_warmup=0.1 passes", "max_warmup=0.1 − best hand-set, %")),
+                                   ("max_warmup=0.1 passes", "max_warmup=0.1 − best hand-set, %",
+                                    "on the old text: default − best, %", "max_warmup=0.1 − best, %")),
     ]  # fmt: skip
     kinds = dict.fromkeys((v.cell.task, v.cell.steps) for v in verdicts)
     return comma_separated(headings, [line(*kind) for kind in kinds])
+
+
+def _on_old_text(rows: Rows, v: Verdict, schedule: str) -> float:
+    """The loss on the text that the model was trained on before, over that after the best hand-set warm-up, minus 1."""
+    best, ours = (rows.runs("cells", v.cell, name) for name in (v.best, schedule))
+    return statistics.fmean(
+        ours[s]["metric"]["old_loss"] / best[s]["metric"]["old_loss"] - 1 for s in best.keys() & ours
+    )
 
 
 def _headings(
@@ -165,7 +177,7 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
     """
     verdicts, docs = judged(rows, _GRIDS[name]), root / "docs"
     advised = judged(rows, _GRIDS[name], transfer.ADVISED)
-    tables = {name: grid_table(rows, verdicts, advised), f"{name}-summary": grid_summary(verdicts, advised)}
+    tables = {name: grid_table(rows, verdicts, advised), f"{name}-summary": grid_summary(rows, verdicts, advised)}
     written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
     for path, text in zip(written, tables.values(), strict=True):
         write_atomically(path, text)

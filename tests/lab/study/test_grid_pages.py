@@ -6,7 +6,14 @@ from pathlib import Path
 
 from autowarm.lab.study import horizon, transfer
 from autowarm.lab.study.cells import PAPER
-from autowarm.lab.study.pages.grids import grid_summary, grid_table, horizon_figure, judged, write_grid_pages
+from autowarm.lab.study.pages.grids import (
+    fine_tuning_summary,
+    grid_summary,
+    grid_table,
+    horizon_figure,
+    judged,
+    write_grid_pages,
+)
 from autowarm.lab.study.plan import missing
 from autowarm.lab.study.rows import PlannedRow, Rows
 
@@ -55,9 +62,9 @@ def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
 def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:
     rows = whole(horizon.STAGES)
     found = judged(rows, (horizon.SHORT, horizon.LONG, horizon.LONGEST))
-    headings, *table = csv.reader(io.StringIO(grid_summary(rows, found)))
+    headings, *table = csv.reader(io.StringIO(grid_summary(found)))
     assert [line[:2] for line in table] == [
-        ["llama-long", "1,000"], ["llama-bytes", "1,000"], ["llama-long", "4,000"], ["llama-bytes", "4,000"],
+        ["llama-long", "1,000"], ["llama-long", "4,000"], ["llama-bytes", "1,000"], ["llama-bytes", "4,000"],
         ["llama-bytes", "16,000"], ["llama-bytes", "64,000"],
     ]  # fmt: skip
     assert headings[2:] == [
@@ -66,12 +73,17 @@ def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:
     ]  # fmt: skip
     assert table[0][2:] == ["0 of 4", "+1.00", "50 %", "0", "20", "+10.00"]
     assert table[4][2:] == ["4 of 4", "+0.10", "10 %", "16", "0", "+0.00"]
-    fresh = grid_summary(rows, judged(whole(transfer.FRESH_STAGES), (transfer.FRESH,)))
+    fresh = grid_summary(judged(whole(transfer.FRESH_STAGES), (transfer.FRESH,)))
     assert "Algorithm 1" not in fresh  # it is not part of that study
-    assert "max_warmup=0.1" not in fresh
+
+
+def test_fine_tuning_has_the_advised_form_and_the_old_text_beside_the_default() -> None:
     rows, part = whole(transfer.FINE_TUNING_STAGES), (transfer.FINE_TUNING,)
-    _, *tuned = csv.reader(io.StringIO(grid_summary(rows, judged(rows, part), judged(rows, part, transfer.ADVISED))))
-    assert tuned[0] == ["tune-near", "100", "0 of 3", "+1.00", "50 %", "0", "21", "0 of 3", "+2.00", "+0.50", "+1.00"]
+    found, advised = judged(rows, part), judged(rows, part, transfer.ADVISED)
+    headings, *table = csv.reader(io.StringIO(fine_tuning_summary(rows, found, advised)))
+    assert {len(line) for line in table} == {len(headings)}
+    assert table[0] == ["tune-near", "100", "0 of 3", "+1.00", "+0.50", "0 of 3", "+2.00", "+1.00"]
+    assert lines(grid_table(rows, found, advised))[0]["max_warmup=0.1 − best, %"].startswith("+2.00")
 
 
 def test_settings_that_lack_runs_are_left_out() -> None:

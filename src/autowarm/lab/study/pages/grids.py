@@ -19,9 +19,10 @@ from .. import horizon, transfer
 from ..cells import DEFAULT, PAPER, title
 from ..grid import Grid
 from ..rows import Rows
+from ..transfer import ADVISED
 from ..verdicts import Verdict, judge
 
-__all__ = ["grid_summary", "grid_table", "horizon_figure", "judged", "write_grid_pages"]
+__all__ = ["fine_tuning_summary", "grid_summary", "grid_table", "horizon_figure", "judged", "write_grid_pages"]
 
 _ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
 TITLES = {"llama-long": "tokens of a small vocabulary: half of the first loss is left at the end",
@@ -49,7 +50,7 @@ def grid_table(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdic
     Args:
         rows: of the study.
         verdicts: of the default.
-        advised: of `transfer.ADVISED` in the same settings, if the study has it.
+        advised: of `ADVISED` in the same settings, if the study has it.
     """
     by_cell = {v.cell: v for v in advised}
 
@@ -65,39 +66,63 @@ def grid_table(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdic
 
     headings = [
         "task", "optimizer", "steps", "peak rate", "best hand-set", "default − best, %", "its warm-up", "ended by",
-        *_headings(verdicts, ("Algorithm 1 − best, %", "its warm-up ended by"), advised, ("max_warmup=0.1 − best, %",)),
+        *(["Algorithm 1 − best, %", "its warm-up ended by"] if any(PAPER in v.regret for v in verdicts) else []),
+        *(["max_warmup=0.1 − best, %"] if advised else []),
     ]  # fmt: skip
     return comma_separated(headings, map(line, verdicts))
 
 
-def grid_summary(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdict] = ()) -> str:
-    """CSV, with one line per task and horizon; means over the optimizers. The arguments are those of `grid_table`."""
+def grid_summary(verdicts: Sequence[Verdict]) -> str:
+    """CSV, with one line per task and horizon; means over the optimizers."""
+    has_paper = any(PAPER in v.regret for v in verdicts)
 
-    def passed(some: Sequence[Verdict]) -> list[str]:
-        return [f"{sum(v.passed for v in some)} of {len(some)}", percent(statistics.fmean(v.mean for v in some))]
-
-    def forgotten(some: Sequence[Verdict], schedule: str) -> str:
-        return percent(statistics.fmean(_on_old_text(rows, v, schedule) for v in some))
-
-    def line(task: str, steps: int) -> list[object]:
-        some, also = ([v for v in all_ if (v.cell.task, v.cell.steps) == (task, steps)] for all_ in (verdicts, advised))
+    def line(task: str, steps: int, some: Sequence[Verdict]) -> list[object]:
         ended = {why: sum(v.ended.get(why, 0) for v in some) for why in _ENDED}
         costs = [v.regret[PAPER] - v.regret[v.best] for v in some if PAPER in v.regret]
         lengths = sorted({f"{100 * v.warmup:.0f}" for v in some}, key=int)
         return [
-            task, f"{steps:,}", *passed(some), f"{'–'.join(dict.fromkeys((lengths[0], lengths[-1])))} %",
+            task, f"{steps:,}", *_passed(some), f"{'–'.join(dict.fromkeys((lengths[0], lengths[-1])))} %",
             ended["gap"], ended["max_warmup"], *([percent(statistics.fmean(costs))] if costs else []),
-            *([*passed(also), forgotten(some, DEFAULT), forgotten(also, transfer.ADVISED)] if also else []),
         ]  # fmt: skip
 
     headings = [
         "task", "updates", "default passes", "default − best hand-set, %", "its warm-up", "ended by the loss",
-        "by the clock", *_headings(verdicts, ("Algorithm 1 − best hand-set, %",), advised,
-                                   ("max_warmup=0.1 passes", "max_warmup=0.1 − best hand-set, %",
-                                    "on the old text: default − best, %", "max_warmup=0.1 − best, %")),
+        "by the clock", *(["Algorithm 1 − best hand-set, %"] if has_paper else []),
     ]  # fmt: skip
-    kinds = dict.fromkeys((v.cell.task, v.cell.steps) for v in verdicts)
-    return comma_separated(headings, [line(*kind) for kind in kinds])
+    return comma_separated(headings, [line(*kind, some) for kind, some in _kinds(verdicts).items()])
+
+
+def fine_tuning_summary(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdict]) -> str:
+    """CSV, with one line per task and horizon; means over the optimizers. The arguments are those of `grid_table`."""
+
+    def old(some: Sequence[Verdict], schedule: str) -> str:
+        return percent(statistics.fmean(_on_old_text(rows, v, schedule) for v in some))
+
+    also = _kinds(advised)
+    headings = ["task", "updates", "default passes", "− best, %", "old text, %", "0.1 passes", "0.1 − best, %",
+                "0.1, old text, %"]  # fmt: skip
+    return comma_separated(
+        headings,
+        [
+            [kind[0], kind[1], *_passed(some), old(some, DEFAULT), *_passed(also[kind]), old(also[kind], ADVISED)]
+            for kind, some in _kinds(verdicts).items()
+            if kind in also  # the study may be under way
+        ],
+    )
+
+
+def _kinds(verdicts: Sequence[Verdict]) -> dict[tuple[str, int], list[Verdict]]:
+    """The verdicts by task and horizon, the horizons of a task together."""
+    found: dict[tuple[str, int], list[Verdict]] = {}
+    for task in dict.fromkeys(v.cell.task for v in verdicts):
+        for v in verdicts:
+            if v.cell.task == task:
+                found.setdefault((task, v.cell.steps), []).append(v)
+    return found
+
+
+def _passed(some: Sequence[Verdict]) -> list[str]:
+    return [f"{sum(v.passed for v in some)} of {len(some)}", percent(statistics.fmean(v.mean for v in some))]
 
 
 def _on_old_text(rows: Rows, v: Verdict, schedule: str) -> float:
@@ -106,14 +131,6 @@ def _on_old_text(rows: Rows, v: Verdict, schedule: str) -> float:
     return statistics.fmean(
         ours[s]["metric"]["old_loss"] / best[s]["metric"]["old_loss"] - 1 for s in best.keys() & ours
     )
-
-
-def _headings(
-    verdicts: Sequence[Verdict], of_paper: Sequence[str], advised: Sequence[Verdict], of_advised: Sequence[str]
-) -> list[str]:
-    """The headings of the columns that not every study has."""
-    has_paper = any(PAPER in v.regret for v in verdicts)
-    return [*(of_paper if has_paper else ()), *(of_advised if advised else ())]
 
 
 def _counted(ended: Mapping[str, int]) -> str:
@@ -140,6 +157,7 @@ def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
     for axes in figure.axes:
         axes.set_xticks(ticks, [f"{steps:,}" for steps in ticks], fontsize=8)
         axes.minorticks_off()
+        axes.set_xlim(0.75 * ticks[0], 1.35 * ticks[-1])
     return figure
 
 
@@ -176,8 +194,9 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
         The paths of the files written.
     """
     verdicts, docs = judged(rows, _GRIDS[name]), root / "docs"
-    advised = judged(rows, _GRIDS[name], transfer.ADVISED)
-    tables = {name: grid_table(rows, verdicts, advised), f"{name}-summary": grid_summary(rows, verdicts, advised)}
+    advised = judged(rows, _GRIDS[name], ADVISED)
+    summary = fine_tuning_summary(rows, verdicts, advised) if name == "fine-tuning" else grid_summary(verdicts)
+    tables = {name: grid_table(rows, verdicts, advised), f"{name}-summary": summary}
     written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
     for path, text in zip(written, tables.values(), strict=True):
         write_atomically(path, text)

@@ -162,15 +162,17 @@ def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
 
 
 def _draw_horizons(above: Axes, below: Axes, some: Sequence[Verdict]) -> None:
-    for schedule, label, kind in (("linear 0", "no warm-up", "linear"), (PAPER, "Algorithm 1", "paper"),
-                                  (DEFAULT, "default", "adaptive")):  # fmt: skip
+    steps = [v.cell.steps for v in some]
+    for schedule, label, kind in (("linear 0", "no warm-up", "linear"), (PAPER, "Algorithm 1", "paper")):
         costs = [(v.cell.steps, 100 * (v.regret[schedule] - v.regret[v.best])) for v in some if schedule in v.regret]
         if costs:
             above.plot(*zip(*costs, strict=True), "o-", color=COLOURS[kind], label=label, markersize=4)
+    means, errors = [100 * v.mean for v in some], [100 * (v.difference.stderr or 0.0) for v in some]
+    above.plot(steps, means, "o-", color=COLOURS["adaptive"], label="default", markersize=4)
+    above.errorbar(steps, means, errors, fmt="none", color=COLOURS["adaptive"], capsize=3)
     above.axhline(0, color=INK, lw=0.8)
     above.set_yscale("symlog", linthresh=1.0)
     above.set_yticks([0, 1, 10, 100], ["0", "1", "10", "100"])
-    steps = [v.cell.steps for v in some]
     best = [100 * float(v.best.split()[1]) for v in some]
     below.plot(steps, best, "s--", color=COLOURS["linear"], markersize=4, label="best hand-set length")
     below.plot(steps, [100 * v.warmup for v in some], "o-", color=COLOURS["adaptive"], markersize=4, label="default")

@@ -27,6 +27,7 @@ from autowarm.lab.config.build import merged, parse
 from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.study.pages.figures import differences_figure, evidence_figure
+from autowarm.lab.study.pages.grids import GRIDS, horizon_figure, judged
 from autowarm.lab.study.rows import Rows
 from autowarm.lab.study.verdicts import verdicts
 
@@ -58,6 +59,7 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure]]:
         "demo-sweep": lambda: sweep_figure(read_results(folder / "demo-results").summaries),
         "evidence": lambda: evidence_figure(verdicts(_study())),
         "schedules": lambda: differences_figure(verdicts(_study())),
+        "horizons": lambda: horizon_figure(judged(_study("horizon"), GRIDS["horizon"])),
     }
 
 
@@ -83,8 +85,8 @@ def _calibration() -> Figure:
     return calibration_figure(calibration(parse(["--config", "calibrate-124m"], CalibrateConfig, "calibrate", "")))
 
 
-def _study() -> Rows:
-    return Rows.load(DATA / "studies" / "warm-up.jsonl")
+def _study(name: str = "warm-up") -> Rows:
+    return Rows.load(DATA / "studies" / f"{name}.jsonl")
 
 
 if __name__ == "__main__":

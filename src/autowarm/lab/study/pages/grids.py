@@ -22,12 +22,12 @@ from ..rows import Rows
 from ..transfer import ADVISED
 from ..verdicts import Verdict, judge
 
-__all__ = ["fine_tuning_summary", "grid_summary", "grid_table", "horizon_figure", "judged", "write_grid_pages"]
+__all__ = ["GRIDS", "fine_tuning_summary", "grid_summary", "grid_table", "horizon_figure", "judged", "write_grid_pages"]
 
 _ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
-TITLES = {"llama-long": "tokens of a small vocabulary: half of the first loss is left at the end",
+_TITLES = {"llama-long": "tokens of a small vocabulary: half of the first loss is left at the end",
           "llama-bytes": "bytes: a third of the first loss is left at the end"}  # fmt: skip
-_GRIDS = {
+GRIDS = {
     "horizon": (horizon.SHORT, horizon.LONG, horizon.LONGEST),
     "fine-tuning": (transfer.FINE_TUNING,),
     "fresh": (transfer.FRESH,),
@@ -143,7 +143,7 @@ def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
     tasks = [task for task in horizon.TASKS if any(v.cell.task == task for v in verdicts)]
     figure = Figure(figsize=(2.6 * len(horizon.OPTIMIZERS) + 0.8, 4.6 * len(tasks)), layout="constrained")
     for part, task in zip(figure.subfigures(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):
-        part.suptitle(TITLES[task])
+        part.suptitle(_TITLES[task])
         panels = part.subplots(2, len(horizon.OPTIMIZERS), sharex=True, sharey="row", height_ratios=(1.6, 1))
         for (above, below), name in zip(panels.T, horizon.OPTIMIZERS, strict=True):
             some = [v for v in verdicts if (v.cell.task, v.cell.optimizer) == (task, name)]
@@ -195,8 +195,8 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
     Returns:
         The paths of the files written.
     """
-    verdicts, docs = judged(rows, _GRIDS[name]), root / "docs"
-    advised = judged(rows, _GRIDS[name], ADVISED)
+    verdicts, docs = judged(rows, GRIDS[name]), root / "docs"
+    advised = judged(rows, GRIDS[name], ADVISED)
     summary = fine_tuning_summary(rows, verdicts, advised) if name == "fine-tuning" else grid_summary(verdicts)
     tables = {name: grid_table(rows, verdicts, advised), f"{name}-summary": summary}
     written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]

@@ -131,10 +131,14 @@ def test_a_second_ctrl_c_ends_the_workers_also_before_the_wait_for_them(
     def set_flag(_: object) -> None:
         raise Interrupted("again")
 
+    bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(PATIENCE,))
+    bystander.start()
     monkeypatch.setattr("multiprocessing.synchronize.Event.set", set_flag)
     with pytest.raises(Interrupted, match="again"):
         run_jobs([Job("fails", 1, time.sleep, tmp_path)], 1, Display(), 0)  # type: ignore[arg-type]
-    assert multiprocessing.active_children() == []
+    assert multiprocessing.active_children() == [bystander]  # a process of the caller's is none of ours
+    bystander.kill()
+    bystander.join()
 
 
 @needs_proc

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from autowarm.lab.study import horizon, transfer
 from autowarm.lab.study.cells import DEFAULT, FAMILIES, cells
-from autowarm.lab.study.pages.grids import judged
+from autowarm.lab.study.pages.grids import judged, share_left
 from autowarm.lab.study.pages.tables import family_means
 from autowarm.lab.study.rows import Rows
 from autowarm.lab.study.verdicts import judge
@@ -21,6 +21,11 @@ def test_the_loss_ends_every_warm_up_on_bytes_and_the_clock_on_tokens() -> None:
     short = [v for v in found if (v.cell.task, v.cell.steps) == ("llama-bytes", 1000)]
     runs, lengths = sum(v.ended["gap"] for v in short), [100 * v.warmup for v in short]
     readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    assert f"our small LLaMA ends at {share_left(short)} of its first loss" in readme
+    evidence, notebook = ((DOCS / name).read_text(encoding="utf-8") for name in ("evidence.md", "notebook.md"))
+    left = share_left(v for v in found if v.cell.task == "llama-bytes")
+    assert f"where {left} of the first loss is left" in " ".join(evidence.split())
+    assert f"ends at {left}." in notebook
     assert f"all {runs} warm-ups, after {min(lengths):.0f} to {max(lengths):.0f} % of 1,000 updates" in readme
 
 

@@ -98,6 +98,7 @@ def run_jobs(
     devices = gpus()
     workers = min(workers or len(devices) or cores(), len(jobs))
     display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers)
+    others = set(multiprocessing.active_children())  # the caller's own processes
     context = multiprocessing.get_context("spawn")  # a fork would inherit a broken thread pool
     events: Any = context.Queue()
     turns: Any = context.Queue()
@@ -129,7 +130,9 @@ def run_jobs(
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
         except Interrupted:
-            for worker in multiprocessing.active_children():  # a second Ctrl-C broke off the wait for them
+            for worker in (
+                set(multiprocessing.active_children()) - others
+            ):  # a second Ctrl-C broke off the wait for them
                 worker.kill()
                 worker.join()  # one that still starts would miss what this process takes with it, and say so
             raise

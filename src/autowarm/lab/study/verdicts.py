@@ -122,7 +122,7 @@ def judge(
     unit = math.fsum(finite) / len(finite) if finite else first_loss
     hand = {name: mean_loss(losses, seeds.choice) for name, losses in options.items()}
     paper = rows.losses("cells", cell, PAPER)
-    also = {DEFAULT: ours, PAPER: paper} if paper.keys() >= set(seeds.choice) else {DEFAULT: ours}
+    also = {schedule: ours, PAPER: paper} if paper.keys() >= set(seeds.choice) else {schedule: ours}
     return Verdict(
         cell=cell,
         hand=hand,

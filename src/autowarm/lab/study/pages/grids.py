@@ -22,11 +22,19 @@ from ..rows import Rows
 from ..transfer import ADVISED
 from ..verdicts import Verdict, judge
 
-__all__ = ["GRIDS", "fine_tuning_summary", "grid_summary", "grid_table", "horizon_figure", "judged", "write_grid_pages"]
+__all__ = [
+    "GRIDS",
+    "fine_tuning_summary",
+    "grid_summary",
+    "grid_table",
+    "horizon_figure",
+    "judged",
+    "share_left",
+    "write_grid_pages",
+]
 
 _ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
-_TITLES = {"llama-long": "tokens of a small vocabulary: half of the first loss is left at the end",
-          "llama-bytes": "bytes: a third of the first loss is left at the end"}  # fmt: skip
+_TITLES = {"llama-long": "tokens of a small vocabulary", "llama-bytes": "bytes"}
 GRIDS = {
     "horizon": (horizon.SHORT, horizon.LONG, horizon.LONGEST),
     "fine-tuning": (transfer.FINE_TUNING,),
@@ -137,13 +145,21 @@ def _counted(ended: Mapping[str, int]) -> str:
     return ", ".join(f"{_ENDED.get(why, why)} {count}" for why, count in Counter(ended).most_common())
 
 
+def share_left(verdicts: Iterable[Verdict]) -> str:
+    """The range, over the settings, of the share of the first loss that the best hand-set warm-up leaves."""
+    shares = [100 * v.unit / v.first_loss for v in verdicts]
+    return f"{min(shares):.0f} to {max(shares):.0f} %"
+
+
 @styled
 def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
     """For each task, the cost of no warm-up, Algorithm 1 and the default by horizon; below, the lengths of warm-ups."""
     tasks = [task for task in horizon.TASKS if any(v.cell.task == task for v in verdicts)]
     figure = Figure(figsize=(2.6 * len(horizon.OPTIMIZERS) + 0.8, 4.6 * len(tasks)), layout="constrained")
     for part, task in zip(figure.subfigures(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):
-        part.suptitle(_TITLES[task])
+        part.suptitle(
+            f"{_TITLES[task]}: {share_left(v for v in verdicts if v.cell.task == task)} of the first loss is left"
+        )
         panels = part.subplots(2, len(horizon.OPTIMIZERS), sharex=True, sharey="row", height_ratios=(1.6, 1))
         for (above, below), name in zip(panels.T, horizon.OPTIMIZERS, strict=True):
             some = [v for v in verdicts if (v.cell.task, v.cell.optimizer) == (task, name)]
@@ -151,8 +167,10 @@ def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
             above.set_title(name)
         panels[0, 0].set_ylabel("loss over the best\nhand-set length, %")
         panels[1, 0].set_ylabel("warm-up,\n% of the run")
-        handles = [*panels[0, 0].get_lines()[:3], panels[1, 0].get_lines()[0]]
-        part.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
+        shown = {
+            label: line for axes in panels.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        part.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=4, fontsize=9)
     ticks = sorted({v.cell.steps for v in verdicts})
     for axes in figure.axes:
         axes.set_xticks(ticks, [f"{steps:,}" for steps in ticks], fontsize=8)

@@ -5,8 +5,9 @@ import os
 import shutil
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,21 @@ def test_a_second_ctrl_c_ends_the_workers_also_before_the_wait_for_them(
     assert multiprocessing.active_children() == [bystander]  # a process of the caller's is none of ours
     bystander.kill()
     bystander.join()
+
+
+def test_a_second_ctrl_c_waits_until_the_workers_are_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    submit = ProcessPoolExecutor.submit
+
+    def interrupted(self: ProcessPoolExecutor, *given: Any) -> Any:
+        future = submit(self, *given)
+        for _ in range(2):
+            signal.getsignal(signal.SIGINT)(signal.SIGINT, None)  # type: ignore[operator, misc]
+        return future
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
+    with pytest.raises(Interrupted):
+        run_jobs([Job("fails", 1, time.sleep, tmp_path)], 1, Display(), 0)  # type: ignore[arg-type]
+    assert multiprocessing.active_children() == []
 
 
 @needs_proc

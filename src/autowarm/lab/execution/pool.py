@@ -113,7 +113,8 @@ def run_jobs(
         # script needs no `if __name__ == "__main__"`. Workers do not need it, because jobs contain no code from it.
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
-            with _interrupts_blocked():
+            # A worker whose start is broken off is in no list of children: nobody could kill it.
+            with asked.wholly(), _interrupts_blocked():
                 pending = {pool.submit(_work, job): job.name for job in jobs}
         finally:
             sys.modules["__main__"] = main
@@ -130,11 +131,10 @@ def run_jobs(
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
         except Interrupted:
-            for worker in (
-                set(multiprocessing.active_children()) - others
-            ):  # a second Ctrl-C broke off the wait for them
-                worker.kill()
-                worker.join()  # one that still starts would miss what this process takes with it, and say so
+            with asked.wholly():
+                for worker in set(multiprocessing.active_children()) - others:  # a second Ctrl-C broke off the wait
+                    worker.kill()
+                    worker.join()  # one that still starts would miss what this process takes with it, and say so
             raise
 
 

@@ -26,7 +26,8 @@ class Stop:
 
     Inside `gently`, a signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops at the
     next step. Elsewhere the signal ends the program with `Interrupted`; nothing is lost, because files are replaced
-    whole. A second Ctrl-C ends the program anywhere, except in ranks of `torchrun`, which repeats signals.
+    whole. A second Ctrl-C ends the program anywhere, except inside `wholly` and in ranks of `torchrun`, which repeats
+    signals.
 
     Attributes:
         asked: the signal that came, or None.
@@ -35,6 +36,7 @@ class Stop:
     def __init__(self) -> None:
         self.asked: int | None = None
         self._gentle = False
+        self._whole = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
@@ -48,12 +50,13 @@ class Stop:
 
     def _notice(self, number: int, _: FrameType | None) -> None:
         by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+        first = self.asked is None
         again = self.asked == number == signal.SIGINT and not by_torchrun
         # Python drops an exception that is raised inside a destructor, so set the flag for the loop as well.
         self.asked = number
-        if again or not self._gentle:
+        if not self._whole and (again or not self._gentle):
             raise Interrupted("stopped before or after training", number)
-        if not by_torchrun or os.environ.get("RANK") == "0":
+        if first and (not by_torchrun or os.environ.get("RANK") == "0"):
             with suppress(OSError):  # stderr may be closed; print() is not reentrant and may be running
                 os.write(2, b"\nstopping at the next step; Ctrl-C again stops at once\n")
 
@@ -70,3 +73,12 @@ class Stop:
             yield
         finally:
             self._gentle = False
+
+    @contextmanager
+    def wholly(self) -> Iterator[None]:
+        """Enter this context around short work that not even a second Ctrl-C may break off: starting processes."""
+        self._whole = True
+        try:
+            yield
+        finally:
+            self._whole = False

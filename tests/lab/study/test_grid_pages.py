@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 
 from autowarm.lab.study import horizon, transfer
-from autowarm.lab.study.cells import PAPER
+from autowarm.lab.study.cells import PAPER, RAMP_ALONE
 from autowarm.lab.study.pages.grids import (
     fine_tuning_summary,
     grid_summary,
@@ -21,7 +21,13 @@ from autowarm.lab.study.rows import PlannedRow, Rows
 def made(planned: PlannedRow) -> dict[str, object]:
     """A rate near 0.01 is the best, and 10 % from a tenth of the peak; the loss ends long runs of the default."""
     cell, long = planned.cell, planned.cell.steps >= 16_000
-    costs = {"tenth 0.1": 0.0, transfer.ADVISED: 0.06, "default": 0.003 if long else 0.03, PAPER: 0.0 if long else 0.3}
+    costs = {
+        "tenth 0.1": 0.0,
+        RAMP_ALONE: 0.015,
+        transfer.ADVISED: 0.06,
+        "default": 0.003 if long else 0.03,
+        PAPER: 0.0 if long else 0.3,
+    }
     ended = {"default": "gap" if long else "max_warmup", PAPER: "gap" if long else None}
     return {
         "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
@@ -46,7 +52,8 @@ def lines(text: str) -> list[dict[str, str]]:
 
 def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
     rows = whole(horizon.STAGES)
-    found = lines(grid_table(rows, judged(rows, (horizon.SHORT, horizon.LONG, horizon.LONGEST))))
+    grids = horizon.SHORT, horizon.LONG, horizon.LONGEST
+    found = lines(grid_table(rows, judged(rows, grids), {RAMP_ALONE: judged(rows, grids, RAMP_ALONE)}))
     assert len(found) == 2 * 8 + 2 * 4
     assert {line["best hand-set"] for line in found} == {"10 % from lr/10"}
     short, *_, long = (line for line in found if line["optimizer"] == "muon" and line["task"] == "llama-bytes")
@@ -54,6 +61,7 @@ def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
     assert long["steps"] == "64,000"
     assert short["default − best, %"].startswith("+1.00")
     assert long["default − best, %"].startswith("+0.10")
+    assert short["the ramp alone − best, %"].startswith("+0.50")
     assert short["Algorithm 1 − best, %"] == "+10.00"
     assert (long["its warm-up"], long["ended by"]) == ("10 %", "loss 2")
     assert (short["its warm-up ended by"], long["its warm-up ended by"]) == ("never 5", "loss 2")
@@ -61,19 +69,20 @@ def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
 
 def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:
     rows = whole(horizon.STAGES)
-    found = judged(rows, (horizon.SHORT, horizon.LONG, horizon.LONGEST))
-    headings, *table = csv.reader(io.StringIO(grid_summary(found)))
+    grids = horizon.SHORT, horizon.LONG, horizon.LONGEST
+    beside = {RAMP_ALONE: judged(rows, grids, RAMP_ALONE)}
+    headings, *table = csv.reader(io.StringIO(grid_summary(judged(rows, grids), beside)))
     assert [line[:2] for line in table] == [
         ["llama-long", "1,000"], ["llama-long", "4,000"], ["llama-bytes", "1,000"], ["llama-bytes", "4,000"],
         ["llama-bytes", "16,000"], ["llama-bytes", "64,000"],
     ]  # fmt: skip
     assert headings[2:] == [
-        "default passes", "default − best hand-set, %", "its warm-up", "ended by the loss", "by the clock",
-        "Algorithm 1 − best hand-set, %",
+        "default passes", "default − best, %", "its warm-up", "ended by the loss", "by the clock",
+        "the ramp alone passes", "the ramp alone − best, %", "Algorithm 1 − best, %",
     ]  # fmt: skip
-    assert table[0][2:] == ["0 of 4", "+1.00", "50 %", "0", "20", "+10.00"]
-    assert table[4][2:] == ["4 of 4", "+0.10", "10 %", "16", "0", "+0.00"]
-    fresh = grid_summary(judged(whole(transfer.FRESH_STAGES), (transfer.FRESH,)))
+    assert table[0][2:] == ["0 of 4", "+1.00", "50 %", "0", "20", "4 of 4", "+0.50", "+10.00"]
+    assert table[4][2:] == ["4 of 4", "+0.10", "10 %", "16", "0", "4 of 4", "+0.50", "+0.00"]
+    fresh = grid_summary(judged(whole(transfer.FRESH_STAGES), (transfer.FRESH,)), {})
     assert "Algorithm 1" not in fresh  # it is not part of that study
 
 
@@ -83,7 +92,8 @@ def test_fine_tuning_has_the_advised_form_and_the_old_text_beside_the_default() 
     headings, *table = csv.reader(io.StringIO(fine_tuning_summary(rows, found, advised)))
     assert {len(line) for line in table} == {len(headings)}
     assert table[0] == ["tune-near", "100", "0 of 3", "+1.00", "+0.50", "0 of 3", "+2.00", "+1.00"]
-    assert lines(grid_table(rows, found, advised))[0]["max_warmup=0.1 − best, %"].startswith("+2.00")
+    [first, *_] = lines(grid_table(rows, found, {transfer.ADVISED: advised}))
+    assert first["max_warmup=0.1 − best, %"].startswith("+2.00")
 
 
 def test_settings_that_lack_runs_are_left_out() -> None:
@@ -95,10 +105,11 @@ def test_settings_that_lack_runs_are_left_out() -> None:
 
 def test_the_figure_has_a_panel_for_each_optimizer_and_marks_what_ended_the_warm_up() -> None:
     rows = whole(horizon.STAGES)
-    figure = horizon_figure(judged(rows, (horizon.SHORT, horizon.LONG, horizon.LONGEST))).subfigs[1]
+    grids = horizon.SHORT, horizon.LONG, horizon.LONGEST
+    figure = horizon_figure(judged(rows, grids), judged(rows, grids, RAMP_ALONE)).subfigs[1]
     above = figure.axes[: len(horizon.OPTIMIZERS)]
     assert [axes.get_title(loc="left") for axes in above] == list(horizon.OPTIMIZERS)
-    assert {line.get_label() for line in above[0].lines} >= {"no warm-up", "Algorithm 1", "default"}
+    assert {line.get_label() for line in above[0].lines} >= {"no warm-up", "Algorithm 1", "default", "the ramp alone"}
     marks = [text.get_text() for text in figure.axes[len(above)].texts]
     assert marks == ["clock", "clock", "loss", "loss"]
     assert {line.get_label() for line in figure.axes[len(above)].lines} == {"best hand-set length", "default"}

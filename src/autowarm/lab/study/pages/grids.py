@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +17,7 @@ from ...analysis.markdown import comma_separated, percent, plus_minus
 from ...config import LabError
 from ...files import write_atomically
 from .. import horizon, transfer
-from ..cells import DEFAULT, PAPER, title
+from ..cells import DEFAULT, PAPER, RAMP_ALONE, title
 from ..grid import Grid
 from ..rows import Rows
 from ..transfer import ADVISED
@@ -34,12 +35,17 @@ __all__ = [
 ]
 
 _ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
+_FORMS = {RAMP_ALONE: "the ramp alone", ADVISED: "max_warmup=0.1"}
 _TITLES = {"llama-long": "tokens of a small vocabulary", "llama-bytes": "bytes"}
 GRIDS = {
     "horizon": (horizon.SHORT, horizon.LONG, horizon.LONGEST),
     "fine-tuning": (transfer.FINE_TUNING,),
     "fresh": (transfer.FRESH,),
 }
+
+
+Forms: TypeAlias = Mapping[str, Sequence[Verdict]]
+"""Verdicts on other forms of the default, by the form's name in the study."""
 
 
 def judged(rows: Rows, grids: Iterable[Grid], schedule: str = DEFAULT) -> list[Verdict]:
@@ -52,15 +58,15 @@ def judged(rows: Rows, grids: Iterable[Grid], schedule: str = DEFAULT) -> list[V
     return found
 
 
-def grid_table(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdict] = ()) -> str:
+def grid_table(rows: Rows, verdicts: Sequence[Verdict], beside: Forms) -> str:
     """CSV, with one line per setting.
 
     Args:
         rows: of the study.
         verdicts: of the default.
-        advised: of `ADVISED` in the same settings, if the study has it.
+        beside: of other forms of the default.
     """
-    by_cell = {v.cell: v for v in advised}
+    others = [{v.cell: plus_minus(v.difference) for v in some} for some in beside.values()]
 
     def line(v: Verdict) -> list[object]:
         found: list[object] = [
@@ -70,18 +76,19 @@ def grid_table(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdic
         if PAPER in v.regret:
             ended = Counter(row["ended_by"] or "" for row in rows.runs("cells", v.cell, PAPER).values())
             found += [percent(v.regret[PAPER] - v.regret[v.best]), _counted(ended)]
-        return [*found, plus_minus(by_cell[v.cell].difference)] if v.cell in by_cell else found
+        return [*found, *(by_cell.get(v.cell, "") for by_cell in others)]
 
     headings = [
         "task", "optimizer", "steps", "peak rate", "best hand-set", "default − best, %", "its warm-up", "ended by",
         *(["Algorithm 1 − best, %", "its warm-up ended by"] if any(PAPER in v.regret for v in verdicts) else []),
-        *(["max_warmup=0.1 − best, %"] if advised else []),
+        *(f"{_FORMS[form]} − best, %" for form in beside),
     ]  # fmt: skip
     return comma_separated(headings, map(line, verdicts))
 
 
-def grid_summary(verdicts: Sequence[Verdict]) -> str:
-    """CSV, with one line per task and horizon; means over the optimizers."""
+def grid_summary(verdicts: Sequence[Verdict], beside: Forms) -> str:
+    """CSV, with one line per task and horizon; means over the optimizers. `beside` is of other forms of the default."""
+    others = {form: _kinds(some) for form, some in beside.items()}
     has_paper = any(PAPER in v.regret for v in verdicts)
 
     def line(task: str, steps: int, some: Sequence[Verdict]) -> list[object]:
@@ -90,18 +97,21 @@ def grid_summary(verdicts: Sequence[Verdict]) -> str:
         lengths = sorted({f"{100 * v.warmup:.0f}" for v in some}, key=int)
         return [
             task, f"{steps:,}", *_passed(some), f"{'–'.join(dict.fromkeys((lengths[0], lengths[-1])))} %",
-            ended["gap"], ended["max_warmup"], *([percent(statistics.fmean(costs))] if costs else []),
+            ended["gap"], ended["max_warmup"],
+            *(text for kinds in others.values() for text in _passed(kinds.get((task, steps), []))),
+            *([percent(statistics.fmean(costs))] if costs else []),
         ]  # fmt: skip
 
     headings = [
-        "task", "updates", "default passes", "default − best hand-set, %", "its warm-up", "ended by the loss",
-        "by the clock", *(["Algorithm 1 − best hand-set, %"] if has_paper else []),
+        "task", "updates", "default passes", "default − best, %", "its warm-up", "ended by the loss", "by the clock",
+        *(text for form in beside for text in (f"{_FORMS[form]} passes", f"{_FORMS[form]} − best, %")),
+        *(["Algorithm 1 − best, %"] if has_paper else []),
     ]  # fmt: skip
     return comma_separated(headings, [line(*kind, some) for kind, some in _kinds(verdicts).items()])
 
 
 def fine_tuning_summary(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdict]) -> str:
-    """CSV, with one line per task and horizon; means over the optimizers. The arguments are those of `grid_table`."""
+    """CSV, with one line per task and horizon; means over the optimizers. `advised` is of `ADVISED`."""
 
     def old(some: Sequence[Verdict], schedule: str) -> str:
         return percent(statistics.fmean(_on_old_text(rows, v, schedule) for v in some))
@@ -130,6 +140,8 @@ def _kinds(verdicts: Sequence[Verdict]) -> dict[tuple[str, int], list[Verdict]]:
 
 
 def _passed(some: Sequence[Verdict]) -> list[str]:
+    if not some:
+        return ["", ""]
     return [f"{sum(v.passed for v in some)} of {len(some)}", percent(statistics.fmean(v.mean for v in some))]
 
 
@@ -152,8 +164,13 @@ def share_left(verdicts: Iterable[Verdict]) -> str:
 
 
 @styled
-def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
-    """For each task, the cost of no warm-up, Algorithm 1 and the default by horizon; below, the lengths of warm-ups."""
+def horizon_figure(verdicts: Sequence[Verdict], ramp: Sequence[Verdict]) -> Figure:
+    """For each task, the costs of the default, its ramp alone, Algorithm 1 and no warm-up by horizon; below, lengths.
+
+    Args:
+        verdicts: of the default.
+        ramp: of `RAMP_ALONE`.
+    """
     tasks = [task for task in horizon.TASKS if any(v.cell.task == task for v in verdicts)]
     figure = Figure(figsize=(2.6 * len(horizon.OPTIMIZERS) + 0.8, 4.6 * len(tasks)), layout="constrained")
     for part, task in zip(figure.subfigures(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):
@@ -162,8 +179,11 @@ def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
         )
         panels = part.subplots(2, len(horizon.OPTIMIZERS), sharex=True, sharey="row", height_ratios=(1.6, 1))
         for (above, below), name in zip(panels.T, horizon.OPTIMIZERS, strict=True):
-            some = [v for v in verdicts if (v.cell.task, v.cell.optimizer) == (task, name)]
-            _draw_horizons(above, below, sorted(some, key=lambda v: v.cell.steps))
+            default, alone = (
+                sorted((v for v in form if (v.cell.task, v.cell.optimizer) == (task, name)), key=lambda v: v.cell.steps)
+                for form in (verdicts, ramp)
+            )
+            _draw_horizons(above, below, default, alone)
             above.set_title(name)
         panels[0, 0].set_ylabel("loss over the best\nhand-set length, %")
         panels[1, 0].set_ylabel("warm-up,\n% of the run")
@@ -179,7 +199,7 @@ def horizon_figure(verdicts: Sequence[Verdict]) -> Figure:
     return figure
 
 
-def _draw_horizons(above: Axes, below: Axes, some: Sequence[Verdict]) -> None:
+def _draw_horizons(above: Axes, below: Axes, some: Sequence[Verdict], ramp: Sequence[Verdict]) -> None:
     steps = [v.cell.steps for v in some]
     for schedule, label, kind in (("linear 0", "no warm-up", "linear"), (PAPER, "Algorithm 1", "paper")):
         costs = [(v.cell.steps, 100 * (v.regret[schedule] - v.regret[v.best])) for v in some if schedule in v.regret]
@@ -188,6 +208,8 @@ def _draw_horizons(above: Axes, below: Axes, some: Sequence[Verdict]) -> None:
     means, errors = [100 * v.mean for v in some], [100 * (v.difference.stderr or 0.0) for v in some]
     above.plot(steps, means, "o-", color=COLOURS["adaptive"], label="default", markersize=4)
     above.errorbar(steps, means, errors, fmt="none", color=COLOURS["adaptive"], capsize=3)
+    above.plot([v.cell.steps for v in ramp], [100 * v.mean for v in ramp], "^:", color=COLOURS["adaptive"],
+               label="the ramp alone", markersize=4)  # fmt: skip
     above.axhline(0, color=INK, lw=0.8)
     above.set_yscale("symlog", linthresh=1.0)
     above.set_yticks([0, 1, 10, 100], ["0", "1", "10", "100"])
@@ -214,13 +236,16 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
         The paths of the files written.
     """
     verdicts, docs = judged(rows, GRIDS[name]), root / "docs"
-    advised = judged(rows, GRIDS[name], ADVISED)
-    summary = fine_tuning_summary(rows, verdicts, advised) if name == "fine-tuning" else grid_summary(verdicts)
-    tables = {name: grid_table(rows, verdicts, advised), f"{name}-summary": summary}
+    beside = {form: judged(rows, GRIDS[name], form) for form in GRIDS[name][0].beside}
+    if name == "fine-tuning":
+        summary = fine_tuning_summary(rows, verdicts, beside[ADVISED])
+    else:
+        summary = grid_summary(verdicts, beside)
+    tables = {name: grid_table(rows, verdicts, beside), f"{name}-summary": summary}
     written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
     for path, text in zip(written, tables.values(), strict=True):
         write_atomically(path, text)
     if name == "horizon" and verdicts:
         written.append(docs / "figures" / "horizons.png")
-        write_atomically(written[-1], encoded(horizon_figure(verdicts), "png"))
+        write_atomically(written[-1], encoded(horizon_figure(verdicts, beside[RAMP_ALONE]), "png"))
     return written

@@ -32,8 +32,8 @@ def test_the_loss_ends_every_warm_up_on_bytes_and_the_clock_on_tokens() -> None:
         (said("../README.md"), f"our small LLaMA ends at {left} of its first loss"),
         (said("../README.md"), f"all {runs} warm-ups in runs of 1,000 to 16,000 updates, after {min(lengths):.0f} to "
                                f"{max(lengths):.0f} % of the run. {passed.capitalize()} these {len(some)} settings"),
-        (evidence, f"it passes in all {len(tokens)} settings"),
-        (evidence, f"it passes {passed} {len(some)}."),
+        (evidence, f"the default passes in all {len(tokens)} settings"),
+        (evidence, f"the default passes {passed} {len(some)}."),
         (evidence, f"where {left} of the first loss is left"),
         (notebook, f"ends at {left}."),
     ):  # fmt: skip

@@ -26,6 +26,7 @@ from autowarm.lab.config import SmoothnessConfig
 from autowarm.lab.config.build import merged, parse
 from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
+from autowarm.lab.study.cells import RAMP_ALONE
 from autowarm.lab.study.pages.figures import differences_figure, evidence_figure
 from autowarm.lab.study.pages.grids import GRIDS, horizon_figure, judged
 from autowarm.lab.study.rows import Rows
@@ -59,7 +60,7 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure]]:
         "demo-sweep": lambda: sweep_figure(read_results(folder / "demo-results").summaries),
         "evidence": lambda: evidence_figure(verdicts(_study())),
         "schedules": lambda: differences_figure(verdicts(_study())),
-        "horizons": lambda: horizon_figure(judged(_study("horizon"), GRIDS["horizon"])),
+        "horizons": _horizons,
     }
 
 
@@ -83,6 +84,11 @@ def _curvature() -> SmoothnessConfig:
 
 def _calibration() -> Figure:
     return calibration_figure(calibration(parse(["--config", "calibrate-124m"], CalibrateConfig, "calibrate", "")))
+
+
+def _horizons() -> Figure:
+    rows, grids = _study("horizon"), GRIDS["horizon"]
+    return horizon_figure(judged(rows, grids), judged(rows, grids, RAMP_ALONE))
 
 
 def _study(name: str = "warm-up") -> Rows:

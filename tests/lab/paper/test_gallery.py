@@ -43,7 +43,7 @@ def test_every_figure_of_the_pages_is_drawn_again_from_what_is_stored(tmp_path: 
     known = script["drawings"](script["laid_out"](tmp_path))
     made_with_their_runs = {"first", "warming-up", "which-rate", "horizon"}
     assert known.keys() | made_with_their_runs == {path.stem for path in ROOT.glob("docs/figures/*.png")}
-    for name in ("ablation-variance", "edge-of-stability", "demo-sweep"):  # a sweep, measurements, a comparison
+    for name in ("ablation-variance", "edge-of-stability", "demo-sweep", "horizons"):  # one of each source
         first, *_ = known[name]().axes
         assert first.lines
         assert not first.spines["top"].get_visible()  # the common style

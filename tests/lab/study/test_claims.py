@@ -4,14 +4,14 @@ from pathlib import Path
 
 from autowarm.lab.study import horizon, transfer
 from autowarm.lab.study.cells import DEFAULT, FAMILIES, PAPER, RAMP_ALONE, cells
-from autowarm.lab.study.pages.grids import judged, share_left
+from autowarm.lab.study.pages.grids import GRIDS, judged, share_left
 from autowarm.lab.study.pages.tables import family_means
 from autowarm.lab.study.rows import Rows
 from autowarm.lab.study.verdicts import judge
 
 DOCS = Path(__file__).parents[3] / "docs"
 STUDIES = DOCS / "data" / "studies"
-HORIZONS = horizon.SHORT, horizon.LONG, horizon.LONGEST
+HORIZONS = GRIDS["horizon"]
 
 
 def said(page: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from autowarm.lab.study import horizon, transfer
 from autowarm.lab.study.cells import PAPER, RAMP_ALONE
 from autowarm.lab.study.pages.grids import (
+    GRIDS,
     fine_tuning_summary,
     grid_summary,
     grid_table,
@@ -52,7 +53,7 @@ def lines(text: str) -> list[dict[str, str]]:
 
 def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
     rows = whole(horizon.STAGES)
-    grids = horizon.SHORT, horizon.LONG, horizon.LONGEST
+    grids = GRIDS["horizon"]
     found = lines(grid_table(rows, judged(rows, grids), {RAMP_ALONE: judged(rows, grids, RAMP_ALONE)}))
     assert len(found) == 2 * 8 + 2 * 4
     assert {line["best hand-set"] for line in found} == {"10 % from lr/10"}
@@ -69,7 +70,7 @@ def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
 
 def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:
     rows = whole(horizon.STAGES)
-    grids = horizon.SHORT, horizon.LONG, horizon.LONGEST
+    grids = GRIDS["horizon"]
     beside = {RAMP_ALONE: judged(rows, grids, RAMP_ALONE)}
     headings, *table = csv.reader(io.StringIO(grid_summary(judged(rows, grids), beside)))
     assert [line[:2] for line in table] == [
@@ -105,7 +106,7 @@ def test_settings_that_lack_runs_are_left_out() -> None:
 
 def test_the_figure_has_a_panel_for_each_optimizer_and_marks_what_ended_the_warm_up() -> None:
     rows = whole(horizon.STAGES)
-    grids = horizon.SHORT, horizon.LONG, horizon.LONGEST
+    grids = GRIDS["horizon"]
     figure = horizon_figure(judged(rows, grids), judged(rows, grids, RAMP_ALONE)).subfigs[1]
     above = figure.axes[: len(horizon.OPTIMIZERS)]
     assert [axes.get_title(loc="left") for axes in above] == list(horizon.OPTIMIZERS)

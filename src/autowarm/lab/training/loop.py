@@ -172,9 +172,8 @@ class _Run:
             "tokens_per_second": None if self.is_own else round(counted / progress.seconds, 1),
             "warnings": progress.warnings,
         }
-        with evaluating(self.optimizer):
+        with evaluating(self.optimizer), self.stop.gently():  # the weights that were judged
             weights = whole_weights(self.model, self.ranks)
-        with self.stop.gently():
             if self.ranks.rank == 0:
                 if engine.keep_weights:
                     save_weights(self.model, self.folder, weights)

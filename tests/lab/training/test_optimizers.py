@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.tasks import make_task
+from autowarm.lab.tasks.models import token_loss
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.optimizers import evaluating, make_optimizer
 from autowarm.lab.training.stopping import Interrupted
@@ -19,6 +22,7 @@ CASES = {
     "schedule-free": (OptimizerConfig("schedule-free", 3e-3, options={"warmup_steps": 3}), ScheduleConfig("constant")),
     "prodigy": (OptimizerConfig("prodigy", 1.0), ScheduleConfig("linear", 1)),
     "d-adaptation": (OptimizerConfig("d-adaptation", 1.0), ScheduleConfig("linear", 1)),
+    "dog": (OptimizerConfig("dog", 1.0, options={"reps_rel": 1e-2}), ScheduleConfig("constant")),
     "greedy": (OptimizerConfig("muon", 1e-2), ScheduleConfig("greedy")),
 }
 
@@ -45,9 +49,10 @@ def test_matrices_decay_and_the_rest_does_not() -> None:
         }  # fmt: skip
 
 
-def test_schedule_free_is_judged_at_its_average() -> None:
+@pytest.mark.parametrize("name", ["schedule-free", "dog"])
+def test_an_optimizer_with_an_average_is_judged_there(name: str) -> None:
     model = torch.nn.Linear(4, 4)
-    optimizer = make_optimizer(model, OptimizerConfig("schedule-free", 0.1))
+    optimizer = make_optimizer(model, OptimizerConfig(name, 0.1))  # type: ignore[arg-type]
     for _ in range(3):
         model(torch.ones(2, 4)).square().sum().backward()
         optimizer.step()
@@ -67,3 +72,14 @@ def test_options_that_the_optimizer_does_not_know_are_named() -> None:
     for name in ("normsgd", "prodigy"):
         with pytest.raises(LabError, match=f"do not suit {name}"):
             make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig(name, options={"bettas": [0.9, 0.9]}))
+
+
+@pytest.mark.parametrize("name", ["schedule-free", "dog"])
+def test_the_stored_weights_are_those_that_were_judged(run: RunConfig, tmp_path: Path, name: str) -> None:
+    optimizer, schedule = CASES[name]
+    run = dataclasses.replace(run, optimizer=optimizer, schedule=schedule)
+    stored = train(run, tmp_path)["val_loss"]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    batches = list(make_task(run).validation(slice(None)))
+    with torch.no_grad():
+        assert sum(token_loss(model, *batch).item() for batch in batches) / len(batches) == pytest.approx(stored)

@@ -20,7 +20,7 @@ MARGIN = 0.02  # in nats, the largest difference from the best hand-set warm-up 
 SHARE = 0.005  # the same for a user's own task with any unit of loss, as a share of the best hand-set loss
 _NAMES = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD", "adamw": "AdamW",
           "radam": "RAdam", "schedule-free": "Schedule-Free", "prodigy": "Prodigy",
-          "d-adaptation": "D-Adaptation"}  # fmt: skip
+          "d-adaptation": "D-Adaptation", "dog": "DoG"}  # fmt: skip
 
 Row = Mapping[str, Any]
 

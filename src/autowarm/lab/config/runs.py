@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .errors import nearest, require
 
-OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "radam", "schedule-free", "prodigy", "d-adaptation")
+OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "radam", "schedule-free", "prodigy", "d-adaptation", "dog")
 
 # The small tasks of `autowarm.lab.tasks.small`, each with its own model, data and batch.
 SMALL_TASKS = (
@@ -89,9 +89,9 @@ class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: muon, lion, signsgd, normsgd, or a peer: adamw and radam are torch's; schedule-free, prodigy and
-            d-adaptation come from their authors' packages.
-        lr: the peak learning rate; for Prodigy and D-Adaptation a factor on the rate that they find, usually 1.
+        name: muon, lion, signsgd, normsgd, or a peer: adamw and radam are torch's; schedule-free, prodigy,
+            d-adaptation and dog come from their authors' packages.
+        lr: the peak learning rate; for Prodigy, D-Adaptation and DoG a factor on the rate that they find, usually 1.
         weight_decay: decoupled weight decay, on the linear layers' weights only.
         options: further arguments of the optimizer's `from_model`, or of the peer's class, for example {momentum: 0.9}.
     """

@@ -26,7 +26,7 @@ RATES = {
 COMMON = {"muon": 2e-2, "lion": 3e-4, "signsgd": 1e-3, "normsgd": 2e-2, "adamw": 1e-3}
 """The rates that people usually start with."""
 
-WITHOUT_RATE = {"prodigy": 1.0, "d-adaptation": 1.0, "schedule-free": 2.5e-3}
+WITHOUT_RATE = {"prodigy": 1.0, "d-adaptation": 1.0, "schedule-free": 2.5e-3, "dog": 1.0}
 """The optimizers that promise to need no rate, with their authors' settings."""
 PART, SEEDS = "peak", (10, 11, 12)
 

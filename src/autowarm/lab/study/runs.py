@@ -153,6 +153,7 @@ def _options(cell: Cell) -> dict[str, Any]:
         "schedule-free": {"warmup_steps": max(1, steps // 20)},  # as its authors advise
         "prodigy": {},
         "d-adaptation": {},
+        "dog": {"reps_rel": 1e-4} if cell.task == "cnn" else {},  # its authors' advice for batch normalisation
     }
     return options[cell.optimizer]
 
@@ -169,7 +170,7 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             share, warmup, decay = words
             return ScheduleConfig("linear", round(float(share) * steps), warmup, decay, div=_DIV)  # type: ignore[arg-type]
         case "own":
-            # Schedule-Free needs no schedule. Prodigy and D-Adaptation need a cosine; RAdam needs no warm-up.
+            # Schedule-Free and DoG need no schedule. Prodigy and D-Adaptation need a cosine; RAdam needs no warm-up.
             cosine = planned.cell.optimizer in ("prodigy", "d-adaptation", "radam")
             return ScheduleConfig("linear", 0) if cosine else ScheduleConfig("constant")
         case "untuned" | "wsd" | "greedy":

@@ -76,6 +76,12 @@ def _peer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
 
             kind = dadaptation.DAdaptAdam
             options.setdefault("decouple", True)
+        elif config.name == "dog":
+            from .dog import AveragedDoG
+
+            kind = partial(AveragedDoG, model)
+            if not config.weight_decay:
+                groups = [{"params": list(model.parameters()), "weight_decay": 0.0}]  # one rate, as in its paper
     except ImportError as error:
         raise LabError(
             f"the optimizer {config.name} needs the package {error.name}: pip install 'autowarm[peers]'"

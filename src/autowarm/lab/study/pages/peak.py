@@ -73,7 +73,8 @@ def peak_table(rows: Rows) -> str:
     A horizon is left out until all its runs are made.
     """
     ways = {"`peak=\"auto\"`": "search", "one rate for all tasks": "common", "Prodigy, for AdamW": "prodigy",
-            "D-Adaptation, for AdamW": "d-adaptation", "Schedule-Free, for AdamW": "schedule-free"}  # fmt: skip
+            "D-Adaptation, for AdamW": "d-adaptation", "Schedule-Free, for AdamW": "schedule-free",
+            "DoG, for AdamW": "dog"}  # fmt: skip
     lines = []
     for group, grid in (("judged", JUDGED), ("found on", FOUND_ON)):
         for steps in grid.horizons:

@@ -9,7 +9,7 @@ import pytest
 
 from autowarm.lab.config import LabError
 from autowarm.lab.study.cells import FAIR, SEEDS
-from autowarm.lab.study.pages.fair import RULES, fair_regrets, fair_table, sensitivity_table, write_fair_tables
+from autowarm.lab.study.pages.fair import RULES, fair_table, rule_regrets, sensitivity_table, write_fair_tables
 from autowarm.lab.study.plan import FAIR_STAGES
 from autowarm.lab.study.rows import PlannedRow, Rows
 from autowarm.lab.study.verdicts import verdicts
@@ -40,7 +40,7 @@ def test_the_grid_brackets_what_is_best_from_both_starts() -> None:
 
 def test_a_rule_costs_what_its_warm_up_costs(wide: Rows) -> None:
     learnt = [v for v in verdicts(wide) if v.learnt]
-    found = fair_regrets(wide, learnt)
+    found = rule_regrets(wide, [v.cell for v in learnt])
     assert found.keys() == RULES.keys()
     assert all(cost == pytest.approx(0.01) for cost in found["half from lr/10"].values())
     for cell, cost in found["half from lr/10 for transformers, 5 % else"].items():

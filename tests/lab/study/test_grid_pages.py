@@ -125,5 +125,10 @@ def test_pages_are_written_as_far_as_the_study_is(tmp_path: Path) -> None:
     ]
     written = write_grid_pages("horizon", whole(horizon.STAGES), tmp_path)
     assert [path.name for path in written] == ["horizon.csv", "horizon-summary.csv", "horizons.png"]
-    table, _ = write_grid_pages("fresh", whole(transfer.FRESH_STAGES), tmp_path)
+    table, _, rules = write_grid_pages("fresh", whole(transfer.FRESH_STAGES), tmp_path)
     assert len(table.read_text().splitlines()) == 1 + 6 * 2 * 5
+    *_, everywhere = lines(rules.read_text())
+    assert everywhere == {
+        "task, %": "*all tasks*", "none": "+2.00", "5 %": "+2.00", "40 %": "+2.00", "half from lr/10": "+0.50",
+        "half from lr/10 for transformers, 5 % else": "+2.00", "default": "+1.00",
+    }  # fmt: skip

@@ -1,8 +1,8 @@
-"""The tables of the wider grid and of other rates: what each simple rule costs, against the best hand-set warm-up."""
+"""The tables of simple rules and of other rates: what each rule costs, against the best warm-up of a wider grid."""
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...analysis.markdown import comma_separated, percent
@@ -11,9 +11,10 @@ from ...files import write_atomically
 from ..cells import DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS, sensitivity_cells, title
 from ..plan import SENSITIVITY
 from ..rows import Cell, Rows
+from ..transfer import FRESH
 from ..verdicts import Verdict, hand_set, verdicts
 
-__all__ = ["RULES", "fair_regrets", "fair_table", "sensitivity_table", "write_fair_tables"]
+__all__ = ["RULES", "fair_table", "fresh_rules_table", "rule_regrets", "sensitivity_table", "write_fair_tables"]
 
 _TRANSFORMERS = ("language", "vision", "fine-tuning")
 
@@ -30,19 +31,27 @@ RULES: dict[str, Callable[[Cell], str]] = {
 """Rules that choose a warm-up for every setting, by their names in the table."""
 
 
-def fair_regrets(rows: Rows, learnt: list[Verdict]) -> dict[str, Mapping[Cell, float]]:
-    """The regret of each rule in each setting, on the seeds of the choice.
+def rule_regrets(
+    rows: Rows, cells: Iterable[Cell], grid: Sequence[str] = FAIR, seeds: Sequence[int] = SEEDS.choice
+) -> dict[str, Mapping[Cell, float]]:
+    """The regret of each rule in each setting.
+
+    Args:
+        rows: of the study.
+        cells: the settings.
+        grid: the hand-set warm-ups among which the best is, by the study's names.
+        seeds: that choose the best, and over which the regret is averaged.
 
     Raises:
-        LabError: a run of the wider grid has not been made.
+        LabError: a run of the grid has not been made.
     """
     found: dict[str, dict[Cell, float]] = {name: {} for name in RULES}
-    for cell in (v.cell for v in learnt):
-        options = hand_set(rows, cell, FAIR)
-        if not math.isfinite(min(mean_loss(losses, SEEDS.choice) for losses in options.values())):
+    for cell in cells:
+        options = hand_set(rows, cell, grid, seeds)
+        if not math.isfinite(min(mean_loss(losses, seeds) for losses in options.values())):
             continue
-        also = {name: rows.losses("cells", cell, name, SEEDS.choice) for name in (RAMP_ALONE, DEFAULT)}
-        cost = regrets(options, SEEDS.choice, also)
+        also = {name: rows.losses("cells", cell, name, seeds) for name in (RAMP_ALONE, DEFAULT)}
+        cost = regrets(options, seeds, also)
         for name, rule in RULES.items():
             found[name][cell] = cost[rule(cell)]
     return {**found}
@@ -73,13 +82,27 @@ def sensitivity_table(rows: Rows) -> str:
 
 def fair_table(rows: Rows, learnt: list[Verdict]) -> str:
     """CSV: mean regret by family; each task counts once."""
+    return _table(rule_regrets(rows, [v.cell for v in learnt]), "family", lambda cell: FAMILIES[cell.task])
+
+
+def fresh_rules_table(rows: Rows, verdicts: Iterable[Verdict]) -> str:
+    """CSV: mean regret on each of the fresh tasks.
+
+    Args:
+        rows: of the study "fresh".
+        verdicts: on its complete settings.
+    """
+    costs = rule_regrets(rows, [v.cell for v in verdicts], FRESH.hand_set, FRESH.seeds.choice)
+    return _table(costs, "task", lambda cell: cell.task)
+
+
+def _table(costs: Mapping[str, Mapping[Cell, float]], kind: str, kind_of: Callable[[Cell], str]) -> str:
     means: dict[str, dict[str, Estimate]] = {}
-    for name, costs in fair_regrets(rows, learnt).items():
-        families = by_family(costs, lambda cell: FAMILIES[cell.task], lambda cell: cell.task)
-        means[name] = {**families, "*all tasks*": by_task(costs, lambda cell: cell.task)}
-    headings = ["family, %", *means]
-    lines = [[family, *(percent(of[family].mean) for of in means.values())] for family in means["default"]]
-    return comma_separated(headings, lines)
+    for name, some in costs.items():
+        kinds = by_family(some, kind_of, lambda cell: cell.task)
+        means[name] = {**kinds, **({"*all tasks*": by_task(some, lambda cell: cell.task)} if some else {})}
+    lines = [[line, *(percent(of[line].mean) for of in means.values())] for line in means["default"]]
+    return comma_separated([f"{kind}, %", *means], lines)
 
 
 def write_fair_tables(rows: Rows, root: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from ..grid import Grid
 from ..rows import Rows
 from ..transfer import ADVISED
 from ..verdicts import Verdict, judge
+from .fair import fresh_rules_table
 
 __all__ = [
     "GRIDS",
@@ -242,6 +243,8 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
     else:
         summary = grid_summary(verdicts, beside)
     tables = {name: grid_table(rows, verdicts, beside), f"{name}-summary": summary}
+    if name == "fresh":
+        tables["fresh-rules"] = fresh_rules_table(rows, verdicts)
     written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
     for path, text in zip(written, tables.values(), strict=True):
         write_atomically(path, text)

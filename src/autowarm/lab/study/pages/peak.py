@@ -20,6 +20,9 @@ from ..rows import Cell, Rows
 __all__ = ["Outcome", "outcomes", "peak_table", "write_peak_table"]
 
 
+_INSTEAD = {"Prodigy": "prodigy", "D-Adaptation": "d-adaptation", "Schedule-Free": "schedule-free", "DoG": "dog"}
+
+
 class Outcome(NamedTuple):
     """The result of one way to choose the rate in one setting.
 
@@ -39,16 +42,14 @@ class Outcome(NamedTuple):
 
 
 def outcomes(rows: Rows, grid: Grid, way: str) -> Iterator[Outcome]:
-    """The outcome in every setting that the way applies to.
+    """The outcome in every setting.
 
     Args:
         rows: rows of the study.
-        grid: the tasks that the search was found on, or those that judge it.
+        grid: of the tasks that the search was found on, or that judge it; with AdamW alone for what replaces it.
         way: "search", "common", or the name of an optimizer that needs no rate.
     """
     for cell in grid.cells(rows):
-        if way not in ("search", "common") and cell.optimizer != "adamw":
-            continue
 
         def mean(lr: float, schedule: str, name: str = cell.optimizer, cell: Cell = cell) -> float:
             return mean_loss(rows.losses(PART, Cell(cell.task, name, cell.steps, lr), schedule, SEEDS), SEEDS)
@@ -72,15 +73,18 @@ def peak_table(rows: Rows) -> str:
 
     A horizon is left out until all its runs are made.
     """
-    ways = {"`peak=\"auto\"`": "search", "one rate for all tasks": "common", "Prodigy, for AdamW": "prodigy",
-            "D-Adaptation, for AdamW": "d-adaptation", "Schedule-Free, for AdamW": "schedule-free",
-            "DoG, for AdamW": "dog"}  # fmt: skip
+    auto, every = '`peak="auto"`', JUDGED.optimizers
+    ways = {auto: ("search", every), f"{auto}, for AdamW": ("search", ("adamw",)),
+            "one rate for all tasks": ("common", every),
+            **{f"{name}, for AdamW": (way, ("adamw",)) for name, way in _INSTEAD.items()}}  # fmt: skip
     lines = []
     for group, grid in (("judged", JUDGED), ("found on", FOUND_ON)):
         for steps in grid.horizons:
-            part = dataclasses.replace(grid, horizons=(steps,))
             with suppress(LabError):  # its runs are not all made
-                found = {name: list(outcomes(rows, part, way)) for name, way in ways.items()}
+                found = {
+                    name: list(outcomes(rows, dataclasses.replace(grid, horizons=(steps,), optimizers=some), way))
+                    for name, (way, some) in ways.items()
+                }
                 lines += [[f"{group}, {steps}", name, *_summary(some)] for name, some in found.items()]
     headings = ["tasks, updates", "rate by", "settings", "within 3 times", "progress lost: mean (worst)",
                 "higher loss: median (worst)", "diverged"]  # fmt: skip

@@ -3,12 +3,15 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from autowarm.lab.study.rows import PlannedRow, Rows
+from autowarm.lab.study import peak
+from autowarm.lab.study.pages.peak import outcomes
+from autowarm.lab.study.rows import Cell, PlannedRow, Rows
 from autowarm.rate import RateSearch
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -72,3 +75,22 @@ def test_the_text(tuned: dict[tuple[str, str, int], float]) -> None:
     assert f"the median is {statistics.median(judged):.2f} times the tuned rate" in text
     assert max(judged) <= 1.3
     assert f"{max(found_on):.0f} times the tuned rate" in text
+
+
+def test_the_text_on_the_search_inside_a_run() -> None:
+    rows, text = Rows.load(DATA / "studies" / "peak.jsonl"), " ".join((DOCS / "which-rate.md").read_text().split())
+    short, long = (list(outcomes(rows, replace(peak.JUDGED, horizons=(steps,)), "search")) for steps in (200, 1000))
+    means = [statistics.fmean(lost for one in some if (lost := one.lost) is not None) for some in (short, long)]
+    worst = max((one for one in long if one.lost is not None), key=lambda one: one.lost or 0.0)
+    assert f"it loses {100 * means[1]:.1f} % of the progress in the mean, the search included, and " in text
+    assert f"and {100 * (worst.lost or 0.0):.1f} % at worst, under normSGD" in text
+    assert (worst.cell.optimizer, means[0] > means[1]) == ("normsgd", True)
+    for some in (short, long):
+        assert f"{statistics.median(one.rate or 0.0 for one in some if one.lost is not None):.2f}" == "0.47"
+    shares = sorted(statistics.fmean(1 / 3 <= (one.rate or 0.0) <= 3 for one in some) for some in (short, long))
+    assert f"Only {100 * shares[0]:.0f} to {100 * shares[1]:.0f} % of the rates" in text
+    for cell in (one.cell for one in (*short, *long) if one.cell.task != "policy"):
+        [seed, *_] = peak.SEEDS
+        guesses = [Cell(cell.task, cell.optimizer, cell.steps, lr) for lr in (peak.GUESS, *peak.GUESSES)]
+        found = [rows.runs(peak.PART, at, peak.AUTO, [seed])[seed]["peak"] for at in guesses]
+        assert found == pytest.approx([found[0]] * len(found), rel=1e-12)

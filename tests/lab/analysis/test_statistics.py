@@ -22,8 +22,6 @@ from autowarm.lab.analysis.statistics import (
     rate_sensitivity,
     ratios,
     regrets,
-    sign_test,
-    signed_rank_test,
 )
 
 INF = math.inf
@@ -311,13 +309,6 @@ def test_each_task_counts_once_however_often_it_was_run():
     assert found["vision"].mean == pytest.approx(0.03)
     assert found["vision"].interval() is None  # one task says nothing of other tasks
     assert by_task(values, lambda s: s[0]).mean == pytest.approx((0.0 + 0.01 + 0.03) / 3)
-
-
-def test_tests_over_settings():
-    values = [0.5, -1.0, -2.0, -3.0, -4.0, -5.0, 0.0]
-    assert sign_test(values) == pytest.approx(2 * (1 + 6) / 2**6)
-    assert signed_rank_test(values) == pytest.approx(2 * 2 / 2**6)  # rank sum 1: two of the 64 sign patterns a side
-    assert (sign_test([0.0]), signed_rank_test([0.0])) == (1.0, 1.0)
 
 
 def test_discoveries_are_benjamini_and_hochbergs():

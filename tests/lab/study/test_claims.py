@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from autowarm.lab.analysis.statistics import by_task
 from autowarm.lab.study import horizon, transfer
 from autowarm.lab.study.cells import DEFAULT, FAMILIES, PAPER, RAMP_ALONE, cells
+from autowarm.lab.study.pages.fair import rule_regrets
 from autowarm.lab.study.pages.grids import GRIDS, judged, share_left
 from autowarm.lab.study.pages.tables import family_means
 from autowarm.lab.study.rows import Rows
@@ -75,6 +77,19 @@ def test_the_advice_for_fine_tuning_passes_where_the_default_does_not() -> None:
     passed = [sum(v.passed for v in some) for some in (advised, default)]
     sentence = f"passes in {passed[0]} of these {len(default)} settings, the default in {passed[1]}"
     assert sentence in said("evidence.md")
+
+
+def test_the_evidence_says_how_the_default_does_on_fresh_tasks() -> None:
+    rows = Rows.load(STUDIES / "fresh.jsonl")
+    found = judged(rows, (transfer.FRESH,))
+    assert f"passes in {sum(v.passed for v in found)} of {len(found)} settings, but most" in said("evidence.md")
+    progress, loss = (
+        {name: by_task(costs, lambda cell: cell.task).mean for name, costs in some.items()}
+        for some in (rule_regrets(rows, found, transfer.FRESH.hand_set, (0, 1), unit) for unit in (True, False))
+    )
+    assert [name for name, cost in progress.items() if cost < progress["default"]] == ["40 %"]
+    assert {name for name, cost in loss.items() if cost < loss["default"]} >= {"none", "5 %"}
+    assert loss["40 %"] > loss["default"]
 
 
 def test_the_notebook_says_what_the_forecast_cost() -> None:

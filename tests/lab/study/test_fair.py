@@ -40,7 +40,7 @@ def test_the_grid_brackets_what_is_best_from_both_starts() -> None:
 
 def test_a_rule_costs_what_its_warm_up_costs(wide: Rows) -> None:
     learnt = [v for v in verdicts(wide) if v.learnt]
-    found = rule_regrets(wide, [v.cell for v in learnt])
+    found = rule_regrets(wide, learnt)
     assert found.keys() == RULES.keys()
     assert all(cost == pytest.approx(0.01) for cost in found["half from lr/10"].values())
     for cell, cost in found["half from lr/10 for transformers, 5 % else"].items():

@@ -92,7 +92,7 @@ def test_what_was_put_in_comes_out(study: Rows) -> None:
     assert all(v.difference.count == len(SEEDS.test) and abs(v.mean + AHEAD) < 0.003 for v in judged)
     assert all(v.warmup == pytest.approx(0.25, abs=0.001) for v in judged)
     found = evidence(study, judged)
-    assert found["cells"] == found["counted"] == found["passed"] == found["better"] == found["below"] == len(judged)
+    assert found["cells"] == found["counted"] == found["passed"] == found["better"] == len(judged)
     assert (found["worse"], found["unfinished"], found["lost"], found["names"]) == (0, 0, 0, "")
     regret = fixed_regrets(judged)
     expected = {"linear 0": 0.1, "linear 0.02": 0.08, "linear 0.05": 0.05, "linear 0.1": 0.0, "linear 0.2": 0.1}

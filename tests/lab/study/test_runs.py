@@ -44,6 +44,9 @@ def test_what_is_told_of_the_target() -> None:
     assert run_of(planned("paper", target_loss=0.3)).schedule.target_loss == 0.3
     first = curve_of(planned("linear 0"))[0][1]
     assert run_of(planned("default fstar=0.5")).schedule.target_loss == pytest.approx(0.5 * first, rel=1e-6)
+    for seed in range(4):  # the first loss of this task is near zero, of either sign
+        run = PlannedRow("cells", Cell("policy", "muon", 20, 0.01), "default fstar=-1e6", seed)
+        assert (run_of(run).schedule.target_loss or 0.0) < -1.0
     with pytest.raises(LabError, match="knows no schedule 'zigzag'"):
         run_of(planned("zigzag"))
 

@@ -1,14 +1,14 @@
 """Estimates a true mean from a few independent values, by Student's t, and corrects many tests for their number."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy import stats
 
-__all__ = ["Estimate", "NonInferiority", "Outcome", "discoveries", "sign_test", "signed_rank_test"]
+__all__ = ["Estimate", "NonInferiority", "Outcome", "discoveries"]
 
 Outcome = Literal["better", "no worse", "worse", "undecided", "no verdict"]
 
@@ -166,15 +166,3 @@ def discoveries(p_values: Sequence[float | None], level: float = 0.05) -> list[b
     known = [p for p in p_values if p is not None]
     adjusted = iter(stats.false_discovery_control(known)) if known else iter(())
     return [p is not None and bool(next(adjusted) <= level) for p in p_values]
-
-
-def sign_test(values: Iterable[float]) -> float:
-    """Return the p value of the two-sided sign test for equally likely positive and negative values, without zeros."""
-    signs = [x > 0 for x in values if x != 0]
-    return float(stats.binomtest(sum(signs), len(signs)).pvalue) if signs else 1.0
-
-
-def signed_rank_test(values: Iterable[float]) -> float:
-    """Return the p value of Wilcoxon's two-sided signed-rank test for values symmetric about 0, without zeros."""
-    nonzero = [x for x in values if x != 0]
-    return float(stats.wilcoxon(nonzero).pvalue) if nonzero else 1.0

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from .estimates import Estimate, NonInferiority, Outcome, discoveries, sign_test, signed_rank_test
+from .estimates import Estimate, NonInferiority, Outcome, discoveries
 
 __all__ = [
     "CAP",
@@ -41,8 +41,6 @@ __all__ = [
     "rate_sensitivity",
     "ratios",
     "regrets",
-    "sign_test",
-    "signed_rank_test",
 ]
 
 Losses = Mapping[int, float]

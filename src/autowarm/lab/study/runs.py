@@ -180,7 +180,8 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
         case "default":
             given = {key: _value(text) for key, text in (word.split("=") for word in words)}
             if (share := given.pop("fstar", None)) is not None:
-                given["target_loss"] = share * _first_loss(planned)
+                first = _first_loss(planned)
+                given["target_loss"] = share * first if first > 0 else (2 - share) * first  # f(x0) − (1−share)·|f(x0)|
             own: dict[str, Any] = {key: given.pop(key) for key in ("max_warmup", "smoothing", "peak") if key in given}
             return ScheduleConfig("adaptive", options=own, **given)
         case _:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from ...analysis.markdown import percent, plus_minus, table
 from ...analysis.statistics import (
     discoveries,
-    sign_test,
-    signed_rank_test,
 )
 from ..cells import (
     DEFAULT,
@@ -138,15 +136,11 @@ def _tests(learnt: Sequence[Verdict]) -> dict[str, object]:
     stands = discoveries([v.difference.p_value for v in learnt])
     certain = [v.mean for v, found in zip(learnt, stands, strict=True) if found]
     non_inferiority = [v.difference.non_inferiority(TOLERANCE) for v in learnt]
-    means = [v.mean for v in learnt]
     return {
         "better": sum(x < 0 for x in certain),
         "worse": sum(x > 0 for x in certain),
         "much_worse": sum(x > TOLERANCE for x in certain),
         "non_inferior": sum(bool(test and test.shown) for test in non_inferiority),
-        "below": sum(x < 0 for x in means),
-        "sign": sign_test(means),
-        "wilcoxon": signed_rank_test(means),
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...analysis.markdown import comma_separated, percent
-from ...analysis.statistics import Estimate, by_family, by_task, mean_loss, rate_sensitivity, regrets
+from ...analysis.statistics import Estimate, by_family, by_task, excess, mean_loss, rate_sensitivity
 from ...files import write_atomically
 from ..cells import DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS, sensitivity_cells, title
 from ..plan import SENSITIVITY
@@ -32,28 +32,36 @@ RULES: dict[str, Callable[[Cell], str]] = {
 
 
 def rule_regrets(
-    rows: Rows, cells: Iterable[Cell], grid: Sequence[str] = FAIR, seeds: Sequence[int] = SEEDS.choice
+    rows: Rows,
+    verdicts: Iterable[Verdict],
+    grid: Sequence[str] = FAIR,
+    seeds: Sequence[int] = SEEDS.choice,
+    of_progress: bool = False,
 ) -> dict[str, Mapping[Cell, float]]:
     """The regret of each rule in each setting.
 
     Args:
         rows: of the study.
-        cells: the settings.
+        verdicts: of the settings.
         grid: the hand-set warm-ups among which the best is, by the study's names.
         seeds: that choose the best, and over which the regret is averaged.
+        of_progress: divide by the best warm-up's progress from the first loss, instead of by its loss. Settings whose
+            held-out loss cannot be compared with the first loss, because it is higher, are left out.
 
     Raises:
         LabError: a run of the grid has not been made.
     """
     found: dict[str, dict[Cell, float]] = {name: {} for name in RULES}
-    for cell in cells:
-        options = hand_set(rows, cell, grid, seeds)
-        if not math.isfinite(min(mean_loss(losses, seeds) for losses in options.values())):
+    for v in verdicts:
+        losses = hand_set(rows, v.cell, grid, seeds)
+        best = min(mean_loss(some, seeds) for some in losses.values())
+        if not math.isfinite(best) or (of_progress and best >= v.first_loss):
             continue
-        also = {name: rows.losses("cells", cell, name, seeds) for name in (RAMP_ALONE, DEFAULT)}
-        cost = regrets(options, seeds, also)
+        losses |= {name: rows.losses("cells", v.cell, name, seeds) for name in (RAMP_ALONE, DEFAULT)}
+        ceiling, unit = (v.first_loss, v.first_loss - best) if of_progress else (None, best)
         for name, rule in RULES.items():
-            found[name][cell] = cost[rule(cell)]
+            run = losses[rule(v.cell)]
+            found[name][v.cell] = excess([run[seed] for seed in seeds], best, ceiling) * best / unit
     return {**found}
 
 
@@ -82,27 +90,31 @@ def sensitivity_table(rows: Rows) -> str:
 
 def fair_table(rows: Rows, learnt: list[Verdict]) -> str:
     """CSV: mean regret by family; each task counts once."""
-    return _table(rule_regrets(rows, [v.cell for v in learnt]), "family", lambda cell: FAMILIES[cell.task])
+    lines = _lines(rule_regrets(rows, learnt), lambda cell: FAMILIES[cell.task])
+    return comma_separated(["family, %", *RULES], lines)
 
 
-def fresh_rules_table(rows: Rows, verdicts: Iterable[Verdict]) -> str:
-    """CSV: mean regret on each of the fresh tasks.
+def fresh_rules_table(rows: Rows, verdicts: Sequence[Verdict]) -> str:
+    """CSV: mean regret on each of the fresh tasks, as a part of the progress, and over all as a part of the loss.
 
     Args:
         rows: of the study "fresh".
         verdicts: on its complete settings.
     """
-    costs = rule_regrets(rows, [v.cell for v in verdicts], FRESH.hand_set, FRESH.seeds.choice)
-    return _table(costs, "task", lambda cell: cell.task)
+    by_unit = [rule_regrets(rows, verdicts, FRESH.hand_set, FRESH.seeds.choice, unit) for unit in (True, False)]
+    lost, cost = (_lines(some, lambda cell: cell.task) for some in by_unit)
+    return comma_separated(
+        ["task, %", *RULES], [*lost, *([line[0] + " (of the loss)", *line[1:]] for line in cost[-1:])]
+    )
 
 
-def _table(costs: Mapping[str, Mapping[Cell, float]], kind: str, kind_of: Callable[[Cell], str]) -> str:
+def _lines(costs: Mapping[str, Mapping[Cell, float]], kind_of: Callable[[Cell], str]) -> list[list[str]]:
+    """For each kind of setting, and at last for all, the mean cost of each rule; each task counts once."""
     means: dict[str, dict[str, Estimate]] = {}
     for name, some in costs.items():
         kinds = by_family(some, kind_of, lambda cell: cell.task)
         means[name] = {**kinds, **({"*all tasks*": by_task(some, lambda cell: cell.task)} if some else {})}
-    lines = [[line, *(percent(of[line].mean) for of in means.values())] for line in means["default"]]
-    return comma_separated([f"{kind}, %", *means], lines)
+    return [[line, *(percent(of[line].mean) for of in means.values())] for line in means["default"]]
 
 
 def write_fair_tables(rows: Rows, root: Path) -> list[Path]:

@@ -87,8 +87,14 @@ def grid_table(rows: Rows, verdicts: Sequence[Verdict], beside: Forms) -> str:
     return comma_separated(headings, map(line, verdicts))
 
 
-def grid_summary(verdicts: Sequence[Verdict], beside: Forms) -> str:
-    """CSV, with one line per task and horizon; means over the optimizers. `beside` is of other forms of the default."""
+def grid_summary(verdicts: Sequence[Verdict], beside: Forms, of_progress: bool = False) -> str:
+    """CSV, with one line per task and horizon; means over the optimizers.
+
+    Args:
+        verdicts: of the default.
+        beside: of other forms of the default.
+        of_progress: show the difference as a part of the progress from the first loss too, where that can be compared.
+    """
     others = {form: _kinds(some) for form, some in beside.items()}
     has_paper = any(PAPER in v.regret for v in verdicts)
 
@@ -97,14 +103,16 @@ def grid_summary(verdicts: Sequence[Verdict], beside: Forms) -> str:
         costs = [v.regret[PAPER] - v.regret[v.best] for v in some if PAPER in v.regret]
         lengths = sorted({f"{100 * v.warmup:.0f}" for v in some}, key=int)
         return [
-            task, f"{steps:,}", *_passed(some), f"{'–'.join(dict.fromkeys((lengths[0], lengths[-1])))} %",
+            task, f"{steps:,}", *_passed(some), *([_lost(some)] if of_progress else []),
+            f"{'–'.join(dict.fromkeys((lengths[0], lengths[-1])))} %",
             ended["gap"], ended["max_warmup"],
             *(text for kinds in others.values() for text in _passed(kinds.get((task, steps), []))),
             *([percent(statistics.fmean(costs))] if costs else []),
         ]  # fmt: skip
 
     headings = [
-        "task", "updates", "default passes", "default − best, %", "its warm-up", "ended by the loss", "by the clock",
+        "task", "updates", "default passes", "default − best, %", *(["of the progress, %"] if of_progress else []),
+        "its warm-up", "ended by the loss", "by the clock",
         *(text for form in beside for text in (f"{_FORMS[form]} passes", f"{_FORMS[form]} − best, %")),
         *(["Algorithm 1 − best, %"] if has_paper else []),
     ]  # fmt: skip
@@ -144,6 +152,11 @@ def _passed(some: Sequence[Verdict]) -> list[str]:
     if not some:
         return ["", ""]
     return [f"{sum(v.passed for v in some)} of {len(some)}", percent(statistics.fmean(v.mean for v in some))]
+
+
+def _lost(some: Sequence[Verdict]) -> str:
+    compared = [v.progress for v in some if v.unit < v.first_loss]
+    return percent(statistics.fmean(compared)) if compared else ""
 
 
 def _on_old_text(rows: Rows, v: Verdict, schedule: str) -> float:
@@ -241,10 +254,10 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
     if name == "fine-tuning":
         summary = fine_tuning_summary(rows, verdicts, beside[ADVISED])
     else:
-        summary = grid_summary(verdicts, beside)
+        summary = grid_summary(verdicts, beside, of_progress=name == "fresh")
     tables = {name: grid_table(rows, verdicts, beside), f"{name}-summary": summary}
     if name == "fresh":
-        tables["fresh-rules"] = fresh_rules_table(rows, verdicts)
+        tables["fresh-rules"] = fresh_rules_table(rows, beside[RAMP_ALONE])  # made after the default
     written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
     for path, text in zip(written, tables.values(), strict=True):
         write_atomically(path, text)

@@ -87,7 +87,7 @@ def peak_table(rows: Rows) -> str:
                 }
                 lines += [[f"{group}, {steps}", name, *_summary(some)] for name, some in found.items()]
     headings = ["tasks, updates", "rate by", "settings", "within 3 times", "progress lost: mean (worst)",
-                "higher loss: median (worst)", "diverged"]  # fmt: skip
+                "higher loss, median", "diverged"]  # fmt: skip
     return comma_separated(headings, lines)
 
 
@@ -110,6 +110,8 @@ def _summary(some: Sequence[Outcome]) -> list[str]:
     shown = ["", ""]
     if finite:
         lost, cost = [one.lost for one in finite if one.lost is not None], [one.cost for one in finite]
-        pairs = (statistics.fmean(lost), max(lost)), (statistics.median(cost), max(cost))
-        shown = [f"{100 * typical:.1f} % ({100 * worst:,.0f} %)" for typical, worst in pairs]
+        shown = [
+            f"{100 * statistics.fmean(lost):.1f} % ({100 * max(lost):.0f} %)",
+            f"{100 * statistics.median(cost):.0f} %",
+        ]
     return [str(len(some)), near, *shown, str(len(some) - len(finite))]

@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...analysis.markdown import percent, plus_minus, table
-from ...analysis.statistics import (
-    discoveries,
-)
+from ...analysis.statistics import discoveries
 from ..cells import (
     DEFAULT,
     FAMILIES,

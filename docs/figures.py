@@ -29,6 +29,7 @@ from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.study.cells import RAMP_ALONE
 from autowarm.lab.study.pages.figures import differences_figure, evidence_figure
 from autowarm.lab.study.pages.grids import GRIDS, horizon_figure, judged
+from autowarm.lab.study.pages.peak import peak_figure
 from autowarm.lab.study.rows import Rows
 from autowarm.lab.study.verdicts import verdicts
 
@@ -61,6 +62,7 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure]]:
         "evidence": lambda: evidence_figure(verdicts(_study())),
         "schedules": lambda: differences_figure(verdicts(_study())),
         "horizons": _horizons,
+        "peak-rates": lambda: peak_figure(_study("peak")),
     }
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autowarm.lab.study import peak
+from autowarm.lab.study import horizon, peak
+from autowarm.lab.study.cells import AUTO, GUESS
 from autowarm.lab.study.pages.peak import outcomes
 from autowarm.lab.study.rows import Cell, PlannedRow, Rows
 from autowarm.rate import RateSearch
@@ -88,9 +89,22 @@ def test_the_text_on_the_search_inside_a_run() -> None:
     for some in (short, long):
         assert f"{statistics.median(one.rate or 0.0 for one in some if one.lost is not None):.2f}" == "0.47"
     shares = sorted(statistics.fmean(1 / 3 <= (one.rate or 0.0) <= 3 for one in some) for some in (short, long))
-    assert f"Only {100 * shares[0]:.0f} to {100 * shares[1]:.0f} % of the rates" in text
+    assert f"Only {100 * shares[0]:.0f} to {100 * shares[1]:.0f} % are within a factor of 3" in text
     for cell in (one.cell for one in (*short, *long) if one.cell.task != "policy"):
         [seed, *_] = peak.SEEDS
-        guesses = [Cell(cell.task, cell.optimizer, cell.steps, lr) for lr in (peak.GUESS, *peak.GUESSES)]
-        found = [rows.runs(peak.PART, at, peak.AUTO, [seed])[seed]["peak"] for at in guesses]
+        guesses = [Cell(cell.task, cell.optimizer, cell.steps, lr) for lr in (GUESS, *peak.GUESSES)]
+        found = [rows.runs(peak.PART, at, AUTO, [seed])[seed]["peak"] for at in guesses]
         assert found == pytest.approx([found[0]] * len(found), rel=1e-12)
+
+
+def test_the_text_on_longer_runs() -> None:
+    rows = Rows.load(DATA / "studies" / "horizon.jsonl")
+    assert "**In longer runs it costs less.**" in (DOCS / "which-rate.md").read_text()
+    for task in horizon.TASKS:
+        means = []
+        for grid in (horizon.SHORT, horizon.LONG):
+            for steps in grid.horizons if task in grid.tasks else ():
+                some = outcomes(rows, replace(grid, tasks=(task,), horizons=(steps,)), "search", "cells")
+                means.append(statistics.fmean(one.lost or 0.0 for one in some))
+        assert len(means) >= 2
+        assert max(means[1:]) < means[0]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from autowarm.lab.study import horizon, peak, transfer
+from autowarm.lab.study.cells import AUTO, GUESS
 from autowarm.lab.study.plan import Stage, missing
 from autowarm.lab.study.rows import Cell, PlannedRow, Rows
 from autowarm.lab.study.runs import run_of
@@ -53,6 +54,8 @@ def test_rates_starts_and_targets_follow_from_the_rows() -> None:
     assert {run.schedule for run in horizon.SHORT.tested(rows)} == {"tenth 0.1"}
     best = min(row["val_loss"] for row in rows if row["part"] == "cells")
     assert {run.target_loss for run in horizon.LONG.paper(rows)} == {0.95 * best}
+    searched = horizon.LONG.auto(rows)
+    assert {(run.schedule, run.cell.lr, run.seed) for run in searched} == {(AUTO, GUESS, seed) for seed in (10, 11, 12)}
 
 
 def test_seeds_that_choose_are_none_that_test() -> None:

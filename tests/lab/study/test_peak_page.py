@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from autowarm.lab.study import peak
-from autowarm.lab.study.pages.peak import outcomes, peak_table, write_peak_table
+from autowarm.lab.study.cells import AUTO, GUESS
+from autowarm.lab.study.pages.peak import (
+    horizon_rates_table,
+    outcomes,
+    peak_figure,
+    peak_table,
+    sensitivity,
+    write_peak_pages,
+)
 from autowarm.lab.study.plan import missing
 from autowarm.lab.study.rows import PlannedRow, Rows
 
@@ -18,7 +27,7 @@ TUNED = 2.0**-6
 
 def made(planned: PlannedRow) -> dict[str, object]:
     """The loss is 1 at the tuned rate, and 10 % more for each factor of 2 away from it; Prodigy diverges."""
-    cell, searched = planned.cell, planned.schedule == peak.AUTO
+    cell, searched = planned.cell, planned.schedule == AUTO
     rate = 2 * TUNED if searched else cell.lr
     return {
         "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
@@ -59,12 +68,14 @@ def test_the_table_says_how_near_and_how_dear(rows: Rows, tmp_path: Path) -> Non
     search = found["judged, 1000", '`peak="auto"`']
     assert search["within 3 times"] == "100 %"
     assert (search["settings"], found["judged, 1000", '`peak="auto"`, for AdamW']["settings"]) == ("30", "6")
-    assert search["progress lost: mean (worst)"] == "2.0 % (2 %)"
-    assert search["higher loss, median"] == "10 %"
+    assert search["progress lost: mean (worst)"] == "2.0 % (2.0 %)"
+    assert search["higher loss, median"] == "10.0 %"
     assert found["found on, 200", "Prodigy, for AdamW"]["diverged"] == "7"
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
-    [path] = write_peak_table(rows, tmp_path)
-    assert path.read_text() == peak_table(rows)
+    (tmp_path / "docs" / "figures").mkdir()
+    table, figure = write_peak_pages(rows, tmp_path)
+    assert table.read_text() == peak_table(rows)
+    assert figure.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_published_table_is_that_of_the_stored_rows() -> None:
@@ -73,12 +84,40 @@ def test_the_published_table_is_that_of_the_stored_rows() -> None:
     assert (data / "tables" / "peak-rates.csv").read_text(encoding="utf-8") == peak_table(stored)
 
 
+def test_the_table_of_long_runs_is_that_of_the_stored_rows() -> None:
+    data = Path(__file__).parents[3] / "docs" / "data"
+    rows = Rows.load(data / "studies" / "horizon.jsonl")
+    text = horizon_rates_table(rows)
+    assert (data / "tables" / "peak-horizons.csv").read_text(encoding="utf-8") == text
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [(line["task"], line["updates"], line["settings"]) for line in lines[:5]] == [
+        (task, steps, "4") for task, steps in itertools.product(("llama-long", "llama-bytes"), ("1,000", "4,000"))
+    ] + [("llama-bytes", "16,000", "4")]
+
+
 def test_the_table_leaves_out_a_horizon_with_missing_runs(rows: Rows) -> None:
     some = Rows(row for row in rows if (row["cell"]["steps"], row["cell"]["optimizer"]) != (1000, "muon"))
     _, *lines = csv.reader(io.StringIO(peak_table(some)))
     assert {line[0] for line in lines} == {"judged, 200", "found on, 200"}
 
 
+def test_rates_far_from_the_tuned_one_lose_progress(rows: Rows) -> None:
+    [cell] = replace(peak.JUDGED, tasks=("cnn",), horizons=(200,), optimizers=("muon",)).cells(rows)
+    curve = dict(sensitivity(rows, peak.JUDGED, cell))
+    assert len(curve) == len(peak.RATES["muon"])
+    assert curve[1.0] == 0.0
+    assert curve[0.25] == pytest.approx(0.2 / (6 - 1))
+
+
+def test_the_figure_has_a_line_and_a_dot_for_each_task(rows: Rows) -> None:
+    figure = peak_figure(rows, steps=200)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == list(peak.RATES)
+    for axes in figure.axes:
+        dots = [line for line in axes.lines if line.get_marker() == "o"]
+        assert len(axes.lines) == 2 * len(dots) == 2 * (6 + 7)
+        assert {(dot.get_xdata()[0], round(dot.get_ydata()[0], 6)) for dot in dots} == {(2.0, 2.0)}
+
+
 def test_other_guesses_are_tried_in_every_setting(rows: Rows) -> None:
-    tried = {run.cell.lr for run in peak.STAGES["tested"](rows) if run.schedule == peak.AUTO}
-    assert tried == {peak.GUESS, *peak.GUESSES}
+    tried = {run.cell.lr for run in peak.STAGES["tested"](rows) if run.schedule == AUTO}
+    assert tried == {GUESS, *peak.GUESSES}

@@ -99,7 +99,7 @@ def _list_stages(config: StudyConfig, rows: "Rows") -> int:
 def _go_on(config: StudyConfig, rows: "Rows") -> int:
     from ..study.pages.fair import write_fair_tables
     from ..study.pages.grids import write_grid_pages
-    from ..study.pages.peak import write_peak_table
+    from ..study.pages.peak import write_peak_pages
     from ..study.pages.write import write_pages
     from ..study.plan import missing
     from ..study.rows import Rows, tidy
@@ -112,7 +112,7 @@ def _go_on(config: StudyConfig, rows: "Rows") -> int:
         tidy(path)
     print(f"all {len(rows)} runs are in {path}")
     if config.root is not None:
-        write = {"warm-up": write_pages, "fair": write_fair_tables, "peak": write_peak_table}.get(
+        write = {"warm-up": write_pages, "fair": write_fair_tables, "peak": write_peak_pages}.get(
             config.name, partial(write_grid_pages, config.name)
         )
         for page in write(rows, Path(config.root)):

@@ -12,9 +12,10 @@ from ..analysis.statistics import Seeds
 from .rows import Cell, Rows
 
 __all__ = [
-    "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "FIXED", "HAND_SET", "OPTIMIZERS", "PAPER", "PEER_TUNING",
-    "RAMP_ALONE", "RATE_FACTORS", "SEEDS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "cells", "form_cells",
-    "peer_cells", "quick_cells", "scheduled_cells", "sensitivity_cells", "share_of", "title", "tuned_rates",
+    "AUTO", "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "FIXED", "GUESS", "HAND_SET", "OPTIMIZERS", "PAPER",
+    "PEER_TUNING", "RAMP_ALONE", "RATE_FACTORS", "SEEDS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "cells",
+    "form_cells", "peer_cells", "quick_cells", "scheduled_cells", "sensitivity_cells", "share_of", "title",
+    "tuned_rates",
 ]  # fmt: skip
 
 FAMILIES = {
@@ -30,6 +31,8 @@ OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 
 # The study's names of schedules. "linear 0.1" is a hand-set linear warm-up over 10 % of the run, then a cosine.
 DEFAULT, PAPER = "default", "paper"
+AUTO = f"{DEFAULT} peak=auto"
+GUESS = 1.0  # the lr given to the optimizers whose peak is searched for
 HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4")
 RATE_FACTORS = (1 / 3, 1.0, 3.0, 10.0)  # multiples of the tuned rate at which we measure the sensitivity to the rate
 # A wider grid that brackets the optimum. It adds longer warm-ups, and warm-ups that start at a tenth of the peak, as

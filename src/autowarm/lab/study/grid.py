@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..analysis.statistics import Seeds, choose, mean_loss
-from .cells import DEFAULT, PAPER, RAMP_ALONE, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
+from .cells import AUTO, DEFAULT, GUESS, PAPER, RAMP_ALONE, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
 from .plan import Stage
 from .rows import Cell, PlannedRow, Rows
 
@@ -107,6 +107,10 @@ class Grid:
     def default(self, rows: Rows) -> list[PlannedRow]:
         """The default, and the forms beside it, on all seeds."""
         return self._planned(self.cells(rows), [DEFAULT, *self.beside], (*self.seeds.choice, *self.seeds.test))
+
+    def auto(self, rows: Rows) -> list[PlannedRow]:
+        """``peak="auto"``, which is told no rate, on the seeds of the test."""
+        return self._planned([replace(cell, lr=GUESS) for cell in self.cells(rows)], [AUTO], self.seeds.test)
 
     def chosen_from(self, rows: Rows, cell: Cell) -> dict[str, Mapping[int, float]]:
         """The losses of the hand-set warm-ups on the seeds of the choice."""

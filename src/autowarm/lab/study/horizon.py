@@ -60,6 +60,6 @@ LONGEST = Grid(
 STAGES: dict[str, Stage] = {
     name: stage
     for prefix, grid in (("", SHORT), ("long-", LONG), ("longest-", LONGEST))
-    for name, stage in grid.stages("tuning", "hand", "paper", "tested", "default", prefix=prefix).items()
+    for name, stage in grid.stages("tuning", "hand", "paper", "tested", "default", "auto", prefix=prefix).items()
 }
 """About twenty-three CPU-hours in all, of which the horizon of 64,000 steps takes more than half."""

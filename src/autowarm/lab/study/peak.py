@@ -6,15 +6,13 @@ optimizer, and, in place of AdamW, with optimizers that promise to need no rate.
 """
 
 from ..analysis.statistics import Seeds
-from .cells import DEFAULT, TUNING_SEED
+from .cells import AUTO, DEFAULT, GUESS, TUNING_SEED
 from .grid import Grid
 from .plan import Stage
 from .rows import Cell, PlannedRow, Rows
 
-__all__ = ["AUTO", "COMMON", "FOUND_ON", "GUESS", "GUESSES", "JUDGED", "PART", "SEEDS", "STAGES", "WITHOUT_RATE"]
+__all__ = ["COMMON", "FOUND_ON", "GUESSES", "JUDGED", "PART", "RATES", "SEEDS", "STAGES", "WITHOUT_RATE"]
 
-AUTO = f"{DEFAULT} peak=auto"
-GUESS = 1.0  # the lr given to the optimizers whose peak is searched for
 GUESSES = (1e-6, 1e-3, 10.0)  # other lr, which must not change the result
 RATES = {
     "muon": tuple(2.0**k for k in range(-10, -2)),

@@ -23,6 +23,7 @@ from ..rows import Rows
 from ..transfer import ADVISED
 from ..verdicts import Verdict, judge
 from .fair import fresh_rules_table
+from .peak import horizon_rates_table
 
 __all__ = [
     "GRIDS",
@@ -258,6 +259,8 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
     tables = {name: grid_table(rows, verdicts, beside), f"{name}-summary": summary}
     if name == "fresh":
         tables["fresh-rules"] = fresh_rules_table(rows, beside[RAMP_ALONE])  # made after the default
+    if name == "horizon":
+        tables["peak-horizons"] = horizon_rates_table(rows)
     written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
     for path, text in zip(written, tables.values(), strict=True):
         write_atomically(path, text)

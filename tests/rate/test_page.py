@@ -86,6 +86,21 @@ def test_the_text_on_the_search_inside_a_run() -> None:
     assert f"it loses {100 * means[1]:.1f} % of the progress in the mean, the search included, and " in text
     assert f"and {100 * (worst.lost or 0.0):.1f} % at worst, under normSGD" in text
     assert (worst.cell.optimizer, means[0] > means[1]) == ("normsgd", True)
+    short_ones = {grid: replace(grid, horizons=(200,)) for grid in (peak.JUDGED, peak.FOUND_ON)}
+    found_on = list(outcomes(rows, short_ones[peak.FOUND_ON], "search"))
+    dearest = max(found_on, key=lambda one: one.lost or 0.0)
+    assert (
+        f"{100 * statistics.fmean(one.lost or 0.0 for one in found_on):.1f} % on the tasks that it was found on" in text
+    )
+    assert f"and {100 * (dearest.lost or 0.0):.1f} % at worst, on a post-norm one" in text
+    assert dearest.cell.task == "post-norm"
+    for grid, prodigy_is_worse in ((peak.JUDGED, False), (peak.FOUND_ON, True)):
+        adamw = replace(short_ones[grid], optimizers=("adamw",))
+        ours, theirs = (
+            statistics.fmean(lost for one in outcomes(rows, adamw, way) if (lost := one.lost) is not None)
+            for way in ("search", "prodigy")
+        )
+        assert (theirs > ours) == prodigy_is_worse
     for some in (short, long):
         assert f"{statistics.median(one.rate or 0.0 for one in some if one.lost is not None):.2f}" == "0.47"
     shares = sorted(statistics.fmean(1 / 3 <= (one.rate or 0.0) <= 3 for one in some) for some in (short, long))

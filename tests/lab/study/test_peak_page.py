@@ -56,6 +56,14 @@ def test_a_search_is_held_against_the_tuned_rate_in_every_setting(rows: Rows) ->
     assert common["lion"].cost == pytest.approx(0.1 * math.log2(TUNED / 3e-4))
 
 
+def test_a_setting_is_left_out_where_the_tuned_rate_diverges(rows: Rows) -> None:
+    def diverges(row: dict) -> bool:
+        return row["part"] == peak.PART and row["cell"]["task"] == "cnn" and row["cell"]["lr"] == TUNED
+
+    some = Rows({**row, "diverged": row["diverged"] or diverges(row)} for row in rows)
+    assert {one.cell.task for one in outcomes(some, peak.JUDGED, "search")} == set(peak.JUDGED.tasks) - {"cnn"}
+
+
 def test_what_needs_no_rate_takes_the_place_of_adamw(rows: Rows) -> None:
     found = list(outcomes(rows, replace(peak.FOUND_ON, optimizers=("adamw",)), "prodigy"))
     assert len(found) == 7 * 2

@@ -55,7 +55,7 @@ def figure(argv: list[str]) -> int:
         "Make a figure or table of the paper by name, as PNG and SVG or CSV; `all` makes every one. Missing runs are "
         "made first; figures share their runs."
     )
-    if argv == ["--list"]:
+    if "--list" in argv:
         return _list_figures()
     config = parse(argv, FigureConfig, "figure", about, positional="name", also={"--list": "list names and costs"})
     try:

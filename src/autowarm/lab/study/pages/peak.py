@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 
 def outcomes(rows: Rows, grid: Grid, way: str, part: str = PART) -> Iterator[Outcome]:
-    """The outcome in every setting.
+    """The outcome in every setting in which the tuned rate does not diverge on other seeds.
 
     Args:
         rows: rows of the study.
@@ -65,6 +65,8 @@ def outcomes(rows: Rows, grid: Grid, way: str, part: str = PART) -> Iterator[Out
         def mean(lr: float, schedule: str, name: str = cell.optimizer, cell: Cell = cell) -> float:
             return mean_loss(rows.losses(part, Cell(cell.task, name, cell.steps, lr), schedule, seeds), seeds)
 
+        if math.isinf(tuned := mean(cell.lr, DEFAULT)):
+            continue  # nothing to compare with
         if way == "search":
             here = Cell(cell.task, cell.optimizer, cell.steps, GUESS)
             found = [run["peak"] for run in rows.runs(part, here, AUTO, seeds).values()]
@@ -73,7 +75,6 @@ def outcomes(rows: Rows, grid: Grid, way: str, part: str = PART) -> Iterator[Out
             rate, loss = COMMON[cell.optimizer] / cell.lr, mean(COMMON[cell.optimizer], DEFAULT)
         else:
             rate, loss = None, mean(WITHOUT_RATE[way], "own", way)
-        tuned = mean(cell.lr, DEFAULT)
         first = statistics.fmean(run["first_loss"] for run in rows.runs(part, cell, DEFAULT, seeds).values())
         lost = (loss - tuned) / (first - tuned) if first > tuned else None
         yield Outcome(cell, loss / tuned - 1, lost, rate)

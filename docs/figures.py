@@ -81,7 +81,7 @@ def laid_out(folder: Path) -> Path:
 
 
 def _curvature() -> SmoothnessConfig:
-    return parse([], SmoothnessConfig, "smoothness", "", preset="smoothness-tiny")
+    return parse([], SmoothnessConfig, "smoothness", "", preset="smoothness-horizon")
 
 
 def _calibration() -> Figure:

@@ -87,6 +87,18 @@ def test_the_picture_shows_points_and_fits():
     assert [label.split(",")[0] for label in labels] == ["quadratic", "linear", "linear"]
 
 
+@pytest.mark.parametrize(("curvature", "scale"), [(lambda x: 3 + x, "linear"), (lambda x: 20 + x**4, "log")])
+def test_a_wide_range_of_curvatures_has_a_logarithmic_axis(curvature, scale):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    axes = plot_study(study(points(curvature), 3.0, trim=None), ax=Figure().subplots())
+    low, high = axes.get_ylim()
+    offsets = axes.collections[0].get_offsets()[:, 1]
+    assert axes.get_yscale() == scale
+    assert low < offsets.min() < offsets.max() < high
+
+
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)

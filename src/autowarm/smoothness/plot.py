@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_study"]
 
+_WIDE = 30  # a range of K that a linear axis cannot show
+
 
 def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = None) -> "Axes":
     """Plot the points (Δ, K) coloured by step, the quadratic fit with its 95 % band, and the linear fit.
+
+    If the largest K is more than 30 times the smallest, its axis is logarithmic.
 
     Args:
         found: the study to plot.
@@ -40,10 +44,14 @@ def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = 
         ax.plot(grid, early.linear(grid), color=PINK, linewidth=2, linestyle=":", label=label)
     # A fit may be far from the data where there are few points, so the points set the scale.
     top, bottom = found.smoothness.max(), found.smoothness.min()
-    ax.set_ylim(max(0.0, bottom - 0.15 * (top - bottom)), top + 0.08 * (top - bottom))
+    if 0 < bottom < top / _WIDE:
+        ax.set_yscale("log")
+        ax.set_ylim(bottom / 1.3, top * 1.3)
+    else:
+        ax.set_ylim(max(0.0, bottom - 0.15 * (top - bottom)), top + 0.08 * (top - bottom))
+        ax.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
     ax.set(xlabel=f"gap Δ = f(x) − {found.target_loss:.3g}", ylabel="curvature K = ‖Δ∇f‖⋆ / ‖Δx‖")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
     ax.legend(frameon=False, fontsize="small")
     figure = ax.figure
     bar = figure.colorbar(dots, ax=ax, label="update")

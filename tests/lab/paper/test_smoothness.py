@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import statistics
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from autowarm.lab.paper.smoothness import measured, report, studies
 from autowarm.lab.training.loop import train
 from autowarm.smoothness import Probe
 
+DOCS = Path(__file__).parents[3] / "docs"
 RATES = {"lion": 1e-3, "muon": 1e-2}
 
 
@@ -66,7 +69,7 @@ def test_tables_and_figures(config, tmp_path):
     assert titles == ["lion, 1st–99th percentile", "lion, warm-up, steps 0–6, trimmed"]
 
 
-@pytest.mark.parametrize("preset", ["smoothness-tiny", "smoothness-paper"])
+@pytest.mark.parametrize("preset", ["smoothness-tiny", "smoothness-horizon", "smoothness-paper"])
 def test_presets_are_whole(preset, monkeypatch):
     config = parse([], SmoothnessConfig, "smoothness", "", preset=preset)
     assert set(read_yaml(preset)[0]["rates"]) == set(config.rates) >= {"lion", "muon", "normsgd"}
@@ -92,3 +95,31 @@ def test_presets_are_whole(preset, monkeypatch):
 def test_bad_configs(config, changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(config, **changes)
+
+
+def test_the_page_says_how_far_the_curvature_falls_and_rises():
+    config = parse([], SmoothnessConfig, "smoothness", "", preset="smoothness-horizon")
+    falls, rises, ends = {}, [], []
+    for name in ("lion", "muon", "normsgd"):
+        points = [p for p in measured(config, name, DOCS / "data" / f"smoothness-{name}.json").points if p.step < 1000]
+        assert min(p.loss for p in points) > config.target_loss
+        smooth = [statistics.median(p.smoothness for p in points[max(0, i - 2) : i + 3]) for i in range(len(points))]
+        lowest = min(range(len(smooth)), key=smooth.__getitem__)
+        falls[name] = smooth[0] / smooth[lowest]
+        rises.append(max(smooth[lowest:]) / smooth[lowest])
+        ends.append(points[lowest].step)
+    text = " ".join((DOCS / "paper.md").read_text(encoding="utf-8").split())
+    assert f"In the first {min(ends)} to {max(ends)} steps K falls with the loss" in text
+    lion, muon, normsgd = (round(falls[name]) for name in ("lion", "muon", "normsgd"))
+    assert f"by a factor of {lion} for Lion, {normsgd} for normSGD and {muon} for Muon" in text
+    edge = measured(config, "muon", DOCS / "data" / "edge-of-stability.json", sharpness_every=1000)
+    sharp = dict(edge.sharpness)
+    along = [
+        statistics.median(p.curvature_l2 for p in edge.points if step <= p.step < step + 100) / value
+        for step, value in edge.sharpness[1:]
+    ]
+    assert f"about {100 * statistics.median(along):.0f} % of the Hessian" in text
+    assert f"from {sharp[0]:.0f} to {sharp[1000]:.0f}, falls to {sharp[3000]:.0f} near the peak rate" in text
+    assert f"while the rate decays, to {sharp[14_000]:.0f}." in text
+    assert sharp[3000] == min(value for step, value in edge.sharpness if step >= 1000)
+    assert f"K rises by a factor of {round(min(rises), -1):.0f} to {round(max(rises), -1):.0f}," in text

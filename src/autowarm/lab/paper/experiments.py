@@ -281,11 +281,16 @@ def table_assumption(sources: Sources) -> str:
               any_run.schedule.warmup_steps, "decay": any_run.schedule.decay, "clipping": any_run.clip,
               "weight decay": any_run.optimizer.weight_decay, "div": any_run.schedule.div or 100, "f*":
               config.target_loss, "ρ": 2}  # fmt: skip
-    lines += [[key, *[value] * len(names)] for key, value in common.items()]
+    lines += [
+        [key, *[f"{value:g}" if isinstance(value, float) else value] * len(names)] for key, value in common.items()
+    ]
     return markdown.comma_separated(["", *names], lines)
 
 
-@picture("table-fits", "the fits to the curvature runs, and what they say", paper="Figures smoothness-lion, "
+_FIT_COLUMNS = (0, 2, 3, 7, 8)  # as many as fit on a page; `autowarm smoothness` prints them all, with a verdict
+
+
+@picture("table-fits", "the fits to the curvature runs", paper="Figures smoothness-lion, "
          "lips-muon-norm", measures=("lion", "muon", "normsgd"))  # fmt: skip
 def table_fits(sources: Sources) -> str:
     """Return CSV with one row per optimizer and choice of points."""
@@ -294,9 +299,8 @@ def table_fits(sources: Sources) -> str:
         path = sources.data / f"smoothness-{name}.json"
         if path.exists():
             fits = studies(measured(sources.smoothness, name, path))
-            verdicts = [one.verdict for one in fits.values()]
-            lines += [[name, *row, verdict] for row, verdict in zip(fit_rows(fits), verdicts, strict=True)]
-    return markdown.comma_separated(["optimizer", *FIT_HEADINGS, "verdict"], lines)
+            lines += [[name, *(row[column] for column in _FIT_COLUMNS)] for row in fit_rows(fits)]
+    return markdown.comma_separated(["optimizer", *(FIT_HEADINGS[column] for column in _FIT_COLUMNS)], lines)
 
 
 @picture("table-model", "Table model: the shapes of the networks and their parameters", paper="Table model_arch")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
@@ -131,29 +132,35 @@ def peak_figure(rows: Rows, steps: int = 1000) -> Figure:
         steps: horizon. Tasks whose runs are not all made are left out, and so are those whose loss cannot be compared
             with the first one.
     """
-    figure = Figure(figsize=(2.6 * len(RATES), 3.1), layout="constrained")
-    for axes, optimizer in zip(figure.subplots(1, len(RATES), sharey=True), RATES, strict=True):
+    figure = Figure(figsize=(7.6, 5.2), layout="constrained")
+    *panels, spare = figure.subplots(2, 3, sharex=True, sharey=True).flat
+    for axes, optimizer in zip(panels, RATES, strict=True):
         for group, colour in ((JUDGED, ORANGE), (FOUND_ON, BLUE)):
             for task in group.tasks:
                 setting = replace(group, tasks=(task,), horizons=(steps,), optimizers=(optimizer,))
                 with suppress(LabError):  # its runs are not all made
-                    [found] = outcomes(rows, setting, "search")
-                    if found.lost is not None:
-                        curve = [(rate, 100 * lost) for rate, lost in sensitivity(rows, setting, found.cell)]
-                        axes.plot(*zip(*curve, strict=True), color=GREY, lw=0.8)
-                        axes.plot(
-                            found.rate, 100 * found.lost, "o", color=colour, markersize=4, label=_SEEN[group is JUDGED]
+                    for found in outcomes(rows, setting, "search"):
+                        _draw_setting(
+                            axes, found, sensitivity(rows, setting, found.cell), colour, _SEEN[group is JUDGED]
                         )
         axes.axvspan(1 / 3, 3, color=GREY, alpha=0.15, lw=0)
         axes.set(title=optimizer, xscale="log", xlim=(1 / 40, 40), ylim=(-5, 120))
         axes.set_yscale("symlog", linthresh=1.0)
         axes.set_yticks([0, 1, 10, 100], ["0", "1", "10", "100"])
         axes.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
+        axes.tick_params(labelbottom=True)
     figure.supxlabel("rate / tuned rate", fontsize=10)
-    figure.axes[0].set_ylabel("progress lost, %")
-    shown = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=2, fontsize=9)
+    figure.supylabel("progress lost, %", fontsize=10)
+    shown = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    spare.set_axis_off()
+    spare.legend(shown.values(), shown.keys(), loc="center", fontsize=9)
     return figure
+
+
+def _draw_setting(axes: Axes, found: Outcome, curve: Sequence[tuple[float, float]], colour: str, label: str) -> None:
+    if found.lost is not None and found.rate is not None:
+        axes.plot(*zip(*((rate, 100 * lost) for rate, lost in curve), strict=True), color=GREY, lw=0.8)
+        axes.plot(found.rate, 100 * found.lost, "o", color=colour, markersize=4, label=label)
 
 
 def horizon_rates_table(rows: Rows) -> str:

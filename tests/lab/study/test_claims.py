@@ -1,5 +1,6 @@
 """What README, notebook and evidence say in words: of longer runs, fine-tuning, the forecast of f*, repeated runs."""
 
+import csv
 from pathlib import Path
 
 from autowarm.lab.analysis.statistics import by_task
@@ -124,3 +125,11 @@ def test_the_evidence_says_where_repeated_warm_ups_end() -> None:
 def _name(row: dict) -> str:
     cell = row["cell"]
     return f"{cell['task']}.{cell['optimizer']}.{cell['steps']}.{cell['lr']:g}"
+
+
+def test_the_default_forgives_a_wrong_rate_no_more_than_a_hand_set_length() -> None:
+    assert "No more than hand-set warm-ups do." in said("evidence.md")
+    with (STUDIES.parent / "tables" / "sensitivity.csv").open(encoding="utf-8", newline="") as file:
+        *_, everywhere = csv.DictReader(file)
+    assert everywhere["optimizer, %"] == "*all*"
+    assert float(everywhere["default"]) >= min(float(everywhere[name]) for name in ("none", "5 %", "40 %"))

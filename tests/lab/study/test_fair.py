@@ -9,7 +9,7 @@ import pytest
 
 from autowarm.lab.config import LabError
 from autowarm.lab.study.cells import FAIR, SEEDS
-from autowarm.lab.study.pages.fair import RULES, fair_table, rule_regrets, sensitivity_table, write_fair_tables
+from autowarm.lab.study.pages.fair import RULES, fair_table, rule_regrets, sensitivity_table, write_fair_table
 from autowarm.lab.study.plan import FAIR_STAGES
 from autowarm.lab.study.rows import PlannedRow, Rows
 from autowarm.lab.study.verdicts import verdicts
@@ -72,11 +72,10 @@ def test_a_schedule_that_pays_at_every_other_rate_is_sensitive(wide: Rows) -> No
     assert float(lines[-1][1]) == pytest.approx(expected, abs=0.02)
 
 
-def test_both_tables_are_written(wide: Rows, tmp_path: Path) -> None:
+def test_the_table_is_written(wide: Rows, tmp_path: Path) -> None:
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
-    fair, sensitivity = write_fair_tables(wide, tmp_path)
+    [fair] = write_fair_table(wide, tmp_path)
     assert fair.read_text() == fair_table(wide, [v for v in verdicts(wide) if v.learnt])
-    assert sensitivity.read_text() == sensitivity_table(wide)
 
 
 def test_it_is_refused_without_the_wider_grid(study: Rows) -> None:

@@ -24,7 +24,7 @@ class StudyConfig:
 
     Args:
         name: which one. "warm-up" compares the default with hand-set warm-ups, fixed shares and peers; "fair" adds a
-            wider grid and other rates to its rows; "horizon" compares for one small LLaMA from 1,000 to 64,000 steps,
+            wider grid to its rows; "horizon" compares for one small LLaMA from 1,000 to 64,000 steps,
             "fine-tuning" from trained weights, "fresh" on six tasks that the rule has not seen; "peak" compares
             peak="auto" with tuned rates.
         cell: repeat every run of this setting, store the results separately, and compare them with the stored ones.
@@ -97,7 +97,7 @@ def _list_stages(config: StudyConfig, rows: "Rows") -> int:
 
 
 def _go_on(config: StudyConfig, rows: "Rows") -> int:
-    from ..study.pages.fair import write_fair_tables
+    from ..study.pages.fair import write_fair_table
     from ..study.pages.grids import write_grid_pages
     from ..study.pages.peak import write_peak_pages
     from ..study.pages.write import write_pages
@@ -112,7 +112,7 @@ def _go_on(config: StudyConfig, rows: "Rows") -> int:
         tidy(path)
     print(f"all {len(rows)} runs are in {path}")
     if config.root is not None:
-        write = {"warm-up": write_pages, "fair": write_fair_tables, "peak": write_peak_pages}.get(
+        write = {"warm-up": write_pages, "fair": write_fair_table, "peak": write_peak_pages}.get(
             config.name, partial(write_grid_pages, config.name)
         )
         for page in write(rows, Path(config.root)):

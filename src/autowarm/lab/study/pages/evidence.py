@@ -87,7 +87,7 @@ def claims(rows: Rows, learnt: Sequence[Verdict]) -> dict[str, object]:
     lion = [v for v in learnt if v.cell.optimizer == "lion"]
     cold = [rows.runs("cells", v.cell, name)[seed] for v in lion for name in HAND_SET[:2] for seed in SEEDS.choice]
     lions = mean_regrets([v.regret for v in lion])
-    pairs = [(small, big) for *_, small, big in batch_pairs(learnt)]
+    pairs = list(batch_pairs(learnt))
     vision = [v for v in learnt if FAMILIES[v.cell.task] == "vision"]
 
     def changed(part: str) -> str:

@@ -14,7 +14,7 @@ from ..rows import Cell, Rows
 from ..transfer import FRESH
 from ..verdicts import Verdict, hand_set, verdicts
 
-__all__ = ["RULES", "fair_table", "fresh_rules_table", "rule_regrets", "sensitivity_table", "write_fair_tables"]
+__all__ = ["RULES", "fair_table", "fresh_rules_table", "rule_regrets", "sensitivity_table", "write_fair_table"]
 
 _TRANSFORMERS = ("language", "vision", "fine-tuning")
 
@@ -117,8 +117,8 @@ def _lines(costs: Mapping[str, Mapping[Cell, float]], kind_of: Callable[[Cell], 
     return [[line, *(percent(of[line].mean) for of in means.values())] for line in means["default"]]
 
 
-def write_fair_tables(rows: Rows, root: Path) -> list[Path]:
-    """Write both tables into docs/ and return their paths.
+def write_fair_table(rows: Rows, root: Path) -> list[Path]:
+    """Write the table of the wider grid into docs/ and return its path.
 
     Args:
         rows: rows of the whole study.
@@ -127,9 +127,6 @@ def write_fair_tables(rows: Rows, root: Path) -> list[Path]:
     Raises:
         LabError: a run has not been made.
     """
-    learnt = [v for v in verdicts(rows) if v.learnt]
-    texts = {"fair": fair_table(rows, learnt), "sensitivity": sensitivity_table(rows)}
-    paths = [root / "docs" / "data" / "tables" / f"{name}.csv" for name in texts]
-    for path, text in zip(paths, texts.values(), strict=True):
-        write_atomically(path, text)
-    return paths
+    path = root / "docs" / "data" / "tables" / "fair.csv"
+    write_atomically(path, fair_table(rows, [v for v in verdicts(rows) if v.learnt]))
+    return [path]

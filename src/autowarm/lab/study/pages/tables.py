@@ -35,6 +35,7 @@ from ..cells import (
 from ..plan import FORMS, ORDERS, PARTS, PEER_SCHEDULES, STUDY_SEEDS, TARGETS, adaptive_form, hand_set_forms
 from ..rows import Cell, PlannedRow, Rows
 from ..verdicts import TOLERANCE, Verdict, hand_set
+from .fair import sensitivity_table
 
 __all__ = [
     "batch_pairs", "changes",
@@ -61,12 +62,12 @@ def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
         "peers": _peers(rows, learnt),
         "families": _families(learnt),
         "kinds": _kinds(learnt),
-        "batches": _batches(learnt),
         "worse": _worse(learnt),
         "targets": _targets(rows, quick),
         "parts": _parts(rows, quick),
         "forms": _forms(rows),
         "orders": _orders(rows),
+        "sensitivity": sensitivity_table(rows),
         "tasks": _tasks(judged),
     }
 
@@ -101,8 +102,8 @@ def family_means(learnt: Sequence[Verdict], value: Callable[[Verdict], float]) -
     return {**families, "*all tasks*": by_task(known, lambda cell: cell.task)}
 
 
-def batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, float]]:
-    """Task, optimizer, and the regret of the worst length, with a small batch and with one eight times as large."""
+def batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[float, float]]:
+    """The regrets of the worst length, with a small batch and with one eight times as large."""
     worst = {
         (v.cell.task, v.cell.optimizer): max(v.regret[schedule] for schedule in HAND_SET)
         for v in learnt
@@ -111,7 +112,7 @@ def batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[str, str, float, fl
     for big, small in _EIGHTFOLD.items():
         for optimizer in OPTIMIZERS:
             if (big, optimizer) in worst and (small, optimizer) in worst:
-                yield small, optimizer, worst[small, optimizer], worst[big, optimizer]
+                yield worst[small, optimizer], worst[big, optimizer]
 
 
 def mean_difference(some: Iterable[Verdict]) -> str:
@@ -219,12 +220,6 @@ def _kinds(learnt: Sequence[Verdict]) -> str:
         "", "settings", "mean difference, %", "counted", "pass", "regret of the best length for all of the kind"
     ]  # fmt: skip
     return comma_separated(headings, lines)
-
-
-def _batches(learnt: Sequence[Verdict]) -> str:
-    headings = ["task", "optimizer", "small batch", "eight times as large"]
-    pairs = batch_pairs(learnt)
-    return comma_separated(headings, [[*names, f"{100 * x:.1f} %", f"{100 * y:.1f} %"] for *names, x, y in pairs])
 
 
 def _worse(learnt: Sequence[Verdict]) -> str:

@@ -132,4 +132,4 @@ def test_the_default_forgives_a_wrong_rate_no_more_than_a_hand_set_length() -> N
     with (STUDIES.parent / "tables" / "sensitivity.csv").open(encoding="utf-8", newline="") as file:
         *_, everywhere = csv.DictReader(file)
     assert everywhere["optimizer, %"] == "*all*"
-    assert float(everywhere["default"]) >= min(float(everywhere[name]) for name in ("none", "5 %", "40 %"))
+    assert all(float(everywhere["default"]) >= float(everywhere[name]) for name in ("5 %", "40 %"))

@@ -287,7 +287,7 @@ def table_assumption(sources: Sources) -> str:
     return markdown.comma_separated(["", *names], lines)
 
 
-_FIT_COLUMNS = (0, 2, 3, 7, 8)  # as many as fit on a page; the report of `autowarm smoothness` has them all, with a verdict
+_FIT_COLUMNS = (0, 2, 3, 7, 8)  # as many as fit on a page; `autowarm smoothness` reports all
 
 
 @picture("table-fits", "the fits to the curvature runs", paper="Figures smoothness-lion, "

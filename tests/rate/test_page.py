@@ -83,7 +83,8 @@ def test_the_text_on_the_search_inside_a_run() -> None:
     short, long = (list(outcomes(rows, replace(peak.JUDGED, horizons=(steps,)), "search")) for steps in (200, 1000))
     means = [statistics.fmean(lost for one in some if (lost := one.lost) is not None) for some in (short, long)]
     worst = max((one for one in long if one.lost is not None), key=lambda one: one.lost or 0.0)
-    assert f"it loses {100 * means[1]:.1f} % of the progress in the mean, the search included, and " in text
+    assert f"** it loses {100 * means[1]:.1f} % of the progress in the mean, the search included, and " in text
+    assert f"**In 200 updates** it loses {100 * means[0]:.1f} %;" in text
     assert f"and {100 * (worst.lost or 0.0):.1f} % at worst, under normSGD" in text
     assert (worst.cell.optimizer, means[0] > means[1]) == ("normsgd", True)
     short_ones = {grid: replace(grid, horizons=(200,)) for grid in (peak.JUDGED, peak.FOUND_ON)}

@@ -14,8 +14,8 @@ import pytest
 from nbclient import NotebookClient
 
 from autowarm.lab import cli
-from autowarm.lab.analysis.report import cells
 from autowarm.lab.analysis.summary import summarise
+from autowarm.lab.analysis.table import cells
 from autowarm.lab.config import build
 
 ROOT = Path(__file__).parent.parent

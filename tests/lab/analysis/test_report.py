@@ -10,6 +10,7 @@ from rich.console import Console
 from autowarm.lab.analysis import report
 from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
+from autowarm.lab.analysis.table import table
 from autowarm.lab.cli import main
 
 from ..helpers import CELL, ROWS, row, stored
@@ -56,7 +57,7 @@ def test_text_is_escaped() -> None:
 def test_a_cell_of_any_name_reaches_terminal_and_page_unharmed() -> None:
     rows = [{**one, "cell": {"name": name, **CELL}} for name in NAMES for one in ROWS[:4]]
     terminal = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
-    terminal.print(report.table(summarise(rows)))
+    terminal.print(table(summarise(rows)))
     text = page(rows)
     for shown in (terminal.file.getvalue(), text):
         for name in NAMES:
@@ -79,28 +80,6 @@ def test_a_grid_alone_and_a_single_seed_make_a_page_too() -> None:
 def test_all_diverged_makes_a_page_too() -> None:
     rows = [{**one, "diverged": True, "val_loss": None} for one in ROWS]
     assert "Every hand-set warm-up diverged with some seed." in page(rows)
-
-
-def test_the_table_marks_a_run_that_never_left_warm_up() -> None:
-    cells = report.cells(summarise(ROWS)[0])
-    assert cells[0] == "Muon 0.01"
-    assert cells[-1] == "all"
-    assert cells[5].lstrip("+-") == "0.0000 ± 0.1000"
-
-
-def test_the_table_fits_into_80_columns_and_cuts_nothing_off() -> None:
-    """Five-digit losses, a task's own long name and a paper column: the widest that a comparison makes."""
-    longest = [{**one, "optimizer": "schedule-free", "cell": CELL | {"optimizer": "schedule-free", "lr": 0.0003},
-                "val_loss": one["val_loss"] and 40 * one["val_loss"]} for one in ROWS]  # fmt: skip
-    summaries = summarise([*ROWS, *longest])
-    console = Console(file=io.StringIO(), width=80)
-    console.print(report.table(summaries))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert max(map(len, text.splitlines())) <= 80
-    assert "…" not in text
-    for summary in summaries:
-        for cell in report.cells(summary)[1:]:
-            assert cell in text
 
 
 def test_warnings_are_grouped() -> None:

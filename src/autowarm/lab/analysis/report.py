@@ -1,29 +1,24 @@
-"""Presents a results folder: a table for the terminal, figures, and a self-contained HTML page."""
+"""The report of a results folder: figures and a self-contained HTML page."""
 
 import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import yaml
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ..files import write_atomically
 from . import figures
 from .results import Results
-from .summary import Point, Row, Summary, headline, margin_of, verdict
+from .summary import Row, headline, margin_of, verdict
+from .table import HEADINGS, cells
 
-__all__ = ["HEADINGS", "Files", "cells", "fragment", "html", "make", "show", "shown", "table"]
+__all__ = ["Files", "html", "make", "warnings"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-HEADINGS = ("optimizer, rate", "best hand-set", "steps", "adaptive", "steps", "difference", "Algorithm 1", "steps")
 
 
 @dataclass(frozen=True)
@@ -86,70 +81,6 @@ def warnings(rows: Sequence[Row]) -> list[str]:
         where = f"{row['optimizer']}, peak rate {row['cell']['lr']:g}, {row['schedule']}"
         found.setdefault(where, []).extend(row.get("warnings", []))
     return [f"{where}: {texts[0]}" for where, texts in found.items() if texts]
-
-
-def table(summaries: Sequence[Summary]) -> Table:
-    """Return the table for the terminal, at most 80 columns wide. Each warm-up's length is below its loss."""
-    shown = Table(
-        box=None, pad_edge=False, padding=(0, 1, 1, 0), title_justify="left",
-        title="Final validation loss, mean ± standard error; below it the steps of warm-up",
-    )  # fmt: skip
-    for index, heading in enumerate(("optimizer, rate", "best hand-set", "adaptive", "difference", "Algorithm 1")):
-        shown.add_column(heading, justify="left" if index == 0 else "right")
-    for summary in summaries:
-        label, best, best_steps, adaptive, steps, difference, paper, paper_steps = map(Text, cells(summary))
-        pairs = [Text("\n").join(pair) for pair in ((best, best_steps), (adaptive, steps), (paper, paper_steps))]
-        shown.add_row(label, pairs[0], pairs[1], difference, pairs[2])
-    return shown
-
-
-def show(results: Results, console: Console) -> None:
-    """Print the table and a verdict for each row."""
-    console.print(table(results.summaries))
-    for summary in results.summaries:
-        console.print(f"{summary.title}: {verdict(summary)}", markup=False)
-    if results.failed:
-        console.print(f"{len(results.failed)} runs failed: {next(iter(results.failed.values()))}", markup=False)
-
-
-def shown(results: Results) -> str:
-    """Return the text that `print` shows for results."""
-    console = Console(file=io.StringIO(), width=100, highlight=False)
-    show(results, console)
-    return f"{console.file.getvalue()}{results.folder / 'report.html'}"  # type: ignore[attr-defined]
-
-
-def fragment(results: Results) -> str:
-    """Return the same as an HTML fragment, for notebooks."""
-    rows = [list(HEADINGS), *map(cells, results.summaries)]
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    verdicts = "".join(f"<li>{escape(f'{summary.title}: {verdict(summary)}')}</li>" for summary in results.summaries)
-    return f"<table>{lines}</table><ul>{verdicts}</ul><p>{escape(str(results.folder / 'report.html'))}</p>"
-
-
-def cells(summary: Summary) -> list[str]:
-    """Return one row of the table, as text."""
-    estimate, difference = summary.difference, "–"
-    if estimate is not None:
-        difference = "diverged" if estimate.diverged else f"{estimate.mean:+.4f}{_plus_minus(estimate.stderr, 4)}"
-    total = summary.cell["steps"]
-    best, adaptive, paper = (
-        _loss_and_length(point, total) for point in (summary.best, summary.adaptive, summary.paper)
-    )
-    return [summary.label, *best, *adaptive, difference, *paper]
-
-
-def _loss_and_length(point: Point | None, total: int) -> tuple[str, str]:
-    if point is None:
-        return "–", "–"
-    length = "all" if point.warmup_steps >= total else f"{point.warmup_steps:.0f}"
-    if point.diverged:
-        return f"{point.diverged} of {len(point.losses)} diverged", length
-    return f"{point.val_loss:.3f}{_plus_minus(point.stderr, 3)}", length
-
-
-def _plus_minus(error: float | None, digits: int) -> str:
-    return "" if error is None else f" ± {error:.{digits}f}"
 
 
 def _data_uri(figure: Figure) -> str:

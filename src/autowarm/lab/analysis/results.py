@@ -47,14 +47,14 @@ class Results:
         return self.document.get("failed", {})
 
     def __str__(self) -> str:
-        from .report import shown
+        from .table import as_text
 
-        return shown(self)
+        return as_text(self.summaries, self.failed, self.folder / "report.html")
 
     def _repr_html_(self) -> str:
-        from .report import fragment
+        from .table import as_html
 
-        return fragment(self)
+        return as_html(self.summaries, self.folder / "report.html")
 
 
 def write_results(

@@ -44,13 +44,13 @@ def present(results: "Results") -> Callable[[], None]:
     """Make the figures and the page; return a function that prints the table and the paths."""
     from rich.console import Console
 
-    from ..analysis import report
+    from ..analysis import report, table
 
     files = report.make(results)
 
     def show() -> None:
         console = Console(highlight=False)
-        report.show(results, console)
+        table.show(results.summaries, results.failed, console)
         for path in (results.folder / "results.json", *files.figures, files.report):
             console.print(str(path), markup=False, soft_wrap=True)
 

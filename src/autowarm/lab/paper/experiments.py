@@ -19,6 +19,7 @@ from ..analysis import markdown, report
 from ..analysis.figures import COLOURS, axes_of, errorbars, literal, sweep_figure
 from ..analysis.results import Results, read_results
 from ..analysis.summary import Point, Summary, summarise
+from ..analysis.table import cells
 from ..config import FigureConfig, LabError, SmoothnessConfig, SweepConfig, nearest
 from ..config.build import build, read_yaml
 from ..execution.display import Display
@@ -208,7 +209,7 @@ def table_swin(sources: Sources) -> str:
                    for point in (highest, accuracy.adaptive, accuracy.paper)]  # fmt: skip
         lines.append([cell["model"], cell["task"], f"{cell['lr']:g}", cell["batch_size"], cell["steps"],
                       config["optimizer"]["weight_decay"], config["schedule"]["target_loss"],
-                      config["schedule"]["sigma_f2"], *report.cells(loss)[1:], *percent])  # fmt: skip
+                      config["schedule"]["sigma_f2"], *cells(loss)[1:], *percent])  # fmt: skip
     return markdown.comma_separated(
         ["model", "data", "rate", "batch", "steps", "weight decay", "f*", "σ_F²", *_OUTCOME, "accuracy: best hand-set",
          "adaptive", "Algorithm 1"], lines
@@ -256,7 +257,7 @@ def table_main(sources: Sources) -> str:
             options = ", ".join(f"{key} {value}" for key, value in config["optimizer"]["options"].items())
             lines.append([size if sources.scale == "paper" else cell["model"], summary.name, cell["batch_size"],
                           cell["steps"], f"{cell['lr']:g}", options or "–", f"{config['schedule']['target_loss']:g}",
-                          f"{config['schedule']['div'] or 100:g}", *report.cells(summary)[1:]])  # fmt: skip
+                          f"{config['schedule']['div'] or 100:g}", *cells(summary)[1:]])  # fmt: skip
     headings = ["model", "optimizer", "batch", "steps", "rate", "options", "f*", "div", *_OUTCOME]
     return markdown.comma_separated(headings, lines)
 

@@ -1,0 +1,41 @@
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from autowarm.lab.analysis.summary import summarise
+from autowarm.lab.analysis.table import HEADINGS, as_html, as_text, cells, table
+
+from ..helpers import CELL, ROWS
+
+
+def test_the_table_marks_a_run_that_never_left_warm_up() -> None:
+    row = cells(summarise(ROWS)[0])
+    assert row[0] == "Muon 0.01"
+    assert row[-1] == "all"
+    assert row[5].lstrip("+-") == "0.0000 ± 0.1000"
+
+
+def test_the_table_fits_into_80_columns_and_cuts_nothing_off() -> None:
+    """Five-digit losses, a task's own long name and a paper column: the widest that a comparison makes."""
+    longest = [{**one, "optimizer": "schedule-free", "cell": CELL | {"optimizer": "schedule-free", "lr": 0.0003},
+                "val_loss": one["val_loss"] and 40 * one["val_loss"]} for one in ROWS]  # fmt: skip
+    summaries = summarise([*ROWS, *longest])
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table(summaries))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for summary in summaries:
+        for cell in cells(summary)[1:]:
+            assert cell in text
+
+
+def test_print_and_a_notebook_show_the_rows_and_where_the_report_is() -> None:
+    summaries, report = summarise(ROWS), Path("out <1>") / "report.html"
+    text, html = as_text(summaries, {"one": "too low"}, report), as_html(summaries, report)
+    assert text.splitlines()[-1] == str(report)
+    assert "1 runs failed: too low" in text
+    assert html.endswith("<p>out &lt;1&gt;/report.html</p>")
+    for shown in (*HEADINGS, *cells(summaries[0])):
+        assert f"<td>{shown}</td>" in html

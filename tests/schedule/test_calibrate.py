@@ -129,6 +129,15 @@ def test_units_of_the_loss_do_not_matter(unit: float) -> None:
     assert scaled.peak_gap == pytest.approx(plain.peak_gap * unit, rel=1e-9)
 
 
+@pytest.mark.parametrize("first_loss", [2.3, 5.5, F0])
+@pytest.mark.parametrize("kappa", [1.0, 100.0, KAPPA["muon"], KAPPA["lion"]])
+def test_the_default_ends_its_warm_up_at_a_third_to_a_half_of_the_first_loss(kappa: float, first_loss: float) -> None:
+    """What README and the FAQ say of the default's f* = 0.3·f(x0) and div = 10."""
+    gap0 = 0.7 * first_loss
+    profile = calibrate(gap0, lr=1e-3, div=10.0, kappa=kappa)
+    assert 1 / 3 < (0.3 * first_loss + profile.peak_gap) / first_loss < 0.53
+
+
 def test_the_landscape_has_two_minima_where_the_choice_jumps() -> None:
     gap0 = 7.68
     near, far = (calibrate(gap0, lr=1.0, div=100.0, kappa=KAPPA["muon"], sigma_f2=s).peak_gap for s in (1e3, 3e3))

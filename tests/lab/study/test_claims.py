@@ -37,7 +37,7 @@ def test_the_loss_ends_every_warm_up_on_bytes_and_the_clock_on_tokens() -> None:
                                f"{max(lengths):.0f} % of the run. {passed.capitalize()} these {len(some)} settings"),
         (evidence, f"the default passes in all {len(tokens)} settings"),
         (evidence, f"the default passes {passed} {len(some)}."),
-        (evidence, f"where {left} of the first loss is left"),
+        (evidence, f"bytes leave {left} of the first loss"),
         (notebook, f"ends at {left}."),
     ):  # fmt: skip
         assert sentence in text
@@ -88,9 +88,14 @@ def test_the_evidence_says_how_the_default_does_on_fresh_tasks() -> None:
         {name: by_task(costs, lambda cell: cell.task).mean for name, costs in some.items()}
         for some in (rule_regrets(rows, found, transfer.FRESH.hand_set, (0, 1), unit) for unit in (True, False))
     )
-    assert [name for name, cost in progress.items() if cost < progress["default"]] == ["40 %"]
+    assert [name for name, cost in progress.items() if cost < progress["default"]] == ["40 %", "half from lr/10"]
     assert {name for name, cost in loss.items() if cost < loss["default"]} >= {"none", "5 %"}
-    assert loss["40 %"] > loss["default"]
+    assert max(loss, key=loss.__getitem__) == "half from lr/10"
+    early = [v for v in found if (v.cell.task, v.cell.steps) == ("autoencoder", 1000) and not v.passed]
+    ends = [100 * v.warmup for v in early]
+    assert (len(early), {v.best for v in early}) == (3, {"tenth 0.8"})
+    sentence = f"the warm-up after {min(ends):.0f} to {max(ends):.0f} % of 1000 updates, and 80 % is best"
+    assert sentence in said("evidence.md")
 
 
 def test_the_notebook_says_what_the_forecast_cost() -> None:

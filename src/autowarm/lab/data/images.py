@@ -38,16 +38,26 @@ class Images:
     shape: tuple[int, int, int]
 
 
-@lru_cache(maxsize=1)
-def digits() -> Images:
-    """Load 1797 handwritten digits of 8×8 pixels and one channel."""
+def scanned_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return 1797 handwritten digits of 8×8 pixels, with values from 0 to 16, and their labels.
+
+    Raises:
+        LabError: scikit-learn is not installed.
+    """
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise LabError("data.images 'digits' needs scikit-learn: pip install 'autowarm[vision]'") from None
+        raise LabError("the scanned digits need scikit-learn: pip install 'autowarm[vision]'") from None
 
-    pixels, labels = load_digits(return_X_y=True)
-    scaled = torch.from_numpy((pixels / 8 - 1).astype(np.float32)).reshape(-1, 1, 8, 8)
+    data = load_digits()
+    return data.images, data.target
+
+
+@lru_cache(maxsize=1)
+def digits() -> Images:
+    """Load the scanned digits as images of one channel."""
+    pixels, labels = scanned_digits()
+    scaled = torch.from_numpy((pixels / 8 - 1).astype(np.float32)).unsqueeze(1)
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(scaled)))  # neighbours share a writer
     pairs = [(scaled[i], int(labels[i])) for i in order.tolist()]
     kept = len(pairs) - _VALIDATION_DIGITS

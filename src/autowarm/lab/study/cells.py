@@ -1,4 +1,4 @@
-"""The settings ("cells") of the warm-up study, chosen before the first adaptive run, and their peak rates.
+"""The settings ("cells") of the warm-up study, each chosen before its first adaptive run, and their peak rates.
 
 The rates were tuned without any adaptive run: for each task, optimizer and horizon, the rows of the part "tuning" hold
 a grid of rates under a hand-set linear warm-up, and the best one counts. Cells use that rate, a third of it or three

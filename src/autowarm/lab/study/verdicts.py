@@ -28,7 +28,7 @@ class Verdict:
         best: the hand-set warm-up with the lowest of these losses.
         difference: default − best on the seeds of the test, relative to the loss of the best.
         regret: of each hand-set warm-up, "default" and "paper", on the seeds of the choice; empty if every hand-set
-            warm-up diverged.
+            warm-up diverged, or the best loss is zero.
         diverged: how many of the default's runs diverged.
         warmup: mean share of the run that the default's warm-up took.
         ended: how many of the default's warm-ups ended by "gap", and how many by "max_warmup"; "" counts those that did
@@ -128,7 +128,7 @@ def judge(
         hand=hand,
         best=best,
         difference=differences(ours, reference, unit=unit, ceiling=CAP * unit),
-        regret=regrets(options, seeds.choice, also) if math.isfinite(hand[best]) else {},
+        regret=regrets(options, seeds.choice, also) if 0 < hand[best] < math.inf else {},
         diverged=sum(row["diverged"] for row in runs.values()),
         warmup=statistics.fmean(row["warmup_steps"] for row in runs.values()) / cell.steps,
         ended=Counter(row["ended_by"] or "" for row in runs.values()),
@@ -147,6 +147,7 @@ def headline(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
     learnt = [v for v in judged if v.learnt]
     counted = [v for v in learnt if v.counted]
     passed = sum(v.passed for v in counted)
+    lost = [v for v in learnt if v.diverged and math.isfinite(v.hand["linear 0.2"])]
     return {
         "cells": len(learnt),
         "counted": len(counted),
@@ -157,7 +158,7 @@ def headline(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
         "mean_counted": percent(statistics.fmean(v.mean for v in counted)),
         "median": percent(statistics.median(v.mean for v in learnt)),
         "unfinished": sum(v.ended.get("", 0) for v in learnt),
-        "lost": sum(bool(v.diverged) and math.isfinite(v.hand["linear 0.2"]) for v in learnt),
+        "lost": ", ".join(f"`{v.cell.name}`" for v in lost) or "none",
         "tolerance": 100 * TOLERANCE,
         "hours": sum(row["seconds"] for row in rows if row["part"] == "cells") / 3600,
     }

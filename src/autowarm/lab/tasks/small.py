@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from ..config import DataConfig, ModelConfig, RunConfig
 from ..data import batch as sample
 from ..data import prepare, validation_batches
+from ..data.images import scanned_digits
 from . import Batch, Task, fresh
 from .finetuning import fine_tuning
 from .models import classifier, llama, token_loss
@@ -161,13 +162,11 @@ def _language(vocab: int, width: int, depth: int, sequences: int, length: int, k
 @lru_cache
 def _scans() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return training images and labels, then validation images and labels."""
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    images = (data.images / 16.0 - 0.3).astype(np.float32)
+    pixels, labels = scanned_digits()
+    images = (pixels / 16.0 - 0.3).astype(np.float32)
     order = _random(0).permutation(len(images))
     train, val = order[:1197], order[1197:]
-    return images[train], data.target[train], images[val], data.target[val]
+    return images[train], labels[train], images[val], labels[val]
 
 
 def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Recipe:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...analysis.markdown import percent, plus_minus, table
-from ...analysis.statistics import discoveries
+from ...analysis.statistics import by_task, discoveries
 from ..cells import (
     DEFAULT,
     FAMILIES,
@@ -68,10 +68,16 @@ def _left(rows: Rows, some: Sequence[Verdict]) -> str:
 
 def summary(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
     """The values for the README's template, by name."""
-    regret = fixed_regrets([v for v in judged if v.learnt])
+    learnt = [v for v in judged if v.learnt]
+    regret = fixed_regrets(learnt)
     best = min(HAND_SET, key=lambda schedule: regret[schedule])
+
+    def by_task_once(schedule: str) -> str:
+        return f"{100 * by_task({v.cell: v.regret[schedule] for v in learnt}, lambda cell: cell.task).mean:.2f}"
+
     return {
-        **headline(rows, judged), "share": title(best), "least": 100 * regret[best], "ours": 100 * regret[DEFAULT]
+        **headline(rows, judged), "share": title(best), "least": 100 * regret[best], "ours": 100 * regret[DEFAULT],
+        "least_by_task": by_task_once(best), "ours_by_task": by_task_once(DEFAULT),
     }  # fmt: skip
 
 

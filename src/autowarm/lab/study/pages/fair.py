@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...analysis.markdown import comma_separated, percent
-from ...analysis.statistics import Estimate, by_family, by_task, excess, mean_loss, rate_sensitivity
+from ...analysis.statistics import CAP, Estimate, by_family, by_task, mean_loss, rate_sensitivity
 from ...files import write_atomically
 from ..cells import DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS, sensitivity_cells, title
 from ..plan import SENSITIVITY
@@ -46,7 +46,8 @@ def rule_regrets(
         grid: the hand-set warm-ups among which the best is, by the study's names.
         seeds: that choose the best, and over which the regret is averaged.
         of_progress: divide by the best warm-up's progress from the first loss, instead of by its loss. Settings whose
-            held-out loss cannot be compared with the first loss, because it is higher, are left out.
+            held-out loss cannot be compared with the first loss, because it is higher, are left out; without
+            `of_progress`, those whose best loss is zero.
 
     Raises:
         LabError: a run of the grid has not been made.
@@ -55,13 +56,14 @@ def rule_regrets(
     for v in verdicts:
         losses = hand_set(rows, v.cell, grid, seeds)
         best = min(mean_loss(some, seeds) for some in losses.values())
-        if not math.isfinite(best) or (of_progress and best >= v.first_loss):
+        if not math.isfinite(best) or (best >= v.first_loss if of_progress else best == 0):
             continue
         losses |= {name: rows.losses("cells", v.cell, name, seeds) for name in (RAMP_ALONE, DEFAULT)}
-        ceiling, unit = (v.first_loss, v.first_loss - best) if of_progress else (None, best)
+        # A diverged run counts as the first loss, or as twice the best one.
+        ceiling, unit = (v.first_loss, v.first_loss - best) if of_progress else (CAP * best, best)
         for name, rule in RULES.items():
             run = losses[rule(v.cell)]
-            found[name][v.cell] = excess([run[seed] for seed in seeds], best, ceiling) * best / unit
+            found[name][v.cell] = (statistics.fmean(min(run[seed], ceiling) for seed in seeds) - best) / unit
     return {**found}
 
 

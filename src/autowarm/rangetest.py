@@ -149,8 +149,9 @@ class RateSearch:
     @cached_property
     def _verdict(self) -> _Verdict:
         """Find the fall from the first losses to the lowest point, and where its parts are done."""
-        if np.isfinite(self.losses).sum() < _FEWEST:
-            return _untold(f"the loss was not finite after {np.isfinite(self.losses).sum()} updates: lower `lowest`")
+        if (finite := int(np.isfinite(self.losses).sum())) < _FEWEST:
+            how = "broke" if np.isfinite(self.losses[-1]) else "was not finite"
+            return _untold(f"the loss {how} after {finite} updates: lower `lowest`")
         smoothed = self.smoothed
         bottom = int(np.nanargmin(smoothed))
         level_steps = max(3, bottom // 5)

@@ -110,6 +110,23 @@ def test_lightning_says_what_it_cannot_search_on() -> None:
         lightning.find_rate(trainer_of(), module, DataLoader(DATA, BATCH))
 
 
+def test_lightning_modules_may_skip_batches_and_need_no_index() -> None:
+    class Skipping(Module):
+        seen = 0
+
+        def training_step(self, batch: torch.Tensor) -> torch.Tensor | None:  # type: ignore[override]
+            self.seen += 1
+            return None if self.seen % 3 == 0 else self.net(batch)["loss"]
+
+    assert len(lightning.find_rate(trainer_of(), Skipping(), DataLoader(DATA, BATCH), steps=30).losses) >= 10
+
+
+def test_lightning_says_that_nothing_was_trained() -> None:
+    trainer = pl.Trainer(max_steps=0, accelerator="cpu", logger=False, enable_checkpointing=False)
+    with pytest.raises(ValueError, match="stopped before its first update"):
+        lightning.find_rate(trainer, Module(), DataLoader(DATA, BATCH))
+
+
 class InOrder(WarmupTrainer):
     """The data in its own order, as the plain loop has it."""
 
@@ -138,6 +155,7 @@ def test_trainer_finds_what_a_plain_loop_finds(accumulation: int, clip: float, t
     assert content(trainer.model) == was
     assert torch.equal(torch.get_rng_state(), drawn)
     assert trainer.optimizer is None
+    assert not trainer.is_in_train
     # As far as rates are small: at high ones rounding in another order grows.
     np.testing.assert_allclose(found.losses[:25], plain(accumulation, clip)[:25], rtol=1e-3)
 

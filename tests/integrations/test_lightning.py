@@ -152,6 +152,15 @@ def test_weights_scalers_and_manual_optimization() -> None:
     assert seen == [(3.0, 7.0), (3.0, 7.0)]
 
 
+def test_a_batch_of_unknown_size_needs_a_weight() -> None:
+    class Batch:
+        x = torch.randn(4, 8)
+
+    with pytest.raises(ValueError, match=r"give WarmupCallback\(weight=...\)"):
+        WarmupCallback().on_train_batch_start(None, None, Batch(), 0)
+    WarmupCallback(weight=lambda batch: len(batch.x)).on_train_batch_start(None, None, Batch(), 0)
+
+
 def test_misuse(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got interval='step', frequency=1, reduce_on_plateau=True: return"):
         fit(Module(monitor="train_loss"), tmp_path, WarmupCallback(), enable_checkpointing=False)

@@ -1,5 +1,6 @@
 """transformers' Trainer trains as a plain loop with the same losses would, to the bit."""
 
+import math
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,7 +140,7 @@ def test_accumulated_losses_weigh_by_their_tokens() -> None:
 
 def test_an_update_that_was_skipped_leaves_no_loss_behind() -> None:
     handed: list[float] = []
-    scheduler = SimpleNamespace(observe=lambda loss: handed.append(float(loss)))
+    scheduler = SimpleNamespace(observe=lambda loss: handed.append(float(loss)), phase="warmup")
     trainer = stand_in(scheduler)
     callback = WarmupCallback(trainer)
     for skipped, loss in ((True, 100.0), (False, 3.0)):
@@ -254,3 +255,23 @@ def test_two_processes(accelerated: list[dict[str, Any]]) -> None:
         sched.step()
     assert a["rates"] == rates
     assert a["phase"] == "decay"
+
+
+@pytest.mark.filterwarnings("ignore:no peak rate was found")
+def test_a_search_sees_the_losses_of_skipped_updates() -> None:
+    """Trainer does not step a scheduler after an update that its scaler skipped."""
+    optimizer = Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01)
+    scheduler = AdaptiveWarmup(optimizer, 200, peak="auto")
+    for _ in range(15):
+        optimizer.step()
+        scheduler.step(2.0)
+    accelerator = SimpleNamespace(optimizer_step_was_skipped=True)
+    trainer: Any = SimpleNamespace(create_scheduler=None, lr_scheduler=scheduler, accelerator=accelerator)
+    callback = WarmupCallback(trainer)
+    phases = []
+    for loss in (2.0, math.inf, math.inf):
+        callback.on_step_begin(None, None, None)
+        callback._losses.append(torch.tensor(loss))
+        callback.on_optimizer_step(None, None, None)
+        phases.append((scheduler.phase, scheduler.last_epoch))
+    assert phases == [("search", 15), ("search", 15), ("warmup", 15)]

@@ -95,6 +95,14 @@ def test_the_default_never_stalls_even_if_the_loss_never_falls(T: int, loss: flo
     assert all(0 < rate <= PEAK for rate in rates)
 
 
+def test_a_ramp_as_long_as_the_run_is_no_stall() -> None:
+    """In the order of Algorithm 1 the last call comes before the last update."""
+    scheduler = AdaptiveWarmup(make_optimizer(), 30, max_warmup=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(scheduler, lambda t: 5.0, range(30), "before")
+
+
 @pytest.mark.parametrize("order", ["after", "before"])
 def test_without_a_floor_a_stalled_run_is_told_why(order: str) -> None:
     scheduler = AdaptiveWarmup.paper(make_optimizer(), 30, target_loss=0.5)

@@ -122,6 +122,36 @@ def test_a_group_made_with_all_at_once_or_added_does_not_matter_to_a_calibrated_
     assert train(whole, 0, 30) == train(first, 0, 30)
 
 
+def test_groups_that_share_one_tensor_have_rates_of_their_own() -> None:
+    """PyTorch puts one tensor lr into all groups and the defaults, from which later groups take theirs."""
+
+    def rates(lr: float | torch.Tensor) -> list[list[float]]:
+        first, second, third = (list(nn.Linear(4, 4).parameters()) for _ in range(3))
+        opt = Lion([{"params": first}, {"params": second, "warmup": False}], lr=lr)
+        sched, found = AdaptiveWarmup(opt, 100), []
+        for step in range(60):
+            if step == 10:
+                opt.add_param_group({"params": third})
+            found.append([float(one["lr"]) for one in opt.param_groups])
+            opt.step()
+            sched.step(5.0)
+        return found
+
+    expected = rates(PEAK)
+    assert expected[9][0] < expected[9][1] == PEAK
+    assert expected[20][2] == expected[20][0]
+    for one, other in zip(rates(torch.tensor(PEAK, dtype=torch.float64)), expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+
+
+def test_a_graph_captured_before_keeps_its_tensor() -> None:
+    lr = torch.tensor(PEAK)
+    opt = Lion(nn.Linear(4, 4).parameters(), lr=lr)
+    sched = AdaptiveWarmup(opt, 100)
+    assert opt.param_groups[0]["lr"] is lr
+    assert float(lr) == pytest.approx(sched.get_last_lr()[0]) == pytest.approx(PEAK / 10)
+
+
 def test_groups_that_are_gone_or_bad_are_told() -> None:
     scheduler = AdaptiveWarmup(Lion([group(False), group(False)]), 60)
     scheduler.optimizer.param_groups.pop()

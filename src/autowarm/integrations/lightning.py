@@ -17,16 +17,23 @@ from .metrics import loggable_metrics
 try:
     import lightning.pytorch as pl
     from lightning.pytorch.utilities.data import extract_batch_size
-    from lightning.pytorch.utilities.exceptions import _TunerExitException
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException, _TunerExitException
+    from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 except ImportError:
     try:
         import pytorch_lightning as pl  # type: ignore[no-redef]
         from pytorch_lightning.utilities.data import extract_batch_size
-        from pytorch_lightning.utilities.exceptions import _TunerExitException  # type: ignore[assignment]
+        from pytorch_lightning.utilities.exceptions import (  # type: ignore[assignment]
+            MisconfigurationException,
+            _TunerExitException,
+        )
+        from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
     except ImportError as missing:
         raise ImportError("this plug-in needs lightning: pip install 'autowarm[lightning]'") from missing
 
 __all__ = ["WarmupCallback", "find_rate", "scheduler_config"]
+
+_MOST_SKIPPED = 1000  # batches in a row without a loss, before the search gives up
 
 # BackboneFinetuning writes whole parameter groups, with their geometries, into checkpoints that are read with
 # weights_only=True. Our geometries are frozen dataclasses of numbers and names, so they are safe.
@@ -100,7 +107,12 @@ class WarmupCallback(pl.Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Determine the batch's weight."""
-        self._weight = float(self._weight_of(batch))
+        try:
+            self._weight = float(self._weight_of(batch))
+        except MisconfigurationException:
+            raise ValueError(
+                "the number of samples in a batch is unknown: give WarmupCallback(weight=...), a function of the batch"
+            ) from None
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
         """Pass on the loss that ``training_step`` returned."""
@@ -171,7 +183,8 @@ def find_rate(
         trainer.fit(module, train_dataloaders=train_dataloaders, datamodule=datamodule)
     finally:
         set_generators(before)
-    assert finder.found is not None
+    if finder.found is None:
+        raise ValueError("the trainer stopped before its first update: give it max_steps or max_epochs, and data")
     return finder.found
 
 
@@ -215,11 +228,7 @@ class _Closure:
         count = trainer.accumulate_grad_batches
         total = torch.zeros(())
         for index in range(count):
-            batch = trainer.precision_plugin.convert_input(self._next())
-            batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
-            batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
-            output = trainer.strategy.training_step(batch, index)
-            loss = output["loss"] if isinstance(output, dict) else output
+            loss = self._loss(index)
             trainer.strategy.backward(loss / count, None)
             total = total + loss.detach().float().cpu() / count
         optimizer = trainer.optimizers[0]
@@ -228,6 +237,20 @@ class _Closure:
         clip, how = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
         module.configure_gradient_clipping(optimizer, gradient_clip_val=clip, gradient_clip_algorithm=how)
         return total
+
+    def _loss(self, index: int) -> Tensor:
+        """The loss of the next batch that the module does not skip by returning None."""
+        trainer, module = self._trainer, self._module
+        numbered = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
+        for _ in range(_MOST_SKIPPED):
+            batch = trainer.precision_plugin.convert_input(self._next())
+            batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+            batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+            output = trainer.strategy.training_step(*((batch, index) if numbered else (batch,)))
+            loss: Tensor | None = output.get("loss") if isinstance(output, dict) else output
+            if loss is not None:
+                return loss
+        raise RuntimeError(f"training_step returned None for {_MOST_SKIPPED} batches in a row")
 
     def _next(self) -> Any:
         try:

@@ -133,12 +133,15 @@ class WarmupCallback(TrainerCallback):
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Pass on the update's losses before the trainer steps the scheduler."""
-        if self._trainer.accelerator.optimizer_step_was_skipped:
+        scheduler, skipped = self._trainer.lr_scheduler, self._trainer.accelerator.optimizer_step_was_skipped
+        if skipped and scheduler.phase != "search":
             return
         for loss in self._losses:
             # Each is already the micro-batch's share of the update's loss, but the scheduler takes a mean.
             wide = torch.promote_types(loss.dtype, torch.float32)
-            self._trainer.lr_scheduler.observe(loss.to(wide) * len(self._losses))
+            scheduler.observe(loss.to(wide) * len(self._losses))
+        if skipped:
+            scheduler.step()  # the trainer will not, but the search ends where the loss breaks
 
 
 class AdaptiveWarmupMixin:
@@ -293,7 +296,8 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
     """
     finder, model, before = _Finder(trainer, options), trainer.model, generators()
     assert model is not None
-    kept = {name: getattr(trainer, name) for name in ("optimizer", "lr_scheduler", "model_wrapped")}
+    names = ("optimizer", "lr_scheduler", "model_wrapped", "is_in_train", "state", "control")
+    kept = {name: getattr(trainer, name) for name in names}
     mode = model.training
     trainer.callback_handler.callbacks.insert(0, finder)  # before callbacks that would announce a run
     try:

@@ -15,7 +15,7 @@ from .hooks.rates import checked_peaks
 from .hooks.scheduler import RuleScheduler
 from .profile import Profile
 from .report import metrics, one_line, plot_profile
-from .rule import Formula, HostRule, Observation, Ranks, rule_for
+from .rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
 from .search import LEAST_STEPS, PeakSearch
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 from .state import STATE_VERSION, differences, read_state
@@ -266,8 +266,7 @@ class AdaptiveWarmup(RuleScheduler):
         """
         seen = metrics(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
         if isinstance(self._rule, PeakSearch):
-            del seen["warmup_end"], seen["warmup_steps"]
-            seen |= {"phase": "search", "share": self._rule.share}
+            return {"phase": "search", "share": self._rule.share, "lr": seen["lr"]}
         return seen
 
     def __repr__(self) -> str:
@@ -541,7 +540,8 @@ class AdaptiveWarmup(RuleScheduler):
         state = read_state(state_dict)
         saved, formula_state = state["settings"], state["rule"]
         differ = differences(saved, self._settings, ignore={"total_steps"})
-        if self._kappa_counted and saved.get("kappa") is not None and formula_state["gap0"] is not None:
+        calibrated = formula_state["gap0"] is not None or state["search"] is not None
+        if self._kappa_counted and saved.get("kappa") is not None and calibrated:
             differ.pop("kappa", None)  # κ was computed before groups were added or frozen, and stays
         groups = len(self.optimizer.param_groups)
         if len(state["base_lrs"]) > groups:
@@ -560,7 +560,10 @@ class AdaptiveWarmup(RuleScheduler):
         rule.load_state_dict(formula_state)
         if extended:
             rule.extend(total)
-        placed = rule_for(self.optimizer.param_groups[0]["lr"], rule)
+        placed: Rule = rule_for(self.optimizer.param_groups[0]["lr"], rule)
+        if state["search"] is not None:
+            placed = PeakSearch(self.optimizer, rule)
+            placed.load_state_dict(state["search"])
 
         self._follow_optimizer()
         self._settings, self._formula_arguments = settings, arguments
@@ -571,12 +574,11 @@ class AdaptiveWarmup(RuleScheduler):
         self._alarms.said = set(state["said"]) - ({"overrun", "stalled"} if extended else set())
         self._clock.load_state_dict(state["clock"])
         self._rule = placed
-        if state["search"] is not None:
-            self._rule = PeakSearch(self.optimizer, rule)
-            self._rule.load_state_dict(state["search"])
         self._agree(rule)
         self._pending = [Observation(loss, weight) for loss, weight in state["pending"]]
         self._last_lr = self._rates.load_state_dict(state, self.base_lrs, self._rule)
+        if isinstance(placed, PeakSearch) and not placed.losses:
+            self._write()  # the search starts over, from its lowest rate
         if extended:
             warnings.warn(
                 f"the schedule was saved for total_steps={formula_state['planned_steps']} and is loaded for "

@@ -1,5 +1,7 @@
 """The search for the peak rate in a run's first updates: what ``peak="auto"`` does before the warm-up."""
 
+import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,10 +26,10 @@ class PeakSearch:
     """A rule whose rates rise by a constant factor until the loss breaks; then the run starts over.
 
     This is `autowarm.find_rate` inside a run. The optimizer must be new, because the search ends by restoring the
-    weights from before the first update and emptying the optimizer's state.
+    weights and the optimizer's state from before the first update.
 
     Args:
-        optimizer: its weights are copied just before its first update.
+        optimizer: its weights and state are copied just before its first update.
         host: the rule of a run that has not begun; its lr is the unit of `share`.
 
     Attributes:
@@ -35,8 +37,8 @@ class PeakSearch:
         over: whether the search is over.
 
     Raises:
-        ValueError: at the first update, if the optimizer already has state; at once, if its updates may be replays of a
-            captured graph.
+        ValueError: at the first update, if the optimizer has made updates before; at once, if its updates may be
+            replays of a captured graph.
     """
 
     def __init__(self, optimizer: Optimizer, host: HostRule) -> None:
@@ -50,9 +52,11 @@ class PeakSearch:
         self._rates = np.geomspace(LOWEST, HIGHEST, steps)
         self.losses: list[float] = []
         self.over = False
-        # The weights before the first update, by optimizer. A checkpoint may be loaded after this object is made, so a
-        # hook copies them again just before the first step; a compiled step runs no hooks and keeps these copies.
-        self._first = [_copies(one) for one in inside(optimizer)]
+        self._doubt = False  # whether the last loss was not finite
+        self._ahead = False  # whether each loss is read before the update at its rate, as in Algorithm 1
+        # What was there before the first update, by optimizer. A checkpoint may be loaded after this object is made, so
+        # a hook copies it again just before the first step; a compiled step runs no hooks and keeps these copies.
+        self._first = [_First(one) for one in inside(optimizer)]
         self._seen = [False] * len(self._first)
         self._again = False  # whether the search resumed from a state without first weights
         self._watch()
@@ -61,13 +65,17 @@ class PeakSearch:
         for i, one in enumerate(inside(self._optimizer)):
 
             def keep(search: "PeakSearch", inner: Optimizer, *_: Any, i: int = i) -> None:
-                if not search._seen[i] and not torch.compiler.is_compiling():
-                    if any(inner.state.values()) and not search._again:
-                        raise ValueError(
-                            'peak="auto" needs an optimizer that has made no update, because the run starts over after '
-                            "the search: use a new optimizer, or autowarm.find_rate"
-                        )
-                    search._first[i], search._seen[i] = _copies(inner), True
+                if torch.compiler.is_compiling():
+                    return
+                if search._seen[i]:
+                    search._first[i].keep_added(inner)
+                    return
+                if not (_is_new(inner) or search._again):
+                    raise ValueError(
+                        'peak="auto" needs an optimizer that has made no update, because the run starts over after the '
+                        "search: use a new optimizer, or autowarm.find_rate"
+                    )
+                search._first[i], search._seen[i] = _First(inner), True
 
             hook(one.register_step_pre_hook, self, keep)
 
@@ -91,7 +99,8 @@ class PeakSearch:
     @property
     def share(self) -> float:
         """The rate for the next update, in units of the first group's lr; it may be above 1."""
-        return float(self._rates[min(len(self.losses), len(self._rates) - 1)]) / self.formula.lr
+        made = max(0, len(self.losses) - self._ahead)
+        return float(self._rates[min(made, len(self._rates) - 1)]) / self.formula.lr
 
     @property
     def steady_share(self) -> float:
@@ -103,11 +112,21 @@ class PeakSearch:
         return reduce_observations(observations, ranks, updates)
 
     def advance(self, updates: int, loss: float | None) -> None:
-        """Record a loss and go on to the next rate, or end the search. Without a loss, the rate stays."""
+        """Record a loss and go on to the next rate, or end the search. Without a loss, the rate stays.
+
+        A single non-finite loss is dropped: a bad batch gives one, but broken weights give a second.
+        """
         self._host.updates = updates
-        if loss is not None:
-            self.losses.append(loss)
-            self.over = has_broken(self.losses, len(self._rates)) or len(self.losses) == len(self._rates)
+        if loss is None:
+            return
+        doubt, self._doubt = self._doubt, not math.isfinite(loss)
+        if self._doubt and not doubt:
+            return
+        if not self.losses and updates == 0:
+            # Either the scheduler goes first, or a GradScaler skipped the first update because a gradient overflowed.
+            self._ahead = all(one.has_finite_gradients() for one in self._first)
+        self.losses.append(loss)
+        self.over = has_broken(self.losses, len(self._rates)) or len(self.losses) >= len(self._rates)
 
     def notices(self) -> Notices:
         """No failures: during the search, a non-finite loss is an expected end."""
@@ -129,36 +148,108 @@ class PeakSearch:
         )
 
     def restore(self) -> None:
-        """Restore the weights from before the first update, and empty the optimizer's state."""
-        with torch.no_grad():
-            for one, first in zip(inside(self._optimizer), self._first, strict=True):
-                one.state.clear()
-                for p, content in zip(_weights(one), first, strict=False):  # groups may have been added since
-                    p.copy_(content)
+        """Restore the weights and the optimizer's state from before the first update."""
+        for one, first in zip(inside(self._optimizer), self._first, strict=True):
+            first.restore(one)
 
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses and the first weights. The weights are None before the first loss, or if they are sharded."""
+        """The losses and what was there first; that is None before the first update, or if weights are sharded."""
         plain = Tensor, torch.nn.Parameter
         sharded = any(type(p) not in plain for one in inside(self._optimizer) for p in _weights(one))
-        first = None if sharded or not self.losses else [list(weights) for weights in self._first]
-        return {"losses": list(self.losses), "first": first}
+        begun = any(self._seen) or bool(self.losses)
+        kept = zip(inside(self._optimizer), self._first, strict=True)
+        return {
+            "losses": list(self.losses),
+            "steps": len(self._rates),
+            "ahead": self._ahead,
+            "doubt": self._doubt,
+            "begun": begun,
+            "first": [first.state_dict(one) for one, first in kept] if begun and not sharded else None,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`. If it lacks the first weights, the search starts over from the current ones."""
+        """Continue from `state_dict`. If it lacks the first weights, the search starts over from the current ones.
+
+        Raises:
+            ValueError: the state is of other weights.
+        """
         if state["first"] is None:
-            self._again = bool(state["losses"])
+            self._again = state["begun"]
             return
+        for one, first, saved in zip(inside(self._optimizer), self._first, state["first"], strict=True):
+            first.load_state_dict(one, saved)
         self.losses, self._seen = list(state["losses"]), [True] * len(self._seen)
-        self._first = [
-            [content.to(p.device, p.dtype, copy=True) for p, content in zip(_weights(one), first, strict=True)]
-            for one, first in zip(inside(self._optimizer), state["first"], strict=True)
-        ]
+        self._ahead, self._doubt = state["ahead"], state["doubt"]
+        # The run may have another length now, but the losses so far belong to these rates.
+        self._rates = np.geomspace(LOWEST, HIGHEST, state["steps"])
 
 
-def _copies(optimizer: Optimizer) -> list[Tensor]:
-    return [p.detach().clone() for p in _weights(optimizer)]
+class _First:
+    """What one optimizer, its weights and its groups' counters were before the first update.
+
+    Groups that are added later join with what they were before their own first update.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._weights: dict[Tensor, Tensor] = {}
+        self._state: dict[Tensor, dict[str, Any]] = {}
+        self._counters: list[dict[str, Any]] = []
+        self.keep_added(optimizer)
+
+    def keep_added(self, optimizer: Optimizer) -> None:
+        """Keep the groups that are not kept yet."""
+        for group in optimizer.param_groups[len(self._counters) :]:
+            self._counters.append({name: copy.deepcopy(x) for name, x in group.items() if _may_count(name, x)})
+            for p in group["params"]:
+                self._weights[p] = p.detach().clone()
+                self._state[p] = copy.deepcopy(dict(optimizer.state[p])) if p in optimizer.state else {}
+
+    def restore(self, optimizer: Optimizer) -> None:
+        """Restore all of it. Gradients become zero: they were taken at the weights that this replaces."""
+        self.keep_added(optimizer)
+        optimizer.state.clear()
+        for group, counters in zip(optimizer.param_groups, self._counters, strict=True):
+            group.update(counters)
+        for p, content in self._weights.items():
+            with torch.no_grad():
+                p.copy_(content)
+            if p.grad is not None:
+                p.grad.zero_()
+            if state := self._state[p]:
+                optimizer.state[p] = state
+
+    def has_finite_gradients(self) -> bool:
+        return all(p.grad is None or bool(p.grad.isfinite().all()) for p in self._weights)
+
+    def state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
+        self.keep_added(optimizer)
+        return {
+            "weights": list(self._weights.values()),
+            "state": [dict(state) for state in self._state.values()],
+            "counters": [dict(counters) for counters in self._counters],
+        }
+
+    def load_state_dict(self, optimizer: Optimizer, saved: dict[str, Any]) -> None:
+        self.keep_added(optimizer)
+        here = list(self._weights)
+        if [tuple(p.shape) for p in here[: len(saved["weights"])]] != [tuple(w.shape) for w in saved["weights"]]:
+            raise ValueError("the saved search for the peak rate belongs to other weights")
+        for p, content, state in zip(here, saved["weights"], saved["state"], strict=False):  # groups may be new
+            self._weights[p] = content.to(p.device, p.dtype, copy=True)
+            self._state[p] = copy.deepcopy(state)
+        self._counters[: len(saved["counters"])] = copy.deepcopy(saved["counters"])
+
+
+def _may_count(name: str, value: Any) -> bool:
+    """Whether an optimizer may change this entry of a group at its updates."""
+    return isinstance(value, int | float | Tensor) and name not in ("lr", "initial_lr")
+
+
+def _is_new(optimizer: Optimizer) -> bool:
+    """Whether no update was made. Some optimizers, such as Adagrad, have a state from the start."""
+    return all(float(state.get("step", 1)) == 0 for state in optimizer.state.values() if state)
 
 
 def _weights(optimizer: Optimizer) -> list[Tensor]:

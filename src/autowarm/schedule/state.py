@@ -71,11 +71,17 @@ def _averages(x: Any) -> bool:
     return isinstance(x, list | tuple) and len(x) == 3 and all(map(_finite, x[:2])) and _number(x[2]) and x[2] >= 0
 
 
+def _first(x: Any) -> bool:
+    return isinstance(x, Mapping) and all(isinstance(x.get(name), list) for name in ("weights", "state", "counters"))
+
+
 def _search(x: Any) -> bool:
     return (
         isinstance(x, Mapping)
         and _list_of(_number)(x.get("losses"))
-        and _optional(_list_of(lambda first: isinstance(first, list | tuple)))(x.get("first"))
+        and _count(x.get("steps"))
+        and all(isinstance(x.get(name), bool) for name in ("ahead", "doubt", "begun"))
+        and _optional(_list_of(_first))(x.get("first"))
     )
 
 

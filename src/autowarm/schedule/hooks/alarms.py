@@ -52,7 +52,7 @@ class Alarms:
             )
         if notices.failures:
             self._nonfinite(notices, updates)
-        self._horizon(updates + clock.ahead, rule)  # in the order of Algorithm 1 the last update is one call later
+        self._horizon(updates, clock.ahead, rule)
 
     def _idle(self, clock: UpdateClock) -> None:
         if clock.idle >= _MOST_IDLE:
@@ -74,11 +74,13 @@ class Alarms:
                 "diverged. Lower the peak rate or clip gradients; max_nonfinite=None turns this error off"
             )
 
-    def _horizon(self, calls: int, rule: Rule) -> None:
-        total = rule.formula.total_steps
+    def _horizon(self, updates: int, ahead: bool, rule: Rule) -> None:
+        total, ramp = rule.formula.total_steps, rule.formula.ramp
+        calls = updates + ahead  # in the order of Algorithm 1 the last update is one call later
         if total is None or calls < total:
             return
-        if calls == total and (host := rule.on_host()).ended_by is None:
+        rising = ramp is not None and updates < ramp.end  # at the last call of that order, if the ramp takes all of T
+        if calls == total and not rising and (host := rule.on_host()).ended_by is None:
             self.warn("stalled", f"the run of total_steps={total} ends still in warm-up: {_stalled(host)}")
         if calls > total + 1:  # some loops make one update more than planned
             self.warn(

@@ -125,6 +125,7 @@ class GroupRates:
             raise ValueError(
                 f"the optimizer had {len(peaks)} parameter groups and has {len(groups)}: make a new scheduler"
             )
+        self._give_each_its_own_tensor()
         for group in groups[len(peaks) :]:
             checked = float(group["lr"])
             if not (checked >= 0 and math.isfinite(checked)):
@@ -139,6 +140,21 @@ class GroupRates:
             self._written.append(0.0)
             self._aims.append(0.0)
             self._tensors.append((None, 0))
+
+    def _give_each_its_own_tensor(self) -> None:
+        """PyTorch puts one tensor `lr` into all groups and `defaults`, but we write each group's rate in place.
+
+        The first group keeps its tensor, because a captured graph may read it.
+        """
+        groups, known = self._optimizer.param_groups, len(self.warms)
+        taken = {id(group["lr"]) for group in groups[:known]}
+        for group in groups[known:]:
+            if isinstance(group["lr"], Tensor) and id(group["lr"]) in taken:
+                group["lr"] = group["lr"].clone()
+            taken.add(id(group["lr"]))
+        for one in (self._optimizer, *inside(self._optimizer)):
+            if isinstance(one.defaults.get("lr"), Tensor) and id(one.defaults["lr"]) in taken:
+                one.defaults["lr"] = one.defaults["lr"].clone()
 
     def restart(self) -> None:
         """Forget the factors."""

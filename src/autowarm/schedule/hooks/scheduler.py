@@ -1,5 +1,6 @@
 """A scheduler that sets rates by a rule, through PyTorch's own hooks."""
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -59,7 +60,11 @@ class RuleScheduler(LRScheduler):
         given, found = self._formula_arguments["lr"], search.found
         peak = found.guess
         if peak is None:
-            self._alarms.warn("unknown peak", f"no peak rate was found, so the lr stays at {given:g}: {found.reason}")
+            self._alarms.warn(
+                "unknown peak",
+                f"no peak rate was found, so the lr stays at {given:g}: {found.reason}. `lowest` and the like are "
+                "arguments of autowarm.find_rate",
+            )
             peak = given
         search.restore()
         for i, group in enumerate(self.optimizer.param_groups):
@@ -92,11 +97,15 @@ class RuleScheduler(LRScheduler):
         lost = self._rates.notice()
         observations, self._pending = self._pending, []
         made = self._clock.tick(observations)
-        if made is None:
+        searching = isinstance(self._rule, PeakSearch)
+        if made is None and not searching:
             observations = []  # a skipped update counts neither as a step nor as an observation
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
         loss = self._rule.reduce(updates, observations, self._ranks)
+        if made is None and searching:
+            # Once the weights are broken, a GradScaler skips every update, so the search must see these losses.
+            made, loss = (None, None) if loss is None or math.isfinite(loss) else (0, loss)
         if made is not None:
             self._rule.advance(updates, loss)
             self.last_epoch = updates

@@ -67,8 +67,6 @@ class WarmupCallback(TrainerCallback):
         self._trainer: Any = trainer
         self._wrapped = False
         self._losses: list[Tensor] = []
-        self._load_warnings: list[warnings.WarningMessage] = []
-        self._keep_load_warnings()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wrap the trainer's ``training_step`` and ``log``."""
@@ -78,34 +76,13 @@ class WarmupCallback(TrainerCallback):
                 f"the trainer's scheduler is a {type(scheduler).__name__}: use WarmupTrainer, or give Trainer "
                 "optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))"
             )
-        vars(scheduler).pop("load_state_dict", None)  # a copy must not share it
-        for warning in self._load_warnings:
-            warnings.warn(warning.message, stacklevel=2)
-        self._load_warnings = []
+        if scheduler.load_warning is not None:
+            warnings.warn(scheduler.load_warning, stacklevel=2)  # Trainer has suppressed it
+            scheduler.load_warning = None
         if not self._wrapped:
             self._wrapped = True
             self._keep_losses()
             self._log_metrics()
-
-    def _keep_load_warnings(self) -> None:
-        """Repeat a warning of the scheduler's ``load_state_dict``, such as a changed horizon: Trainer suppresses it."""
-        create_scheduler = self._trainer.create_scheduler
-
-        def create_and_listen(*args: Any, **kwargs: Any) -> Any:
-            scheduler = create_scheduler(*args, **kwargs)
-            if not isinstance(scheduler, AdaptiveWarmup):
-                return scheduler
-            load_state_dict = scheduler.load_state_dict
-
-            def load_and_keep_warnings(state_dict: dict[str, Any]) -> None:
-                with warnings.catch_warnings(record=True) as self._load_warnings:
-                    warnings.simplefilter("always")
-                    load_state_dict(state_dict)
-
-            scheduler.load_state_dict = load_and_keep_warnings  # type: ignore[method-assign]
-            return scheduler
-
-        self._trainer.create_scheduler = create_and_listen
 
     def _keep_losses(self) -> None:
         training_step = self._trainer.training_step

@@ -100,6 +100,9 @@ class AdaptiveWarmup(RuleScheduler):
         ('decay', True)
     """
 
+    load_warning: str | None = None
+    """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -579,9 +582,10 @@ class AdaptiveWarmup(RuleScheduler):
         self._last_lr = self._rates.load_state_dict(state, self.base_lrs, self._rule)
         if isinstance(placed, PeakSearch) and not placed.losses:
             self._write()  # the search starts over, from its lowest rate
+        self.load_warning = None
         if extended:
-            warnings.warn(
+            self.load_warning = (
                 f"the schedule was saved for total_steps={formula_state['planned_steps']} and is loaded for "
-                f"total_steps={total}: it continues to {total}, as after extend({total})",
-                stacklevel=2,
+                f"total_steps={total}: it continues to {total}, as after extend({total})"
             )
+            warnings.warn(self.load_warning, stacklevel=2)

@@ -65,7 +65,7 @@ def test_a_setting_is_left_out_where_the_tuned_rate_diverges(rows: Rows) -> None
 
 
 def test_what_needs_no_rate_takes_the_place_of_adamw(rows: Rows) -> None:
-    found = list(outcomes(rows, replace(peak.FOUND_ON, optimizers=("adamw",)), "prodigy"))
+    found = list(outcomes(rows, replace(peak.DEVELOPED_ON, optimizers=("adamw",)), "prodigy"))
     assert len(found) == 7 * 2
     assert all(math.isinf(one.cost) and one.rate is None for one in found)
 
@@ -78,7 +78,8 @@ def test_the_table_says_how_near_and_how_dear(rows: Rows, tmp_path: Path) -> Non
     assert (search["settings"], found["judged, 1000", '`peak="auto"`, for AdamW']["settings"]) == ("30", "6")
     assert search["progress lost: mean (worst)"] == "2.0 % (2.0 %)"
     assert search["higher loss, median"] == "10.0 %"
-    assert found["found on, 200", "Prodigy, for AdamW"]["diverged"] == "7"
+    assert found["developed on, 200", "Prodigy, for AdamW"]["diverged"] == "10"  # with three of the larger tasks
+    assert found["developed on, 1000", "Prodigy, for AdamW"]["diverged"] == "7"
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
     (tmp_path / "docs" / "figures").mkdir()
     table, figure = write_peak_pages(rows, tmp_path)
@@ -106,7 +107,7 @@ def test_the_table_of_long_runs_is_that_of_the_stored_rows() -> None:
 def test_the_table_leaves_out_a_horizon_with_missing_runs(rows: Rows) -> None:
     some = Rows(row for row in rows if (row["cell"]["steps"], row["cell"]["optimizer"]) != (1000, "muon"))
     _, *lines = csv.reader(io.StringIO(peak_table(some)))
-    assert {line[0] for line in lines} == {"judged, 200", "found on, 200"}
+    assert {line[0] for line in lines} == {"judged, 200", "developed on, 200"}
 
 
 def test_rates_far_from_the_tuned_one_lose_progress(rows: Rows) -> None:

@@ -1,9 +1,11 @@
 """The study of ``peak="auto"``: compare the peak rate found inside a run with a tuned one. Planned before its runs.
 
-The search rule was found on one group of tasks and is judged on the other. Rates are tuned under the default schedule,
-on a grid with a factor of 2. We compare the search with the tuned rate, with one common rate for all tasks of an
-optimizer, and, in place of AdamW, with optimizers that promise to need no rate.
+The search rule was developed on one group of tasks and is judged on the other. Rates are tuned under the default
+schedule, on a grid with a factor of 2. We compare the search with the tuned rate, with one common rate for all tasks
+of an optimizer, and, in place of AdamW, with optimizers that promise to need no rate.
 """
+
+from dataclasses import replace
 
 from ..analysis.statistics import Seeds
 from .cells import AUTO, DEFAULT, GUESS, TUNING_SEED
@@ -11,7 +13,7 @@ from .grid import Grid
 from .plan import Stage
 from .rows import Cell, PlannedRow, Rows
 
-__all__ = ["COMMON", "FOUND_ON", "GUESSES", "JUDGED", "PART", "RATES", "SEEDS", "STAGES", "WITHOUT_RATE"]
+__all__ = ["COMMON", "DEVELOPED_ON", "GUESSES", "JUDGED", "LARGER", "PART", "RATES", "SEEDS", "STAGES", "WITHOUT_RATE"]
 
 GUESSES = (1e-6, 1e-3, 10.0)  # other lr, which must not change the result
 RATES = {
@@ -39,7 +41,12 @@ def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> tuple[float, ..
 
 
 JUDGED = _grid(("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000))
-FOUND_ON = _grid(("llama", "lm-small", "mlp", "factor", "vit", "post-norm", "swin"), (200, 1000))
+DEVELOPED_ON = _grid(("llama", "lm-small", "mlp", "factor", "vit", "post-norm", "swin"), (200, 1000))
+# Larger ones of the same kinds; the largest with the two optimizers that the warm-up study trains it with.
+LARGER = (
+    _grid(("lm-middle", "llama-x8", "swin-x8"), (200,)),
+    replace(_grid(("lm-large",), (200,)), optimizers=("muon", "lion")),
+)
 
 
 def _tested(grid: Grid, rows: Rows) -> list[PlannedRow]:
@@ -63,5 +70,10 @@ def _stages(grid: Grid, prefix: str) -> dict[str, Stage]:
     return {f"{prefix}tuning": grid.tuning, f"{prefix}tested": lambda rows: _tested(grid, rows)}
 
 
-STAGES = _stages(JUDGED, "") | _stages(FOUND_ON, "found-on-")
-"""About four CPU-hours in all."""
+STAGES = (
+    _stages(JUDGED, "")
+    | _stages(DEVELOPED_ON, "developed-on-")
+    | _stages(LARGER[0], "larger-")
+    | _stages(LARGER[1], "largest-")
+)
+"""About six CPU-hours in all."""

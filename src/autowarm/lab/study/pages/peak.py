@@ -22,14 +22,14 @@ from ...files import write_atomically
 from ..cells import AUTO, DEFAULT, GUESS, TUNING_SEED
 from ..grid import Grid
 from ..horizon import LONG, LONGEST, SHORT, TASKS
-from ..peak import COMMON, FOUND_ON, JUDGED, PART, RATES, WITHOUT_RATE
+from ..peak import COMMON, DEVELOPED_ON, JUDGED, LARGER, PART, RATES, WITHOUT_RATE
 from ..rows import Cell, Rows
 
 __all__ = ["Outcome", "horizon_rates_table", "outcomes", "peak_figure", "peak_table", "sensitivity", "write_peak_pages"]
 
 
 _MEASURES = ("settings", "within 3 times", "progress lost: mean (worst)", "higher loss, median", "diverged")
-_SEEN = ("tasks it was found on", "tasks it was judged on")
+_SEEN = ("tasks it was developed on", "tasks it was judged on")
 _INSTEAD = {"Prodigy": "prodigy", "D-Adaptation": "d-adaptation", "Schedule-Free": "schedule-free", "DoG": "dog"}
 
 
@@ -56,7 +56,7 @@ def outcomes(rows: Rows, grid: Grid, way: str, part: str = PART) -> Iterator[Out
 
     Args:
         rows: rows of the study.
-        grid: of the tasks that the search was found on, or that judge it; with AdamW alone for what replaces it.
+        grid: of the tasks that the search was developed on, or that judge it; with AdamW alone for what replaces it.
         way: "search", "common", or the name of an optimizer that needs no rate.
         part: part of the study that the runs belong to.
     """
@@ -82,7 +82,7 @@ def outcomes(rows: Rows, grid: Grid, way: str, part: str = PART) -> Iterator[Out
 
 
 def peak_table(rows: Rows) -> str:
-    """CSV: the cost of each way to choose the rate, on the tasks that judge the search and on those it was found on.
+    """CSV: the cost of each way to choose the rate, on the tasks that judge the search and on those that shaped it.
 
     A horizon is left out until all its runs are made.
     """
@@ -91,15 +91,20 @@ def peak_table(rows: Rows) -> str:
             "one rate for all tasks": ("common", every),
             **{f"{name}, for AdamW": (way, ("adamw",)) for name, way in _INSTEAD.items()}}  # fmt: skip
     lines = []
-    for group, grid in (("judged", JUDGED), ("found on", FOUND_ON)):
-        for steps in grid.horizons:
+    for group, grids in (("judged", (JUDGED,)), ("developed on", (DEVELOPED_ON, *LARGER))):
+        for steps in grids[0].horizons:
             with suppress(LabError):  # its runs are not all made
+                here = [replace(grid, horizons=(steps,)) for grid in grids if steps in grid.horizons]
                 found = {
-                    name: list(outcomes(rows, replace(grid, horizons=(steps,), optimizers=some), way))
+                    name: [one for grid in here for one in outcomes(rows, _only(grid, some), way)]
                     for name, (way, some) in ways.items()
                 }
                 lines += [[f"{group}, {steps}", name, *_summary(some)] for name, some in found.items()]
     return comma_separated(["tasks, updates", "rate by", *_MEASURES], lines)
+
+
+def _only(grid: Grid, optimizers: Sequence[str]) -> Grid:
+    return replace(grid, optimizers=tuple(name for name in grid.optimizers if name in optimizers))
 
 
 def sensitivity(rows: Rows, grid: Grid, cell: Cell) -> list[tuple[float, float]]:
@@ -135,7 +140,7 @@ def peak_figure(rows: Rows, steps: int = 1000) -> Figure:
     figure = Figure(figsize=(7.6, 5.2), layout="constrained")
     *panels, spare = figure.subplots(2, 3, sharex=True, sharey=True).flat
     for axes, optimizer in zip(panels, RATES, strict=True):
-        for group, colour in ((JUDGED, ORANGE), (FOUND_ON, BLUE)):
+        for group, colour in ((JUDGED, ORANGE), (DEVELOPED_ON, BLUE)):
             for task in group.tasks:
                 setting = replace(group, tasks=(task,), horizons=(steps,), optimizers=(optimizer,))
                 with suppress(LabError):  # its runs are not all made

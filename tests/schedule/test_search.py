@@ -361,6 +361,29 @@ def test_it_resumes_under_another_horizon(steps: int) -> None:
     assert peaks[1] == pytest.approx(peaks[0] * math.sqrt(1000 / steps), rel=0.1)  # the rate that goes with the length
 
 
+class Wrapper(Optimizer):
+    """As a trainer's: it passes everything on, and has no hooks of its own."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+
+def test_it_resumes_after_a_trainer_has_wrapped_the_optimizer() -> None:
+    straight = Run().train(10)
+    state, resumed = straight.saved(), Run()
+    for name in ("model", "optimizer"):
+        getattr(resumed, name).load_state_dict(state[name])
+    resumed.scheduler.optimizer = Wrapper(resumed.optimizer)
+    resumed.scheduler.load_state_dict(state["scheduler"])
+    for _ in range(10):
+        next(resumed.data)
+    assert resumed.search().scheduler.base_lrs == straight.search().scheduler.base_lrs
+
+
 def test_a_checkpoint_of_the_first_update_before_its_loss() -> None:
     run = Run()
     loss = run.update()

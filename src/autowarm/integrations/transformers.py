@@ -39,7 +39,7 @@ class WarmupCallback(TrainerCallback):
 
     An update's loss is the sum of the losses that its micro-batches back-propagate. This is `Trainer`'s own weighting:
     by tokens if the model takes ``num_items_in_batch``, evenly otherwise. The scheduler averages over ranks. Losses of
-    an update that mixed precision skips are dropped.
+    an update that mixed precision skips are dropped, but a search for the peak rate sees whether they are finite.
 
     Each training log entry (with ``loss`` and ``learning_rate``, every ``logging_steps``) also contains
     `AdaptiveWarmup.metrics` under ``autowarm/``, so every tracker in ``report_to`` receives them.

@@ -543,8 +543,8 @@ class AdaptiveWarmup(RuleScheduler):
         state = read_state(state_dict)
         saved, formula_state = state["settings"], state["rule"]
         differ = differences(saved, self._settings, ignore={"total_steps"})
-        calibrated = formula_state["gap0"] is not None or state["search"] is not None
-        if self._kappa_counted and saved.get("kappa") is not None and calibrated:
+        begun = formula_state["gap0"] is not None or state["search"] is not None
+        if self._kappa_counted and saved.get("kappa") is not None and begun:
             differ.pop("kappa", None)  # κ was computed before groups were added or frozen, and stays
         groups = len(self.optimizer.param_groups)
         if len(state["base_lrs"]) > groups:

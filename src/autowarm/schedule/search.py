@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..optim.known import unwrapped
 from ..rangetest import RateSearch, has_broken
 from .hooks.clock import hook, inside
 from .rule import Formula, HostRule, Notices, Observation, Ranks
@@ -42,10 +43,11 @@ class PeakSearch:
     """
 
     def __init__(self, optimizer: Optimizer, host: HostRule) -> None:
+        optimizer = unwrapped(optimizer)  # a trainer may have wrapped it since the scheduler was made
         if any(group.get("capturable") for group in optimizer.param_groups):
             raise ValueError(
-                'peak="auto" empties the optimizer\'s state after its search, which a captured graph does not see: use '
-                "autowarm.find_rate before the capture"
+                'peak="auto" restores the optimizer\'s first state after its search, which a captured graph does not '
+                "see: use autowarm.find_rate before the capture"
             )
         self._optimizer, self._host = optimizer, host
         steps = int(min(_MOST, max(_FEWEST, _SHARE * self.formula.length)))

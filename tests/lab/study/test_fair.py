@@ -9,7 +9,14 @@ import pytest
 
 from autowarm.lab.config import LabError
 from autowarm.lab.study.cells import FAIR, SEEDS
-from autowarm.lab.study.pages.fair import RULES, fair_table, rule_regrets, sensitivity_table, write_fair_table
+from autowarm.lab.study.pages.fair import (
+    RULES,
+    fair_table,
+    fair_tested_table,
+    rule_regrets,
+    sensitivity_table,
+    write_fair_tables,
+)
 from autowarm.lab.study.plan import FAIR_STAGES
 from autowarm.lab.study.rows import PlannedRow, Rows
 from autowarm.lab.study.verdicts import verdicts
@@ -60,6 +67,18 @@ def test_the_best_of_the_wider_grid_is_tested_on_seeds_that_did_not_choose(wide:
     assert {seed for schedule, seed in tested if schedule == "tenth 0.2"} == set(SEEDS.test)
 
 
+def test_each_rule_is_compared_with_the_best_of_the_wider_grid_on_other_seeds(wide: Rows) -> None:
+    text = fair_tested_table(wide, [v for v in verdicts(wide) if v.learnt])
+    lines = {line["family"]: line for line in csv.DictReader(io.StringIO(text))}
+    assert list(lines) == ["language", "vision", "MLP", "deep linear", "*all tasks*"]
+    for line in lines.values():
+        assert line["half from lr/10, %"].startswith("+1.00")
+        passed, of = line["half from lr/10 passes"].split(" of ")
+        assert (passed, int(of) > 0) == ("0", True)
+    parts = [int(line["default passes"].split()[-1]) for line in lines.values()]
+    assert sum(parts[:-1]) == parts[-1]
+
+
 def test_a_schedule_that_pays_at_every_other_rate_is_sensitive(wide: Rows) -> None:
     rows = Rows(
         {**row, "val_loss": 2.0 + abs(row["cell"]["lr"] - 0.003)} if row["part"] == "sensitivity" else row
@@ -72,10 +91,12 @@ def test_a_schedule_that_pays_at_every_other_rate_is_sensitive(wide: Rows) -> No
     assert float(lines[-1][1]) == pytest.approx(expected, abs=0.02)
 
 
-def test_the_table_is_written(wide: Rows, tmp_path: Path) -> None:
+def test_the_tables_are_written(wide: Rows, tmp_path: Path) -> None:
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
-    [fair] = write_fair_table(wide, tmp_path)
-    assert fair.read_text() == fair_table(wide, [v for v in verdicts(wide) if v.learnt])
+    learnt = [v for v in verdicts(wide) if v.learnt]
+    fair, tested = write_fair_tables(wide, tmp_path)
+    assert fair.read_text() == fair_table(wide, learnt)
+    assert tested.read_text() == fair_tested_table(wide, learnt)
 
 
 def test_it_is_refused_without_the_wider_grid(study: Rows) -> None:

@@ -88,16 +88,16 @@ def _list_stages(config: StudyConfig, rows: "Rows") -> int:
         try:
             planned = stage(rows)
         except LabError as error:  # it is planned by rows that are not there yet
-            print(f"{name:<12} {error}")
+            print(f"{name:<16} {error}")
             continue
         made = [run for run in planned if run in rows]
         hours = sum(rows[run].get("seconds", 0.0) for run in made) / 3600
-        print(f"{name:<12} {len(made):>5} of {len(planned):>5} runs made, {hours:.1f} CPU-hours")
+        print(f"{name:<16} {len(made):>5} of {len(planned):>5} runs made, {hours:.1f} CPU-hours")
     return 0
 
 
 def _go_on(config: StudyConfig, rows: "Rows") -> int:
-    from ..study.pages.fair import write_fair_table
+    from ..study.pages.fair import write_fair_tables
     from ..study.pages.grids import write_grid_pages
     from ..study.pages.peak import write_peak_pages
     from ..study.pages.write import write_pages
@@ -112,7 +112,7 @@ def _go_on(config: StudyConfig, rows: "Rows") -> int:
         tidy(path)
     print(f"all {len(rows)} runs are in {path}")
     if config.root is not None:
-        write = {"warm-up": write_pages, "fair": write_fair_table, "peak": write_peak_pages}.get(
+        write = {"warm-up": write_pages, "fair": write_fair_tables, "peak": write_peak_pages}.get(
             config.name, partial(write_grid_pages, config.name)
         )
         for page in write(rows, Path(config.root)):

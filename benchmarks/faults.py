@@ -280,10 +280,9 @@ def table() -> int:
     notes = [f"`{each['mode']}`: {each['seconds']} s, torch {each['torch']}" for each in found]
     for each in found:
         if each["mode"] == "soak":
-            kib, times = each["kib"], each["microseconds_a_step"]
-            notes.append(f"the long run: {each['steps']:,} steps, {kib[0]:,} KiB after the first block and {kib[-1]:,} "
-                         f"after the last, median {sorted(times)[len(times) // 2]} µs a step with its optimizer's, "
-                         f"{times[0]} in the first block and {times[-1]} in the last")  # fmt: skip
+            first, *_, last = each["kib"]
+            steps = f"{each['steps']:,}"
+            notes.append(f"the long run: {steps} steps, {first:,} KiB after the first block and {last:,} after the last")
     PAGE.write_text(f"{head}{BEGIN}{'; '.join(notes)}.\n{END}{tail}", encoding="utf-8")
     TABLE.write_text(show(found), encoding="utf-8")
     print(show(found))

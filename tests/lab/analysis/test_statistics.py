@@ -317,3 +317,8 @@ def test_discoveries_are_benjamini_and_hochbergs():
     assert discoveries([0.02, 0.03, 0.5, 0.6, 0.7]) == [False] * 5
     assert discoveries([None, 0.04, None]) == [False, True, False]
     assert discoveries([]) == []
+
+
+def test_below_zero_a_diverged_run_is_worse_than_its_reference() -> None:
+    found = differences({0: math.inf, 1: -3.0}, {0: -2.0, 1: -2.0}, unit="reference")
+    assert found.values == (1.0, -0.5)

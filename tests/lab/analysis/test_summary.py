@@ -88,3 +88,25 @@ def test_schedules_of_other_kinds_stand_beside_the_hand_set_ones() -> None:
     assert summary.lowest is summary.others["wsd"]
     (alone,) = summarise([row("greedy", 0, 0, 1.9)])
     assert verdict(alone) == "No hand-set warm-up was run; greedy: loss 1.900."
+
+
+def test_two_finite_losses_are_never_capped() -> None:
+    rows = [row("linear", 5, seed, loss) for seed, loss in enumerate((0.1, 0.11))]
+    rows += [row("adaptive", 5, seed, loss) for seed, loss in enumerate((0.5, 0.6))]
+    (summary,) = summarise(rows)
+    assert summary.difference is not None
+    assert summary.difference.mean == pytest.approx(0.445)
+
+
+def test_losses_below_zero_are_compared_like_others() -> None:
+    rows = [row("linear", 5, seed, loss) for seed, loss in enumerate((-3.0, -3.1))]
+    rows += [row("adaptive", 5, seed, loss) for seed, loss in enumerate((-2.0, -2.1))]
+    (summary,) = summarise(rows, own=True)
+    assert summary.difference is not None
+    assert summary.difference.mean == pytest.approx(1.0)
+    assert "worse" in verdict(summary)
+
+
+def test_a_diverged_run_alone_is_called_so() -> None:
+    (summary,) = summarise([row("adaptive", 5, 0, None)])
+    assert verdict(summary) == "No hand-set warm-up was run; adaptive: diverged."

@@ -6,7 +6,8 @@ share initial weights and batches, so schedules are compared seed by seed, which
 Three rules hold throughout:
 
 - **A diverged run has an infinite loss and counts as `CAP` times the loss it is compared with**, and so does any loss
-  above that. Otherwise a single run would decide every mean. `Estimate.diverged` counts the seeds with such a run.
+  above that (see `capped` for losses below zero). Otherwise a single run would decide every mean. `Estimate.diverged`
+  counts the seeds with such a run.
 - **One seed gives no verdict.** Intervals, p values and tests are then None, and the outcome is "no verdict". With a
   few seeds, quantiles are those of Student's t: 12.7 standard errors for two seeds, 2.8 for five.
 - **Seeds that choose do not judge.** The best of several options looks better than it is on the seeds that chose it.
@@ -32,6 +33,7 @@ __all__ = [
     "against_best",
     "by_family",
     "by_task",
+    "capped",
     "choose",
     "differences",
     "discoveries",
@@ -95,6 +97,17 @@ def choose(options: Mapping[Option, Losses], seeds: Iterable[int]) -> Option:
     return min(options, key=lambda option: mean_loss(options[option], wanted))
 
 
+def capped(loss: float) -> float:
+    """Return what a diverged run counts as beside this loss: `CAP` times it or, below zero, as far above it.
+
+    Example:
+        >>> from autowarm.lab.analysis.statistics import capped
+        >>> capped(3.0), capped(-3.0)
+        (6.0, 0.0)
+    """
+    return loss + (CAP - 1) * abs(loss)
+
+
 def differences(
     ours: Losses, reference: Losses, *, unit: float | Literal["reference"] = 1.0, ceiling: float | None = None
 ) -> Estimate:
@@ -104,8 +117,8 @@ def differences(
         ours: a, by seed.
         reference: b, by seed.
         unit: u, a number such as the progress that the reference made. 1 keeps the unit of the losses; "reference"
-            stands for the reference's mean over its finite runs, which gives relative differences.
-        ceiling: c, the loss that a diverged run counts as; None for `CAP` times the reference's mean over its finite
+            stands for the size of the reference's mean over its finite runs, which gives relative differences.
+        ceiling: c, the loss that a diverged run counts as; None is `capped` at the reference's mean over its finite
             runs.
 
     Raises:
@@ -124,8 +137,8 @@ def differences(
     a, b = _aligned(ours, reference)
     finite = b[np.isfinite(b)]
     mean = float(finite.mean()) if finite.size else math.nan
-    u = mean if unit == "reference" else unit
-    c = CAP * mean if ceiling is None else ceiling
+    u = abs(mean) if unit == "reference" else unit
+    c = capped(mean) if ceiling is None else ceiling
     if math.isnan(u) or math.isnan(c):
         raise ValueError("every run of the reference diverged: give `unit` and `ceiling` as numbers")
     return _estimate((np.minimum(a, c) - np.minimum(b, c)) / u, a, b)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import printable
-from .statistics import Estimate, differences
+from .statistics import Estimate, capped, differences
 
 __all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "margin_of", "summarise", "verdict"]
 
@@ -157,10 +157,14 @@ def loss(row: Row) -> float:
 
 
 def _paired(a: Point | None, b: Point | None) -> Estimate | None:
-    """Return the paired difference a − b; None if they have no common seed or b diverged."""
+    """Return the paired difference a − b; None if they have no common seed or b diverged.
+
+    Only a run that diverged is capped: the difference of two finite losses is what the table's losses say.
+    """
     if a is None or b is None or b.diverged or not set(a.losses) & set(b.losses):
         return None
-    return differences(a.losses, b.losses)
+    finite = [loss for loss in (*a.losses.values(), *b.losses.values()) if math.isfinite(loss)]
+    return differences(a.losses, b.losses, ceiling=max(capped(b.val_loss), *finite))
 
 
 def headline(summaries: Sequence[Summary]) -> str:
@@ -196,7 +200,11 @@ def verdict(summary: Summary) -> str:
     best, adaptive = summary.best, summary.adaptive
     if best is None:
         alone = {"adaptive": adaptive, "Algorithm 1": summary.paper, **summary.others}
-        losses = [f"{kind}: loss {point.val_loss:.3f}" for kind, point in alone.items() if point is not None]
+        losses = [
+            f"{kind}: " + ("diverged" if point.diverged else f"loss {point.val_loss:.3f}")
+            for kind, point in alone.items()
+            if point is not None
+        ]
         return "; ".join(["No hand-set warm-up was run", *losses]) + "."
     if best.diverged:
         return "Every hand-set warm-up diverged with some seed."

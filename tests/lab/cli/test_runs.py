@@ -1,3 +1,4 @@
+import json
 import re
 import signal
 from pathlib import Path
@@ -46,3 +47,57 @@ def test_what_the_library_refuses_is_one_line(
     errors = capsys.readouterr().err
     assert message in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "--run.seed", "5"], "--run.seed has no effect here: give --seeds"),
+        (["compare", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --rates"),
+        (["compare", "--seed", "5"], "did you mean 'seeds'?"),
+        (["compare", "--lr", "0.1"], "did you mean 'rates'?"),
+        (["compare", "--schedule", "wsd"], "did you mean 'schedules'?"),
+        (["compare", "--rates", "{muon: []}"], "the plan has no runs"),
+        (["smoothness", "--run.optimizer.lr", "0.1"], "--run.optimizer.lr has no effect here: give --rates"),
+        (["find-rate", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --optimizer"),
+        (["train", *TINY, "--schedule", "untuned", "--schedule.peak_gap", "1"], "schedule.peak_gap belongs to kinds"),
+    ],
+)
+def test_options_without_effect_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def test_a_run_that_learns_nothing_is_told_from_one_that_explodes(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", *TINY, "--data.corpus", str(corpus_folder), "--optimizer", "normsgd", "--schedule", "constant"]
+    assert main([*words, "--optimizer.lr", "1e6", "--out", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("diverged")
+    for seed in range(20):  # with some seed the held-out text is harder than the first batch
+        quiet = [*words, "--optimizer.lr", "1e-9", "--seed", str(seed), "--out", str(tmp_path / str(seed))]
+        assert main(quiet) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last.startswith("validation loss")
+        if "counts as diverged: it is above the first training loss" in last:
+            break
+    else:
+        pytest.fail("no run ended above its first loss")
+
+
+def test_the_speed_of_a_small_task_counts_no_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--task", "mlp", "--steps", "2", "--engine.precision", "float64", "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert "examples/s" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "result.json").read_text())["tokens_per_second"] is None
+
+
+def test_a_file_in_place_of_the_folder_is_named(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("")
+    words = ["train", *TINY, "--data.corpus", str(corpus_folder), "--out", str(tmp_path / "taken")]
+    assert main(words) == 1
+    assert "taken is a file, and a folder is needed" in capsys.readouterr().err

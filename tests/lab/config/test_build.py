@@ -65,10 +65,10 @@ def test_presets_are_those_of_their_command() -> None:
         (["--rates", "{lyon: [1e-3]}"], "did you mean 'lion'"),
         (["--steps", "3"], "unknown option --steps; did you mean 'run.steps'?"),
         (["--optimizer", "moun"], "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"),
-        (["--run.optimizer", "moun"], "optimizer.name: unknown 'moun'; did you mean 'muon'?"),
+        (["--run.optimizer", "moun"], "--run.optimizer.name has no effect here: give --rates"),
         (["--run.engine", "moun"], "run.engine is a group of options"),
         (["--run.model.heads", "5"], "width must be a multiple of 2·heads"),
-        (["--run.optimizer.lr", "-1"], "lr must be positive"),
+        (["--rates", "{muon: [-1]}"], "lr must be positive"),
         (["stray"], "unrecognized arguments: stray"),
     ],
 )

@@ -152,3 +152,33 @@ def test_a_point_is_named_by_cell_schedule_and_axes() -> None:
     grid: list[dict[str, Any]] = [{"schedule.kind": "paper", "schedule.target_loss": [1.5]}]
     (point,) = SweepConfig(cells={"a": None, "b": {"grid": grid}}, seeds=[3]).points()
     assert point == Point("b paper target_loss=1.5 seed3", point.run, "b", {"schedule.target_loss": 1.5})
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ([{"optimizer.lr": 0.001}, {"optimizer.lr": 0.01}], "differ in optimizer.lr: 0.001 → 0.01"),
+        ([{"seed": [1, 2]}], "cells.a: seed is set by the sweep's seeds"),
+        ([{"optimizer.lr": []}], "the plan has no runs"),
+    ],
+)
+def test_a_sweep_leaves_out_no_run_in_silence(grid: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises((LabError, ValueError), match=message):
+        SweepConfig(cells={"a": {}}, grid=grid).points()
+
+
+def test_a_comparison_leaves_out_no_run_in_silence() -> None:
+    with pytest.raises(LabError, match="differ in optimizer.lr"):
+        CompareConfig(rates={"muon": [0.0012345671, 0.0012345679]}).points()
+    with pytest.raises(ValueError, match="the plan has no runs"):
+        CompareConfig(rates={"muon": []}).points()
+
+
+def test_a_share_above_zero_is_at_least_one_update() -> None:
+    cells: dict[str, Any] = {"a": {"set": {"schedule.kind": "linear", "steps": 100}}}
+    swept = SweepConfig(cells=cells, grid=[{"schedule.warmup_steps": [0.0, 0.001, 0.5]}]).points()
+    compared = CompareConfig(
+        run=RunConfig(steps=100), rates={"muon": [0.01]}, schedules=["linear"], warmups=[0.0, 0.001, 0.5], seeds=[0]
+    ).points()
+    for points in (swept, compared):
+        assert [point.run.schedule.warmup_steps for point in points] == [0, 1, 50]

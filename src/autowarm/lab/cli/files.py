@@ -64,7 +64,7 @@ def complain(failed: Mapping[str, str]) -> None:
         said.setdefault(message, []).append(label)
     if said:
         listed = "\n".join(f"  {', '.join(labels)}: {message}" for message, labels in said.items())
-        raise LabError(f"{len(failed)} runs failed (error.txt in their folders says where):\n{listed}")
+        raise LabError(f"failed runs: {len(failed)} (error.txt in a run's folder says where)\n{listed}")
 
 
 def data(argv: list[str]) -> int:
@@ -86,6 +86,8 @@ def data(argv: list[str]) -> int:
             raise UsageError(f"data {kind} needs a folder: autowarm data {kind} PATH")
         path, rest = Path(rest[0]), rest[1:]
     if kind == "check":
+        if rest:
+            raise UsageError(f"data check takes a folder alone, got also {' '.join(rest)}")
         from ..data.shards import check
 
         print(f"{check(path)} shards in {path} are whole")

@@ -33,19 +33,31 @@ def calibrate(argv: list[str]) -> int:
 def smoothness(argv: list[str]) -> int:
     """Curvature over the gap along a run of each optimizer."""
     about = "Measure curvature over the gap along a run of each optimizer. Stored points are not measured again."
-    config = parse(argv, SmoothnessConfig, "smoothness", about, preset="smoothness-tiny", shown=_SMOOTHNESS)
+    config = parse(argv, SmoothnessConfig, "smoothness", about, preset="smoothness-tiny", shown=_SMOOTHNESS,
+                   instead={"run.optimizer.name": "rates", "run.optimizer.lr": "rates"})  # fmt: skip
+
+    from autowarm.plotting import styled
 
     from ..files import write_atomically
     from ..paper.gallery import Sources
+    from ..paper.gallery import smoothness as draw
     from ..paper.smoothness import measured, report
 
     folder = Path(config.out)
-    runs = [measured(config, name, folder / f"smoothness-{name}.json", on_step=_counter(name)) for name in config.rates]
-    text = report(runs)
+    texts, failed = [], {}
+    for name in config.rates:
+        run = measured(config, name, folder / f"smoothness-{name}.json", on_step=_counter(name))
+        try:
+            texts.append(report(run))
+        except LabError as error:
+            failed[name] = error
+    text = "\n".join(texts)
     write_atomically(folder / "smoothness.md", text)
     print(text, end="")
-    for name in config.rates:
-        _draw(f"smoothness-{name}", Sources(folder, config), folder)
+    for name in (name for name in config.rates if name not in failed):
+        _save(f"smoothness-{name}", styled(draw(name))(Sources(folder, config)), folder)
+    if failed:
+        raise LabError(f"no fit for {'; '.join(map(str, failed.values()))}. The points are in {folder}")
     return 0
 
 
@@ -108,11 +120,15 @@ def _list_figures() -> int:
 
 
 def _draw(name: str, sources: Any, out: Path) -> None:
-    from ..analysis.figures import save
-    from ..files import write_atomically
     from ..paper.experiments import known
 
-    made = known(name).make(sources)
+    _save(name, known(name).make(sources), out)
+
+
+def _save(name: str, made: Any, out: Path) -> None:
+    from ..analysis.figures import save
+    from ..files import write_atomically
+
     if isinstance(made, str):
         write_atomically(out / f"{name}.csv", made)
         print(out / f"{name}.csv")

@@ -1,6 +1,7 @@
 """`autowarm find-rate`: a peak rate by a range test, on the lab's runs or the user's own task."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 from ..config import FindRateConfig, UsageError
@@ -8,7 +9,7 @@ from ..config.build import parse, take
 
 __all__ = ["find_rate"]
 
-_SHOWN = ("optimizer", "lowest", "highest", "steps", "out", "run.seed", "run.batch_size", "run.clip",
+_SHOWN = ("optimizer", "lowest", "highest", "steps", "out", "run.steps", "run.seed", "run.batch_size", "run.clip",
           "run.optimizer.weight_decay", "run.model.layers", "run.model.width", "run.data.corpus")  # fmt: skip
 
 
@@ -17,13 +18,21 @@ def find_rate(argv: list[str]) -> int:
     about = "Suggest a peak rate by a range test of about a hundred updates."
     place, argv = take(argv, "--task")
     also = {"--task": "your own task, FILE.py:NAME, or one of the lab's small tasks, such as mlp"}
-    config = parse(argv, FindRateConfig, "find-rate", about, shown=_SHOWN, also=also)
-    own = None
+    task, usual = None, {}
     if place is not None and ":" in place:
-        from ..tasks.own import load, pack
+        from ..execution.compare import defaults
+        from ..tasks.own import load
 
-        own = pack(load(place), Path(config.out) / "task")
-        own.check_optimizers([config.optimizer])
+        task = load(place)
+        usual = {"run": defaults(task)["run"]}
+    config = parse(argv, FindRateConfig, "find-rate", about, defaults=usual, shown=_SHOWN, also=also,
+                   instead={"run.optimizer.name": "optimizer"})  # fmt: skip
+    own = None
+    if task is not None:
+        from ..tasks.own import pack
+
+        own = pack(task, Path(config.out) / "task")
+        own.check_optimizers([config.optimizer], "optimizer")
         place = own.key
     if place is not None:
         try:
@@ -37,9 +46,11 @@ def find_rate(argv: list[str]) -> int:
     from ..execution.rate import search
 
     found, console = search(config, own), Console(highlight=False)
+    if os.environ.get("RANK", "0") != "0":  # under torchrun the first rank speaks for all
+        return 0 if found.reason is None else 1
     drawn = terminal(found, min(console.width, 100), colour=console.is_terminal)
     console.print(drawn, markup=False, soft_wrap=True)
-    console.print(words(found), markup=False, soft_wrap=True)
+    console.print(words(found, config.run.steps), markup=False, soft_wrap=True)
     for path in write(found, Path(config.out)):
         console.print(str(path), markup=False, soft_wrap=True)
     return 0 if found.reason is None else 1

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ __all__ = ["compare", "sweep", "train"]
 _MAKING = ("out", "seeds", "workers")
 _COMPARE = (*_MAKING, "rates", "schedules", "warmups", "paper_target_loss", "run.steps", "run.batch_size", "run.clip",
             "run.optimizer.weight_decay", "run.model.layers", "run.model.width", "run.data.corpus")  # fmt: skip
+_SET_BY_COMPARE = {"run.seed": "seeds", "run.optimizer.name": "rates", "run.optimizer.lr": "rates",
+                   "run.schedule.kind": "schedules", "run.schedule.warmup_steps": "warmups"}  # fmt: skip
 _SWEEP = (*_MAKING, "base", "cells", "grid", "override", "only", "store", "engine", "address")
 _TRAIN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
           "optimizer.weight_decay", "schedule.kind", "schedule.warmup_steps", "schedule.target_loss", "schedule.decay",
@@ -28,15 +31,15 @@ def compare(argv: list[str]) -> int:
     about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
     place, argv = take(argv, "--task")
     also = {"--task": "your own task, FILE.py:NAME; see docs/training.md"}
+    parsed = partial(parse, argv, CompareConfig, "compare", about, shown=_COMPARE, also=also, instead=_SET_BY_COMPARE)
     if place is None:
-        return _make(parse(argv, CompareConfig, "compare", about, preset="demo", shown=_COMPARE, also=also))
+        return _make(parsed(preset="demo"))
 
     from ..execution.compare import defaults, with_task
     from ..tasks.own import load
 
     task = load(place)
-    config = parse(argv, CompareConfig, "compare", about, defaults=defaults(task), shown=_COMPARE, also=also)
-    return _make(*with_task(config, task))
+    return _make(*with_task(parsed(defaults=defaults(task)), task))
 
 
 def sweep(argv: list[str]) -> int:
@@ -71,6 +74,11 @@ def train(argv: list[str]) -> int:
     about = "Train one run. Its folder receives the config, metrics, TensorBoard events and weights."
     also = {"--out": "folder of the run (default: runs/LABEL)"}
     config = parse(argv, RunConfig, "train", about, shown=_TRAIN, also=also)
+    schedule = config.schedule
+    if schedule.kind not in ("adaptive", "paper"):
+        for name in ("target_loss", "peak_gap", "options"):
+            if getattr(schedule, name):
+                raise UsageError(f"schedule.{name} belongs to kinds adaptive and paper; kind {schedule.kind} has none")
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # torchrun's
         if not (given := os.environ.get(name, "0")).isdecimal():
             raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")
@@ -87,7 +95,9 @@ def train(argv: list[str]) -> int:
             return 128 + error.signal
     if not _first_rank():
         return 0
-    outcome = "diverged" if result["diverged"] else f"validation loss {result['val_loss']:.4f}"
+    outcome = "diverged" if result["val_loss"] is None else f"validation loss {result['val_loss']:.4f}"
+    if result["diverged"] and result["val_loss"] is not None:
+        outcome += f" (counts as diverged: it is above the first training loss, {result['first_loss']:.4f})"
     outcome += "".join(f", {name} {value:.4f}" for name, value in result["metric"].items())
     ended = f" (ended by {result['ended_by']})" if result["ended_by"] else ""
     print(f"{outcome}, warm-up {result['warmup_steps']} steps{ended}, in {folder}")
@@ -121,7 +131,9 @@ def _step_line(config: RunConfig) -> Callable[[Any], None]:
             before, last = last or (progress.step - 1, 0.0), (progress.step, progress.seconds)
             seconds = max(1e-9, (progress.seconds - before[1]) / (progress.step - before[0]))
             line = f"step {progress.step}/{config.steps}  loss {progress.loss:.4f}  rate {progress.lr:.3e}  "
-            line += f"{seconds * 1e3:.0f} ms/step  {per_step / seconds:,.0f} {'tokens' if is_text else 'examples'}/s"
+            line += f"{seconds * 1e3:.0f} ms/step"
+            if config.task is None:  # a small task has a batch size of its own
+                line += f"  {per_step / seconds:,.0f} {'tokens' if is_text else 'examples'}/s"
             if peak is not None:
                 line += f"  MFU {100 * flops_per_token(config.model) * per_step / seconds / (peak * world):.1f} %"
             print(f"{line}  ETA {duration(seconds * (config.steps - progress.step))}", flush=True)

@@ -37,6 +37,7 @@ def parse(
     positional: str | None = None,
     shown: Sequence[str] = (),
     also: Mapping[str, str] | None = None,
+    instead: Mapping[str, str] | None = None,
 ) -> _Config:
     """Build a config from a command's words.
 
@@ -51,6 +52,7 @@ def parse(
         shown: the keys that `--help` lists with their description's first sentence; empty for all. `--help-all` lists
             every key with its full description.
         also: the command's other options, which are not keys, and their help texts.
+        instead: keys that have no effect because the command sets them itself, each with the key to give instead.
 
     Raises:
         UsageError: a key or a value is wrong. The message is one line and names the nearest key.
@@ -66,7 +68,7 @@ def parse(
         keys = () if "--help-all" in words else shown or [action.dest for action in parser._actions]
         _print_help(parser, command, positional, keys, also or {})
         raise SystemExit(0)
-    source, values = "", dict(defaults or {})
+    source, values, instead = "", dict(defaults or {}), instead or {}
     try:
         if chosen := name or preset:
             found, path = read_yaml(chosen)
@@ -78,7 +80,9 @@ def parse(
         for word in words:
             key = word.split("=")[0].removeprefix("--")
             if word.startswith("--") and not _is_known(key.rstrip("+"), config_class):
-                raise LabError(f"unknown option --{key}; {_nearest_key(key, known_keys(config_class))}")
+                raise LabError(f"unknown option --{key}; {_nearest_key(key, known_keys(config_class), instead)}")
+            if word.startswith("--") and key in instead:
+                raise LabError(f"--{key} has no effect here: give --{instead[key]}")
         return _instantiate(parser, parser.parse_args(words), config_class)
     except (argparse.ArgumentError, LabError, ValueError, TypeError, RecursionError) as error:
         text = _one_line(error)
@@ -98,9 +102,12 @@ def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
     return found
 
 
-def _nearest_key(key: str, known: Iterable[str]) -> str:
+def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
     """Suggest a known option for an unknown one, such as run.steps for steps."""
-    known = list(known)
+    known = [name for name in known if name not in instead]
+    for name, other in instead.items():
+        if key in (name.rpartition(".")[2], name.rpartition(".")[0].rpartition(".")[2]) and key != "optimizer":
+            return f"did you mean {other!r}?"
     if key == "optimizer" and "rates" in known:
         return "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"
     inside = sorted(name for name in known if name.endswith(f".{key}"))

@@ -19,12 +19,12 @@ Keys are those of `RunConfig`, dotted or nested.
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
 from .build import build, leaves, nested
-from .errors import LabError, UsageError, nearest, require
+from .errors import LabError, UsageError, differences, nearest, require
 from .runs import OPTIMIZERS, RunConfig, ScheduleConfig, ScheduleName
 
 __all__ = ["CompareConfig", "EngineName", "FigureConfig", "Point", "SmoothnessConfig", "SweepConfig", "combinations"]
@@ -118,7 +118,7 @@ class CompareConfig:
                         dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed)
                         for schedule in self._schedules()
                     ]
-        return list({run.label: Point(run.label, run) for run in runs}.values())  # shares may round to the same step
+        return _distinct(Point(run.label, run) for run in runs)
 
     def _schedules(self) -> Iterator[ScheduleConfig]:
         base = dataclasses.replace(self.run.schedule, warmup_steps=None)
@@ -191,6 +191,7 @@ class SweepConfig:
             for settings, varied in combinations(cell.get("grid") or self.grid, place):
                 parts = (self.base, cell.get("set") or {}, settings, self.override)
                 keys = {key: value for part in parts for key, value in leaves(part, RunConfig, place).items()}
+                require("seed" not in keys, f"{place}: seed is set by the sweep's seeds, such as seeds: [0, 1]")
                 chosen.append((name, varied, _run(keys, place)))
         points = []
         for seed in self.seeds:
@@ -198,7 +199,25 @@ class SweepConfig:
                 seeded = dataclasses.replace(run, seed=seed)
                 words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in varied.items())]
                 points.append(Point(" ".join([*words, f"seed{seed}"]), seeded, name, varied))
-        return list({point.name: point for point in points}.values())  # two shares may round to the same step
+        return _distinct(points)
+
+
+def _distinct(points: Iterable[Point]) -> list[Point]:
+    """Leave out repeated runs: two shares may round to the same step.
+
+    Raises:
+        LabError: there is no run, or different runs have the same name.
+    """
+    found: dict[str, Point] = {}
+    for point in points:
+        if (known := found.setdefault(point.name, point)).run != point.run:
+            [first, *_] = differences(dataclasses.asdict(known.run), dataclasses.asdict(point.run))
+            raise LabError(
+                f"two runs are called {point.name!r} and differ in {first}: give their cells different names, or give "
+                "both values in one list"
+            )
+    require(len(found) > 0, "the plan has no runs: one of its lists is empty")
+    return list(found.values())
 
 
 def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -214,13 +233,13 @@ def _run(keys: Mapping[str, Any], source: str) -> RunConfig:
     """Build the run with these dotted keys; a warm-up below 1 is a share of its steps."""
     warmup, steps = keys.get("schedule.warmup_steps"), keys.get("steps", RunConfig.steps)
     if isinstance(warmup, float) and warmup < 1 and isinstance(steps, int):
-        keys = {**keys, "schedule.warmup_steps": max(1, _updates(warmup, steps))}
+        keys = {**keys, "schedule.warmup_steps": _updates(warmup, steps)}
     return build(RunConfig, nested(keys), source)
 
 
 def _updates(warmup: float, steps: int) -> int:
-    """Convert a warm-up length to updates; below 1 it is a share of the run."""
-    return round(warmup * steps) if warmup < 1 else round(warmup)
+    """Convert a warm-up length to updates; below 1 it is a share of the run, and above 0 at least one update."""
+    return max(int(warmup > 0), round(warmup * steps)) if warmup < 1 else round(warmup)
 
 
 def _check_engine(config: "CompareConfig | FigureConfig | SweepConfig") -> None:

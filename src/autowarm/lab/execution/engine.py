@@ -68,7 +68,9 @@ class Planned:
         """Read the run's result and put it in the plan's cell."""
         row = read_result(self.folder, self.id)
         if self.point.cell:
-            row["cell"] = {"name": self.point.cell, **row["cell"], **self.point.varied}
+            # With a dot, so that a summary's label tells the grid's axes from the cell's other entries.
+            axes = {key if "." in key else f"run.{key}": value for key, value in self.point.varied.items()}
+            row["cell"] = {"name": self.point.cell, **row["cell"], **axes}
         return row
 
     def job(self) -> Job:

@@ -91,9 +91,17 @@ def test_the_command_makes_checks_and_explains(
     corpus_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["data", "folder", str(corpus_folder), "--tokenizer", tokenizer, "--out", str(tmp_path / "shards")]
-    assert main([*words, "--val_tokens", "10"]) == 1  # thirty small texts fit into the first piece
+    assert main([*words, "--val_tokens", "1000000"]) == 1
     assert "lower --val_tokens" in capsys.readouterr().err
-    assert main(["data", "check", str(tmp_path / "shards")]) == 0
+    assert main(["data", "check", str(tmp_path / "shards")]) == 1
+    assert "is not finished" in capsys.readouterr().err
+    words[-1] = str(tmp_path / "small")
+    assert main([*words, "--val_tokens", "10"]) == 0
+    assert main(["data", "check", str(tmp_path / "small")]) == 0
+    assert main(["data", "check", str(tmp_path / "small"), "extra"]) == 2
+    (tmp_path / "small" / "train_000001.bin").unlink()
+    assert main([*words, "--val_tokens", "10"]) == 1
+    assert "lacks train_000001.bin: delete the folder" in capsys.readouterr().err
     assert main(["data", "folder"]) == 2
     assert main(["data", "fineweeb"]) == 2
     assert "did you mean 'fineweb'" in capsys.readouterr().err
@@ -123,3 +131,14 @@ def test_without_the_network_it_names_the_embedded_corpus(
 def test_a_folder_of_parquet_is_a_corpus(parquet: Path) -> None:
     corpus = prepare(DataConfig(corpus=str(parquet)), 300)
     assert corpus.tokens > DOCUMENTS
+
+
+def test_the_validation_part_is_as_small_as_asked(tokenizer: str, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for i in range(40):
+        (texts / f"{i:02d}.txt").write_text(f"text {i} " + "says so " * 100)
+    config = ShardsConfig(out=str(tmp_path / "out"), tokenizer=tokenizer, val_tokens=2000)
+    first, second = make_shards(config, "here", lambda: documents(texts))["shards"]
+    assert 2000 <= first["tokens"] < 4000
+    assert first["documents"] + second["documents"] == 40

@@ -127,7 +127,7 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
             raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
         rows, needed = manifest["shards"], manifest["tokenizer"]["vocab_size"]
         if missing := [row["file"] for row in rows if not (folder / row["file"]).exists()]:
-            raise LabError(f"{folder} lacks {', '.join(missing)}: delete it and make it again")
+            raise LabError(f"{folder} lacks {', '.join(missing)}: delete the folder and make it again")
         for row in rows:
             if (held := len(open_shard(folder / row["file"]))) != row["tokens"]:
                 raise LabError(f"{folder / row['file']} holds {held} tokens, {MANIFEST} says {row['tokens']}: it is "
@@ -160,8 +160,12 @@ def check(folder: Path) -> int:
     """
     if (manifest := read_manifest(folder)) is None:
         raise LabError(f"{folder} has no {MANIFEST}: only folders made by `autowarm data` can be checked")
+    if not manifest["complete"]:
+        raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
     files = {row["file"]: row["sha256"] for row in manifest["shards"]}
     wrong = [name for name in files if not (folder / name).exists() or sha256(folder / name) != files[name]]
     if wrong:
-        raise LabError(f"{folder} has missing or damaged shards: {', '.join(wrong)}; delete it and make it again")
+        raise LabError(
+            f"{folder} has missing or damaged shards: {', '.join(wrong)}: delete the folder and make it again"
+        )
     return len(files)

@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 FINEWEB, SAMPLE = "HuggingFaceFW/fineweb", "sample-10BT"
 _INSTEAD = (
     "Without the network, train on the embedded corpus (data.corpus 'python', the default), or make shards from your "
-    "own documents: autowarm data folder PATH"
+    "own documents, with a tokenizer of your own: autowarm data folder PATH --tokenizer FILE"
 )
-_PIECE = 256  # documents that a thread tokenises at a time
+_PIECE = 256  # documents that a thread tokenises at a time, at most
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,8 @@ def make_shards(
         manifest = read_manifest(out) or {"schema": SCHEMA, **asked, **begun}
         if changed := differences({key: manifest[key] for key in asked}, asked):
             raise LabError(f"{out} holds other shards ({'; '.join(changed)}): choose another folder or delete it")
+        if missing := [row["file"] for row in manifest["shards"] if not (out / row["file"]).exists()]:
+            raise LabError(f"{out} lacks {', '.join(missing)}: delete the folder and make it again")
         if manifest["complete"] and (manifest["exhausted"] or manifest["tokens"] >= budget):
             return manifest
         stream = open_stream()
@@ -167,7 +169,9 @@ def make_shards(
             stream.load_state_dict(manifest["state"])
 
         held: list[Piece] = []
-        for piece in _pieces(stream, encoder, config.workers or os.cpu_count() or 1):
+        # A tokenizer makes fewer tokens than characters, so no piece is larger than the smallest part.
+        longest = min(config.val_tokens, config.shard_tokens)
+        for piece in _pieces(stream, encoder, config.workers or os.cpu_count() or 1, longest):
             held.append(piece)
             tokens = sum(len(each.tokens) for each in held)
             enough = manifest["tokens"] + tokens >= budget
@@ -198,13 +202,13 @@ class Piece(NamedTuple):
     state: dict[str, Any]
 
 
-def _pieces(stream: Any, encoder: Encoder, workers: int) -> Iterator[Piece]:
+def _pieces(stream: Any, encoder: Encoder, workers: int, longest: int) -> Iterator[Piece]:
     """Yield the stream's documents in order. Threads tokenise some pieces while the next ones arrive."""
     waiting: deque[tuple[Future[npt.NDArray[np.uint16]], int, dict[str, Any]]] = deque()
     broken: LabError | None = None
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for texts, state in _read(stream):
+            for texts, state in _read(stream, longest):
                 waiting.append((pool.submit(encoder, texts), len(texts), state))
                 if len(waiting) > 2 * workers:
                     future, count, state = waiting.popleft()
@@ -217,12 +221,13 @@ def _pieces(stream: Any, encoder: Encoder, workers: int) -> Iterator[Piece]:
         raise broken
 
 
-def _read(stream: Any) -> Iterator[tuple[list[str], dict[str, Any]]]:
+def _read(stream: Any, longest: int) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Yield lists of documents, each ended by its 256th document or by `longest` characters, and the position after."""
     texts: list[str] = []
     try:
         for row in stream:
             texts.append(row["text"])
-            if len(texts) == _PIECE:
+            if len(texts) == _PIECE or sum(map(len, texts)) >= longest:
                 yield texts, stream.state_dict()
                 texts = []
     except Exception as error:

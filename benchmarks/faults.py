@@ -282,7 +282,9 @@ def table() -> int:
         if each["mode"] == "soak":
             first, *_, last = each["kib"]
             steps = f"{each['steps']:,}"
-            notes.append(f"the long run: {steps} steps, {first:,} KiB after the first block and {last:,} after the last")
+            notes.append(
+                f"the long run: {steps} steps, {first:,} KiB after the first block and {last:,} after the last"
+            )
     PAGE.write_text(f"{head}{BEGIN}{'; '.join(notes)}.\n{END}{tail}", encoding="utf-8")
     TABLE.write_text(show(found), encoding="utf-8")
     print(show(found))

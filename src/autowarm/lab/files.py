@@ -90,8 +90,12 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         Busy: another process holds it.
+        LabError: it is a file.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise LabError(f"{folder} is a file, and a folder is needed: choose another name") from None
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)

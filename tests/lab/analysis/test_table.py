@@ -35,7 +35,7 @@ def test_print_and_a_notebook_show_the_rows_and_where_the_report_is() -> None:
     summaries, report = summarise(ROWS), Path("out <1>") / "report.html"
     text, html = as_text(summaries, {"one": "too low"}, report), as_html(summaries, report)
     assert text.splitlines()[-1] == str(report)
-    assert "1 runs failed: too low" in text
+    assert "failed runs: 1. too low" in text
     assert html.endswith("<p>out &lt;1&gt;/report.html</p>")
     for shown in (*HEADINGS, *cells(summaries[0])):
         assert f"<td>{shown}</td>" in html

@@ -119,6 +119,8 @@ def test_a_peak_of_ones_own_and_a_geometry_by_name(tmp_path: Path) -> None:
         (["--kappa", "5"], "give --first_loss"),
         (["--kappa", "5", "--first_loss", "2", "--target_loss", "3"], "first_loss must be above target_loss"),
         (["--kappa", "5", "--first_loss", "2", "--target", "cosine"], 'target must be "warmup-decay"'),
+        (["--kappa", "0", "--first_loss", "2"], "kappa and sigma_f2 must be positive"),
+        (["--kappa", "5", "--first_loss", "2", "--options", "{foo: 1}"], "options belong to a model"),
         (["--kappa", "-5", "--first_loss", "2"], "kappa and sigma_f2 must be positive"),
         (["--kappa", "5", "--first_loss", "2", "--div", "1"], "div must be greater than 1"),
         (["no-such-model"], "no model 'no-such-model'"),
@@ -139,3 +141,7 @@ def test_what_is_wrong_is_one_line(
 def test_a_folder_without_a_configuration_is_named(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=str(tmp_path)):
         on_meta(str(tmp_path))
+
+
+def test_a_sweep_describes_the_model_of_its_base() -> None:
+    assert sum(p.numel() for p in on_meta("tiny/baselines").parameters()) > 0

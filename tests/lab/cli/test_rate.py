@@ -31,11 +31,11 @@ def test_a_task_of_ones_own_gets_a_rate_and_a_picture(
     optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "line.py").write_text(TASK)
-    words = ["find-rate", "--task", f"{tmp_path}/line.py:Line", "--optimizer", optimizer, "--run.clip", "0"]
+    words = ["find-rate", "--task", f"{tmp_path}/line.py:Line", "--optimizer", optimizer]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     numbers = json.loads((tmp_path / "out" / "find-rate.json").read_text())
-    assert f"suggestion  {numbers['suggestion']:.2g}" in text
+    assert f"suggestion  {numbers['suggestion']:.2g} for a run of 300 updates" in text  # as `autowarm compare` takes
     assert numbers["interval"][0] < numbers["suggestion"] < numbers["interval"][1]
     assert 1e-4 < numbers["suggestion"] < 3
     assert (tmp_path / "out" / "find-rate.png").stat().st_size > 1000
@@ -55,13 +55,21 @@ def test_a_small_task_of_the_labs_and_a_search_that_cannot_tell(
     ("words", "message"),
     [
         (["--optimizer", "lino"], "did you mean 'lion'?"),
+        (
+            ["--task", "FILE:Line", "--optimizer", "plian"],
+            "optimizer: unknown optimizer 'plian'; did you mean 'plain'?",
+        ),
         (["--task", "mpl"], "did you mean 'mlp'?"),
         (["--steps", "5"], "steps must be at least 20, got 5"),
         (["--lowest", "1", "--highest", "0.1"], "rates rise from lowest > 0 to highest, got 1 and 0.1"),
     ],
 )
-def test_wrong_words_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["find-rate", *words]) == 2
+def test_wrong_words_are_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "line.py").write_text(TASK)
+    words = [word.replace("FILE", f"{tmp_path}/line.py") for word in words]
+    assert main(["find-rate", *words, "--out", str(tmp_path / "out")]) == 2
     errors = capsys.readouterr().err
     assert message in errors
     assert "Traceback" not in errors

@@ -116,14 +116,14 @@ def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     assert main(words(corpus_folder, tmp_path, *more)) == 1
     error = capsys.readouterr().err
     name = "muon-lr0.01-paper-seed0"
-    assert "1 runs failed" in error
+    assert "failed runs: 1" in error
     assert f"{name}: schedule: the first loss" in error
     assert "Traceback" not in error
     results = json.loads((tmp_path / "results.json").read_text())
     assert list(results["failed"]) == [name]
     assert len(results["runs"]) == 2
     page = (tmp_path / "report.html").read_text()
-    assert "Incomplete: 1 runs failed" in page
+    assert "Incomplete: failed runs: 1" in page
     assert name in page
     (told,) = tmp_path.glob("runs/*/error.txt")
     assert "Traceback" in told.read_text()

@@ -62,8 +62,8 @@ def test_a_run_that_diverges_is_stored_as_strict_json(config, tmp_path):
 def test_tables_and_figures(config, tmp_path):
     runs = [measured(config, name, tmp_path / f"smoothness-{name}.json") for name in RATES]
     assert next(iter(studies(runs[0]))) == "full run"
-    text = report(runs)
-    assert text.count("| full run | 12 |") == 2
+    for run in runs:
+        assert "| full run | 12 |" in report(run)
     figure = GALLERY["smoothness-lion"].make(Sources(tmp_path, config))
     titles = [title for axes in figure.axes if (title := axes.get_title("left"))]
     assert titles == ["lion, 1st–99th percentile", "lion, warm-up, steps 0–6, trimmed"]

@@ -65,3 +65,13 @@ def test_fine_tuning_goes_on_from_what_was_learnt_and_scores_both_texts(
 def test_texts_are_apart() -> None:
     assert {finetuning.domain(name) for name in ("asyncio/events.py", "json/__init__.py")} == {"near"}
     assert finetuning.domain("jsonify.py") == "old"
+
+
+def test_a_damaged_cache_of_weights_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(finetuning, "cache_folder", lambda: tmp_path)
+    prepare = finetuning._prepared.__wrapped__
+    expected = {name: weight.clone() for name, weight in prepare(2)[1].items()}  # the file's own bytes change below
+    [path] = tmp_path.glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:100])
+    found = prepare(2)[1]
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())

@@ -217,7 +217,7 @@ def test_a_failure_in_one_optimizer_leaves_the_others(tmp_path: Path, monkeypatc
     )
     assert list(results.failed) == ["bad-lr1-linear0-seed5"]
     assert [row["optimizer"] for row in results.rows] == ["adamw"]
-    assert "1 runs failed: test_own_compare.py" in str(results)
+    assert "failed runs: 1. test_own_compare.py" in str(results)
     with pytest.raises(LabError, match="every run failed: test_own_compare.py:"):
         compare(Half(), rates={"bad": [1.0]}, schedules=["linear"], warmups=[0], out=tmp_path, steps=3)
     with pytest.raises(LabError, match="unknown key 'stepz'"):

@@ -16,13 +16,14 @@ from .figures import save
 __all__ = ["figure", "terminal", "words", "write"]
 
 
-def words(found: RateSearch) -> str:
-    """Describe the suggestion and its interval, or the reason why there is none."""
+def words(found: RateSearch, total_steps: int) -> str:
+    """Describe the suggestion for a run of so many updates and its interval, or the reason why there is none."""
     tried = f"{len(found.rates)} updates, rates from {found.rates[0]:.2g} to {found.rates[-1]:.2g}"
     if found.reason is not None:
         return f"no rate can be suggested: {found.reason}\n{tried}"
     low, high = found.interval
-    return f"suggestion  {found.suggestion:.2g}\ninterval    {low:.2g} to {high:.2g}\n{tried}"
+    suggested = f"suggestion  {found.suggestion:.2g} for a run of {total_steps:,} updates"
+    return f"{suggested}\ninterval    {low:.2g} to {high:.2g}\n{tried}"
 
 
 def terminal(found: RateSearch, width: int, *, colour: bool) -> str:

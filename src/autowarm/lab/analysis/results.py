@@ -18,7 +18,8 @@ from .summary import Point, Row, Summary, summarise
 __all__ = ["Results", "environment", "read_results", "write_results"]
 
 SCHEMA = 1
-_ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss", "diverged"}
+_ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss", "diverged", "seconds"}
+_CELL = {"task", "model", "optimizer", "batch_size", "steps", "lr"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def read_results(folder: Path) -> Results:
     """
     path = folder / "results.json"
     if not path.is_file():
-        raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare`")
+        raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare` or `sweep`")
     document = read_object(path, "run the command that made it again", "schema")
     if document["schema"] != SCHEMA:
         raise LabError(f"{path} has schema {document['schema']!r}, this version reads {SCHEMA}")
@@ -95,7 +96,8 @@ def read_results(folder: Path) -> Results:
         if not isinstance(document.get(key), kind):
             raise LabError(f"{path} is damaged (its {key} is {type(document.get(key)).__name__}): make it again")
     for row in document["runs"]:
-        if not isinstance(row, dict) or not row.keys() >= _ROW or not re.fullmatch(r"[\w-]+", str(row["id"])):
+        whole = isinstance(row, dict) and row.keys() >= _ROW and isinstance(row["cell"], dict)
+        if not whole or not row["cell"].keys() >= _CELL or not re.fullmatch(r"[\w-]+", str(row["id"])):
             raise LabError(f"{path} is damaged (it lists a run as {str(row)[:80]}): make it again")
     return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
 

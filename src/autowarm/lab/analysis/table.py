@@ -48,7 +48,7 @@ def show(summaries: Sequence[Summary], failed: Mapping[str, str], console: Conso
     for summary in summaries:
         console.print(f"{summary.title}: {verdict(summary)}", markup=False)
     if failed:
-        console.print(f"{len(failed)} runs failed: {next(iter(failed.values()))}", markup=False)
+        console.print(f"failed runs: {len(failed)}. {next(iter(failed.values()))}", markup=False)
 
 
 def as_text(summaries: Sequence[Summary], failed: Mapping[str, str], report: Path) -> str:

@@ -55,8 +55,9 @@ class CalibrateConfig:
     out: str = "runs/calibrate"
 
     def __post_init__(self) -> None:
-        given = [name for name in ("model", "shapes", "kappa") if getattr(self, name)]
+        given = [name for name in ("model", "shapes", "kappa") if getattr(self, name) not in ("", None)]
         require(len(given) == 1, f"give one of model, shapes and kappa, got {' and '.join(given) or 'none'}")
+        require(not self.options or self.model != "", "options belong to a model: shapes and kappa need none")
         if self.shapes:
             read_shapes(self.shapes)  # report a mistake before importing anything slow
 

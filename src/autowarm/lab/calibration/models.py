@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ..config import LabError, ModelConfig, nearest
-from ..config.build import build, presets, read_yaml
+from ..config.build import build, nested, presets, read_yaml
 from ..tasks.models import llama
 
 
@@ -21,10 +21,10 @@ def on_meta(name: str) -> nn.Module:
             return _timm(name.removeprefix("timm:"))
         if name.endswith((".yaml", ".yml")) or name in presets():
             values, path = read_yaml(name)
-            values = values.get("run", values).get("model")
-            if values is None:
+            model = nested(values.get("run") or values.get("base") or values).get("model")
+            if model is None:
                 raise LabError(f"{path} describes no model")
-            config = build(ModelConfig, values, str(path))
+            config = build(ModelConfig, model, str(path))
             if config.name != "llama":
                 raise LabError(f"{path} describes a {config.name}; for image models give timm:NAME")
             return llama(config, seed=0)

@@ -206,12 +206,14 @@ def stall(sources: Sources) -> Figure:
     return figure
 
 
-def _smoothness(name: str) -> Callable[[Sources], Figure]:
+def smoothness(name: str) -> Callable[[Sources], Figure]:
+    """Return a function that plots K over the gap along a run of this optimizer, trimmed, and in its warm-up."""
+
     def make(sources: Sources) -> Figure:
         found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json")
-        _, trimmed, _, warmup = studies(found).items()
-        figure, panels = axes_of(columns=2, width=4.6, height=3.6)
-        for axes, (label, fits) in zip(panels, (trimmed, warmup), strict=True):
+        shown = list(studies(found).items())[1::2]
+        figure, panels = axes_of(columns=len(shown), width=4.6, height=3.6)
+        for axes, (label, fits) in zip(panels, shown, strict=True):
             plot_study(fits, ax=axes)
             axes.set_title(f"{found.name}, {label}")
         return figure
@@ -227,7 +229,7 @@ _PAPERS: dict[str, str] = {
 }
 for _name, _paper in _PAPERS.items():
     picture(f"smoothness-{_name}", f"K over the gap along a run of {_name}, with the fits", paper=_paper,
-            measures=(_name,))(_smoothness(_name))  # fmt: skip
+            measures=(_name,))(smoothness(_name))  # fmt: skip
 
 
 @picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon",

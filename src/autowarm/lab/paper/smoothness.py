@@ -8,7 +8,7 @@ import dataclasses
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,9 +140,12 @@ def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[i
 
 
 def studies(found: Measured) -> dict[str, Study]:
-    """Fit the whole run, the trimmed run, the window, and the warm-up alone.
+    """Fit the whole run, the trimmed run, the window, and the warm-up alone, if it has enough points.
 
     During warm-up gaps are large and rates small. This is the part in which earlier work saw a line.
+
+    Raises:
+        LabError: the run has too few finite points, for instance because it diverged.
     """
     first, last = found.window
     warmup = found.config["schedule"]["warmup_steps"]
@@ -152,7 +155,14 @@ def studies(found: Measured) -> dict[str, Study]:
         f"steps {first}–{last}, trimmed": {"window": (first, last)},
         f"warm-up, steps 0–{warmup}, trimmed": {"window": (0, warmup)},
     }
-    return {name: study(found.points, found.target_loss, **options) for name, options in choices.items()}
+    fits: dict[str, Study] = {}
+    for name, options in choices.items():
+        try:
+            fits[name] = study(found.points, found.target_loss, **options)
+        except ValueError as error:
+            if options.get("window") != (0, warmup):
+                raise LabError(f"{found.name}, {name}: {error}") from None
+    return fits
 
 
 FIT_HEADINGS = ["points taken", "n", "R² line → quadratic", "R² quadratic, K ≥ 0", "K0", "K1", "K2", "K2, 95 %",
@@ -180,6 +190,6 @@ def _rho(one: Study) -> str:
     return "–" if one.power is None or one.power.coefficients[1] == 0 else f"{one.power.rho:.1f}"
 
 
-def report(everything: Sequence[Measured]) -> str:
-    """Return the tables of several optimizers."""
-    return "\n\n".join(table(found.name, studies(found)) for found in everything) + "\n"
+def report(found: Measured) -> str:
+    """Return the table of an optimizer's fits."""
+    return table(found.name, studies(found)) + "\n"

@@ -56,9 +56,10 @@ class Task(ABC):
         """Return the numbers that validation reports, means over the examples; one of them is "loss"."""
         return {"loss": self.loss(model, batch)}
 
-    def pieces(self, batch: Batch, device: torch.device, count: int) -> list[Batch]:
-        """Move the batch to a device and split it into ``count`` micro-batches of equal size."""
-        return list(zip(*(part.to(device).chunk(count) for part in batch), strict=True))
+    def pieces(self, batch: Batch, device: torch.device, count: int, dtype: torch.dtype | None = None) -> list[Batch]:
+        """Move the batch to a device, its real numbers to ``dtype``, and split it into micro-batches of equal size."""
+        moved = (part.to(device, dtype if part.is_floating_point() else None) for part in batch)
+        return list(zip(*(part.chunk(count) for part in moved), strict=True))
 
 
 def make_task(config: RunConfig) -> Task:

@@ -7,12 +7,14 @@ the old kind.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator
 from functools import cache
 
 import numpy as np
 import torch
 from filelock import FileLock
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -25,6 +27,8 @@ from .models import llama, token_loss
 from .recipe import Recipe
 
 __all__ = ["fine_tuning"]
+
+logger = logging.getLogger(__name__)
 
 SHAPE = ModelConfig(vocab_size=512, width=48, heads=3, ff=128, seq_len=32)
 NEAR = ("asyncio", "email", "json", "logging", "unittest", "xml")
@@ -54,11 +58,16 @@ def _prepared(steps: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
     path = cache_folder() / f"fine-tuning-{key.hexdigest()[:16]}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):  # concurrent runs wait for the first one
-        if not path.exists():
+        try:
+            found = load_file(path) if path.exists() else None
+        except SafetensorError as error:
+            logger.warning("%s is damaged (%s) and is made again", path, error)
+            found = None
+        if found is None:
             parts = _tokens(documents)
             kept = {name: torch.from_numpy(tokens.view(np.int16)) for name, tokens in parts.items()}
             write_atomically(path, save({**kept, **_learnt(parts["old train"], steps)}))
-    found = load_file(path)
+            found = load_file(path)
     tokens = {name: found.pop(name).numpy().view(np.uint16) for name in list(found) if " " in name}
     return tokens, found
 

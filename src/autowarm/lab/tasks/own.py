@@ -101,8 +101,8 @@ class PackedTask:
         """The value of `RunConfig.task` for this task."""
         return f"{self.name}@{self.sha256[:12]}"
 
-    def check_optimizers(self, names: Iterable[str]) -> None:
-        """Check that each optimizer is the task's or the lab's.
+    def check_optimizers(self, names: Iterable[str], key: str = "rates") -> None:
+        """Check that each optimizer, named under this key, is the task's or the lab's.
 
         Raises:
             UsageError: an optimizer is unknown; the message suggests the nearest name.
@@ -110,7 +110,7 @@ class PackedTask:
         known = [*self.optimizers, *OPTIMIZERS]
         for name in names:
             if name not in known:
-                raise UsageError(f"rates: unknown optimizer {name!r}; {nearest(name, known)}")
+                raise UsageError(f"{key}: unknown optimizer {name!r}; {nearest(name, known)}")
 
 
 def load(place: str) -> Any:
@@ -273,14 +273,13 @@ class AdaptedTask(Task):
                 raise self._objection("scores", f"must return a number for each name, got {wrong[0]}")
         return {**found, "loss": self.loss(model, batch)}
 
-    def pieces(self, batch: Any, device: torch.device, count: int) -> list[Any]:
+    def pieces(self, batch: Any, device: torch.device, count: int, dtype: torch.dtype | None = None) -> list[Any]:
         if count > 1:
             raise LabError("run.engine.accumulate must be 1 for a task of your own: make its batches smaller")
-        wide = torch.float64 if self._config.engine.precision == "float64" else None
 
         def moved(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
-                return leaf.to(device, wide if leaf.is_floating_point() else None)
+                return leaf.to(device, dtype if leaf.is_floating_point() else None)
             if isinstance(leaf, MutableMapping):  # such as transformers' BatchEncoding
                 clone: Any = copy.copy(leaf)
                 clone.update({key: tree_map(moved, value) for key, value in leaf.items()})

@@ -168,8 +168,8 @@ class _Run:
             "diverged": progress.diverged,
             **({"peak": float(self.scheduler.base_lrs[0])} if config.schedule.options.get("peak") == "auto" else {}),
             "seconds": round(progress.seconds, 3),
-            # The examples in a batch of a user's own task cannot be counted.
-            "tokens_per_second": None if self.is_own else round(counted / progress.seconds, 1),
+            # A small task and a user's own have batches of their own size.
+            "tokens_per_second": None if config.task is not None else round(counted / progress.seconds, 1),
             "warnings": progress.warnings,
         }
         with evaluating(self.optimizer), self.stop.gently():  # the weights that were judged

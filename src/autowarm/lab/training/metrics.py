@@ -67,10 +67,18 @@ class MetricsLog:
         if wandb is not None:
             try:
                 from wandb import init
+                from wandb.errors import UsageError
             except ImportError:
                 raise LabError("engine.wandb needs the package wandb: pip install wandb, or leave it null") from None
             # A resumed run keeps its id, so it stays the same run there. A folder's name would not identify it.
-            self.remote = init(project=wandb, name=folder.name, id=run, dir=str(folder), config=config, resume="allow")
+            try:
+                self.remote = init(
+                    project=wandb, name=folder.name, id=run, dir=str(folder), config=config, resume="allow"
+                )
+            except UsageError as error:
+                raise LabError(
+                    f"engine.wandb: {error} Log in to Weights & Biases, or set WANDB_MODE=offline, or leave it null"
+                ) from None
 
     def write(self, progress: Progress, scores: Mapping[str, float] | None = None) -> None:
         """Record one step, and the scores of an evaluation after it."""

@@ -56,7 +56,8 @@ class Setup:
 
     def pieces(self, batch: Batch) -> Sequence[Batch]:
         """Move the batch to this rank's device and split it into micro-batches."""
-        return self._task.pieces(batch, self._device, self._config.engine.accumulate)
+        dtype = torch.float64 if self.precision == "float64" else None
+        return self._task.pieces(batch, self._device, self._config.engine.accumulate, dtype)
 
     def forward_backward(self, pieces: Sequence[Batch]) -> Tensor:
         """Accumulate the gradients of these micro-batches and return their mean loss."""

@@ -23,7 +23,8 @@ from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.calibrate import figure as calibration_figure
 from autowarm.lab.config import SmoothnessConfig
-from autowarm.lab.config.build import merged, parse
+from autowarm.lab.config.build import parse
+from autowarm.lab.config.yaml_files import merged
 from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.study.cells import RAMP_ALONE

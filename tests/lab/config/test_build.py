@@ -16,7 +16,8 @@ from autowarm.lab.config import (
     SweepConfig,
     UsageError,
 )
-from autowarm.lab.config.build import build, load_yaml, merged, parse, presets, read_yaml, take
+from autowarm.lab.config.build import build, parse, take
+from autowarm.lab.config.yaml_files import load_yaml, merged, presets, read_yaml
 
 CONFIGS = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "smoothness": SmoothnessConfig,
            "calibrate": CalibrateConfig}  # fmt: skip

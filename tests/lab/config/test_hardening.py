@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from autowarm.lab.cli import main
-from autowarm.lab.config.build import load_yaml
+from autowarm.lab.config.yaml_files import load_yaml
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)

@@ -5,8 +5,9 @@ import pytest
 
 from autowarm.lab.cli import main
 from autowarm.lab.config import CompareConfig, LabError, Point, RunConfig, SmoothnessConfig, SweepConfig
-from autowarm.lab.config.build import build, presets, read_yaml
+from autowarm.lab.config.build import build
 from autowarm.lab.config.plans import combinations
+from autowarm.lab.config.yaml_files import presets, read_yaml
 from autowarm.lab.paper.experiments import SCALES
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]

@@ -3,8 +3,9 @@ import dataclasses
 import pytest
 
 from autowarm.lab.config import LLAMA_124M
-from autowarm.lab.config.build import build, read_yaml
+from autowarm.lab.config.build import build
 from autowarm.lab.config.runs import RunConfig
+from autowarm.lab.config.yaml_files import read_yaml
 from autowarm.lab.paper.costs import hours, operations
 from autowarm.lab.tasks.models import flops_per_token
 

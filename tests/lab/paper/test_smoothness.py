@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from autowarm.lab.config import LabError, SmoothnessConfig
-from autowarm.lab.config.build import parse, read_yaml
+from autowarm.lab.config.build import parse
+from autowarm.lab.config.yaml_files import read_yaml
 from autowarm.lab.paper import smoothness
 from autowarm.lab.paper.gallery import GALLERY, Sources
 from autowarm.lab.paper.smoothness import measured, report, studies

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from ..config import LabError, ModelConfig, nearest
-from ..config.build import build, nested, presets, read_yaml
+from ..config.build import build
+from ..config.yaml_files import nested, presets, read_yaml
 from ..tasks.models import llama
 
 

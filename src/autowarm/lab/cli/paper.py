@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config import FigureConfig, LabError, SmoothnessConfig, UsageError
-from ..config.build import build, merged, nested, parse, read_yaml
+from ..config.build import build, parse
+from ..config.yaml_files import merged, nested, read_yaml
 from ..training.stopping import Stop
 from .files import complain
 

@@ -2,7 +2,7 @@
 
 - `runs`: one run.
 - `plans`: many runs: a comparison, a sweep, a measurement of curvature; also a range test.
-- `build`: makes a config from YAML, presets and command-line words.
+- `build`: makes a config from YAML, presets and command-line words.      - `yaml_files`: reads YAML and presets.
 - `errors`: errors that the user can fix, in one line.
 """
 

@@ -23,9 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
-from .build import build, leaves, nested
+from .build import build, leaves
 from .errors import LabError, UsageError, differences, nearest, require
 from .runs import OPTIMIZERS, RunConfig, ScheduleConfig, ScheduleName
+from .yaml_files import nested
 
 __all__ = ["CompareConfig", "EngineName", "FigureConfig", "Point", "SmoothnessConfig", "SweepConfig", "combinations"]
 

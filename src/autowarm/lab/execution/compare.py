@@ -8,7 +8,8 @@ from typing import Any
 from ..analysis import report
 from ..analysis.results import Results
 from ..config import CompareConfig, LabError, UsageError
-from ..config.build import build, leaves, merged, nested, read_yaml
+from ..config.build import build, leaves
+from ..config.yaml_files import merged, nested, read_yaml
 from ..tasks.own import OwnTask, PackedTask, pack
 from ..training.stopping import Stop
 from .display import Display

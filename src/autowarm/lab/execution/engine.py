@@ -24,8 +24,9 @@ from ..analysis.results import Results, write_results
 from ..config import CompareConfig, DataConfig, EngineName, LabError, ModelConfig, Point, RunConfig, SweepConfig
 from ..files import locked, write_json
 from ..tasks import make_task
+from ..tasks.blame import blamed
 from ..tasks.language import Language
-from ..tasks.own import PackedTask, blamed
+from ..tasks.own import PackedTask
 from ..training.identity import identity, run_id
 from ..training.loop import train
 from ..training.metrics import read_result

@@ -21,7 +21,8 @@ from ..analysis.results import Results, read_results
 from ..analysis.summary import Point, Summary, summarise
 from ..analysis.table import cells
 from ..config import FigureConfig, LabError, SmoothnessConfig, SweepConfig, nearest
-from ..config.build import build, read_yaml
+from ..config.build import build
+from ..config.yaml_files import read_yaml
 from ..execution.display import Display
 from ..execution.engine import execute, gather, plan, write_manifest
 from ..execution.pool import Job, OnStep

@@ -2,7 +2,7 @@
 
 - `language`: next-token prediction by a LLaMA.      - `images`: image classification.
 - `small`: tasks of a second or two for the studies, made of `recipe`s; `finetuning` and `fresh` add more of them.
-- `own`: a user's own task, from `FILE.py:NAME` or from Python.
+- `own`: a user's own task, from `FILE.py:NAME` or from Python.      - `blame`: where in the user's code a mistake is.
 - `models`: the networks of `language`, `images` and `small`.
 """
 

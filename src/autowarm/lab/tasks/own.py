@@ -10,9 +10,7 @@ import inspect
 import random
 import shutil
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,13 +25,13 @@ from torch.utils._pytree import tree_map
 from ..config import OPTIMIZERS, LabError, RunConfig, UsageError, nearest
 from ..files import locked, write_atomically
 from . import Task
+from .blame import blamed, kind, place_of, said
 from .fingerprint import fingerprint, is_users
 
-__all__ = ["AdaptedTask", "OwnTask", "PackedTask", "blamed", "load", "pack"]
+__all__ = ["AdaptedTask", "OwnTask", "PackedTask", "load", "pack"]
 
 _METHODS = ("model", "batches", "loss", "validation")
 _PREPARED = ".prepared"  # the file that marks a finished `prepare`
-_LONGEST = 500  # maximal length of a quoted exception message, in characters
 
 
 class OwnTask(Protocol):
@@ -152,12 +150,12 @@ def pack(task: Any, folder: Path) -> PackedTask:
         raise LabError(f"a task is an object and {task.__name__} is a class: give {task.__name__}()")
     name = type(task).__name__
     if missing := [f"{method}()" for method in _METHODS if not callable(getattr(task, method, None))]:
-        raise LabError(f"{_place_of(type(task))}the task {name} has no {', '.join(missing)}: a task needs model(), "
+        raise LabError(f"{place_of(type(task))}the task {name} has no {', '.join(missing)}: a task needs model(), "
                        "batches(seed), loss(model, batch) and validation()")  # fmt: skip
     optimizers = getattr(task, "optimizers", {})
     if not isinstance(optimizers, Mapping) or not all(map(callable, optimizers.values())):
-        raise LabError(f"{_place_of(type(task))}optimizers of the task {name} must map names to functions (model, peak "
-                       f"rate) → optimizer, got {optimizers!r}"[:_LONGEST])  # fmt: skip
+        raise LabError(f"{place_of(type(task))}optimizers of the task {name} must map names to functions (model, peak "
+                       f"rate) → optimizer, got {said(optimizers)}")  # fmt: skip
     file = _file_of(task)
     sha256 = fingerprint(task, without=frozenset({"defaults", "folder"}))
     content = _pickled(task)
@@ -177,8 +175,8 @@ def _pickled(task: Any) -> bytes:
     try:
         return bytes(cloudpickle.dumps(task))
     except Exception as error:  # an object's own pickling may raise anything
-        raise LabError(f"{_place_of(type(task))}the task {type(task).__name__} cannot be sent to other processes "
-                       f"({_said(error)}): make locks, open files and generators in its methods, not as attributes or "
+        raise LabError(f"{place_of(type(task))}the task {type(task).__name__} cannot be sent to other processes "
+                       f"({said(error)}): make locks, open files and generators in its methods, not as attributes or "
                        "globals") from error  # fmt: skip
     finally:
         if by_value:
@@ -220,7 +218,7 @@ class AdaptedTask(Task):
         with self._blamed("in model"):
             model = self._task.model()
         if not isinstance(model, nn.Module):
-            raise self._objection("model", f"must return a torch.nn.Module, got {_kind(model)}")
+            raise self._objection("model", f"must return a torch.nn.Module, got {kind(model)}")
         return model.train()
 
     def batches(self, first: int, rows: slice) -> Iterator[Any]:
@@ -258,7 +256,7 @@ class AdaptedTask(Task):
         with self._blamed(f"in loss at step {self._step + 1}" if training else "in loss of a validation batch"):
             loss = self._task.loss(model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise self._objection("loss", f"must return a one-element tensor, got {_kind(loss)}")
+            raise self._objection("loss", f"must return a one-element tensor, got {kind(loss)}")
         if training and not loss.requires_grad:
             raise self._objection("loss", "returned a tensor without a gradient: is it detached, or all of the model "
                                           "frozen?")  # fmt: skip
@@ -269,7 +267,7 @@ class AdaptedTask(Task):
         if hasattr(self._task, "scores"):
             with self._blamed("in scores"):
                 found = {str(key): torch.as_tensor(value) for key, value in self._task.scores(model, batch).items()}
-            if wrong := [f"{key!r}: {_kind(value)}" for key, value in found.items() if value.numel() != 1]:
+            if wrong := [f"{key!r}: {kind(value)}" for key, value in found.items() if value.numel() != 1]:
                 raise self._objection("scores", f"must return a number for each name, got {wrong[0]}")
         return {**found, "loss": self.loss(model, batch)}
 
@@ -293,15 +291,15 @@ class AdaptedTask(Task):
         with self._blamed(f"in optimizers[{name!r}]"):
             optimizer = self.optimizers[name](model, lr)
         if not isinstance(optimizer, Optimizer):
-            got = f"optimizers[{name!r}] must return a torch.optim.Optimizer, got {_kind(optimizer)}"
-            raise LabError(f"{_place_of(self.optimizers[name])}{got}")
+            got = f"optimizers[{name!r}] must return a torch.optim.Optimizer, got {kind(optimizer)}"
+            raise LabError(f"{place_of(self.optimizers[name])}{got}")
         return optimizer
 
     def _blamed(self, where: str) -> Any:
         return blamed(self._file, where)
 
     def _objection(self, method: str, what: str) -> LabError:
-        return LabError(f"{_place_of(getattr(self._task, method))}{method}() {what}")
+        return LabError(f"{place_of(getattr(self._task, method))}{method}() {what}")
 
 
 _END = object()
@@ -318,65 +316,9 @@ def _seed(*words: int) -> None:
         torch.cuda.manual_seed(key)
 
 
-@contextmanager
-def blamed(file: str, where: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn an exception in the user's code into a LabError of one line, which names the place in that code.
-
-    A stack frame counts as the user's if its file is in the folder of the task's file or below it. Exceptions in
-    `passing` are not mistakes and pass through unchanged.
-    """
-    try:
-        yield
-    except (LabError, *passing):  # type: ignore[misc]
-        raise
-    except (Exception, SystemExit) as error:
-        place = f"{Path(file).name}: {where}"
-        frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
-        if isinstance(error, SyntaxError) and error.filename:
-            frames.append((error.filename, error.lineno, ""))
-        if theirs := [frame for frame in frames if _is_beside(frame[0], file)]:
-            place = f"{_place(*theirs[-1])}: {where}"
-        raise LabError(f"{place}: {type(error).__name__}: {_said(error)}") from error
-
-
-def _is_beside(filename: str, file: str) -> bool:
-    if filename == file:
-        return True
-    path, folder = Path(filename), Path(file).parent
-    return path.is_absolute() and folder in path.parents and "site-packages" not in path.parts
-
-
-def _place(filename: str, line: int | None, function: str) -> str:
-    """Describe a place in the user's code. A notebook's cell has no file name that a reader knows."""
-    path = Path(filename)
-    if path.parent.name.startswith("ipykernel_") or filename.startswith("<"):
-        return f"{function}, line {line} of its cell" if function else f"line {line} of a cell"
-    return f"{path.name}:{line}"
-
-
-def _place_of(thing: Any) -> str:
-    """Return the place of a function's or class's code, followed by a colon; an empty string if it is not known."""
-    if isinstance(thing, type):
-        try:
-            return f"{_place(inspect.getsourcefile(thing) or '', inspect.getsourcelines(thing)[1], '')}: "
-        except (OSError, TypeError):
-            return ""
-    code = getattr(inspect.unwrap(thing), "__code__", None)
-    return f"{_place(code.co_filename, code.co_firstlineno, code.co_name)}: " if code else ""
-
-
 def _file_of(task: Any) -> str:
     """Return the file of a task's code, under the name that tracebacks use."""
     for method in _METHODS:
         if code := getattr(inspect.unwrap(getattr(task, method)), "__code__", None):
             return str(code.co_filename)
     return ""
-
-
-def _said(error: BaseException) -> str:
-    said = " ".join(str(error).split())
-    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]} …"
-
-
-def _kind(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

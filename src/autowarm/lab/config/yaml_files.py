@@ -1,0 +1,128 @@
+"""Reads config files and presets: plain YAML of limited size, and files that extend others."""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import LabError, nearest, require
+
+__all__ = ["load_yaml", "merged", "nested", "presets", "read_yaml"]
+
+_PRESETS = Path(__file__).parent / "presets"
+# People write config files. A file larger or deeper than this was made to exhaust the reader.
+_MOST_NODES, _MOST_DEPTH = 100_000, 60
+
+
+def read_yaml(name: str, extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
+    """Read a config file by path or a preset by name, and merge it over the file that it `extends`.
+
+    Raises:
+        LabError: there is no such file, or it is not valid YAML.
+    """
+    require(isinstance(name, str), f"extends names one file or preset, got {name!r}")
+    path = Path(name)
+    if not path.is_file():
+        known = presets()
+        if name not in known:
+            raise LabError(f"--config {name}: no such file and no such preset; {nearest(name, known)}")
+        path = known[name]
+    require(path not in extending, f"{path} extends itself")
+    try:
+        values = load_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        raise LabError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values or {}, dict):
+        raise LabError(f"{path}: expected keys and values, got {type(values).__name__}")
+    values = values or {}
+    values.pop("lists", None)  # a place for values that the file's own anchors name
+    if parent := values.pop("extends", None):
+        values = merged(read_yaml(parent, (*extending, path))[0], values)
+    return values, path
+
+
+def load_yaml(text: str) -> Any:
+    """Read plain values from YAML; dates stay text.
+
+    Raises:
+        yaml.YAMLError: the text is not YAML, refers to itself, or is too large or too deep with its aliases expanded.
+    """
+    sizes: dict[int, int] = {}
+
+    def measure(node: Any, above: tuple[int, ...]) -> int:
+        if id(node) in above or len(above) > _MOST_DEPTH:
+            raise yaml.YAMLError("it refers to itself or is too deeply nested")
+        if id(node) not in sizes:
+            children = node.value if isinstance(node, yaml.CollectionNode) else ()
+            parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+            sizes[id(node)] = 1 + sum(measure(part, (*above, id(node))) for part in parts)
+        if sizes[id(node)] > _MOST_NODES:
+            raise yaml.YAMLError(f"it holds more than {_MOST_NODES} values")
+        return sizes[id(node)]
+
+    try:
+        loader = _Loader(text)
+        if (root := loader.get_single_node()) is None:
+            return None
+        measure(root, ())
+        return loader.construct_document(root)
+    except (RecursionError, OverflowError) as error:
+        raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML's plain types, but no dates, which no key takes, and reads 1e-3 as a number."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > _MOST_DEPTH:
+            raise yaml.YAMLError("it is too deeply nested")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two nested mappings; ``over`` takes precedence."""
+    both = {key: merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
+            else value for key, value in over.items()}  # fmt: skip
+    return {**under, **both}
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert dotted keys to nested ones. If a key has two values, the later one counts.
+
+    Example:
+        >>> nested({"model": {"layers": 1}, "model.width": 8, "steps": 3})
+        {'model': {'layers': 1, 'width': 8}, 'steps': 3}
+    """
+    if not isinstance(values, Mapping):
+        raise LabError(f"expected keys and values, got {values!r}")
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        for part in reversed(str(key).split(".")[1:]):
+            value = {part: value}
+        found = merged(found, {str(key).split(".")[0]: value})
+    return found
+
+
+@cache
+def presets(command: str = "*") -> dict[str, Path]:
+    """Return the presets of a command, or of all commands, by name."""
+    folders = sorted(_PRESETS.glob(command))
+    paths = [(folder, path) for folder in folders for path in sorted(folder.rglob("*.yaml"))]
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for folder, path in paths}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from autowarm import AdaptiveWarmup, Lion, Muon
+from autowarm import LMO, AdaptiveWarmup, Lion, Muon
 from autowarm.geometry import Spectral
 from autowarm.optim import Together, geometry_of, kappa_of
 
@@ -166,3 +166,83 @@ def test_misuse() -> None:
     other = Together(torch.optim.AdamW(model.parameters()))
     with pytest.raises(ValueError, match=r"saved \[4\], here \[2, 2\]"):
         opt.load_state_dict(other.state_dict())
+
+
+def test_asking_for_a_state_does_not_make_one() -> None:
+    model = make_model()
+    both = make_pair(model)
+    weight = model[0].weight
+    assert weight not in both.state
+    assert both.state.get(weight) is None
+    assert len(both.state) == 0
+    loss_of(model, 0).backward()
+    both.step()
+    assert weight in both.state
+    assert both.state.get(weight) is both.optimizers[0].state[weight]
+
+
+def test_its_state_hooks_are_called() -> None:
+    both, said = make_pair(make_model()), []
+    both.register_state_dict_pre_hook(lambda opt: said.append("before saving"))
+    both.register_state_dict_post_hook(lambda opt, state: {**state, "more": 1})
+    both.register_load_state_dict_pre_hook(lambda opt, state: {k: v for k, v in state.items() if k != "more"})
+    both.register_load_state_dict_post_hook(lambda opt: said.append("after loading"))
+    state = both.state_dict()
+    assert state["more"] == 1
+    both.load_state_dict(state)
+    assert said == ["before saving", "after loading"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_group_added_to_either_optimizer_has_its_own_peak(place: int, tensor: bool) -> None:
+    def rate(lr: float) -> float | torch.Tensor:
+        return torch.tensor(lr) if tensor else lr
+
+    first, second, late = (nn.Parameter(torch.zeros(4, 4)) for _ in range(3))
+    both = Together(Lion([first], lr=rate(0.02)), Lion([second], lr=rate(0.002)))
+    sched = AdaptiveWarmup(both, total_steps=20)
+    most = [0.0, 0.0, 0.0]
+    for t in range(20):
+        if t == 3:
+            both.optimizers[place].add_param_group({"params": [late], "lr": rate(0.5)})
+        both.step()
+        sched.step(5.0)
+        by_tensor = {id(group["params"][0]): float(group["lr"]) for group in both.param_groups}
+        most = [max(known, by_tensor.get(id(p), 0.0)) for known, p in zip(most, (first, second, late), strict=True)]
+    assert most == pytest.approx([0.02, 0.002, 0.5])
+
+
+@pytest.mark.parametrize("other", [torch.optim.NAdam, torch.optim.Adafactor, torch.optim.ASGD, torch.optim.Rprop])
+def test_states_of_any_shape_are_resumed(other: type[torch.optim.Optimizer]) -> None:
+    model = make_model()
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    both = Together(Lion(vectors, lr=0.01), other(matrices, lr=0.01))
+    loss_of(model, 0).backward()
+    both.step()
+    both.load_state_dict(both.state_dict())
+
+
+def test_a_bad_share_of_a_nested_one_loads_nothing() -> None:
+    def make(geometry: str) -> tuple[nn.Module, Together]:
+        model = make_model()
+        inner = Together(LMO([model[0].weight], lr=0.01, geometry=geometry))
+        return model, Together(torch.optim.AdamW([model[2].weight], lr=0.01), inner)
+
+    model, saved = make("sign")
+    loss_of(model, 0).backward()
+    saved.step()
+    _, other = make("spectral")
+    with pytest.raises(ValueError, match="other geometries"):
+        other.load_state_dict(saved.state_dict())
+    assert len(other.state) == 0
+
+
+def test_a_refused_gradient_stops_all_of_them() -> None:
+    first, second = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+    both = Together(torch.optim.SGD([first], lr=0.1), Lion([second], lr=0.1))
+    first.grad, second.grad = torch.ones(2, 2), torch.ones(2, 2).to_sparse()
+    with pytest.raises(ValueError, match="sparse"):
+        both.step()
+    assert torch.equal(first, torch.ones(2, 2))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from schedule_runs import PEAK, every_mode, falling, make_optimizer, run
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from autowarm import AdaptiveWarmup, Lion
 
@@ -168,3 +169,17 @@ def test_an_update_inside_the_backward_pass_is_seen() -> None:
             loss.backward()
             scheduler.step(loss)
     assert (scheduler.last_epoch, scheduler.phase) == (30, "decay")
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_step_that_only_creates_the_state_is_no_update(tensor: bool) -> None:
+    """`torch.distributed.checkpoint` steps a new optimizer at rate 0 to learn what its state looks like."""
+    model = nn.Linear(4, 4)
+    opt = torch.optim.AdamW(model.parameters(), lr=torch.tensor(PEAK) if tensor else PEAK)
+    scheduler = AdaptiveWarmup(opt, 100, geometry="sign")
+    get_optimizer_state_dict(model, opt)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        opt.step()
+        scheduler.step(5.0)
+    assert scheduler.last_epoch == 3

@@ -4,10 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["check_betas", "check_capture", "check_gradients", "check_options", "check_parameters", "check_state"]
+__all__ = [
+    "check_betas", "check_capture", "check_gradients", "check_options", "check_parameters", "check_state",
+    "plain_numbers",
+]  # fmt: skip
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
@@ -96,6 +100,11 @@ def _unsupported(x: Tensor) -> str | None:
     return f"complex ({x.dtype})" if x.is_complex() else None
 
 
+def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``."""
+    return {name: x.item() if isinstance(x, np.generic) else x for name, x in options.items()}
+
+
 def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any]) -> None:
     """Raise ValueError if a saved state cannot belong to this optimizer, before any of it is loaded.
 
@@ -109,12 +118,13 @@ def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any
         raise ValueError(
             f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
         )
+    whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
     for i, state in state_dict["state"].items():
         p = params[i] if isinstance(i, int) and i < len(params) else None
         for name, value in state.items():
-            if not isinstance(value, Tensor) or name == "step":
+            if not isinstance(value, Tensor) or name == "step" or value.is_meta:
                 continue
-            if p is not None and value.shape != p.shape:
+            if p is not None and name in whole and value.shape != p.shape:
                 raise ValueError(
                     f"the saved {name} of tensor {i} has shape {tuple(value.shape)}, but the tensor {tuple(p.shape)}: "
                     "the state is another model's"

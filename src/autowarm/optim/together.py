@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .lmo import LMO
-from .options import check_state
+from .options import check_gradients, check_state
 
 __all__ = ["Together"]
 
@@ -101,11 +101,17 @@ class Together(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for one in self.optimizers:
+            if isinstance(one, LMO):  # it refuses such gradients itself, but others may have stepped by then
+                grads = (p.grad for group in one.param_groups for p in group["params"])
+                check_gradients(type(one).__name__, [g for g in grads if g is not None])
+        for one in self.optimizers:
             one.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Like `torch.optim.Optimizer.state_dict`; tensors are numbered consecutively, as checkpoints need."""
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
         state: dict[int, Any] = {}
         groups: list[dict[str, Any]] = []
         first = 0
@@ -114,7 +120,11 @@ class Together(Optimizer):
             state |= {first + i: value for i, value in own["state"].items()}
             groups += [{**group, "params": [first + i for i in group["params"]]} for group in own["param_groups"]]
             first += sum(len(group["params"]) for group in own["param_groups"])
-        return {"state": state, "param_groups": groups}
+        found = {"state": state, "param_groups": groups}
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, found)
+            found = found if changed is None else changed
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check every optimizer's share before loading any.
@@ -122,6 +132,24 @@ class Together(Optimizer):
         Raises:
             ValueError: the saved groups differ in number or size, or a rate, an option or a momentum is invalid.
         """
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        for one, share in zip(self.optimizers, self._checked_shares(state_dict), strict=True):
+            one.load_state_dict(share)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def check_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Run the checks of `load_state_dict` without loading anything.
+
+        Raises:
+            ValueError: see `load_state_dict`.
+        """
+        self._checked_shares(state_dict)
+
+    def _checked_shares(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return each optimizer's share of a state."""
         check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
         saved = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in saved], [len(group["params"]) for group in self.param_groups]
@@ -141,11 +169,10 @@ class Together(Optimizer):
                 "state": {renumbered[i]: v for i, v in state_dict["state"].items() if i in renumbered},
                 "param_groups": [{**group, "params": [renumbered[i] for i in group["params"]]} for group in mine],
             }
-            if isinstance(one, LMO):
+            if isinstance(one, (LMO, Together)):
                 one.check_state_dict(share)
             shares.append(share)
-        for one, share in zip(self.optimizers, shares, strict=True):
-            one.load_state_dict(share)
+        return shares
 
     def __repr__(self) -> str:
         return "Together(\n" + ",\n".join(repr(one) for one in self.optimizers) + "\n)"
@@ -158,6 +185,12 @@ class _States(MutableMapping[Tensor, Any]):
 
     def __getitem__(self, p: Tensor) -> Any:
         return self._homes[id(p)][p]
+
+    def __contains__(self, p: object) -> bool:  # the default would ask for the entry, and so create it
+        return isinstance(p, Tensor) and p in self._homes.get(id(p), ())
+
+    def get(self, p: Tensor, default: Any = None) -> Any:
+        return self._homes[id(p)][p] if p in self else default
 
     def __setitem__(self, p: Tensor, value: Any) -> None:
         self._homes[id(p)][p] = value

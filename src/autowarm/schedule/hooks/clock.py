@@ -59,7 +59,10 @@ class UpdateClock:
     Attributes:
         optimizer: the watched optimizer.
         idle: calls in a row that found no update.
+        pretended: whether the steps made now are no updates.
     """
+
+    pretended = False
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._ever_stepped = False
@@ -81,7 +84,7 @@ class UpdateClock:
         for i, one in enumerate(watched):
 
             def count(clock: "UpdateClock", *_: Any, i: int = i) -> None:
-                if clock._made is made:  # ignore an optimizer that was watched before
+                if clock._made is made and not clock.pretended:  # ignore an optimizer that was watched before
                     made[i] += 1
 
             hook(one.register_step_post_hook, self, count)

@@ -97,6 +97,20 @@ class GroupRates:
                 self.factors[i] = min(1.0, rate / aim) if aim > 0 else None
         return lost
 
+    def are_put_out(self) -> bool:
+        """Whether someone has set all rates to 0 for a step that is no update.
+
+        PyTorch's `torch.distributed.checkpoint.state_dict` makes such a step to create an optimizer's state. It puts a
+        new tensor in the place of a tensor rate, so the device need not be asked.
+        """
+        for group, (known, _) in zip(self._optimizer.param_groups, self._tensors, strict=False):
+            rate = group["lr"]
+            if isinstance(rate, Tensor) and (rate is known or rate.device.type != "cpu"):
+                return False
+            if rate != 0:
+                return False
+        return any(isinstance(written, Tensor) or written > 0 for written in self._written)
+
     def _quotient(self, rate: Tensor, i: int) -> Tensor:
         return torch.nan_to_num(rate / self._aims[i], nan=1.0).clamp(0.0, 1.0)  # 0/0 where a group is frozen
 
@@ -125,30 +139,38 @@ class GroupRates:
             raise ValueError(
                 f"the optimizer had {len(peaks)} parameter groups and has {len(groups)}: make a new scheduler"
             )
-        self._give_each_its_own_tensor()
-        for group in groups[len(peaks) :]:
+        without_peak, unknown = self._new_places(len(peaks)), self._new_places(len(self.warms))
+        self._give_each_its_own_tensor(unknown)
+        for i in without_peak:
+            group = groups[i]
             checked = float(group["lr"])
             if not (checked >= 0 and math.isfinite(checked)):
                 raise ValueError(f"a parameter group was added with lr={checked}: it must be finite and not negative")
             rate = group["lr"]
             group.setdefault("initial_lr", rate.clone() if isinstance(rate, Tensor) else rate)
             first = group["initial_lr"]
-            peaks.append(first.clone() if isinstance(first, Tensor) else first)
-        for group in groups[len(self.warms) :]:
-            self.warms.append(bool(group.get("warmup", True)))
-            self.factors.append(None)
-            self._written.append(0.0)
-            self._aims.append(0.0)
-            self._tensors.append((None, 0))
+            peaks.insert(i, first.clone() if isinstance(first, Tensor) else first)
+        for i in unknown:
+            self.warms.insert(i, bool(groups[i].get("warmup", True)))
+            self.factors.insert(i, None)
+            self._written.insert(i, 0.0)
+            self._aims.insert(i, 0.0)
+            self._tensors.insert(i, (None, 0))
 
-    def _give_each_its_own_tensor(self) -> None:
+    def _new_places(self, known: int) -> list[int]:
+        """Where the groups are that were added to this many. A `Together` may have put them between others."""
+        groups = self._optimizer.param_groups
+        unmarked = [i for i, group in enumerate(groups) if "initial_lr" not in group]
+        return unmarked if len(unmarked) == len(groups) - known else list(range(known, len(groups)))
+
+    def _give_each_its_own_tensor(self, new: Sequence[int]) -> None:
         """PyTorch puts one tensor `lr` into all groups and `defaults`, but we write each group's rate in place.
 
         The first group keeps its tensor, because a captured graph may read it.
         """
-        groups, known = self._optimizer.param_groups, len(self.warms)
-        taken = {id(group["lr"]) for group in groups[:known]}
-        for group in groups[known:]:
+        groups = self._optimizer.param_groups
+        taken = {id(group["lr"]) for i, group in enumerate(groups) if i not in new}
+        for group in (groups[i] for i in new):
             if isinstance(group["lr"], Tensor) and id(group["lr"]) in taken:
                 group["lr"] = group["lr"].clone()
             taken.add(id(group["lr"]))

@@ -148,6 +148,7 @@ class RuleScheduler(LRScheduler):
     def _before_update(self, *_: Any) -> None:
         if len(self.optimizer.param_groups) != len(self._rates.warms):
             self._adopt_groups()  # before new groups make an update at their peak rates
+        self._clock.pretended = self._rates.are_put_out()
 
     def _adopt_groups(self) -> None:
         self._rates.notice()

@@ -139,6 +139,7 @@ def test_weights_scalers_and_manual_optimization() -> None:
     sched.observe = lambda loss, weight: seen.append((float(loss), weight))
     trainer = SimpleNamespace(
         lr_scheduler_configs=[SimpleNamespace(scheduler=sched)],
+        optimizers=[sched.optimizer],
         accumulate_grad_batches=4,
         precision_plugin=SimpleNamespace(scaler=torch.amp.GradScaler("cpu", init_scale=1024.0)),
     )
@@ -187,3 +188,32 @@ def test_two_devices(by: str, two_processes: TwoProcesses, tmp_path: Path) -> No
         opt.step()
         sched.step()
     assert a["rates"] == rates
+
+
+def test_each_of_two_optimizers_gets_its_own_losses() -> None:
+    class Pair(pl.LightningModule):
+        automatic_optimization = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def configure_optimizers(self) -> Any:
+            made = [Lion(net.parameters(), lr=1e-3) for net in (self.first, self.second)]
+            return made, [scheduler_config(AdaptiveWarmup(one, 20, smoothing=0)) for one in made]
+
+        def training_step(self, batch: torch.Tensor, i: int) -> None:
+            nets, losses = (self.first, self.second), (10.0, 2.0)
+            for net, value, opt, sched in zip(nets, losses, self.optimizers(), self.lr_schedulers(), strict=True):
+                opt.zero_grad()
+                self.manual_backward(0 * net(batch).sum() + value)
+                opt.step()
+                sched.step()
+
+    module = Pair()
+    trainer = pl.Trainer(
+        max_steps=8, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[WarmupCallback()],
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(torch.randn(32, 4), batch_size=4))
+    assert [sched.metrics()["loss"] for sched in module.lr_schedulers()] == [10.0, 2.0]

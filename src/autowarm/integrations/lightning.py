@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import rate
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
+from ..optim.known import unwrapped
 from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
 from ..undisturbed import generators, set_generators
@@ -68,7 +69,8 @@ def scheduler_config(scheduler: AdaptiveWarmup, monitor: str | None = None) -> d
 class WarmupCallback(pl.Callback):
     """Passes every micro-batch's loss to the `AdaptiveWarmup` from ``configure_optimizers``, and logs the schedule.
 
-    It works with gradient accumulation, mixed precision and manual optimization. A run resumed from any checkpoint is
+    It works with gradient accumulation, mixed precision and manual optimization. With several optimizers, each schedule
+    gets the losses of the backward passes before its own optimizer's step. A run resumed from any checkpoint is
     bit-identical to an uninterrupted one.
 
     Every ``log_every_n_steps`` steps it logs `AdaptiveWarmup.metrics` to the trainer's loggers under ``autowarm/``, and
@@ -91,6 +93,7 @@ class WarmupCallback(pl.Callback):
     def __init__(self, weight: Callable[[Any], float] | None = None) -> None:
         self._weight_of = weight or extract_batch_size
         self._weight = 1.0
+        self._held: list[tuple[Tensor, float]] = []  # losses whose optimizer is not known yet
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Check that Lightning steps the schedulers as they need."""
@@ -122,8 +125,19 @@ class WarmupCallback(pl.Callback):
             loss = loss / scaler.get_scale()
         if pl_module.automatic_optimization:
             loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
+        if len(trainer.optimizers) > 1:
+            self._held.append((loss, self._weight))
+            return
         for config in _adaptive_configs(trainer):
             config.scheduler.observe(loss, self._weight)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Pass on the losses held for one of several optimizers."""
+        for config in _adaptive_configs(trainer):
+            if unwrapped(config.scheduler.optimizer) is unwrapped(optimizer):
+                for loss, weight in self._held:
+                    config.scheduler.observe(loss, weight)
+        self._held.clear()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the schedule at the trainer's logging steps."""
@@ -146,7 +160,8 @@ def find_rate(
 
     The module's ``training_step`` runs as in training, with the trainer's precision, accumulation, clipping and
     strategy, but its logs are dropped and no other callback runs. Afterwards the module and the random states are as
-    before. Set the suggested rate yourself, in the optimizer that ``configure_optimizers`` makes next.
+    before, except that a trainer with a precision such as "bf16-true" converts the module, as it does for training. Set
+    the suggested rate yourself, in the optimizer that ``configure_optimizers`` makes next.
 
     Args:
         trainer: a new trainer, for the search only; use another one to train.

@@ -34,21 +34,26 @@ def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
+        set_generators(before)
         with torch.no_grad():
             for p, grad, content in grads:
                 if grad is not None and content is not None:
                     grad.copy_(content)
                 p.grad = grad
             for module, name, buffer, content in buffers:
-                # A forward pass may change a buffer in place or replace it.
-                buffer.copy_(content)
+                # A forward pass may change a buffer in place or replace it. An expanded one cannot change in place.
+                if not _overlaps_itself(buffer):
+                    buffer.copy_(content)
                 module._buffers[name] = buffer
-        set_generators(before)
 
 
 def _copy_if_shared(grad: Tensor | None) -> Tensor | None:
     """A copy if DDP keeps gradients as views of its buckets, which the next backward pass overwrites."""
     return grad.detach().clone() if grad is not None and grad._is_view() else None
+
+
+def _overlaps_itself(x: Tensor) -> bool:
+    return x.layout is torch.strided and any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True))
 
 
 def generators() -> dict[str, Any]:

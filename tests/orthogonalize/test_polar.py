@@ -87,3 +87,11 @@ def test_bad_input() -> None:
         orthogonalize(torch.ones(3, 3), method="qr")
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         orthogonalize(torch.ones(3, 3), steps=0)
+
+
+@pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
+def test_a_tensor_that_requires_a_gradient_is_orthogonalized_without_one(method: str) -> None:
+    G = torch.nn.Parameter(torch.eye(3) + 0.1)
+    found = orthogonalize(G, method=method)
+    assert not found.requires_grad
+    assert torch.equal(found, orthogonalize(G.detach(), method=method))

@@ -299,3 +299,19 @@ def test_what_is_out_of_range_is_refused_at_once(options: dict[str, Any], messag
         find_rate(model, optimizer, closure)
     with pytest.raises(TypeError, match="a loss is a number or a one-element tensor, got NoneType"):
         find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), lambda: None)  # type: ignore[arg-type, return-value]
+
+
+def test_an_expanded_buffer_is_no_obstacle() -> None:
+    model = nn.Linear(8, 1)
+    model.register_buffer("scale", torch.ones(1).expand(4))
+    opt = Lion(model.parameters(), lr=1.0)
+    before = torch.get_rng_state()
+
+    def closure() -> torch.Tensor:
+        x = torch.randn(64, 8)
+        loss = (model(x) * model.scale[0] - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        return loss
+
+    find_rate(model, opt, closure, total_steps=1000)
+    assert torch.equal(before, torch.get_rng_state())

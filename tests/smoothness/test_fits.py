@@ -109,3 +109,13 @@ def test_bad_input(arguments, message):
 def test_a_bootstrap_of_other_gaps_is_refused():
     with pytest.raises(ValueError, match="120 points, got 3"):
         bootstrap([1, 2, 3], fit(Δ, Δ))
+
+
+@pytest.mark.parametrize("size", [7, 12, 119, 120, 500])
+def test_blocks_of_residuals_are_summed_as_written_out(size):
+    found = fit(Δ, Δ**2 + noise())
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(2000, -(-120 // size)))
+    signed = np.repeat(signs, size, axis=1)[:, :120] * found.residuals
+    plain = np.array(found.coefficients) + signed @ np.linalg.pinv(np.stack([Δ**0, Δ, Δ**2], axis=1)).T
+    expected = np.percentile(plain, [2.5, 97.5], axis=0).T
+    np.testing.assert_allclose([(i.low, i.high) for i in bootstrap(Δ, found, block=size)[0]], expected, rtol=1e-9)

@@ -297,3 +297,20 @@ def test_gradients_of_an_earlier_step_are_found_out():
     with probe(closure):
         opt.step()
     assert len(probe.points) == 2
+
+
+def test_a_fused_first_layer_leaves_the_others_as_they_are():
+    """101 rows of the embedding do not divide into the three blocks of the first group."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"qkv": nn.Linear(8, 24), "embedding": nn.Embedding(101, 8), "out": nn.Linear(24, 101)})
+    opt = Muon.from_model(model, lr=1e-3, blocks={"qkv": 3})
+    probe = Probe(model, opt)
+
+    def closure():
+        loss = model["out"](model["qkv"](model["embedding"](torch.arange(5)))).square().mean()
+        loss.backward()
+        return loss
+
+    with probe(closure):
+        opt.step()
+    assert probe.points[0].smoothness > 0

@@ -117,3 +117,15 @@ def test_bad_input():
         lanczos(lambda v: v, torch.zeros(3))
     with pytest.raises(ValueError, match="vectors must be at least 4"):
         lanczos(lambda v: v, torch.ones(3), vectors=3)
+
+
+def test_a_loss_that_is_linear_in_some_parameters():
+    x, y = (nn.Parameter(torch.ones((), dtype=torch.float64)) for _ in range(2))
+    assert sharpness(lambda: 3 * x**2 + y, [x, y]) == pytest.approx(6)
+    assert sharpness(lambda: 2 * x + y, [x, y]) == 0
+
+
+def test_the_default_device_may_be_another():
+    x = nn.Parameter(torch.ones(3))
+    with torch.device("meta"):
+        assert sharpness(lambda: (x**2).sum(), [x]) == pytest.approx(2)

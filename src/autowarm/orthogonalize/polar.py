@@ -86,7 +86,7 @@ def orthogonalize(
 
     Args:
         G: shape (…, m, n), real.
-        method: "svd", "newton-schulz" or "polar-express".
+        method: "svd", "newton-schulz" or "polar-express"; only "svd" can be differentiated.
         steps: number of iterations; by default 5 for "newton-schulz" and 4 for "polar-express".
         dtype: dtype of the iterations; by default `working_dtype` of G's device.
 
@@ -112,7 +112,7 @@ def orthogonalize(
     if method == "svd":
         return _polar_svd(G)
     X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=dtype or working_dtype(G.device), device=G.device)
-    X.copy_(G.reshape(X.shape))
+    X.copy_(G.detach().reshape(X.shape))
     return orthogonalize_(X, method=method, steps=steps).to(G.dtype).reshape(G.shape)
 
 

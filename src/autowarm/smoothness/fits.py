@@ -163,9 +163,10 @@ def bootstrap(
         raise ValueError(f"the fit is of {found.count} points, got {len(x)} gaps")
     size = block or max(1, round(math.sqrt(len(x))))
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
-    signed = np.repeat(signs, size, axis=1)[:, : len(x)] * found.residuals
     # Least squares is linear: a sample's coefficients are the fit's plus those of the residuals with random signs.
-    coefficients = np.array(found.coefficients) + signed @ np.linalg.pinv(_design(x, found.exponents)).T
+    by_point = np.linalg.pinv(_design(x, found.exponents)).T * found.residuals[:, None]
+    by_block = np.add.reduceat(by_point, np.arange(0, len(x), size))
+    coefficients = np.array(found.coefficients) + signs @ by_block
     tails = [50 * (1 - level), 50 * (1 + level)]
     intervals = [Interval(*map(float, pair)) for pair in np.percentile(coefficients, tails, axis=0).T]
     curves = coefficients @ _design(x if at is None else np.asarray(at, dtype=np.float64), found.exponents).T

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -181,7 +181,7 @@ class Probe:
             return own
         main = self._geometry
         # A tensor that one of our optimizers treats as a stack of matrices is measured matrix by matrix.
-        return replace(own, radius=main.radius) if isinstance(own, Geometry) and type(own) is type(main) else main
+        return own.at_radius(main.radius) if isinstance(own, Geometry) and type(own) is type(main) else main
 
     def _mean_over_ranks(self, losses: list[Tensor]) -> list[Tensor]:
         mine = torch.stack([loss.full_tensor() if hasattr(loss, "full_tensor") else loss for loss in losses])

@@ -51,7 +51,7 @@ def lanczos(
     most = min(vectors, iterations, start.numel())
     V = start.new_empty(most, start.numel())  # the basis, one vector per row
     V[0] = start / size
-    T = torch.zeros(most, most, dtype=torch.float64)  # VAVᵀ
+    T = torch.zeros(most, most, dtype=torch.float64, device="cpu")  # VAVᵀ
     held = 0
     for made in range(1, min(iterations, start.numel()) + 1):
         w = product(V[held])
@@ -96,7 +96,8 @@ def sharpness(
     parameters, and a few more for each product.
 
     Args:
-        loss: computes the loss of one fixed batch, without backward; it must depend on all of ``params``.
+        loss: computes the loss of one fixed batch, without backward; it must depend on all of ``params``, if only
+            linearly.
         params: the tensors x of f(x). Models distributed over processes are not supported.
         iterations, tolerance: see `lanczos`. The tolerance is for the residual; the eigenvalue is much more accurate.
         dtype: dtype of the recurrence; None for the parameters'. torch.float64 helps only if the products are that
@@ -113,14 +114,20 @@ def sharpness(
     params = list(params)
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         gradients = torch.autograd.grad(loss(), params, create_graph=True)
+    curved = [g for g in gradients if g.requires_grad]  # the others are constant: the loss is linear there
+    if not curved:
+        return 0.0
     sizes = [p.numel() for p in params]
     wide = dtype or gradients[0].dtype
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(sum(sizes), generator=generator, dtype=torch.float64).to(gradients[0].device, wide)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    start = torch.randn(sum(sizes), generator=generator, dtype=torch.float64, device="cpu").to(
+        gradients[0].device, wide
+    )
 
     def product(v: Tensor) -> Tensor:
-        along = [part.view_as(g).to(g.dtype) for part, g in zip(v.split(sizes), gradients, strict=True)]
-        parts = torch.autograd.grad(gradients, params, along, retain_graph=True)
+        pairs = zip(v.split(sizes), gradients, strict=True)
+        along = [part.view_as(g).to(g.dtype) for part, g in pairs if g.requires_grad]
+        parts = torch.autograd.grad(curved, params, along, retain_graph=True, materialize_grads=True)
         return torch.cat([part.reshape(-1) for part in parts]).to(wide)
 
     return lanczos(product, start, iterations=iterations, tolerance=tolerance)[0]

@@ -121,7 +121,7 @@ def study(
         linear=fit(x, y, "linear"),
         constant=fit(x, y, "constant"),
         power=fit(x, y, "power") if np.all(x > 0) else None,
-        intervals=bootstrap(x, quadratic)[0],
+        intervals=bootstrap(x, quadratic, at=())[0],
     )
 
 

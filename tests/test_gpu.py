@@ -53,6 +53,28 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 @on_each_device
 @with_each_optimizer
+def test_a_state_loaded_by_way_of_the_processor_goes_on_to_the_bit(make: Callable, device: str, tmp_path: Path) -> None:
+    """As trainers load it. PyTorch leaves step counts on the processor, where a fused AdamW does not look for them."""
+    model = network(device)
+    opt = make(model, lr=0.01)
+    for step in range(6):
+        if step == 3:
+            torch.save({"model": model.state_dict(), "optimizer": opt.state_dict()}, tmp_path / "saved.pt")
+        set_gradients(model, step)
+        opt.step()
+    saved = torch.load(tmp_path / "saved.pt", map_location="cpu", weights_only=True)
+    again = network(device)
+    again.load_state_dict(saved["model"])
+    resumed = make(again, lr=0.01)
+    resumed.load_state_dict(saved["optimizer"])
+    for step in range(3, 6):
+        set_gradients(again, step)
+        resumed.step()
+    assert all(torch.equal(a, b) for a, b in zip(weights(model), weights(again), strict=True))
+
+
+@on_each_device
+@with_each_optimizer
 def test_an_optimizer_steps_as_on_the_processor(make: Callable, device: str) -> None:
     ended = []
     for where in ("cpu", device):

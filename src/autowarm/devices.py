@@ -28,7 +28,7 @@ def _module(device: torch.device | str) -> Any:
 
 def is_capturing(device: torch.device) -> bool:
     """Whether a graph is capturing the work launched now, instead of executing it."""
-    if device.type == "cpu" or torch.compiler.is_compiling():
+    if device.type in ("cpu", "meta") or torch.compiler.is_compiling():
         return False
     module = _module(device)
     ask = getattr(module, "is_current_stream_capturing", None)
@@ -77,7 +77,7 @@ class HostCopy:
 
 
 def _module_with_events(device: torch.device) -> Any:
-    if device.type == "cpu":
+    if device.type in ("cpu", "meta"):
         return None
     module = _module(device)
     return module if hasattr(module, "Event") and hasattr(module, "current_stream") else None

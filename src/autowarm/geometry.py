@@ -83,7 +83,7 @@ def _rows_columns(shape: Sequence[int]) -> tuple[int, int]:
     return shape[0], math.prod(shape[1:])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Geometry(ABC):
     """A norm on one parameter tensor, with its dual norm, its linear minimisation oracle and its κ.
 
@@ -110,8 +110,25 @@ class Geometry(ABC):
         if isinstance(self.radius, str):
             if self.radius not in RADIUS_RULES:
                 raise ValueError(f"unknown radius rule {self.radius!r}: use a number or one of {sorted(RADIUS_RULES)}")
-        elif not (self.radius > 0 and math.isfinite(self.radius)):
+            return
+        try:
+            radius = float(self.radius)
+        except (TypeError, ValueError):
+            radius = math.nan
+        if not (radius > 0 and math.isfinite(radius)):
             raise ValueError(f"radius must be a positive finite number, got {self.radius}")
+        object.__setattr__(self, "radius", radius)  # equal radii look alike in a saved state
+
+    # A subclass need not be a dataclass: all of its attributes count.
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *sorted(vars(self).items())))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     def norm(self, x: Tensor) -> Tensor:
         """Return ‖x‖/R, a scalar tensor of at least single precision."""
@@ -160,7 +177,7 @@ class Geometry(ABC):
     def _kappa(self, shape: tuple[int, ...]) -> float: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Spectral(Geometry):
     """Largest singular value; dual: nuclear norm; LMO: −UVᵀ. The geometry of Muon.
 
@@ -263,7 +280,7 @@ class Spectral(Geometry):
         return m // self.blocks, n
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sign(Geometry):
     """Largest absolute entry; dual: sum of absolute entries; LMO: −sign(g). The geometry of signSGD and Lion.
 
@@ -293,7 +310,7 @@ class Sign(Geometry):
         return float(math.prod(shape))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Frobenius(Geometry):
     """Root of the sum of squares, its own dual; LMO: −g/‖g‖. The geometry of normSGD.
 
@@ -320,7 +337,7 @@ class Frobenius(Geometry):
         return 1.0 if math.prod(shape) else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rows(Geometry):
     """Largest Euclidean norm of a row; dual: their sum; LMO: −g with each row at unit norm. κ is the number of rows.
 
@@ -351,7 +368,7 @@ class Rows(Geometry):
         return float(_rows_columns(shape)[1 - self._along]) if math.prod(shape) else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Columns(Rows):
     """Largest Euclidean norm of a column; dual: their sum; LMO: −g with each column at unit norm. κ: their number.
 

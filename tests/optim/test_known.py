@@ -232,3 +232,31 @@ def test_a_geometry_of_ones_own_with_its_own_arguments() -> None:
     opt = LMO(W, geometry=Weighted(2.0))
     assert geometry_of(opt).radius == 1.0
     assert kappa_of(opt, geometry_of(opt)) == 24
+
+
+def test_the_layout_of_the_first_group_is_its_own() -> None:
+    """Fused queries, keys and values count as three matrices, the embedding as one."""
+    model = nn.ModuleDict({"qkv": nn.Linear(8, 24), "out": nn.Linear(8, 8), "embedding": nn.Embedding(101, 8)})
+    opt = Muon.from_model(model, blocks={"qkv": 3})
+    assert kappa_of(opt, geometry_of(opt)) == 3 * 8 + 8 + 8
+
+
+def test_a_geometry_of_ones_own_need_not_be_a_dataclass() -> None:
+    class Scaled(Frobenius):
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            object.__setattr__(self, "scale", scale)
+
+        def _kappa(self, shape: tuple[int, ...]) -> float:
+            return self.scale
+
+    one, ten = Scaled(1.0), Scaled(10.0)
+    assert one != ten
+    assert one == Scaled(1.0)
+    assert hash(one) == hash(Scaled(1.0))
+    groups = [{"params": [nn.Parameter(torch.ones(3, 3))], "geometry": own} for own in (one, ten)]
+    opt = LMO(groups, lr=0.1)
+    assert kappa_of(opt, geometry_of(opt)) == 11
+    swapped = LMO([{"params": [nn.Parameter(torch.ones(3, 3))], "geometry": own} for own in (ten, one)], lr=0.1)
+    with pytest.raises(ValueError, match="other geometries"):
+        swapped.load_state_dict(opt.state_dict())

@@ -236,3 +236,34 @@ def test_the_outermost_head_is_the_head() -> None:
     parts = partition(Nested())
     assert names(parts.heads) == {"head.weight"}
     assert names(parts.matrices) == {"block.output.weight"}
+
+
+def test_a_lazy_layer_is_not_sorted_before_it_has_a_shape() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.LazyLinear(8), nn.Linear(8, 2))
+    with pytest.raises(ValueError, match=r"1.weight has no shape yet: call the model on a batch"):
+        Muon.from_model(model)
+    model(torch.ones(1, 4))
+    assert names(partition(model).matrices) == {"0.weight", "1.weight"}
+
+
+def test_a_pattern_that_matches_nothing_is_named() -> None:
+    model = llama(tied=True)
+    with pytest.raises(ValueError, match="blocks: 'qvk' matches none of the parameters' names"):
+        Muon.from_model(model, blocks={"qvk": 3})
+    with pytest.raises(ValueError, match="heads: 'lm_haed' matches none"):
+        partition(model, heads=["lm_haed"])
+    assert partition(model, heads=["lm_head"]).heads == []  # tied, so that it is the embedding
+
+
+def test_the_weights_of_a_norm_are_vectors_whatever_their_shape() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm([2, 3, 6]), nn.RMSNorm([3, 6]), nn.Linear(6, 2))
+    parts = partition(model)
+    assert names(parts.vectors) == {"0.bias", "1.weight", "1.bias", "2.weight", "3.bias"}
+    assert parts.stacks == parts.embeddings == []
+
+
+def test_one_pattern_of_a_head_may_be_given_alone() -> None:
+    model = nn.ModuleDict({"conv": nn.Linear(4, 4), "body": nn.Linear(4, 4), "fc": nn.Linear(4, 2)})
+    assert names(partition(model, heads="fc").heads) == {"fc.weight"}
+    with pytest.raises(ValueError, match="blocks maps patterns to numbers of blocks"):
+        Muon.from_model(model, blocks=3)

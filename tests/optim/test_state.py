@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -184,3 +185,83 @@ def test_a_state_from_before_there_was_an_option_takes_the_default() -> None:
     opt.load_state_dict(state)
     assert all(group["adamw_eps"] == 1e-8 for group in opt.param_groups)
     train(model, opt, range(2))
+
+
+@pytest.mark.parametrize(
+    ("saved", "here"), [(Lion, SignSGD), (SignSGD, Lion), (NormSGD, Muon), (Muon, LMO)], ids=lambda cls: cls.__name__
+)
+def test_the_state_of_another_of_our_optimizers_is_refused(saved: type[LMO], here: type[LMO]) -> None:
+    def make(cls: type[LMO]) -> LMO:
+        return cls([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1)
+
+    with pytest.raises(ValueError, match=f"is {saved.__name__}, and this one is {here.__name__}"):
+        make(here).load_state_dict(make(saved).state_dict())
+
+
+def test_numpy_numbers_load_with_weights_only() -> None:
+    p = torch.nn.Parameter(torch.ones(2, 2))
+    groups = [{"params": [p], "lr": np.float32(0.25), "weight_decay": np.float64(0.5)}]
+    file = io.BytesIO()
+    torch.save(Lion(groups, lr=np.float64(0.1)).state_dict(), file)
+    file.seek(0)
+    [group] = torch.load(file, weights_only=True)["param_groups"]
+    assert (group["lr"], group["weight_decay"]) == (0.25, 0.5)
+
+
+def test_a_group_without_names_joins_groups_with_names() -> None:
+    opt = Lion.from_model(torch.nn.Linear(4, 4))
+    opt.add_param_group({"params": torch.nn.Linear(3, 3).parameters()})
+    assert opt.param_groups[-1]["param_names"] == ["added.2", "added.3"]
+
+
+def test_step_counts_move_to_where_the_kernel_reads_them() -> None:
+    """A state that was saved on another device, as trainers load it: PyTorch itself leaves step counts there."""
+    bias = torch.nn.Parameter(torch.zeros(4))
+    bias.grad = torch.ones(4)
+    opt = Muon([{"params": [torch.nn.Parameter(torch.ones(4, 4))]}, {"params": [bias], "algorithm": "adamw"}])
+    opt.step()
+
+    class Elsewhere(torch.Tensor):
+        device = torch.device("cuda")
+
+        def to(self, device: torch.device) -> torch.Tensor:
+            return self.as_subclass(torch.Tensor)
+
+    opt.state[bias]["step"] = opt.state[bias]["step"].as_subclass(Elsewhere)
+    opt.step()
+    assert opt.state[bias]["step"].device.type == "cpu"
+    assert opt.state[bias]["step"] == 2
+
+
+def test_a_subclass_of_ones_own_is_still_a_lion() -> None:
+    class Mine(Lion):
+        pass
+
+    p = torch.nn.Parameter(torch.ones(2, 2))
+    mine = Mine([p], lr=0.1)
+    mine.load_state_dict(Lion([p], lr=0.2).state_dict())
+    assert mine.param_groups[0]["lr"] == 0.2
+    assert "optimizer" not in mine.param_groups[0]
+
+
+@pytest.mark.parametrize("radius", [1, np.float64(1.0), np.float32(1.0)])
+def test_equal_radii_are_one_geometry(radius: Any) -> None:
+    def make(radius: Any) -> LMO:
+        return LMO([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1, geometry=Spectral(radius))
+
+    make(1.0).load_state_dict(make(radius).state_dict())
+    with pytest.raises(ValueError, match="radius must be a positive finite number, got None"):
+        Spectral(None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_nonfinite": 3}, "a group of Muon has no max_nonfinite: give it to the optimizer"),
+        ({"method": "svd"}, r"a group of Muon has no method: give it geometry=Spectral\(...\)"),
+        ({"algorithm": "adamw", "betas": (0.9, 0.95)}, "a group of Muon has no betas: use adamw_betas"),
+    ],
+)
+def test_a_groups_option_without_effect_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Muon([{"params": [torch.nn.Parameter(torch.ones(2, 2))], **options}], lr=0.1)

@@ -4,6 +4,7 @@ What is checked needs no second implementation: a step keeps to its unit ball, d
 memory or beside which others it is stepped, leaves gradients as they are, and nothing that is not finite stays.
 """
 
+import copy
 import math
 import random
 import warnings
@@ -263,3 +264,31 @@ def test_the_cases_are_of_all_kinds() -> None:
     assert {shape for one in drawn for shape in one.shapes} == set(SHAPES)
     assert sum(one.bad is not None for one in drawn) > CASES / 2
     assert {str(one.value) for one in drawn} == {"nan", "inf", "-inf"}
+
+
+@pytest.mark.parametrize(
+    ("geometry", "shape", "message"),
+    [
+        (Spectral(transposed=True, method="polar-express"), (2, 3, 4), "a transposed matrix needs 2 dimensions"),
+        (Spectral(blocks=3), (10, 4), "10 rows .* do not divide into 3"),
+        (Spectral(stacked=True), (5,), "a stack of matrices needs at least 2 dimensions"),
+    ],
+)
+def test_a_shape_that_the_geometry_cannot_read_is_refused_at_once(
+    geometry: Spectral, shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        LMO([nn.Parameter(torch.zeros(shape))], lr=0.1, geometry=geometry)
+
+
+@pytest.mark.parametrize("make", [Lion, NormSGD, SignSGD, Muon])
+def test_a_model_without_memory_can_be_stepped(make: type[LMO]) -> None:
+    """As programs do that estimate what a run needs."""
+    p = nn.Parameter(torch.empty(4, 4, device="meta"))
+    p.grad = torch.empty_like(p)
+    opt = make([p], lr=0.1)
+    opt.step()
+    opt.step()
+    assert opt.state[p]["momentum_buffer"].device.type == "meta"
+    opt.load_state_dict(opt.state_dict())
+    assert copy.deepcopy(opt).skipped_updates == 0

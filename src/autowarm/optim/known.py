@@ -2,11 +2,12 @@
 
 import re
 import warnings
+from dataclasses import replace
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..geometry import Geometry, resolve, total_kappa
+from ..geometry import Geometry, Spectral, resolve, total_kappa
 from .lmo import LMO
 
 __all__ = ["geometry_of", "kappa_of", "unwrapped"]
@@ -63,8 +64,11 @@ def _known(optimizer: Optimizer) -> Geometry | None:
     if isinstance(optimizer, LMO):
         for group in optimizer.param_groups:
             if group.get("algorithm") != "adamw":
-                geometry: Geometry = group["geometry"]
-                return geometry.at_radius(1.0)
+                geometry: Geometry = group["geometry"].at_radius(1.0)
+                if isinstance(geometry, Spectral):
+                    # How the first group's tensors are laid out says nothing of the other groups.
+                    geometry = replace(geometry, stacked=False, blocks=1, transposed=False)
+                return geometry
     # A wrapper (a trainer's, or PyTorch's own for schedulers) may subclass: the nearest known class decides.
     for cls in type(optimizer).__mro__:
         if _SPECTRAL.search(cls.__name__):
@@ -129,12 +133,11 @@ def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
     Raises:
         ValueError: the optimizer trains no matrix.
     """
-    counted: dict[Geometry, list[Tensor]] = {}
+    total = 0.0
     for group in optimizer.param_groups:
         own, measured = group.get("geometry"), geometry
         if isinstance(own, Geometry) and type(own) is type(geometry):
             measured = own.at_radius(geometry.radius)
-        counted.setdefault(measured, []).extend(p for p in group["params"] if p.requires_grad and _is_matrix(p))
-    if not any(counted.values()):
-        total_kappa([], geometry)  # says what is missing
-    return sum(total_kappa(matrices, measured) for measured, matrices in counted.items() if matrices)
+        if matrices := [p for p in group["params"] if p.requires_grad and _is_matrix(p)]:
+            total += total_kappa(matrices, measured)
+    return total or total_kappa([], geometry)  # which says what is missing

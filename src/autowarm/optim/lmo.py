@@ -1,7 +1,7 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 import torch
 import torch.distributed as dist
@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from ..devices import is_capturing
-from ..geometry import Geometry, GeometryName, resolve
+from ..geometry import Geometry, GeometryName, Spectral, resolve
 from ..orthogonalize import orthogonalize_
-from .options import check_capture, check_gradients, check_options, check_parameters, check_state
+from .options import check_capture, check_gradients, check_options, check_parameters, check_state, plain_numbers
 from .partition import partition
 from .step.batches import batches_of, empty_stack, fill_, is_batched, slots_of
 from .step.distributed import by_layout, local, needs_sharing, step_parts_
@@ -33,7 +33,7 @@ class LMO(Optimizer):
     ``p.grad``.
 
     Args:
-        params: tensors, named tensors or groups; a group can override any option below.
+        params: tensors, named tensors or groups; a group can override any option below but the last two.
         lr: peak rate η > 0, a float or a one-element tensor. A group with rate 0 is not updated.
         geometry: norm in which each tensor moves: "spectral", "sign", "frobenius", "rows", "columns" or an
             `autowarm.geometry.Geometry`.
@@ -67,6 +67,11 @@ class LMO(Optimizer):
     _process_group: dist.ProcessGroup | None = None
     # Group options that a subclass adds.
     _own_options: frozenset[str] = frozenset()
+    # Options that would have no effect in a group, and what to give instead.
+    _not_of_a_group: ClassVar[dict[str, str]] = {
+        "max_nonfinite": "give it to the optimizer",
+        "process_group": "give it to the optimizer",
+    }
 
     def __init__(
         self,
@@ -97,7 +102,7 @@ class LMO(Optimizer):
             **own,
         }
         check_options(defaults, of_group=False)
-        super().__init__(params, defaults)
+        super().__init__(params, plain_numbers(defaults))
 
     @classmethod
     def from_model(
@@ -128,7 +133,11 @@ class LMO(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, after checking its options; a geometry can be given by name."""
+        param_group.update(plain_numbers(param_group))
+        for name in sorted(param_group.keys() & self._not_of_a_group.keys()):
+            raise ValueError(f"a group of {type(self).__name__} has no {name}: {self._not_of_a_group[name]}")
         self._check_group(self.defaults | param_group)
+        self._name_like_the_others(param_group)
         param_group["geometry"] = resolve(param_group.get("geometry", self.defaults["geometry"]))
         super().add_param_group(param_group)
         try:
@@ -137,6 +146,17 @@ class LMO(Optimizer):
             self.param_groups.pop()
             raise
 
+    def _name_like_the_others(self, param_group: dict[str, Any]) -> None:
+        """Give the tensors of a group names if the others' have some; PyTorch wants names for all tensors or none."""
+        params = param_group["params"]
+        if not self.param_groups or "param_names" not in self.param_groups[0] or isinstance(params, set):
+            return
+        tensors = [params] if isinstance(params, Tensor) else list(params)
+        first = sum(len(group["params"]) for group in self.param_groups)
+        param_group["params"] = [
+            (f"added.{first + i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors)
+        ]
+
     def _check_group(self, options: Mapping[str, Any]) -> None:
         """Raise ValueError if a group's option is out of range."""
         check_options(options, of_group=True)
@@ -144,6 +164,9 @@ class LMO(Optimizer):
     def _check_tensors(self, group: dict[str, Any]) -> None:
         """Raise ValueError if the group's options cannot update its tensors."""
         check_parameters(type(self).__name__, group)
+        if isinstance(group["geometry"], Spectral):
+            for p in group["params"]:
+                group["geometry"].matrices(torch.empty(p.shape, device="meta"))  # raises if the shape does not suit
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -388,21 +411,28 @@ class LMO(Optimizer):
         """Like `torch.optim.Optimizer.state_dict`, with geometries as text; it loads with ``weights_only=True``."""
         state = super().state_dict()
         for group in state["param_groups"]:
-            group["geometry"] = repr(group["geometry"])
+            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind}
         return state
+
+    @property
+    def _kind(self) -> str:
+        """The name of our class; a user's subclass counts as the class that it extends."""
+        return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__.startswith("autowarm."))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check the whole state before loading any of it.
 
         Raises:
             ValueError: this is not an optimizer's state, a group has a different geometry (the message lists the
-                differences), an option is out of range, or a momentum has a different shape or is not finite.
+                differences), the state is another of our optimizers', an option is out of range, or a momentum has a
+                different shape or is not finite.
         """
         self.check_state_dict(state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, geometry in zip(self.param_groups, geometries, strict=True):
             group["geometry"] = geometry
+            group.pop("optimizer", None)
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Run the checks of `load_state_dict` without loading anything.
@@ -419,6 +449,9 @@ class LMO(Optimizer):
                 f"the saved optimizer has other parameter groups: {len(saved)} saved ({then}), {len(geometries)} here "
                 f"({now}). If they differ in the output layer, choose it with heads= of Muon.from_model, [] for none"
             )
+        for was in saved:
+            if was.get("optimizer", self._kind) != self._kind:
+                raise ValueError(f"the saved optimizer is {was['optimizer']}, and this one is {self._kind}")
         differ = [
             f"group {i}: saved {was.get('geometry')}, here {now!r}"
             for i, (was, now) in enumerate(zip(saved, geometries, strict=True))

@@ -16,7 +16,7 @@ from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
 from .lmo import LMO
 from .options import check_betas
-from .partition import Named, partition
+from .partition import Named, check_patterns, partition
 from .step.adamw import adamw_, has_fused_adamw
 from .step.distributed import by_device_and_axes, local
 
@@ -67,6 +67,11 @@ class Muon(LMO):
     """
 
     _own_options = frozenset({"algorithm", "adamw_betas", "adamw_eps"})
+    _not_of_a_group = LMO._not_of_a_group | {
+        **dict.fromkeys(("radius", "method", "steps", "dtype"), "give it geometry=Spectral(...)"),
+        "betas": "use adamw_betas",
+        "eps": "use adamw_eps",
+    }
 
     def __init__(
         self,
@@ -132,7 +137,8 @@ class Muon(LMO):
             options: arguments of the class itself, such as ``adamw_betas``.
 
         Raises:
-            ValueError: the model has no hidden matrix, or a weight's rows do not divide into its blocks.
+            ValueError: the model has no hidden matrix, a weight's rows do not divide into its blocks, or a pattern
+                matches no name.
 
         Example:
             >>> import torch
@@ -143,6 +149,9 @@ class Muon(LMO):
             [('matrices in 3 blocks', 0.02), ('matrices', 0.02), ('embeddings and vectors', 0.004)]
         """
         parts = partition(model, heads=heads)
+        if not isinstance(blocks or {}, Mapping):
+            raise ValueError(f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, got {blocks!r}')
+        check_patterns("blocks", blocks or {}, model)
         if not (parts.matrices or parts.stacks):
             raise ValueError("Muon needs at least one hidden matrix and this model has none: use AdamW or Lion")
         chosen = {name: options[name] for name in ("method", "steps", "dtype") if name in options}
@@ -196,9 +205,6 @@ class Muon(LMO):
                 f"Muon orthogonalises matrices but got tensors of shape {too_flat[:3]}: build it with "
                 "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
             )
-        if isinstance(group["geometry"], Spectral):
-            for p in group["params"]:
-                group["geometry"].matrices(torch.empty(p.shape, device="meta"))  # raises if the rows do not divide
 
     def _options_of(self, group: dict[str, Any]) -> list[str]:
         if group["algorithm"] == "adamw":
@@ -219,10 +225,13 @@ class Muon(LMO):
             return
         for p in params:
             state = self.state[p]
+            # PyTorch's kernels expect the step count on the tensor's own device, or on the host.
+            on_device = has_fused_adamw(p.device) or group["capturable"]
+            wanted = p.device if on_device else torch.device("cpu")
+            if state and state["step"].device != wanted:
+                state["step"] = state["step"].to(wanted)  # a state that was loaded from another device
             if not state:
-                # PyTorch's kernels expect the step count on the tensor's own device, or on the host.
-                on_device = has_fused_adamw(p.device) or group["capturable"]
-                state["step"] = torch.zeros((), dtype=torch.float32, device=p.device if on_device else "cpu")
+                state["step"] = torch.zeros((), dtype=torch.float32, device=wanted)
                 state["exp_avg"] = torch.zeros_like(p)
                 state["exp_avg_sq"] = torch.zeros_like(p)
             momenta.append(state["exp_avg"])

@@ -2,14 +2,15 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
 from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
-__all__ = ["Named", "Parts", "partition"]
+__all__ = ["Named", "Parts", "check_patterns", "partition"]
 
 # Usual names of output layers, for models that do not name theirs.
 _HEADS = {
@@ -25,6 +26,8 @@ _LOOKED_UP = re.compile(
 # Tensors that multiply entry by entry, such as the decays of a state-space model.
 _ENTRYWISE = re.compile(r"(^|_)scale$|^(A_log|D)$")
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+# Their weights may have several dimensions, and multiply entry by entry.
+_NORMS = (nn.LayerNorm, nn.RMSNorm)
 # Linear layers, by class name, that store their weight as (in, out), such as transformers' for GPT-2.
 _TRANSPOSED = {"Conv1D"}
 
@@ -67,7 +70,8 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
             means that there are none.
 
     Raises:
-        ValueError: no tensor of the model requires a gradient.
+        ValueError: no tensor of the model requires a gradient, a lazy one has no shape yet, or a pattern of ``heads``
+            matches no name.
 
     Example:
         >>> import torch
@@ -77,12 +81,16 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         >>> [name for name, _ in parts.matrices], [name for name, _ in parts.heads]
         (['0.weight'], ['2.weight'])
     """
+    if lazy := [name for name, p in model.named_parameters() if is_lazy(p)]:
+        raise ValueError(f"{lazy[0]} has no shape yet: call the model on a batch before you build the optimizer")
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no tensor that requires a gradient: there is nothing to train")
     if heads is None:
         # A parametrized layer computes its weight from tensors further in.
         head_ids = {id(p) for layer in _output_layers(model) for p in layer.parameters()}
     else:
+        heads = [heads] if isinstance(heads, str) else heads
+        check_patterns("heads", heads, model)
         head_ids = {id(p) for name, p in model.named_parameters() if any(re.search(one, name) for one in heads)}
     embedding_ids = {
         id(p) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for p in m.parameters()
@@ -97,7 +105,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         leaf = name.rsplit(".", 1)[-1]
         flipped = type(owner).__name__ in _TRANSPOSED or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
         layer = isinstance(owner, (nn.Linear, *_CONVOLUTIONS)) or type(owner).__name__ in _TRANSPOSED
-        if p.ndim < 2:
+        if p.ndim < 2 or isinstance(owner, _NORMS):
             parts.vectors.append((name, p))
         elif id(p) in embedding_ids or (not layer and _LOOKED_UP.search(leaf)):
             parts.embeddings.append((name, p))
@@ -113,6 +121,14 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         if flipped and p.ndim >= 2:
             parts.transposed.add(name)
     return parts
+
+
+def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> None:
+    """Raise ValueError if a regular expression given under this option matches no parameter's name."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    for pattern in patterns:
+        if not any(re.search(pattern, name) for name in names):
+            raise ValueError(f"{option}: {pattern!r} matches none of the parameters' names, such as {names[0]!r}")
 
 
 def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]:

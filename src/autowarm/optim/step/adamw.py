@@ -62,7 +62,7 @@ def adamw_(
             ps, ms, vs, counts = ([t.clone() for t in ts] for ts in (ps, ms, vs, counts))
         foreach = xs[0].device.type != "cpu"
         # The capturable implementation is the only one that reads step counts on a device.
-        capturable = capturable or torch.compiler.is_compiling() or steps[0].device.type != "cpu"
+        capturable = torch.compiler.is_compiling() or steps[0].device.type != "cpu"
         adamw(ps, ds, ms, vs, [], counts, foreach=foreach, capturable=capturable, **options)
         if finite is not None:
             for before, after in zip((olds[0], *olds[2:]), (ps, ms, vs, counts), strict=True):

@@ -104,7 +104,9 @@ def _at(factor: Any, places: Sequence[int]) -> list[Tensor]:
 
 def _on(device: torch.device, number: float | Tensor) -> Tensor:
     if isinstance(number, Tensor):
-        return number
+        # One of a model's GPUs may hold the rate of all.
+        elsewhere = number.device.type != "cpu" and number.device != device
+        return number.to(device, non_blocking=True) if elsewhere else number
     # Double precision is slow on most accelerators, and missing on some.
     return torch.full((), number, dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
 

@@ -81,7 +81,7 @@ class SkippedUpdates:
         self._counts: _DeviceCounts | None = None  # counts of all other updates
 
     def __getstate__(self) -> dict[str, Any]:
-        in_a_row = self._in_a_row if self._counts is None else self._in_a_row + int(self._counts.tensor[0])
+        in_a_row = self._in_a_row + (0 if self._counts is None else self._counts.on_host()[0])
         return {"most": self.most, "_in_a_row": in_a_row, "_total": self.total(), "_warned": self._warned}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class SkippedUpdates:
 
     def total(self) -> int:
         """The number of updates so far that skipped a tensor; waits for the device."""
-        return self._total + (0 if self._counts is None else int(self._counts.tensor[1]))
+        return self._total + (0 if self._counts is None else self._counts.on_host()[1])
 
     def note(self, finite: Tensor | None) -> None:
         """Note the flags of some of an update's tensors."""
@@ -151,14 +151,18 @@ class _DeviceCounts:
         self._copy = HostCopy(self.tensor)
         self._latest = (0, 0)
 
+    def on_host(self) -> tuple[int, int]:
+        """The present counts; waits for the device. Tensors without memory have none."""
+        return (0, 0) if self.tensor.is_meta else (int(self.tensor[0]), int(self.tensor[1]))
+
     def add(self, flags: Sequence[Tensor]) -> tuple[int, int] | None:
-        """Count an update with these flags; return the latest counts that have arrived, or None inside a graph."""
+        """Count an update with these flags; return the latest counts that have arrived, or None if none can."""
         device = self.tensor.device
         bad = ~torch.stack([flag.all().to(device, non_blocking=device.type != "cpu") for flag in flags]).all()
         # In place, so that each replay of a captured graph continues the count.
         self.tensor.add_(bad)
         self.tensor[0].mul_(bad)
-        if torch.compiler.is_compiling() or is_capturing(device):
+        if torch.compiler.is_compiling() or device.type == "meta" or is_capturing(device):
             return None
         if (arrived := self._copy.read()) is not None:
             self._latest = tuple(arrived[1])

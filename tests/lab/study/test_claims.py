@@ -1,11 +1,14 @@
 """What README, notebook and evidence say in words: of longer runs, fine-tuning, the forecast of f*, repeated runs."""
 
 import csv
+import statistics
 from pathlib import Path
 
+from autowarm.lab.analysis.markdown import percent
 from autowarm.lab.analysis.statistics import by_task
+from autowarm.lab.config import LabError
 from autowarm.lab.study import horizon, transfer
-from autowarm.lab.study.cells import DEFAULT, FAMILIES, PAPER, RAMP_ALONE, cells
+from autowarm.lab.study.cells import DEFAULT, FAMILIES, PAPER, RAMP_ALONE, SEEDS, cells
 from autowarm.lab.study.pages.fair import rule_regrets
 from autowarm.lab.study.pages.grids import GRIDS, judged, share_left
 from autowarm.lab.study.pages.tables import family_means
@@ -125,6 +128,32 @@ def test_the_evidence_says_where_repeated_warm_ups_end() -> None:
     assert (len(ends), len(ends) - len(changed), len(later)) == (58, 49, 8)
     assert all(0 < end[0] <= 5 for end in later)
     assert [end[1:3] for end in changed if end not in later] == [("max_warmup", "gap")]
+
+
+def test_the_evidence_says_what_the_runs_made_again_show() -> None:
+    stored, again = (Rows.load(STUDIES / f"{name}.jsonl") for name in ("warm-up", "warm-up-again"))
+    kept = [row for row in stored if row["cell"]["optimizer"] != "muon" and not row["schedule"].startswith(DEFAULT)]
+    merged = Rows([*(row for row in stored if row["part"] == "tuning"), *kept, *again])
+    pairs = []
+    for cell in cells(stored):
+        try:
+            now = judge(merged, cell, SEEDS)
+        except LabError:  # not all of its runs are made again
+            continue
+        if now.learnt:
+            pairs.append((judge(stored, cell, SEEDS), now))
+    sharp = [[v for v in side if v.counted] for side in zip(*pairs, strict=True)]
+    means = [percent(statistics.fmean(v.mean for v in some)).replace("-", "−") for some in sharp]
+    passed = [f"{sum(v.passed for v in some)} of {len(some)}" for some in sharp]
+    muon = [[v.mean for v in side if v.cell.optimizer == "muon"] for side in zip(*pairs, strict=True)]
+    before, after = (percent(statistics.fmean(some)).replace("-", "−") for some in muon)
+    text = said("evidence.md")
+    assert f"in {len(pairs)} settings, on five test seeds" in text
+    assert f"the mean was {means[0]} % and is {means[1]} %" in text
+    assert f"the default passed {passed[0]} and passes {passed[1]}" in text
+    assert f"the mean was {before} % and is {after} %, because noisy" in text
+    moved = [now for was, now in pairs if was.cell.optimizer == "muon" and abs(now.mean - was.mean) > 0.03]
+    assert {FAMILIES[v.cell.task] for v in moved} == {"vision"}
 
 
 def _name(row: dict) -> str:

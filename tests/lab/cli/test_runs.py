@@ -61,6 +61,8 @@ def test_what_the_library_refuses_is_one_line(
         (["smoothness", "--run.optimizer.lr", "0.1"], "--run.optimizer.lr has no effect here: give --rates"),
         (["find-rate", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --optimizer"),
         (["train", *TINY, "--schedule", "untuned", "--schedule.peak_gap", "1"], "schedule.peak_gap belongs to kinds"),
+        (["train", "--task", "mlp", "--batch_size", "7"], "batch_size has no effect with a task"),
+        (["train", "--task", "mlp", "--model.width", "32"], "model has no effect with a task"),
     ],
 )
 def test_options_without_effect_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
@@ -204,6 +205,39 @@ def test_trainers_own_optimizers_warm_up_too(tmp_path: Path) -> None:
     trainer.create_optimizer_and_scheduler(STEPS)
     assert isinstance(trainer.lr_scheduler, AdaptiveWarmup)
     assert 0 < trainer.lr_scheduler.get_last_lr()[0] < LR
+
+
+def test_a_trained_language_model_warms_up_for_a_tenth(tmp_path: Path) -> None:
+    model, data = make_model(), [{"input_ids": torch.arange(12), "labels": torch.arange(12)}] * 64
+    lengths = []
+    for lr in (0.02, 1e-4):
+        args = TrainingArguments(str(tmp_path), max_steps=40, learning_rate=lr, report_to="none", use_cpu=True,
+                                 disable_tqdm=True, save_strategy="no")  # fmt: skip
+        trainer = WarmupTrainer(model, args, optim="muon", train_dataset=data)
+        trainer.train()
+        lengths.append(trainer.lr_scheduler.warmup_steps)
+    assert lengths[0] > 4
+    assert lengths[1] == 4
+
+
+@pytest.mark.parametrize(
+    ("warmup", "expected"),
+    [({}, math.log(32)), ({"max_warmup": 0.5}, None), ({"chance_loss": 7.0}, 7.0), ({"chance_loss": None}, None)],
+)
+def test_the_chance_loss_is_that_of_the_vocabulary_unless_set(
+    warmup: dict[str, Any], expected: float | None, tmp_path: Path
+) -> None:
+    lora = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]))
+    for model in (make_model(), lora):
+        trainer = WarmupTrainer(model, make_args(tmp_path), optim="muon", warmup=warmup)
+        trainer.create_optimizer_and_scheduler(STEPS)
+        assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] == expected
+
+
+def test_a_model_of_another_kind_has_no_chance_loss(tmp_path: Path) -> None:
+    trainer = WarmupTrainer(torch.nn.Linear(4, 4), make_args(tmp_path), optim="muon")
+    trainer.create_optimizer_and_scheduler(STEPS)
+    assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] is None
 
 
 def test_each_setting_that_is_not_used_is_named_once(tmp_path: Path) -> None:

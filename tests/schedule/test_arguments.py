@@ -30,6 +30,7 @@ from autowarm import AdaptiveWarmup
             {"max_warmup": 0.0},
             "max_warmup is a share of the run.*of updates ≥ 2, or None, got 0.0",
         ),
+        ({"chance_loss": 0.0}, "chance_loss must be positive and finite, got 0.0"),
         ({"max_warmup": -3}, "max_warmup is a share of the run.*got -3"),
         ({"max_warmup": True}, "max_warmup is a share of the run.*got True"),
         ({"div": "x"}, "div must be greater than 1 and finite, got 'x'"),
@@ -90,6 +91,8 @@ def test_algorithm_1_needs_its_target_and_has_no_ramp() -> None:
         AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=None)
     with pytest.raises(TypeError, match="Algorithm 1 has no max_warmup"):
         AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, max_warmup=0.5)
+    with pytest.raises(TypeError, match="Algorithm 1 has no chance_loss"):
+        AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, chance_loss=5.0)
 
 
 def test_numbers_of_other_libraries_are_plain_ones() -> None:

@@ -60,6 +60,7 @@ losses = st.one_of(
             {"max_warmup": 0.3, "smoothing": 0.0, "decay": "wsd"},
             {"max_warmup": 1.0, "smoothing": 0.2, "warmup": "cosine", "final_ratio": 0.1, "decay": "linear"},
             {"div": 100.0, "decay": "wso"},
+            {"chance_loss": 12.0},
         ]
     ),
     order=st.sampled_from(["after", "before"]),

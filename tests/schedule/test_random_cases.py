@@ -51,6 +51,7 @@ class Case:
             "final_ratio": draw.choice([0.0, 0.1]),
             "peak_gap": draw.choice([None, 0.05, 0.3]),
             "max_nonfinite": None,
+            "chance_loss": draw.choice([None, None, 8.0]),
         }
         self.before = draw.random() < 0.3  # Algorithm 1's order
         self.without_warmup = draw.random() < 0.3

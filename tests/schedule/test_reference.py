@@ -30,6 +30,9 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "power": {"decay": "power", "max_warmup": 1.0},
     "wsd": {"decay": "wsd", "max_warmup": 0.2},
     "wso": {"decay": "wso"},
+    "trained": {"chance_loss": 14.0},
+    "trained, no ramp": {"chance_loss": 14.0, "max_warmup": None, "warmup": "cosine"},
+    "trained, 8 updates": {"chance_loss": 14.0, "max_warmup": 8},
 }
 STREAMS: dict[str, Callable[[int], float | None]] = {
     "falling": falling(),
@@ -52,12 +55,21 @@ RATES: dict[str, Callable[[], Any]] = {
 }
 
 
+def along(line: tuple[int, float, float | None], t: int, rise: Callable[[float], float], without: float) -> float:
+    start, share, end = line
+    if end is None:
+        return without
+    return 1.0 if t >= end else share + (1 - share) * rise(1 - (t - start) / (end - start))
+
+
 def reference(losses: Callable[[int], float | None], options: dict[str, Any], kappa: float) -> list[float]:
     """The rate of each update; the loss of update t is told after it."""
     o: dict[str, Any] = {"target_loss": None, "peak_gap": None, "div": 10.0, "final_ratio": 0.0, "max_warmup": 0.5}
     o |= {"smoothing": 0.01, "warmup": "linear", "decay": "cosine"} | options
     div, rise, fall = o["div"], WARMUPS[o["warmup"]], DECAYS[o["decay"]]
     long = o["max_warmup"] * T if isinstance(o["max_warmup"], float) else o["max_warmup"]
+    shortened = min(0.1 * T, math.inf if long is None else long)  # for trained weights
+    line, trained = (0, 1 / div, long), False  # the ramp: from where, from which share, to where
     keep = 1 - 1 / max(1.0, o["smoothing"] * T)
     opening = 5 if o["smoothing"] > 0 else 1
     fstar, gap0, peak_gap, weight, switch = o["target_loss"], 0.0, None, 0.0, None
@@ -76,6 +88,9 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
                 first.append(loss)
                 if len(first) in (1, opening):
                     f0 = statistics.median_low(first)
+                    if trained != (f0 < 0.75 * o.get("chance_loss", -math.inf)):
+                        trained = not trained
+                        line = (t, along(line, t, rise, 1 / div), shortened if trained else long)
                     fstar = f0 - 0.7 * abs(f0) if o["target_loss"] is None else fstar
                     gap0 = f0 - fstar
                     if gap0 > 0:
@@ -86,9 +101,7 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
                 mean += (1 - keep) / weight * (loss - mean)
                 scatter += (loss - last) ** 2
                 last = loss
-            ramp = 1 / div
-            if long is not None:
-                ramp = 1.0 if t >= long else 1 / div + (1 - 1 / div) * rise(1 - t / long)
+            ramp = along(line, t, rise, 1 / div)
             fallen = opening == 1 or (
                 mean < f0 and (f0 - mean) ** 2 * (t - opening) ** 2 / (t - opening + 20) > 9 * scatter
             )
@@ -102,7 +115,7 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
                 if gap < end:
                     switch = t
                 else:
-                    low = 0.0 if long is None else ramp
+                    low = 0.0 if line[2] is None else ramp
                     share = max(low, 1 / (1 + (div - 1) / gap * ((gap - end) / (1 - end)) ** 2))
         if switch is not None:
             left = T - switch

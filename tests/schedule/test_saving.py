@@ -79,7 +79,7 @@ def test_another_schedule_is_refused_by_its_differences() -> None:
         ValueError, match=r"optimizer: saved 'Lion', here 'Muon'; geometry: saved 'Sign.*here .Spectral"
     ):
         AdaptiveWarmup(muon, 50).load_state_dict(state)
-    with pytest.raises(ValueError, match="not an AdaptiveWarmup state of version 1 to 3: its version is None"):
+    with pytest.raises(ValueError, match="not an AdaptiveWarmup state of version 1 to 4: its version is None"):
         AdaptiveWarmup(make_optimizer(), 50).load_state_dict({"last_epoch": 3})
 
 
@@ -179,6 +179,7 @@ DAMAGES = [
     ("rule.ramp", [0, 0.1]),
     ("rule.decay", "exponential"),
     ("rule.window", 0.0),
+    ("rule.trained", 1),
     ("rule.total_steps", "100"),
 ]
 
@@ -232,3 +233,5 @@ def test_what_is_no_state_at_all() -> None:
         scheduler.load_state_dict({})
     with pytest.raises(ValueError, match="of version 1, is damaged: KeyError"):
         scheduler.load_state_dict({"version": 1, "rule": {}})
+    with pytest.raises(ValueError, match="of version 3, is damaged: KeyError"):
+        scheduler.load_state_dict({"version": 3, "rule": {}})

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import difflib
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,6 +21,10 @@ from .metrics import loggable_metrics
 
 try:
     from transformers import Trainer, TrainerCallback
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
 except ImportError as missing:
     raise ImportError("this plug-in needs transformers: pip install 'autowarm[transformers]'") from missing
 
@@ -124,6 +129,9 @@ class WarmupCallback(TrainerCallback):
 class AdaptiveWarmupMixin:
     """Adds the adaptive warm-up to any `Trainer` (TRL's, your own): list it before the trainer among the base classes.
 
+    For transformers' causal and masked language models, ``chance_loss`` is ln(vocabulary) unless you set it or
+    ``max_warmup``: new weights warm up for half of the run at most, trained ones for a tenth.
+
     ``learning_rate`` is the peak rate. ``warmup_steps``, ``lr_scheduler_type`` and ``lr_scheduler_kwargs`` are ignored,
     with a warning for each that you set.
 
@@ -160,7 +168,10 @@ class AdaptiveWarmupMixin:
         trainer: Any = self
         if trainer.lr_scheduler is None:
             made_on = optimizer or trainer.optimizer
-            trainer.lr_scheduler = AdaptiveWarmup(made_on, num_training_steps, **self._warmup)
+            options = dict(self._warmup)
+            if not options.keys() & {"max_warmup", "floor", "chance_loss"}:
+                options["chance_loss"] = _chance_loss(trainer.accelerator.unwrap_model(trainer.model))
+            trainer.lr_scheduler = AdaptiveWarmup(made_on, num_training_steps, **options)
             trainer._created_lr_scheduler = True
         return trainer.lr_scheduler
 
@@ -180,6 +191,15 @@ class WarmupTrainer(AdaptiveWarmupMixin, Trainer):
         >>> type(trainer.create_optimizer()).__name__
         'Muon'
     """
+
+
+def _chance_loss(model: Any) -> float | None:
+    """ln(vocabulary), the loss of a language model that knows nothing; None for other models."""
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if type(model).__name__ not in {*known.values()}:
+        return None
+    return math.log(model.config.get_text_config().vocab_size)
 
 
 def _warn_of_replaced_settings(args: Any) -> None:

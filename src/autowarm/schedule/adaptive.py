@@ -71,6 +71,8 @@ class AdaptiveWarmup(RuleScheduler):
         max_warmup: the longest warm-up: by then the rate is at its peak, whatever the loss does. A share of T in
             (0, 1], or a whole number of updates from 2 to T; None for no limit. The default is half the run; with an
             open end that is 2000 updates, or 2/(1 − β2) for Adam's β2 of 0.999. For fine-tuning, 0.1 is better.
+        chance_loss: the loss of a model that knows nothing, such as ln(vocabulary) for a language model. If f(x0) is
+            below three quarters of it, the weights were trained before, and warm-up takes at most a tenth of the run.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
@@ -119,6 +121,7 @@ class AdaptiveWarmup(RuleScheduler):
         decay: Decay | Shape = "cosine",
         final_ratio: float = 0.0,
         max_warmup: float | int | None = 0.5,
+        chance_loss: float | None = None,
         smoothing: float = 0.01,
         max_nonfinite: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
@@ -134,6 +137,7 @@ class AdaptiveWarmup(RuleScheduler):
             peak_gap=peak_gap,
             final_ratio=final_ratio,
             max_warmup=renamed(floor=floor, max_warmup=max_warmup),
+            chance_loss=chance_loss,
             smoothing=smoothing,
             max_nonfinite=renamed(patience=patience, max_nonfinite=max_nonfinite),
         )
@@ -155,7 +159,10 @@ class AdaptiveWarmup(RuleScheduler):
             "planned_steps": given["total_steps"],
             "given_target_loss": given["target_loss"],
             "given_peak_gap": given["peak_gap"],
-            **{name: given[name] for name in ("kappa", "div", "sigma_f2", "final_ratio", "max_warmup", "smoothing")},
+            **{
+                name: given[name]
+                for name in ("kappa", "div", "sigma_f2", "final_ratio", "max_warmup", "chance_loss", "smoothing")
+            },
         }
         # What a resumed run must share with the saved one.
         self._settings: dict[str, Any] = {
@@ -177,7 +184,8 @@ class AdaptiveWarmup(RuleScheduler):
 
         Args:
             optimizer, total_steps, target_loss: see the class.
-            options: any other argument of the class except ``max_warmup`` and ``smoothing``; ``div`` defaults to 100.
+            options: any other argument of the class except ``max_warmup``, ``chance_loss`` and ``smoothing``; ``div``
+                defaults to 100.
 
         Example:
             >>> import torch
@@ -187,7 +195,7 @@ class AdaptiveWarmup(RuleScheduler):
         """
         if target_loss is None:
             raise ValueError("Algorithm 1 needs target_loss, its f*: roughly the loss at the end of the run")
-        if given := sorted(options.keys() & {"max_warmup", "floor", "smoothing"}):
+        if given := sorted(options.keys() & {"max_warmup", "floor", "chance_loss", "smoothing"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": 100.0, **options}
         return cls(optimizer, total_steps, target_loss=target_loss, max_warmup=None, smoothing=0.0, **options)
@@ -542,7 +550,8 @@ class AdaptiveWarmup(RuleScheduler):
         """
         state = read_state(state_dict)
         saved, formula_state = state["settings"], state["rule"]
-        differ = differences(saved, self._settings, ignore={"total_steps"})
+        # The chance loss acts at f(x0), and the state knows what it did then.
+        differ = differences(saved, self._settings, ignore={"total_steps", "chance_loss"})
         begun = formula_state["gap0"] is not None or state["search"] is not None
         if self._kappa_counted and saved.get("kappa") is not None and begun:
             differ.pop("kappa", None)  # κ was computed before groups were added or frozen, and stays

@@ -52,11 +52,12 @@ _RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
         lambda x: x >= 2 if isinstance(x, int) else 0 < x <= 1,
         "is a share of the run, in (0, 1], a whole number of updates ≥ 2, or None",
     ),
+    "chance_loss": (float, _positive, "must be positive and finite"),
     "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
     "max_nonfinite": (_whole, lambda x: x >= 1, "must be at least 1, or None"),
     "steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
 }
-_OPTIONAL = {"total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite"}
+_OPTIONAL = {"total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss"}
 
 
 def clean(**given: Any) -> dict[str, Any]:

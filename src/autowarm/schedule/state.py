@@ -8,7 +8,7 @@ from .shapes import DECAYS
 
 __all__ = ["STATE_VERSION", "differences", "read_state"]
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 
 # The keys that identify the states of other classes. The first match counts.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
@@ -124,6 +124,7 @@ _NESTED: Checks = {
         "cut": _share,
         "bound": _optional(_ramp),
         "window": lambda x: _finite(x) and x >= 1,
+        "trained": lambda x: isinstance(x, bool),
         "told": _optional(_finite),
         "target_loss": _optional(_finite),
         "gap0": _optional(_finite),
@@ -154,6 +155,8 @@ def read_state(state: Any) -> dict[str, Any]:
         state = _to_version_2(state)
     if version in (1, 2):
         state = _to_version_3(state)
+    if version in (1, 2, 3):
+        state = _to_version_4(state)
     _check(state, _NESTED, "")
     lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
     if len(set(lists.values())) > 1:
@@ -190,6 +193,15 @@ def _check(state: Any, checks: Checks, path: str) -> None:
             _check(state[name], holds, f"{path}{name}.")
 
 
+def _to_version_4(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert version 3, which knew no chance loss."""
+    try:
+        settings, rule = {**old["settings"], "chance_loss": None}, {**old["rule"], "trained": False}
+        return {**old, "version": STATE_VERSION, "settings": settings, "rule": rule}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the saved schedule, of version 3, is damaged: {type(error).__name__}: {error}") from None
+
+
 def _to_version_3(old: Mapping[str, Any]) -> dict[str, Any]:
     """Convert version 2, which stored only the smoothed loss; the scatter starts from it."""
     try:
@@ -198,7 +210,7 @@ def _to_version_3(old: Mapping[str, Any]) -> dict[str, Any]:
         seen = [smoothed, smoothed, 0.0] if rule["weight"] > 0 else None
         rule |= {"opening": [], "averages": seen, "told": old["settings"]["target_loss"]}
         settings = {**old["settings"], "peak": "given"}
-        return {**old, "version": STATE_VERSION, "settings": settings, "rule": rule, "search": None}
+        return {**old, "version": 3, "settings": settings, "rule": rule, "search": None}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the saved schedule, of version 2, is damaged: {type(error).__name__}: {error}") from None
 

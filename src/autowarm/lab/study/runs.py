@@ -182,7 +182,8 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             if (share := given.pop("fstar", None)) is not None:
                 first = _first_loss(planned)
                 given["target_loss"] = share * first if first > 0 else (2 - share) * first  # f(x0) − (1−share)·|f(x0)|
-            own: dict[str, Any] = {key: given.pop(key) for key in ("max_warmup", "smoothing", "peak") if key in given}
+            names = ("max_warmup", "chance_loss", "smoothing", "peak")
+            own: dict[str, Any] = {key: given.pop(key) for key in names if key in given}
             return ScheduleConfig("adaptive", options=own, **given)
         case _:
             raise LabError(f"the study knows no schedule {planned.schedule!r}")

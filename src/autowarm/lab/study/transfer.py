@@ -4,6 +4,7 @@
 The best warm-ups are short there, so a warm-up over half of the run is costly. "fresh" has six tasks unlike all others.
 """
 
+import math
 from collections.abc import Sequence
 
 from ..analysis.statistics import Seeds
@@ -12,7 +13,7 @@ from .grid import Grid, hand_set_grid
 from .plan import Stage
 from .rows import Rows
 
-__all__ = ["ADVISED", "FINE_TUNING", "FINE_TUNING_STAGES", "FRESH", "FRESH_STAGES"]
+__all__ = ["ADVISED", "CHANCE", "FINE_TUNING", "FINE_TUNING_STAGES", "FRESH", "FRESH_STAGES"]
 
 _SEEDS = Seeds((0, 1), (10, 11, 12, 13, 14))
 _RATES = {
@@ -31,9 +32,10 @@ def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]
 
 
 ADVISED = f"{DEFAULT} max_warmup=0.1"  # for fine-tuning
+CHANCE = f"{DEFAULT} chance_loss={math.log(512):.3f}"  # ln(vocabulary)
 FINE_TUNING = Grid(
     ("tune-near", "tune-far", "tune-near-lora", "tune-far-lora"), (100, 300, 1000), ("adamw", "muon", "lion"), _rates,
-    hand_set_grid(0.03, 0.1, 0.5), _SEEDS, beside=(ADVISED,),
+    hand_set_grid(0.03, 0.1, 0.5), _SEEDS, beside=(ADVISED, CHANCE),
 )  # fmt: skip
 FRESH = Grid(
     ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), tuple(_RATES), _rates,

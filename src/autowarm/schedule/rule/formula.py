@@ -3,8 +3,8 @@
 During warm-up the share is the higher of two:
 
 - the paper's profile η(Δ) at the smoothed loss, calibrated from the first losses;
-- a *ramp* in time that reaches the peak after ``max_warmup``. η(Δ) alone can stall, because the loss falls only as fast
-  as the rate lets it.
+- a *ramp* in time that reaches the peak after ``max_warmup``, or after a tenth of the run if f(x0) shows that the
+  weights were trained before. η(Δ) alone can stall, because the loss falls only as fast as the rate lets it.
 
 The gap is Δ = loss − f*; if f* is not given, it is 30 % of f(x0). When the gap has fallen below Δ', or the ramp has
 reached the peak, the decay takes over. Without a ramp and without smoothing this is the paper's Algorithm 1, line by
@@ -32,6 +32,11 @@ Number = TypeVar("Number", float, Tensor)
 OPEN_HORIZON = 4000
 # If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
 _EXPECTED_FALL = 0.7
+# A first loss below this share of the chance loss comes from trained weights: new ones start at the chance loss or
+# above, and those of our fine-tuning study start at half of it.
+_TRAINED = 0.75
+# The longest warm-up of trained weights, as a share of the run.
+_TRAINED_WARMUP = 0.1
 # Gaps whose squares neither underflow nor overflow. Outside this range, as for a first loss of 0, there is no profile.
 _LEAST_GAP, _MOST_GAP = 1e-100, 1e100
 # η(Δ) is positive for every Δ, but underflows for a loss of 10³⁰⁸.
@@ -65,6 +70,7 @@ class Formula:
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: length of the ramp, as a share of the run (float) or in updates (int); None for no ramp.
         smoothing: share of the run over which the loss is averaged.
+        chance_loss: the loss of a model that knows nothing, or None if it is not known.
         planned_steps: T as given or extended; None if the end is open.
 
     Attributes:
@@ -76,6 +82,7 @@ class Formula:
         cut: the share at which the warm-up ended: 1, unless it was cut short.
         window: updates over which the loss is averaged (an exponential moving average); 1 for none.
         bound: upper bound on the decay after the run was extended, so that the rate does not jump; None for no bound.
+        trained: whether f(x0) is far below the chance loss, so that the ramp takes a tenth of the run at most.
         told: f* as given for the current warm-up, or None.
         target_loss: f*, as given or, from the first loss on, derived from it.
         profile: η(Δ) for that f*, from the first loss on. None if the first loss is 0 and f* is not given, or if the
@@ -93,6 +100,7 @@ class Formula:
     final_ratio: float
     max_warmup: float | int | None
     smoothing: float
+    chance_loss: float | None
     planned_steps: int | None
     total_steps: int | None = field(init=False)
     decay: Shape = field(init=False)
@@ -102,6 +110,7 @@ class Formula:
     cut: float = field(init=False)
     bound: Ramp | None = field(init=False)
     window: float = field(init=False)
+    trained: bool = field(init=False)
     told: float | None = field(init=False)
     target_loss: float | None = field(init=False)
     profile: Profile | None = field(init=False)
@@ -194,12 +203,20 @@ class Formula:
             raise RuntimeError("f* depends on the first loss, and there has been none yet")
         return self.target_loss
 
-    def calibrate(self, loss: float) -> None:
-        """Fix η(Δ) from the first loss f(x0), and f* if none is given.
+    def calibrate(self, loss: float, updates: int) -> None:
+        """Fix η(Δ) from f(x0), and f* if none is given. Shorten the ramp if f(x0) shows that the weights were trained.
+
+        Args:
+            loss: f(x0), as far as it is known.
+            updates: the number of updates so far, from which the ramp continues.
 
         Raises:
             ValueError: the loss is not above f*, or exceeds it by the given Δ' or less.
         """
+        trained = self.chance_loss is not None and loss < _TRAINED * self.chance_loss
+        if trained != self.trained:
+            self.trained = trained
+            self.extend_warmup(updates, self.planned_steps)
         target = self.told
         if target is None:
             target = loss - _EXPECTED_FALL * abs(loss)
@@ -230,6 +247,7 @@ class Formula:
         self.decay, self.decay_peak, self.cut, self.bound = self.planned_decay, 1.0, 1.0, None
         self.told = self.target_loss = target_loss
         self.profile = None
+        self.trained = False
         self._warm_up_from(updates, 1.0 / self.div)
 
     def extend_warmup(self, updates: int, total_steps: int | None) -> None:
@@ -264,10 +282,9 @@ class Formula:
 
     def _ramp_from(self, updates: int, share: float, origin: int, length: int) -> Ramp | None:
         """The ramp from a share at this update to the peak, which is ``max_warmup`` of the length after ``origin``."""
-        if self.max_warmup is None:
-            return None
-        long = min(self.max_warmup, length) if isinstance(self.max_warmup, int) else self.max_warmup * length
-        return Ramp(updates, share, origin + long)
+        limits = (self.max_warmup, _TRAINED_WARMUP if self.trained else None)
+        longest = [min(x, length) if isinstance(x, int) else x * length for x in limits if x is not None]
+        return Ramp(updates, share, origin + min(longest)) if longest else None
 
     # Saving.
 
@@ -283,6 +300,7 @@ class Formula:
             "cut": self.cut,
             "bound": None if self.bound is None else list(self.bound),
             "window": self.window,
+            "trained": self.trained,
             "told": self.told,
             "target_loss": self.target_loss,
             "gap0": None if self.profile is None else self.profile.gap0,
@@ -291,7 +309,7 @@ class Formula:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`, without calibrating again."""
-        for name in ("planned_steps", "total_steps", "origin", "decay_peak", "cut", "told", "target_loss"):
+        for name in ("planned_steps", "total_steps", "origin", "decay_peak", "cut", "trained", "told", "target_loss"):
             setattr(self, name, state[name])
         self.decay = self.planned_decay if state["decay"] is None else DECAYS[state["decay"]]
         for name in ("ramp", "bound"):

@@ -151,7 +151,7 @@ class HostRule:
         if self.decay_start is None and (finite or self.started):
             if not self.started:
                 assert loss is not None
-                self.formula.calibrate(loss)
+                self.formula.calibrate(loss, updates)
             pace = self.pace(made)
             if finite:
                 assert loss is not None
@@ -191,7 +191,7 @@ class HostRule:
         first = self.smoothed
         if len(self.opening) > 1:
             with suppress(ValueError):  # the median is already at a given f*: the first calibration stays
-                self.formula.calibrate(first)
+                self.formula.calibrate(first, self.updates)
         self.averages, self.opening = Averages.begin(first), []
 
     def _end(self, why: str) -> None:

@@ -20,7 +20,7 @@ from .. import horizon, transfer
 from ..cells import DEFAULT, PAPER, RAMP_ALONE, title
 from ..grid import Grid
 from ..rows import Rows
-from ..transfer import ADVISED
+from ..transfer import ADVISED, CHANCE
 from ..verdicts import Verdict, judge
 from .fair import fresh_rules_table
 from .peak import horizon_rates_table
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
-_FORMS = {RAMP_ALONE: "the ramp alone", ADVISED: "max_warmup=0.1"}
+_FORMS = {RAMP_ALONE: "the ramp alone", ADVISED: "max_warmup=0.1", CHANCE: "chance_loss"}
 _TITLES = {"llama-long": "tokens of a small vocabulary", "llama-bytes": "bytes"}
 GRIDS = {
     "horizon": (horizon.SHORT, horizon.LONG, horizon.LONGEST),
@@ -120,19 +120,19 @@ def grid_summary(verdicts: Sequence[Verdict], beside: Forms, of_progress: bool =
     return comma_separated(headings, [line(*kind, some) for kind, some in _kinds(verdicts).items()])
 
 
-def fine_tuning_summary(rows: Rows, verdicts: Sequence[Verdict], advised: Sequence[Verdict]) -> str:
-    """CSV, with one line per task and horizon; means over the optimizers. `advised` is of `ADVISED`."""
+def fine_tuning_summary(rows: Rows, verdicts: Sequence[Verdict], told: Sequence[Verdict]) -> str:
+    """CSV, with one line per task and horizon; means over the optimizers. `told` is of `CHANCE`."""
 
     def old(some: Sequence[Verdict], schedule: str) -> str:
         return percent(statistics.fmean(_on_old_text(rows, v, schedule) for v in some))
 
-    also = _kinds(advised)
-    headings = ["task", "updates", "default passes", "− best, %", "old text, %", "0.1 passes", "0.1 − best, %",
-                "0.1, old text, %"]  # fmt: skip
+    also = _kinds(told)
+    headings = ["task", "updates", "default passes", "− best, %", "old text, %", "told passes", "told − best, %",
+                "told, old text, %"]  # fmt: skip
     return comma_separated(
         headings,
         [
-            [kind[0], kind[1], *_passed(some), old(some, DEFAULT), *_passed(also[kind]), old(also[kind], ADVISED)]
+            [kind[0], kind[1], *_passed(some), old(some, DEFAULT), *_passed(also[kind]), old(also[kind], CHANCE)]
             for kind, some in _kinds(verdicts).items()
             if kind in also  # the study may be under way
         ],
@@ -253,7 +253,7 @@ def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
     verdicts, docs = judged(rows, GRIDS[name]), root / "docs"
     beside = {form: judged(rows, GRIDS[name], form) for form in GRIDS[name][0].beside}
     if name == "fine-tuning":
-        summary = fine_tuning_summary(rows, verdicts, beside[ADVISED])
+        summary = fine_tuning_summary(rows, verdicts, beside[CHANCE])
     else:
         summary = grid_summary(verdicts, beside, of_progress=name == "fresh")
     tables = {name: grid_table(rows, verdicts, beside), f"{name}-summary": summary}

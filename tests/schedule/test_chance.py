@@ -1,0 +1,77 @@
+"""The chance loss: a first loss far below it says that the weights were trained before, so the warm-up is short."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from schedule_runs import PEAK, falling, make_optimizer, run, saved
+
+from autowarm import AdaptiveWarmup
+
+CHANCE = math.log(50_000)  # 10.8
+T = 200
+
+
+def rates(first: float, **options: object) -> list[float]:
+    scheduler = AdaptiveWarmup(make_optimizer(), T, **options)
+    return run(scheduler, lambda t: first, range(T))
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+def test_trained_weights_warm_up_for_a_tenth(tensor: bool) -> None:
+    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
+    scheduler = AdaptiveWarmup(make_optimizer(lr), T, chance_loss=CHANCE)
+    found = run(scheduler, lambda t: 3.0, range(T))
+    assert (scheduler.ended_by, scheduler.warmup_steps) == ("max_warmup", 20)
+    # The first loss comes after the first update, and the ramp bends there.
+    assert found[2:20] == pytest.approx(rates(3.0, max_warmup=0.1)[2:20], rel=0.2)
+    assert found[20:] == pytest.approx(rates(3.0, max_warmup=0.1)[20:])
+
+
+@pytest.mark.parametrize("first", [CHANCE, 1.1 * CHANCE, 0.76 * CHANCE])
+def test_new_weights_warm_up_as_if_nothing_was_told(first: float) -> None:
+    assert rates(first, chance_loss=CHANCE) == rates(first)
+
+
+@pytest.mark.parametrize(("first", "others", "length"), [(11.0, 3.0, 20), (1e9, 3.0, 20), (3.0, 11.0, 100)])
+def test_one_loss_does_not_decide(first: float, others: float, length: int) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE)
+    found = run(scheduler, lambda t: others if t else first, range(T))
+    assert (scheduler.ended_by, scheduler.warmup_steps) == ("max_warmup", length)
+    climb = [b - a for a, b in itertools.pairwise(found[: length + 1])]
+    assert all(0 < step < 0.1 * PEAK for step in climb)  # the ramp bends but does not jump
+
+
+def test_the_loss_may_still_end_it_sooner() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 2000, chance_loss=CHANCE)
+    run(scheduler, falling(start=6.0, end=0.1, pace=10.0), range(2000))
+    assert scheduler.ended_by == "gap"
+    assert scheduler.warmup_steps < 200
+
+
+@pytest.mark.parametrize(("given", "length"), [(0.05, 10), (7, 7), (0.3, 20), (None, 20)])
+def test_a_shorter_max_warmup_counts(given: float | int | None, length: int) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE, max_warmup=given)
+    run(scheduler, lambda t: 3.0, range(T))
+    assert scheduler.warmup_steps == length
+
+
+def test_an_extended_and_resumed_run_remembers() -> None:
+    first = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE)
+    run(first, lambda t: 3.0, range(10))
+    second = AdaptiveWarmup(make_optimizer(), T)  # f(x0) is known, so the chance loss no longer matters
+    second.load_state_dict(saved(first))
+    for scheduler in (first, second):
+        scheduler.extend(2 * T)
+    assert run(first, lambda t: 3.0, range(390)) == run(second, lambda t: 3.0, range(390))
+    assert second.warmup_steps == 40
+
+
+def test_rewarming_judges_the_weights_anew() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE)
+    run(scheduler, lambda t: 11.0, range(T))
+    assert scheduler.warmup_steps == 100
+    scheduler.rewarm(2 * T)
+    run(scheduler, lambda t: 3.0, range(T))
+    assert scheduler.warmup_steps == 20

@@ -29,6 +29,7 @@ def made(planned: PlannedRow) -> dict[str, object]:
         "tenth 0.1": 0.0,
         RAMP_ALONE: 0.015,
         transfer.ADVISED: 0.06,
+        transfer.CHANCE: 0.04,
         "default": 0.003 if long else 0.03,
         PAPER: 0.0 if long else 0.3,
         AUTO: 0.103 if long else 0.13,
@@ -38,7 +39,7 @@ def made(planned: PlannedRow) -> dict[str, object]:
         "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
         "lr": cell.lr}, "schedule": planned.schedule, "seed": planned.seed, "first_loss": 6.0, "diverged": False,
         "val_loss": 3.0 + (planned.schedule != AUTO) * abs(cell.lr - 0.0101) + costs.get(planned.schedule, 0.06),
-        "seconds": 1.0, "metric": {"old_loss": {"default": 2.01, transfer.ADVISED: 2.02}.get(planned.schedule, 2.0)},
+        "seconds": 1.0, "metric": {"old_loss": {"default": 2.01, transfer.CHANCE: 2.02}.get(planned.schedule, 2.0)},
         "warmup_steps": cell.steps // (10 if long else 2), "ended_by": ended.get(planned.schedule),
         **({"peak": 0.02} if planned.schedule == AUTO else {}),
     }  # fmt: skip
@@ -93,12 +94,12 @@ def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:
     assert not any("Algorithm 1" in heading for heading in first)  # it is not part of that study
 
 
-def test_fine_tuning_has_the_advised_form_and_the_old_text_beside_the_default() -> None:
+def test_fine_tuning_has_its_forms_and_the_old_text_beside_the_default() -> None:
     rows, part = whole(transfer.FINE_TUNING_STAGES), (transfer.FINE_TUNING,)
-    found, advised = judged(rows, part), judged(rows, part, transfer.ADVISED)
-    headings, *table = csv.reader(io.StringIO(fine_tuning_summary(rows, found, advised)))
+    found, told, advised = (judged(rows, part, form) for form in ("default", transfer.CHANCE, transfer.ADVISED))
+    headings, *table = csv.reader(io.StringIO(fine_tuning_summary(rows, found, told)))
     assert {len(line) for line in table} == {len(headings)}
-    assert table[0] == ["tune-near", "100", "0 of 3", "+1.00", "+0.50", "0 of 3", "+2.00", "+1.00"]
+    assert table[0] == ["tune-near", "100", "0 of 3", "+1.00", "+0.50", "0 of 3", "+1.33", "+1.00"]
     [first, *_] = lines(grid_table(rows, found, {transfer.ADVISED: advised}))
     assert first["max_warmup=0.1 − best, %"].startswith("+2.00")
 

@@ -119,48 +119,6 @@ def test_the_notebook_says_what_the_forecast_cost() -> None:
     assert f"| {' | '.join(pair.replace('-', '−') + ' %' for pair in shown)} |" in text
 
 
-def test_the_evidence_says_where_repeated_warm_ups_end() -> None:
-    stored, again = (Rows.load(STUDIES / f"{name}.jsonl") for name in ("warm-up", "repeated"))
-    ends = []
-    for row in again:
-        cell = next(cell for cell in cells(stored) if cell.name == _name(row))
-        before = stored.runs("cells", cell, DEFAULT, [row["seed"]])[row["seed"]]
-        ends.append((row["warmup_steps"] - before["warmup_steps"], row["ended_by"], before["ended_by"], cell.task))
-    changed = [end for end in ends if end[0]]
-    later = [end for end in changed if FAMILIES[end[3]] == "deep linear"]
-    assert (len(ends), len(ends) - len(changed), len(later)) == (58, 49, 8)
-    assert all(0 < end[0] <= 5 for end in later)
-    assert [end[1:3] for end in changed if end not in later] == [("max_warmup", "gap")]
-
-
-def test_the_evidence_says_what_the_runs_made_again_show() -> None:
-    stored, again = (Rows.load(STUDIES / f"{name}.jsonl") for name in ("warm-up", "warm-up-again"))
-    kept = [row for row in stored if row["cell"]["optimizer"] != "muon" and not row["schedule"].startswith(DEFAULT)]
-    merged = Rows([*(row for row in stored if row["part"] == "tuning"), *kept, *again])
-    pairs = []
-    for cell in cells(stored):
-        now = judge(merged, cell)
-        if now.learnt:
-            pairs.append((judge(stored, cell), now))
-    sharp = [[v for v in side if v.counted] for side in zip(*pairs, strict=True)]
-    means = [percent(statistics.fmean(v.mean for v in some)).replace("-", "−") for some in sharp]
-    passed = [f"{sum(v.passed for v in some)} of {len(some)}" for some in sharp]
-    overall = [[v.mean for v in side] for side in zip(*pairs, strict=True)]
-    before, after = (percent(statistics.fmean(some)).replace("-", "−") for some in overall)
-    text = said("evidence.md")
-    assert f"where it is sharp, the mean was {means[0]} % and is {means[1]} %" in text
-    assert f"the default passed {passed[0]} and passes {passed[1]}" in text
-    assert f"Over all {len(pairs)} settings the mean was {before} % and is {after} %, because noisy" in text
-    assert f"over all settings the mean becomes {after} %" in said("../README.md")
-    moved = [now for was, now in pairs if abs(now.mean - was.mean) > 0.03]
-    assert {FAMILIES[v.cell.task] for v in moved} == {"vision"}
-
-
-def _name(row: dict) -> str:
-    cell = row["cell"]
-    return f"{cell['task']}.{cell['optimizer']}.{cell['steps']}.{cell['lr']:g}"
-
-
 def test_the_default_forgives_a_wrong_rate_no_more_than_a_hand_set_length() -> None:
     assert "No more than hand-set warm-ups do." in said("evidence.md")
     with (STUDIES.parent / "tables" / "sensitivity.csv").open(encoding="utf-8", newline="") as file:

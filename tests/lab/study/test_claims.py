@@ -2,13 +2,11 @@
 
 import csv
 import math
-import statistics
 from pathlib import Path
 
-from autowarm.lab.analysis.markdown import percent
 from autowarm.lab.analysis.statistics import by_task
 from autowarm.lab.study import horizon, transfer
-from autowarm.lab.study.cells import DEFAULT, FAMILIES, PAPER, RAMP_ALONE, cells
+from autowarm.lab.study.cells import DEFAULT, PAPER, RAMP_ALONE, SEEDS, cells
 from autowarm.lab.study.pages.fair import rule_regrets
 from autowarm.lab.study.pages.grids import GRIDS, judged, share_left
 from autowarm.lab.study.pages.tables import family_means
@@ -117,6 +115,19 @@ def test_the_notebook_says_what_the_forecast_cost() -> None:
     families = ("language", "vision", "MLP", "deep linear")
     shown = [", ".join(f"{mean[family]:+.{1 if family == 'vision' else 2}f}" for mean in means) for family in families]
     assert f"| {' | '.join(pair.replace('-', '−') + ' %' for pair in shown)} |" in text
+
+
+def test_readme_names_the_setting_where_the_default_alone_diverges() -> None:
+    rows, words = Rows.load(STUDIES / "warm-up.jsonl"), {2: "two", 10: "ten"}
+    found = []
+    for v in (judge(rows, cell) for cell in cells(rows)):
+        ours, theirs = (rows.runs("cells", v.cell, name) for name in (DEFAULT, v.best))
+        tested = (theirs.keys() & ours.keys()) - set(SEEDS.choice)
+        diverged = [sum(runs[seed]["diverged"] for seed in tested) for runs in (ours, theirs)]
+        if v.learnt and diverged[0] > diverged[1]:
+            found.append((v.cell.task, v.cell.optimizer, words[diverged[0]], words[len(tested)], diverged[1]))
+    assert found == [("swin-x8", "adamw", "two", "ten", 0)]
+    assert "diverged on two of ten seeds, and the best hand-set warm-up on none" in said("../README.md")
 
 
 def test_the_default_forgives_a_wrong_rate_no_more_than_a_hand_set_length() -> None:

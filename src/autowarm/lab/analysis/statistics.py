@@ -30,7 +30,6 @@ __all__ = [
     "NonInferiority",
     "Outcome",
     "Seeds",
-    "against_best",
     "by_family",
     "by_task",
     "capped",
@@ -165,30 +164,6 @@ def ratios(ours: Losses, reference: Losses) -> Estimate:
     with np.errstate(invalid="ignore"):
         ratio = np.where(both, 1.0, a / b)
     return _estimate(np.clip(ratio, 1 / CAP, CAP) - 1, a, b)
-
-
-def against_best(
-    ours: Losses,
-    options: Mapping[Option, Losses],
-    seeds: Seeds,
-    *,
-    unit: float | Literal["reference"] = 1.0,
-    ceiling: float | None = None,
-) -> tuple[Option, Estimate]:
-    """Return the option that is best on the choosing seeds, and our `differences` from it on the test seeds.
-
-    Test seeds that one of the two schedules has not run are left out.
-
-    Example:
-        >>> from autowarm.lab.analysis.statistics import Seeds, against_best
-        >>> options = {"none": {0: 3.2}, "10 %": {0: 3.1, 10: 3.3, 11: 3.4}}
-        >>> best, difference = against_best({10: 3.2, 11: 3.2}, options, Seeds(choice=(0,), test=(10, 11)))
-        >>> best, round(difference.mean, 3)
-        ('10 %', -0.15)
-    """
-    best = choose(options, seeds.choice)
-    judged = {seed: ours[seed] for seed in seeds.test if seed in ours}
-    return best, differences(judged, options[best], unit=unit, ceiling=ceiling)
 
 
 def leave_one_out(ours: Losses, options: Mapping[Option, Losses]) -> Estimate:

@@ -70,8 +70,8 @@ def test_a_line_says_what_is_best_and_what_ended_the_warm_up() -> None:
     assert long["default − best, %"].startswith("+0.10")
     assert short["the ramp alone − best, %"].startswith("+0.50")
     assert short["Algorithm 1 − best, %"] == "+10.00"
-    assert (long["its warm-up"], long["ended by"]) == ("10 %", "loss 2")
-    assert (short["its warm-up ended by"], long["its warm-up ended by"]) == ("never 5", "loss 2")
+    assert (long["its warm-up"], long["ended by"]) == ("10 %", "loss 4")
+    assert (short["its warm-up ended by"], long["its warm-up ended by"]) == ("never 5", "loss 4")
 
 
 def test_the_summary_has_a_line_for_each_task_and_horizon() -> None:

@@ -219,13 +219,17 @@ def verdict(summary: Summary) -> str:
     if spread is not None and len(summary.manual) > 1 and not spread.diverged:
         interval = spread.interval()
         if interval is not None and interval[0] <= 0:
-            words += f" All hand-set lengths lie within {spread.mean:.3f}{summary.unit}, no more than the noise: this "
-            words += "setting shows nothing."
+            words += f" All hand-set lengths lie within {spread.mean:.3f}{summary.unit}, no more than the noise"
+            words += "." if _is_decided(summary) else ": this setting shows nothing."
         elif spread.mean <= summary.margin:
             words += (
                 f" All hand-set lengths lie within {spread.mean:.3f}{summary.unit}: there is little to choose here."
             )
     return words
+
+
+def _is_decided(summary: Summary) -> bool:
+    return summary.difference is not None and summary.difference.outcome(summary.margin) in ("better", "worse")
 
 
 def _outcome(difference: Estimate, summary: Summary) -> str:

@@ -38,7 +38,8 @@ def _timm(name: str) -> nn.Module:
     except ImportError:
         raise LabError("timm: models need timm; install it with: pip install 'autowarm[vision]'") from None
     if not timm.is_model(name):
-        raise LabError(f"timm has no model {name!r}; {nearest(name, timm.list_models())}")
+        hint = nearest(name, timm.list_models(), "timm.list_models() names all")
+        raise LabError(f"timm has no model {name!r}; {hint}")
     return timm.create_model(name)
 
 
@@ -55,7 +56,7 @@ def _transformers(name: str) -> nn.Module:
         if name not in types:
             raise LabError(
                 f"no model {name!r}: there is no such file, preset, cached transformers model or model type "
-                f"({nearest(name, types) if nearest(name, types).startswith('did') else 'such as gpt2'}). "
+                f"({nearest(name, types, 'such as gpt2')}). "
                 "Give --shapes, or set HF_HUB_OFFLINE=0 to let the configuration be fetched"
             ) from None
         described = AutoConfig.for_model(name)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from ..config import EngineName, LabError, UsageError, require
+from ..config import EngineName, LabError, UsageError, nearest, require
 from ..config.build import parse
 from ..training.stopping import Stop
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..study.rows import Cell, PlannedRow, Rows
 
 __all__ = ["study"]
+
+_NAMES = ("warm-up", "fair", "horizon", "fine-tuning", "fresh", "peak")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class StudyConfig:
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
-    name: Literal["warm-up", "fair", "horizon", "fine-tuning", "fresh", "peak"] = "warm-up"
+    name: str = ""
     cell: str | None = None
     rows: str | None = None
     root: str | None = None
@@ -47,6 +49,8 @@ class StudyConfig:
     address: str | None = None
 
     def __post_init__(self) -> None:
+        require(self.name != "", f"study needs a name: {', '.join(_NAMES)}")
+        require(self.name in _NAMES, f"unknown study {self.name!r}; {nearest(self.name, _NAMES)}")
         require(self.workers is None or self.workers > 0, f"workers must be at least 1, got {self.workers}")
         require(self.name == "warm-up" or self.cell is None, "--cell belongs to the study warm-up")
 

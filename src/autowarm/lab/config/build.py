@@ -106,6 +106,9 @@ def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> 
             return f"did you mean {other!r}?"
     if key == "optimizer" and "rates" in known:
         return "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"
+    section, _, name = key.rpartition(".")
+    if f"{key.removesuffix(name)}options" in known and section.endswith("schedule"):
+        return f"arguments of AdaptiveWarmup go into --{section}.options, as in --{section}.options '{{{name}: VALUE}}'"
     inside = sorted(name for name in known if name.endswith(f".{key}"))
     return f"did you mean {inside[0]!r}?" if inside else nearest(key, known)
 

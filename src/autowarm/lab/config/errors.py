@@ -21,12 +21,12 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """Suggest the known name nearest to an unknown one, or list all known names."""
+def nearest(name: str, choices: Iterable[str], otherwise: str = "") -> str:
+    """Suggest the known name nearest to an unknown one. If none is near, list all known names, or say `otherwise`."""
     choices = sorted(choices)
     if close := difflib.get_close_matches(name, choices, n=1, cutoff=0.5):
         return f"did you mean {close[0]!r}?"
-    return f"known are {', '.join(choices)}"
+    return otherwise or f"known are {', '.join(choices)}"
 
 
 def printable(text: str) -> str:

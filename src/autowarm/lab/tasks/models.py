@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import LabError, ModelConfig, nearest
+from ..config import LabError, ModelConfig, UsageError, nearest
 
 
 def llama(config: ModelConfig, seed: int) -> nn.Module:
@@ -65,7 +65,8 @@ def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, i
         options |= {"img_size": shape[1:], "patch_size": 1, "window_size": 4, "embed_dim": config.width,
                     "depths": (config.layers,) * 2, "num_heads": (config.heads, 2 * config.heads)}  # fmt: skip
     elif not timm.is_model(name):
-        raise LabError(f"unknown model.name {name!r}; {nearest(name, ['llama', 'swin', *timm.list_models()])}")
+        hint = nearest(name, ["llama", "swin", *timm.list_models()], "give llama, swin or timm's name of a classifier")
+        raise UsageError(f"unknown model.name {name!r}; {hint}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return timm.create_model(name, **options)

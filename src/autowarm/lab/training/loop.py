@@ -286,10 +286,17 @@ def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None
             held = None
         if not isinstance(held, dict):
             raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
-        if changed := differences(held, who):
-            raise LabError(f"{folder} holds another run ({'; '.join(changed)}): choose another folder or delete it")
-        if (folder / "result.json").exists():
-            return read_result(folder, run_id({key: value for key, value in who.items() if key != "precision"}))
-    else:
-        write_atomically(path, yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
+        if not (changed := differences(held, who)):
+            known = run_id({key: value for key, value in who.items() if key != "precision"})
+            return read_result(folder, known) if (folder / "result.json").exists() else None
+        if _has_begun(folder):
+            raise LabError(
+                f"{folder} holds another run ({'; '.join(changed)}): choose another folder with --out, or delete it"
+            )
+    write_atomically(path, yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
     return None
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether the folder holds more of a run than its config, which is written before a wrong model fails."""
+    return bool((folder / "result.json").exists() or any(folder.glob("checkpoint-*")) or read_metrics(folder))

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import BaseFinetuning
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm import find_rate as plain_find_rate
@@ -103,6 +104,33 @@ def test_lightning_trains_afterwards_as_if_nothing_had_been() -> None:
     assert contents[0] == contents[1]
 
 
+def test_lightning_undoes_what_callbacks_froze_and_validates_nothing() -> None:
+    class Freezing(BaseFinetuning):
+        def freeze_before_training(self, module: Any) -> None:
+            self.freeze(module.net.layers[0])
+
+        def finetune_function(self, *args: Any) -> None: ...
+
+    class Validating(Module):
+        validated = 0
+
+        def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+            self.validated += 1
+
+        def val_dataloader(self) -> DataLoader:
+            return DataLoader(DATA, BATCH)
+
+        def configure_optimizers(self) -> Any:
+            return Muon([p for p in self.net.parameters() if p.requires_grad and p.ndim == 2], lr=LR)
+
+    module, trainer = Validating(), trainer_of()
+    trainer.callbacks.append(Freezing())
+    checks = trainer.num_sanity_val_steps
+    lightning.find_rate(trainer, module, DataLoader(DATA, BATCH), steps=30)
+    assert all(p.requires_grad for p in module.parameters())
+    assert (module.validated, trainer.num_sanity_val_steps) == (0, checks)
+
+
 def test_lightning_says_what_it_cannot_search_on() -> None:
     module = Module()
     module.automatic_optimization = False
@@ -170,6 +198,18 @@ def test_trainer_trains_afterwards_as_if_nothing_had_been(tmp_path: Path) -> Non
         trainer.train()
         contents.append(content(trainer.model))
     assert contents[0] == contents[1]
+
+
+def test_the_trainers_noise_in_embeddings_ends_with_the_search(tmp_path: Path) -> None:
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+                                         num_attention_heads=2))  # fmt: skip
+    ids = torch.randint(32, (256, 12))
+    args = TrainingArguments(str(tmp_path), max_steps=3, report_to="none", use_cpu=True, disable_tqdm=True,
+                             save_strategy="no", neftune_noise_alpha=5.0)  # fmt: skip
+    trainer = WarmupTrainer(model, args, optim="muon", train_dataset=[{"input_ids": row, "labels": row} for row in ids])
+    transformers.find_rate(trainer, steps=20)
+    model.train()
+    assert torch.equal(model(ids[:4]).logits, model(ids[:4]).logits)
 
 
 @pytest.mark.usefixtures("fresh_accelerate")

@@ -1,5 +1,6 @@
 """Lightning trains as a plain loop with the same losses would, to the bit."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,40 @@ def test_two_devices(by: str, two_processes: TwoProcesses, tmp_path: Path) -> No
         opt.step()
         sched.step()
     assert a["rates"] == rates
+
+
+def test_metrics_are_logged_at_every_logging_step_however_many_optimizers(tmp_path: Path) -> None:
+    """The trainer's global step counts the updates of both."""
+
+    class Pair(pl.LightningModule):
+        automatic_optimization = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def configure_optimizers(self) -> Any:
+            made = [Lion(net.parameters(), lr=1e-3) for net in (self.first, self.second)]
+            return made, [scheduler_config(AdaptiveWarmup(one, 40)) for one in made]
+
+        def training_step(self, batch: torch.Tensor, i: int) -> None:
+            pairs = zip((self.first, self.second), self.optimizers(), self.lr_schedulers(), strict=True)
+            for net, opt, sched in list(pairs)[: 1 + (i % 3 == 2)]:  # the second steps every third batch
+                opt.zero_grad()
+                self.manual_backward(net(batch).square().mean())
+                opt.step()
+                sched.step()
+            self.log("rate", self.lr_schedulers()[0].get_last_lr()[0])
+
+    logger = CSVLogger(tmp_path)
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=logger, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[WarmupCallback()], log_every_n_steps=4,
+    )  # fmt: skip
+    trainer.fit(Pair(), DataLoader(torch.randn(80, 4), batch_size=4))
+    rows = [*csv.DictReader(Path(logger.log_dir, "metrics.csv").read_text().splitlines())]
+    assert len(rows) == 5
+    assert [row["autowarm/lr"] for row in rows] == [row["rate"] for row in rows]
 
 
 def test_each_of_two_optimizers_gets_its_own_losses() -> None:

@@ -228,7 +228,7 @@ def test_the_chance_loss_is_that_of_the_vocabulary_unless_set(
     warmup: dict[str, Any], expected: float | None, tmp_path: Path
 ) -> None:
     lora = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]))
-    for model in (make_model(), lora):
+    for model in (make_model(), lora, torch.compile(make_model())):
         trainer = WarmupTrainer(model, make_args(tmp_path), optim="muon", warmup=warmup)
         trainer.create_optimizer_and_scheduler(STEPS)
         assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] == expected

@@ -4,6 +4,7 @@ import copy
 import math
 import random
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -181,6 +182,27 @@ def test_a_scaler_and_what_else_the_closure_changes_are_put_back() -> None:
     assert all(torch.equal(a, b) for a, b in zip(averaged.values(), average.state_dict().values(), strict=True))
     with pytest.raises(TypeError, match=r"objects with state_dict and load_state_dict, got list"):
         find_rate(model, optimizer, closure, also=[[]])
+
+
+def test_a_state_in_a_deque_is_put_back() -> None:
+    """As of an optimizer that keeps its last gradients."""
+
+    class Averaging(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            for p in self.param_groups[0]["params"]:
+                past = self.state[p].setdefault("past", deque(maxlen=3))
+                past.append(p.grad.clone())
+                p.grad = torch.stack([*past]).mean(0)
+            return super().step(closure)
+
+    model = Net()
+    optimizer = Averaging(model.parameters(), lr=0.01)
+    train(model, optimizer, None, 2)
+    was = {p: [g.clone() for g in state["past"]] for p, state in optimizer.state.items()}
+    find_rate(model, optimizer, closure_of(model), steps=30)
+    for p, past in was.items():
+        assert len(optimizer.state[p]["past"]) == len(past) == 2
+        assert all(torch.equal(a, b) for a, b in zip(optimizer.state[p]["past"], past, strict=True))
 
 
 def quadratic(curvature: float, noise: float = 0.0) -> tuple[nn.Module, Callable[[], torch.Tensor]]:

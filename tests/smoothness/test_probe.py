@@ -221,6 +221,23 @@ def test_every_nth_step_and_rates_of_a_schedule():
     assert [p.rate for p in probe.points] == [rates[0], rates[3], rates[6]]
 
 
+def test_a_scheduler_numbers_its_probed_steps_by_its_updates():
+    model = network()
+    opt = Lion(model.parameters(), lr=1e-2)
+    sched = AdaptiveWarmup(opt, total_steps=8)
+    for t, (x, y) in enumerate(batches()):
+        closure = closure_for(model, x, y)
+        if t in (2, 5):
+            with sched.probe(closure, model) as loss:
+                opt.step()
+        else:
+            loss = closure()
+            opt.step()
+        sched.step(loss)
+        opt.zero_grad()
+    assert [p.step for p in sched.points] == [2, 5]
+
+
 def test_an_error_in_the_block_passes_through_and_nothing_is_measured():
     model = network()
     opt = Lion(model.parameters(), lr=1e-2)

@@ -24,6 +24,17 @@ def test_lanczos_finds_the_largest_eigenvalue_not_the_largest_in_size(values):
     assert residual <= 1e-7 * scale
 
 
+@pytest.mark.parametrize("lowest", [-10.0, -1e4])
+def test_the_tolerance_is_a_share_of_the_largest_eigenvalue(lowest):
+    """A far larger negative eigenvalue converges first, and must not end the iteration."""
+    values = torch.rand(400, dtype=torch.float64, generator=torch.manual_seed(0))
+    values[:2] = torch.tensor([lowest, 1.5])
+    start = torch.randn(400, dtype=torch.float64, generator=torch.manual_seed(1))
+    found, residual = lanczos(lambda v: values * v, start, iterations=300, tolerance=1e-3)
+    assert found == pytest.approx(1.5, rel=1e-3)
+    assert residual <= 1e-3 * found
+
+
 def test_the_residual_bounds_the_error_of_an_early_stop():
     values = torch.linspace(0, 1, 300, dtype=torch.float64)
     found, residual = lanczos(lambda v: values * v, torch.ones(300, dtype=torch.float64), iterations=6)

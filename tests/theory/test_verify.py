@@ -121,6 +121,11 @@ def test_adaptive_rate_beats_decay_only_where_curvature_falls(norm):
     assert adaptive.gaps[-1] < 0.1 * decay_only.gaps[-1]
 
 
+def test_a_run_from_the_minimum_breaks_no_claim():
+    f = catalogue()["l2-quadratic"]
+    check_theorem_1(descend(f, f.x_star, lambda gap: 0.0, 3))
+
+
 @pytest.mark.parametrize("norm", ["l2", "linf", "spectral"])
 def test_lambda_max_is_not_needed(norm):
     # Constant curvature: as printed, Theorem 2 allows no λ. Then a barrier with λ far above λ_max.

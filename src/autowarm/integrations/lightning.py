@@ -141,8 +141,7 @@ class WarmupCallback(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the schedule at the trainer's logging steps."""
-        every = trainer.log_every_n_steps
-        if every == 0 or trainer.global_step % every:
+        if not trainer._logger_connector.should_update_logs:
             return  # metrics() may wait for the device
         for i, config in enumerate(_adaptive_configs(trainer)):
             metrics = loggable_metrics(config.scheduler, f"autowarm-{i}" if i else "autowarm")
@@ -159,9 +158,9 @@ def find_rate(
     """`autowarm.find_rate` for a `LightningModule` with automatic optimization and one optimizer.
 
     The module's ``training_step`` runs as in training, with the trainer's precision, accumulation, clipping and
-    strategy, but its logs are dropped and no other callback runs. Afterwards the module and the random states are as
-    before, except that a trainer with a precision such as "bf16-true" converts the module, as it does for training. Set
-    the suggested rate yourself, in the optimizer that ``configure_optimizers`` makes next.
+    strategy, but its logs are dropped, and callbacks see only the start of the run. Afterwards the module and the
+    random states are as before, except that a trainer with a precision such as "bf16-true" converts the module, as it
+    does for training. Set the suggested rate yourself, in the optimizer that ``configure_optimizers`` makes next.
 
     Args:
         trainer: a new trainer, for the search only; use another one to train.
@@ -193,11 +192,15 @@ def find_rate(
         raise ValueError("find_rate needs automatic optimization: call autowarm.find_rate with a closure of your own")
     finder = _Finder(options)
     trainer.callbacks.insert(0, finder)
-    before = generators()
+    before, trained = generators(), {p: p.requires_grad for p in module.parameters()}
+    checks, trainer.num_sanity_val_steps = trainer.num_sanity_val_steps, 0
     try:
         trainer.fit(module, train_dataloaders=train_dataloaders, datamodule=datamodule)
     finally:
         set_generators(before)
+        trainer.num_sanity_val_steps = checks
+        for p, needed in trained.items():  # a callback may have frozen some
+            p.requires_grad_(needed)
     if finder.found is None:
         raise ValueError("the trainer stopped before its first update: give it max_steps or max_epochs, and data")
     return finder.found

@@ -21,6 +21,7 @@ from .metrics import loggable_metrics
 
 try:
     from transformers import Trainer, TrainerCallback
+    from transformers.integrations import deactivate_neftune
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -195,6 +196,7 @@ class WarmupTrainer(AdaptiveWarmupMixin, Trainer):
 
 def _chance_loss(model: Any) -> float | None:
     """ln(vocabulary), the loss of a language model that knows nothing; None for other models."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if type(model).__name__ not in {*known.values()}:
@@ -303,6 +305,9 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
         pass
     finally:
         trainer.callback_handler.callbacks.remove(finder)
+        if trainer.neftune_noise_alpha is not None and hasattr(trainer, "neftune_hook_handle"):
+            # The noise in the embeddings, which the trainer removes only at the end of its run.
+            deactivate_neftune(model, trainer.neftune_hook_handle, trainer.accelerator)
         for name, value in kept.items():
             setattr(trainer, name, value)
         trainer._created_lr_scheduler = False

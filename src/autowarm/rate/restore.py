@@ -1,6 +1,7 @@
 """Updates that leave no trace: everything they change is copied first and restored bit for bit."""
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -76,7 +77,7 @@ def _set_apart(optimizer: Optimizer) -> None:
 
 
 class _Keeper:
-    """Copies tensors and the contents of dicts and lists, each once even if it is reached several times."""
+    """Copies tensors and the contents of dicts, lists and deques, each once even if it is reached several times."""
 
     def __init__(self, offload: bool) -> None:
         self._offload = offload
@@ -93,9 +94,9 @@ class _Keeper:
             restore = self._know(value, lambda: _refill(value, items))
             items |= {key: self(item) for key, item in value.items()}
             return restore
-        if isinstance(value, list):
+        if isinstance(value, list | deque):
             parts: list[Restore] = []
-            restore = self._know(value, lambda: value.__setitem__(slice(None), [part() for part in parts]) or value)
+            restore = self._know(value, lambda: _fill_again(value, parts))
             parts += map(self, value)
             return restore
         if isinstance(value, GradScaler):
@@ -144,4 +145,11 @@ def _refill(value: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:
     content = {key: restore() for key, restore in items.items()}
     value.clear()
     value.update(content)
+    return value
+
+
+def _fill_again(value: Any, parts: list[Restore]) -> Any:
+    content = [part() for part in parts]
+    value.clear()
+    value.extend(content)
     return value

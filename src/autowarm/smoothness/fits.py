@@ -164,7 +164,9 @@ def bootstrap(
     size = block or max(1, round(math.sqrt(len(x))))
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
     # Least squares is linear: a sample's coefficients are the fit's plus those of the residuals with random signs.
-    by_point = np.linalg.pinv(_design(x, found.exponents)).T * found.residuals[:, None]
+    X = _design(x, found.exponents)
+    scale = _scale(X)
+    by_point = np.linalg.pinv(X / scale).T / scale * found.residuals[:, None]
     by_block = np.add.reduceat(by_point, np.arange(0, len(x), size))
     coefficients = np.array(found.coefficients) + signs @ by_block
     tails = [50 * (1 - level), 50 * (1 + level)]
@@ -187,9 +189,15 @@ def _design(x: Array, exponents: Sequence[float]) -> Array:
     return np.stack([x**e for e in exponents], axis=-1)
 
 
-def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
-    scale = np.linalg.norm(X, axis=0)  # columns of equal size, so that Δ and Δ² do not spoil the conditioning
+def _scale(X: Array) -> Array:
+    """The columns' norms. Columns divided by them have equal size, so that Δ and Δ² do not spoil the conditioning."""
+    scale = np.linalg.norm(X, axis=0)
     scale[scale == 0] = 1.0
+    return scale
+
+
+def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
+    scale = _scale(X)
 
     def least_squares(columns: tuple[int, ...]) -> Array:
         coefficients = np.zeros(X.shape[1])

@@ -48,6 +48,7 @@ class Probe:
 
     Attributes:
         points: the measured `Point`s, in order.
+        step: the number of the next step. The probe counts its calls; set it if some steps are made without the probe.
 
     Raises:
         ValueError: ``every < 1``, or an unknown name of a geometry; the message lists the known ones.
@@ -91,7 +92,7 @@ class Probe:
         self.points: list[Point] = []
         self._geometry = None if geometry == "groups" else resolve(geometry or geometry_of(optimizer))
         self._process_group = process_group
-        self._step = 0
+        self.step = 0
         self._pending: _Pending | None = None
 
     @contextmanager
@@ -107,8 +108,8 @@ class Probe:
 
     def before(self, closure: Closure) -> Tensor:
         """Run the closure and return its loss; at a probed step, store what the second pass needs."""
-        probed = self._step % self.every == 0
-        self._step += 1
+        probed = self.step % self.every == 0
+        self.step += 1
         if not probed:
             self._pending = None
             return closure()
@@ -150,7 +151,7 @@ class Probe:
         # Wait for the device once, for all numbers.
         values = torch.stack([*losses, *(found[name].to(losses[0].device, losses[0].dtype) for name in names)]).tolist()
         loss, after, *rest = values
-        point = Point(self._step - 1, pending.rate, loss, after, **dict(zip(names, rest, strict=True)))
+        point = Point(self.step - 1, pending.rate, loss, after, **dict(zip(names, rest, strict=True)))
         self.points.append(point)
         return point
 

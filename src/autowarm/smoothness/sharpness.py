@@ -68,7 +68,7 @@ def lanczos(
         top, residual = float(values[-1]), rest * abs(float(S[-1, -1]))
         scale = float(values.abs().amax())
         small = rest <= torch.finfo(start.dtype).eps * scale * held  # the Krylov space is exhausted
-        if small or residual <= tolerance * scale or made == min(iterations, start.numel()):
+        if small or residual <= tolerance * abs(top) or made == min(iterations, start.numel()):
             break
         if held == most:
             # All Ritz vectors share the residual w, so the recurrence can continue from the leading ones and w alone.

@@ -150,7 +150,7 @@ def check_theorem_1(run: Run) -> None:
         [
             *_never_rise(run),
             _Claim("‖x^t − x*‖ ≤ D", run.distances, D),
-            _progress(run, 1 / (2 * D**2), "(Δ^t)²/(2D²K)"),
+            _progress(run, 1 / (2 * D**2) if D > 0 else 0.0, "(Δ^t)²/(2D²K)"),
             _Claim("Δ^T ≤ 2D²ΣK/T²", run.gaps[1:], theorem_1_bound(run.curvatures[:-1], D), first=1),
             *_warm_up_then_decay(run),
         ],

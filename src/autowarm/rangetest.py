@@ -149,7 +149,9 @@ class RateSearch:
     @cached_property
     def _verdict(self) -> _Verdict:
         """Find the fall from the first losses to the lowest point, and where its parts are done."""
-        if (finite := int(np.isfinite(self.losses).sum())) < _FEWEST:
+        if (finite := int(np.isfinite(self.losses).sum())) == 0:
+            return _untold("the first loss is not finite: check the model and the data")
+        if finite < _FEWEST:
             how = "broke" if np.isfinite(self.losses[-1]) else "was not finite"
             return _untold(f"the loss {how} after {finite} updates: lower `lowest`")
         smoothed = self.smoothed

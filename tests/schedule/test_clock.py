@@ -14,14 +14,20 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from autowarm import AdaptiveWarmup, Lion
 
+OPTIMIZERS: dict[str, Callable] = {
+    "Lion": lambda params: Lion(params, lr=PEAK),
+    "fused AdamW": lambda params: torch.optim.AdamW(params, lr=PEAK, fused=True),  # which the scaler steps regardless
+}
 
-def test_a_skipped_update_counts_neither_as_step_nor_as_observation() -> None:
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_skipped_update_counts_neither_as_step_nor_as_observation(name: str) -> None:
     """A real GradScaler whose first scale overflows, then one overflow in the middle."""
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
-    opt = Lion(model.parameters(), lr=PEAK)
+    opt = OPTIMIZERS[name](model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
-    scheduler = AdaptiveWarmup(opt, 100)
+    scheduler = AdaptiveWarmup(opt, 100, geometry="sign")
     seen, updates = [], 0
     for t in range(20):
         opt.zero_grad()

@@ -183,7 +183,7 @@ def test_bad_losses_are_told_a_little_late() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 100, max_nonfinite=4)
     run(scheduler, falling(), range(5))
     rate = float(scheduler.get_last_lr()[0])
-    with pytest.warns(UserWarning, match="was not finite at step"):
+    with pytest.warns(UserWarning, match="was NaN or infinite at step"):
         run(scheduler, lambda t: math.nan, range(2))
     assert float(scheduler.get_last_lr()[0]) == rate
     with pytest.raises(RuntimeError, match="not finite 4 times in a row"):
@@ -218,6 +218,15 @@ def test_a_decay_of_ones_own_must_take_tensors() -> None:
     scheduler.optimizer.step()
     with pytest.raises(ValueError, match=r"is given the share p as a 0-dim tensor.*for p = 0.5 it returned nan"):
         scheduler.step(5.0)
+
+
+def test_a_decay_of_ones_own_may_be_written_for_both() -> None:
+    def for_both(p: float) -> torch.Tensor:
+        return torch.cos(torch.as_tensor(p) * (math.pi / 2)) ** 2
+
+    rates = [run(AdaptiveWarmup(make_optimizer(lr), 20, decay=for_both), falling(), range(20))
+             for lr in (PEAK, tensor_rate())]  # fmt: skip
+    assert rates[0] == pytest.approx(rates[1], rel=1e-5)
 
 
 def test_a_rate_that_becomes_a_float_is_followed() -> None:

@@ -57,6 +57,24 @@ def test_cut_short_a_group_without_a_warmup_decays_from_its_own_peak(tensor: boo
 
 
 @every_lr
+def test_both_kinds_of_groups_decay_to_the_same_share_of_their_peaks(tensor: bool) -> None:
+    opt = Lion([group(tensor), group(tensor, PEAK / 5, warmup=False)])
+    scheduler = AdaptiveWarmup(opt, 100, final_ratio=0.1)
+    train(scheduler, 0, 10)
+    scheduler.decay_now(20, "linear")
+    rates = train(scheduler, 10, 20)
+    scheduler.extend(24)  # a shorter run: the rates go on from where they are
+    rates += train(scheduler, 20, 24)
+    steady = [b for _, b in rates]
+    assert steady[0] == pytest.approx(PEAK / 5)
+    assert steady[:10] == pytest.approx([PEAK / 5 * (0.1 + 0.9 * (1 - k / 20)) for k in range(10)])
+    assert steady[10] == pytest.approx(PEAK / 5 * (0.1 + 0.9 * (1 - 10 / 20)))
+    assert steady == sorted(steady, reverse=True)
+    low = 0.1 * PEAK
+    assert (rates[-1][0] - low) / (rates[0][0] - low) == pytest.approx((steady[-1] - low / 5) / (steady[0] - low / 5))
+
+
+@every_lr
 @pytest.mark.parametrize("at", [1, 9, 40])
 def test_resumed_a_group_without_a_warmup_is_still_one(tensor: bool, at: int) -> None:
     def make(**options) -> AdaptiveWarmup:

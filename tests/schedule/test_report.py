@@ -67,7 +67,7 @@ def test_its_line(tensor: bool) -> None:
     run(scheduler, falling(), range(10))
     line = repr(scheduler)
     assert "warmup, update 10 of 100" in line
-    assert "above f* = 2.826 (warm-up ends below" in line
+    assert "f* = 2.826; warm-up ends at" in line
     run(scheduler, falling(), range(10, 100))
     assert f"warm-up took {scheduler.warmup_steps} updates, ended by gap" in repr(scheduler)
     assert "\n" not in line

@@ -79,7 +79,7 @@ def test_another_schedule_is_refused_by_its_differences() -> None:
         ValueError, match=r"optimizer: saved 'Lion', here 'Muon'; geometry: saved 'Sign.*here .Spectral"
     ):
         AdaptiveWarmup(muon, 50).load_state_dict(state)
-    with pytest.raises(ValueError, match="not an AdaptiveWarmup state of version 1 to 4: its version is None"):
+    with pytest.raises(ValueError, match="not an AdaptiveWarmup state of version 1 to 5: its version is None"):
         AdaptiveWarmup(make_optimizer(), 50).load_state_dict({"last_epoch": 3})
 
 

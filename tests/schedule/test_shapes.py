@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from autowarm.schedule.shapes import DECAYS, KINKS, decay_shape, warmup_shape
 
@@ -43,6 +44,8 @@ def test_a_decay_of_ones_own() -> None:
         decay_shape(lambda p: p)
     with pytest.raises(ValueError, match="a decay function maps"):
         decay_shape(lambda p: 1 - 2 * p)
+    with pytest.raises(ValueError, match=r"must take a float, and for a tensor lr .*begin with p = torch.as_tensor"):
+        decay_shape(torch.cos)
 
 
 def test_unknown_names() -> None:

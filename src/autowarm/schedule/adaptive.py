@@ -55,7 +55,8 @@ class AdaptiveWarmup(RuleScheduler):
         total_steps: T, the number of updates in the whole run. None leaves the end open, which needs a flat decay
             ("wso"): the run continues until `decay_now`, and shares of the run refer to 4000 updates.
         peak: "given" takes the peak rates from the groups. "auto" searches for the peak rate in the first updates (see
-            `PeakSearch`), and the groups' rates then only set their ratios; docs/which-rate.md says how well it works.
+            `PeakSearch`), and the groups' rates then only set their ratios; a group added later keeps its lr.
+            docs/which-rate.md says how well it works.
         target_loss: f*, roughly the loss at the end of the run; None takes f(x0) − 0.7·|f(x0)|.
         geometry: the norm of the optimizer's steps, see `autowarm.geometry`; None asks `autowarm.optim.geometry_of`.
         kappa: κ; None computes it as the paper does, from all matrices under ``geometry`` at radius 1.
@@ -66,11 +67,12 @@ class AdaptiveWarmup(RuleScheduler):
         warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target.
         decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
             fifth), "wso" (flat), or a function that maps the share p of the decay that has passed (0 to 1) to a share
-            of the peak rate (1 at p = 0).
+            of the peak rate (1 at p = 0). It takes p as a float, and for a tensor lr as a 0-dim tensor too.
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: the longest warm-up: by then the rate is at its peak, whatever the loss does. A share of T in
-            (0, 1], or a whole number of updates from 2 to T; None for no limit. The default is half the run; with an
-            open end that is 2000 updates, or 2/(1 − β2) for Adam's β2 of 0.999. For fine-tuning, 0.1 is better.
+            (0, 1], or a whole number of updates from 2, where more than T counts as T; None for no limit. The default
+            is half the run; with an open end that is 2000 updates, or 2/(1 − β2) for Adam's β2 of 0.999. For
+            fine-tuning, 0.1 is better.
         chance_loss: the loss of a model that knows nothing, such as ln(vocabulary) for a language model. If f(x0) is
             below three quarters of it, the weights were trained before, and warm-up takes at most a tenth of the run.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
@@ -144,7 +146,8 @@ class AdaptiveWarmup(RuleScheduler):
         max_nonfinite = given.pop("max_nonfinite")
         self._check_peak(peak, given["total_steps"])
         self.process_group = process_group
-        optimizer = unwrapped(optimizer)
+        if not isinstance(optimizer := unwrapped(optimizer), Optimizer):
+            raise TypeError(f"the first argument is the optimizer, got a {type(optimizer).__name__}")
         shapes = warmup_shape(warmup), decay_shape(decay)
         self._check_open(given["total_steps"], shapes[1])
         geometry = None if geometry is None else resolve(geometry)
@@ -335,6 +338,7 @@ class AdaptiveWarmup(RuleScheduler):
 
         if self._probe is None or self._probe.model is not model:
             self._probe = Probe(model, self.optimizer, process_group=self.process_group)
+        self._probe.step = self.last_epoch
         return self._probe(closure)
 
     @property
@@ -465,7 +469,7 @@ class AdaptiveWarmup(RuleScheduler):
             target_loss: f*; None takes the one given to the class, if any.
 
         Raises:
-            ValueError: no updates are left.
+            ValueError: no updates are left. Later, at the first loss: as for the class.
             RuntimeError: the search for the peak rate is still under way.
 
         Example:

@@ -55,19 +55,21 @@ def forecast(rule: HostRule) -> int | None:
 
 def one_line(rule: HostRule, lr: float) -> str:
     """The text of the scheduler's ``repr``."""
-    seen = metrics(rule, lr)
-    total = rule.formula.total_steps
-    words = [f"{seen['phase']}, update {rule.updates} of {'an open run' if total is None else total}"]
+    total, phase = rule.formula.total_steps, "warmup" if rule.ended_by is None else "decay"
+    words = [f"{phase}, update {rule.updates} of {'an open run' if total is None else total}"]
     words.append(f"lr {lr:.3g} ({rule.share:.3g} of the peak)")
-    if "loss" in seen:
-        target = f"loss {seen['loss']:.4g}, {seen['gap']:.4g} above f* = {seen['target_loss']:.4g}"
-        words.append(target + (f" (warm-up ends below {seen['peak_gap']:.4g})" if "peak_gap" in seen else ""))
-    else:
-        words.append("no loss yet")
+    profile = rule.formula.profile
     if rule.ended_by is not None:
-        words.append(f"warm-up took {seen['warmup_steps']} updates, ended by {rule.ended_by}")
-    elif "warmup_end" in seen:
-        words.append(f"warm-up ends by update {seen['warmup_end']}")
+        at = f" at a loss of {rule.smoothed:.4g}" if rule.started else ""
+        words.append(f"warm-up took {rule.warmup_steps} updates, ended by {rule.ended_by}{at}")
+    elif not rule.started:
+        words.append("no loss yet")
+    elif profile is not None:
+        ends = rule.formula.fstar + profile.peak_gap
+        words.append(f"loss {rule.smoothed:.4g}, f* = {rule.formula.fstar:.4g}; warm-up ends at {ends:.4g}")
+    expected = forecast(rule)
+    if rule.ended_by is None and expected is not None and expected > rule.updates:
+        words.append(f"warm-up ends by update {expected}")
     return f"AdaptiveWarmup({'; '.join(words)})"
 
 

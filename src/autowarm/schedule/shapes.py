@@ -95,11 +95,18 @@ def decay_shape(decay: str | Shape) -> Shape:
     """Look up a decay by its name, or check a user's function from p to a share of the peak rate.
 
     Raises:
-        ValueError: the name is unknown, or the function is not 1 at p = 0 or leaves [0, 1] at p = ½ or 1.
+        ValueError: the name is unknown, or the function does not take floats, is not 1 at p = 0, or leaves [0, 1] at
+            p = ½ or 1.
     """
     if not callable(decay):
         return _look_up("decay", decay, DECAYS)
-    at = [float(decay(p)) for p in (0.0, 0.5, 1.0)]
+    try:
+        at = [float(decay(p)) for p in (0.0, 0.5, 1.0)]
+    except TypeError as error:
+        raise ValueError(
+            f"a decay function must take a float, and for a tensor lr a 0-dim tensor too; this one raised: {error}. In "
+            "torch operations, begin with p = torch.as_tensor(p)"
+        ) from None
     if at[0] != 1.0 or not all(0.0 <= value <= 1.0 for value in at):
         raise ValueError(
             f"a decay function maps the share p of the decay that has passed to a share of the peak rate, 1 at p = 0 "

@@ -8,7 +8,7 @@ from .shapes import DECAYS
 
 __all__ = ["STATE_VERSION", "differences", "read_state"]
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 
 # The keys that identify the states of other classes. The first match counts.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
@@ -111,6 +111,7 @@ _NESTED: Checks = {
         "warmup_steps": _count,
         "decay_start": _optional(_count),
         "updates": _count,
+        "losses": _count,
         "opening": _list_of(_finite),
         "averages": _optional(_averages),
         "weight": lambda x: _finite(x) and 0 <= x <= 1 + 1e-9,
@@ -157,6 +158,8 @@ def read_state(state: Any) -> dict[str, Any]:
         state = _to_version_3(state)
     if version in (1, 2, 3):
         state = _to_version_4(state)
+    if version in (1, 2, 3, 4):
+        state = _to_version_5(state)
     _check(state, _NESTED, "")
     lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
     if len(set(lists.values())) > 1:
@@ -193,11 +196,20 @@ def _check(state: Any, checks: Checks, path: str) -> None:
             _check(state[name], holds, f"{path}{name}.")
 
 
+def _to_version_5(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert version 4, which took every update for one with a loss."""
+    try:
+        rule = {**old["rule"], "losses": old["rule"]["updates"] - old["rule"]["origin"]}
+        return {**old, "version": STATE_VERSION, "rule": rule}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the saved schedule, of version 4, is damaged: {type(error).__name__}: {error}") from None
+
+
 def _to_version_4(old: Mapping[str, Any]) -> dict[str, Any]:
     """Convert version 3, which knew no chance loss."""
     try:
         settings, rule = {**old["settings"], "chance_loss": None}, {**old["rule"], "trained": False}
-        return {**old, "version": STATE_VERSION, "settings": settings, "rule": rule}
+        return {**old, "version": 4, "settings": settings, "rule": rule}
     except (KeyError, TypeError) as error:
         raise ValueError(f"the saved schedule, of version 3, is damaged: {type(error).__name__}: {error}") from None
 

@@ -65,9 +65,11 @@ class Alarms:
             )
 
     def _nonfinite(self, notices: Notices, updates: int) -> None:
-        what = f"was {notices.loss}" if notices.loss is not None else "was not finite"
         when = f"at {'' if notices.updates == updates else 'or shortly before '}step {updates}"
-        self.warn("nonfinite", f"the loss {what} {when}: the schedule ignores it but counts the step (warned once)")
+        self.warn(
+            "nonfinite",
+            f"the loss was NaN or infinite {when}: the schedule ignores it but counts the step (warned once)",
+        )
         if self.max_nonfinite is not None and notices.failures >= self.max_nonfinite:
             raise RuntimeError(
                 f"the loss was not finite {notices.failures} times in a row, up to step {updates}: the run has "
@@ -116,5 +118,5 @@ def _stalled(rule: HostRule) -> str:
         return "no finite loss was observed after max_warmup. Call step(loss) at each update"
     return (
         f"the gap to target_loss={formula.fstar:.4g} never fell below peak_gap={formula.profile.peak_gap:.4g}. Use the "
-        "default max_warmup, raise peak_gap or lower target_loss"
+        "default max_warmup, or raise peak_gap or target_loss"
     )

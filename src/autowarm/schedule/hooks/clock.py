@@ -4,8 +4,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
+from ...devices import is_capturing
 from ..rule import Observation
 
 __all__ = ["UpdateClock", "hook", "inside", "is_ours"]
@@ -42,6 +44,15 @@ def inside(optimizer: Optimizer) -> list[Optimizer]:
     if isinstance(several, list | tuple) and several and all(isinstance(one, Optimizer) for one in several):
         return [inner for one in several for inner in inside(one)]
     return [optimizer]
+
+
+def _overflowed(optimizer: Optimizer) -> bool:
+    """Whether this step changes nothing, because the gradients overflowed.
+
+    A GradScaler calls `step` on a fused optimizer even then, and the kernels read ``found_inf``.
+    """
+    found: Tensor | None = getattr(optimizer, "found_inf", None)
+    return found is not None and not is_capturing(found.device) and bool(found)
 
 
 class UpdateClock:
@@ -83,9 +94,9 @@ class UpdateClock:
 
         for i, one in enumerate(watched):
 
-            def count(clock: "UpdateClock", *_: Any, i: int = i) -> None:
-                if clock._made is made and not clock.pretended:  # ignore an optimizer that was watched before
-                    made[i] += 1
+            def count(clock: "UpdateClock", stepped: Optimizer, *_: Any, i: int = i) -> None:
+                if clock._made is made and not clock.pretended and not _overflowed(stepped):
+                    made[i] += 1  # but not for an optimizer that was watched before
 
             hook(one.register_step_post_hook, self, count)
 

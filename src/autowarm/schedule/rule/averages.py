@@ -56,12 +56,12 @@ class Averages(Generic[Number]):
             self.scatter + step * step,
         )
 
-    def has_fallen(self, first: float, updates: int) -> "Tensor | bool":
+    def has_fallen(self, first: float, losses: int) -> "Tensor | bool":
         """Whether the smoothed loss is below the first loss by more than noise explains.
 
         Args:
             first: f(x0).
-            updates: the number of updates since the warm-up began.
+            losses: the number of losses since the warm-up began, the opening included.
         """
-        fall, n = first - self.smoothed, max(0, updates - OPENING)
+        fall, n = first - self.smoothed, max(0, losses - OPENING)
         return fall * abs(fall) * (n * n / (n + _DOUBT)) > _EVIDENCE**2 * self.scatter

@@ -77,14 +77,14 @@ class DeviceRule:
         wide = torch.float32 if device.type == "mps" else torch.float64
         decay_start = math.inf if rule.decay_start is None else float(rule.decay_start)
         # One tensor, so that one copy tells the host everything: decay_start, last_good, disagree.
-        self._told = torch.tensor([decay_start, 0.0, 0.0], dtype=wide, device=device)
+        last_good = float(rule.losses - rule.failures)
+        self._told = torch.tensor([decay_start, last_good, 0.0], dtype=wide, device=device)
         self._decay_start, self._last_good, self._disagree = self._told.unbind()
         self._zero, self._one, self._never = (torch.full_like(self._decay_start, x) for x in (0.0, 1.0, math.inf))
         self.share = torch.full_like(self._zero, rule.share)
         assert rule.averages is not None
         self._averages = torch.tensor(rule.averages.values(), dtype=wide, device=device)
         _check_takes_tensors(self.formula.decay, self._zero)
-        self._seen = rule.failures  # counts losses, from those since the last good one
         self._copy = HostCopy(self._told)
         self._notices = Notices(rule.updates, rule.failures, False, rule.decay_start)
 
@@ -99,7 +99,7 @@ class DeviceRule:
         """The share of groups without a warm-up."""
         if self._notices.decay_start is None:
             return torch.where(self._decay_start <= self._host.updates, self.share, self._one)
-        return self.share if self.formula.cut == 1.0 else self.share / self.formula.cut
+        return self.formula.steady(self.share)
 
     def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> _Loss | None:
         """The weighted mean of the finite losses."""
@@ -112,6 +112,8 @@ class DeviceRule:
             return None
         total, weight, bad = self._zero, self._zero, self._zero
         for seen in observations:
+            if not seen.weight:
+                continue
             loss = self._here(seen.loss)
             finite = loss.isfinite()
             total = total + torch.where(finite, loss * seen.weight, self._zero)
@@ -133,8 +135,8 @@ class DeviceRule:
         """As `HostRule.advance`, without waiting."""
         made, self._host.updates = updates - self._host.updates, updates
         if loss is not None:
-            self._seen += 1
-            self._last_good.masked_fill_(loss.good, self._seen)
+            self._host.losses += 1
+            self._last_good.masked_fill_(loss.good, self._host.losses)
         known = self._notices
         if known.decay_start is None:
             pace = self._host.pace(made)
@@ -150,11 +152,11 @@ class DeviceRule:
 
     def notices(self) -> Notices:
         """The latest notices that have arrived on the host."""
-        self._copy.send(self._host.updates, self._seen)
+        self._copy.send(self._host.updates, self._host.losses)
         if (arrived := self._copy.read()) is not None:
-            (updates, seen), (decay_start, last_good, disagree) = arrived
+            (updates, losses), (decay_start, last_good, disagree) = arrived
             ended = int(decay_start) if math.isfinite(decay_start) else None
-            self._notices = Notices(updates, int(seen - last_good), bool(disagree), ended)
+            self._notices = Notices(updates, int(losses - last_good), bool(disagree), ended)
         return self._notices
 
     def on_host(self) -> HostRule:
@@ -162,7 +164,7 @@ class DeviceRule:
         content = torch.cat([self._averages, torch.stack([self.share, self._decay_start, self._last_good])])
         *averages, share, decay_start, last_good = content.tolist()
         rule = self._host
-        rule.share, rule.averages, rule.failures = share, Averages(*averages), int(self._seen - last_good)
+        rule.share, rule.averages, rule.failures = share, Averages(*averages), int(rule.losses - last_good)
         if rule.decay_start is None and math.isfinite(decay_start):
             rule.decay_start = int(decay_start)
             rule.warmup_steps = rule.decay_start - self.formula.origin
@@ -184,7 +186,7 @@ class DeviceRule:
         updates = self._host.updates
         fresher = Averages(*self._averages.unbind()).after(mean, pace)
         self._averages = torch.where(finite, torch.stack(fresher.values()), self._averages)
-        share, ended = self.formula.warmup_share(updates, Averages(*self._averages.unbind()))
+        share, ended = self.formula.warmup_share(updates, self._host.losses, Averages(*self._averages.unbind()))
         if isinstance(ended, Tensor):
             self.share = torch.where(finite, share, self.share)
         elif ended:
@@ -214,5 +216,6 @@ def _check_takes_tensors(shape: Shape, like: Tensor) -> None:
         what = f"it raised {type(error).__name__}: {error}"
     raise ValueError(
         "with a tensor lr, a decay function is given the share p as a 0-dim tensor and must return one, so that the "
-        f"host never waits for the device; for p = 0.5 {what}. Write it in torch operations, or use a float lr"
+        f"host never waits for the device; for p = 0.5 {what}. Write it in torch operations, after "
+        "p = torch.as_tensor(p), or use a float lr"
     )

@@ -131,11 +131,14 @@ class Formula:
         """How many first losses f(x0) is the median of; without smoothing, f(x0) is the first loss itself."""
         return OPENING if self.smoothing > 0.0 else 1
 
-    def warmup_share(self, updates: int, seen: "Averages[Number] | None") -> "tuple[Number | float, Tensor | bool]":
+    def warmup_share(
+        self, updates: int, losses: int, seen: "Averages[Number] | None"
+    ) -> "tuple[Number | float, Tensor | bool]":
         """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over.
 
         Args:
             updates: the number of updates so far.
+            losses: the number of losses since the warm-up began.
             seen: statistics of the losses; None during the opening, when only the ramp counts.
         """
         ramp = self.ramp_share(updates)
@@ -144,7 +147,7 @@ class Formula:
         waiting = max(ramp, 1.0 / self.div)
         if self.profile is None or seen is None:
             return waiting, False
-        fallen = self.smoothing == 0.0 or seen.has_fallen(self.fstar + self.profile.gap0, updates - self.origin)
+        fallen = self.smoothing == 0.0 or seen.has_fallen(self.fstar + self.profile.gap0, losses)
         if fallen is False:
             return waiting, False
         low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
@@ -195,6 +198,13 @@ class Formula:
             most = self.bound.at(updates, self.warmup)
             kept = kept.clamp(max=most) if isinstance(kept, Tensor) else min(kept, most)
         return kept
+
+    def steady(self, share: Number) -> Number:
+        """The share, in the decay, of groups without a warm-up: they fall from 1 while the others fall from `cut`."""
+        if self.cut == 1.0:
+            return share
+        end = min(self.final_ratio, self.cut)
+        return share / self.cut if end == self.cut else end + (1.0 - end) * (share - end) / (self.cut - end)
 
     @property
     def fstar(self) -> float:

@@ -17,7 +17,7 @@ from .reduce import Observation, Ranks, reduce_observations
 __all__ = ["HostRule", "Notices", "Rule"]
 
 # The attributes that a state saves as they are.
-_STATE = ("share", "ended_by", "warmup_steps", "decay_start", "updates", "weight", "failures")
+_STATE = ("share", "ended_by", "warmup_steps", "decay_start", "updates", "losses", "weight", "failures")
 
 
 class Notices(NamedTuple):
@@ -28,14 +28,12 @@ class Notices(NamedTuple):
         failures: how many losses in a row were not finite.
         disagree: whether ranks were found at different steps or with different settings.
         decay_start: the update after which warm-up ended; None until it ends.
-        loss: the last loss, if the host knows it.
     """
 
     updates: int
     failures: int
     disagree: bool
     decay_start: int | None
-    loss: float | None = None
 
 
 class Rule(Protocol):
@@ -86,11 +84,11 @@ class HostRule:
         warmup_steps: the number of updates made at warm-up rates, once warm-up has ended.
         decay_start: the update at which the decay began; None during warm-up.
         updates: the number of updates so far.
+        losses: the number of losses since the warm-up began, finite or not.
         opening: the first finite losses, until there are enough for f(x0).
         averages: statistics of the losses since f(x0) was known; None during the opening.
         weight: total weight of the losses in the smoothed loss, 1 − (1 − 1/window)ⁿ after n updates.
         failures: how many losses in a row were not finite.
-        loss: the last loss; not saved.
     """
 
     def __init__(self, formula: Formula) -> None:
@@ -104,16 +102,16 @@ class HostRule:
         self.ended_by: str | None = None
         self.warmup_steps = 0
         self.decay_start: int | None = None
+        self.losses = 0
         self.opening: list[float] = []
         self.averages: Averages[float] | None = None
         self.weight = 0.0
         self.failures = 0
-        self.loss: float | None = None
 
     @property
     def steady_share(self) -> float:
         """The share of groups without a warm-up."""
-        return 1.0 if self.ended_by is None else self.share / self.formula.cut
+        return 1.0 if self.ended_by is None else self.formula.steady(self.share)
 
     @property
     def started(self) -> bool:
@@ -144,9 +142,9 @@ class HostRule:
             ValueError: at the first loss, if it is not above f*, or exceeds it by the given Δ' or less.
         """
         made, self.updates = updates - self.updates, updates
-        self.loss = loss
         finite = loss is not None and math.isfinite(loss)
         if loss is not None:
+            self.losses += 1
             self.failures = 0 if finite else self.failures + 1
         if self.decay_start is None and (finite or self.started):
             if not self.started:
@@ -161,7 +159,7 @@ class HostRule:
 
     def notices(self) -> Notices:
         """The notices as of the last update."""
-        return Notices(self.updates, self.failures, False, self.decay_start, self.loss)
+        return Notices(self.updates, self.failures, False, self.decay_start)
 
     def pace(self, made: int) -> float:
         """The share of the way that the average moves towards the next loss, after this many more updates.
@@ -179,7 +177,7 @@ class HostRule:
             self.averages = self.averages.after(loss, pace)
         else:
             self._open(loss)
-        self.share, ended = self.formula.warmup_share(self.updates, self.averages)
+        self.share, ended = self.formula.warmup_share(self.updates, self.losses, self.averages)
         if ended:
             self._end(self.formula.ended_by(self.updates))
 

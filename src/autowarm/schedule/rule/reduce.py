@@ -114,10 +114,12 @@ def reduce_observations(observations: Sequence[Observation], ranks: Ranks, updat
         return loss if math.isfinite(loss) else math.nan
     total, weight, bad = 0.0, 0.0, 0.0
     for seen in observations:
+        if not seen.weight:
+            continue
         loss = float(seen.loss)
         if not math.isfinite(loss):
             bad += 1.0
-        elif seen.weight:
+        else:
             total += seen.weight * loss
             weight += seen.weight
     if distributed:

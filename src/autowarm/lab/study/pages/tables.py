@@ -238,7 +238,7 @@ def _targets(rows: Rows, quick: Sequence[Cell]) -> str:
         cost = target_cost(rows, cell)
         return [f"`{cell.name}`", *each, plus_minus(cost), "worse" if cost.exceeds(TOLERANCE) else ""]
 
-    headings = ["setting", *(f"{share:g}" for share in TARGETS), "default − best, %", ""]
+    headings = ["setting", *(f"{share:g}" for share in TARGETS), "default − best, %", "verdict"]
     return comma_separated(headings, map(row, quick))
 
 

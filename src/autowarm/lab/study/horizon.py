@@ -9,7 +9,7 @@ left at the end: a model this small cannot get further. In the paper's runs 30 %
 network on bytes, and a third of the first loss is left after 4,000 steps, almost as in a large model. It was added
 after the shorter horizons of "llama-long", where the clock ends every warm-up, and it alone goes on to 16,000 steps.
 
-A run of 16,000 steps takes one to two minutes, and one of 64,000 steps takes four to eight. At these horizons we try
+A run of 16,000 steps takes one to two minutes, and one of 64,000 steps takes three to eight. At these horizons we try
 only the best rate of the previous horizon and its neighbours, and one seed chooses. At 64,000 steps the grid of
 warm-ups is coarser. Three seeds test at every horizon, because one says nothing about chance.
 """

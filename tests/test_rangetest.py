@@ -91,7 +91,7 @@ def test_pure_noise_gets_no_rate() -> None:
         (2 - 1 / (1 + 1 / RATES), "has not broken at the highest rate, 1e+02: raise `highest`"),
         (np.array([2.0, 2.1, 1.9, math.nan]), "not finite after 3 updates: lower `lowest`"),
         (np.full(100, 2.0), "never fell"),
-        (np.array([math.nan]), "not finite after 0 updates"),
+        (np.array([math.nan]), "the first loss is not finite: check the model and the data"),
     ],
 )
 def test_it_says_why_it_cannot_tell(losses: np.ndarray, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,8 +133,6 @@ def test_lightnings_own_logging_of_the_rate(tmp_path: Path) -> None:
 
 def test_weights_scalers_and_manual_optimization() -> None:
     """What Lightning does to a loss before it reaches the callback is undone."""
-    from types import SimpleNamespace
-
     opt = Lion([nn.Parameter(torch.zeros(2, 2))], lr=LR)
     sched = AdaptiveWarmup(opt, 10)
     seen: list[tuple[float, float]] = []
@@ -142,6 +141,7 @@ def test_weights_scalers_and_manual_optimization() -> None:
         lr_scheduler_configs=[SimpleNamespace(scheduler=sched)],
         optimizers=[sched.optimizer],
         accumulate_grad_batches=4,
+        global_step=0,
         precision_plugin=SimpleNamespace(scaler=torch.amp.GradScaler("cpu", init_scale=1024.0)),
     )
     trainer.precision_plugin.scaler.scale(torch.ones(()))
@@ -158,9 +158,10 @@ def test_a_batch_of_unknown_size_needs_a_weight() -> None:
     class Batch:
         x = torch.randn(4, 8)
 
+    trainer = SimpleNamespace(global_step=0)
     with pytest.raises(ValueError, match=r"give WarmupCallback\(weight=...\)"):
-        WarmupCallback().on_train_batch_start(None, None, Batch(), 0)
-    WarmupCallback(weight=lambda batch: len(batch.x)).on_train_batch_start(None, None, Batch(), 0)
+        WarmupCallback().on_train_batch_start(trainer, None, Batch(), 0)
+    WarmupCallback(weight=lambda batch: len(batch.x)).on_train_batch_start(trainer, None, Batch(), 0)
 
 
 def test_misuse(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ class WarmupCallback(pl.Callback):
     def __init__(self, weight: Callable[[Any], float] | None = None) -> None:
         self._weight_of = weight or extract_batch_size
         self._weight = 1.0
+        self._steps_before = 0
         self._held: list[tuple[Tensor, float]] = []  # losses whose optimizer is not known yet
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -110,6 +111,7 @@ class WarmupCallback(pl.Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Determine the batch's weight."""
+        self._steps_before = trainer.global_step
         try:
             self._weight = float(self._weight_of(batch))
         except MisconfigurationException:
@@ -141,7 +143,7 @@ class WarmupCallback(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the schedule at the trainer's logging steps."""
-        if not trainer._logger_connector.should_update_logs:
+        if trainer.global_step == self._steps_before or not trainer._logger_connector.should_update_logs:
             return  # metrics() may wait for the device
         for i, config in enumerate(_adaptive_configs(trainer)):
             metrics = loggable_metrics(config.scheduler, f"autowarm-{i}" if i else "autowarm")

@@ -51,14 +51,18 @@ def test_the_evidence_says_where_the_loss_ends_the_warm_up_too_early() -> None:
         for form in (DEFAULT, RAMP_ALONE)
     )
     assert [(v.cell.optimizer, v.cell.steps, v.best.split()[1]) for v in failed] == [
-        ("normsgd", 4000, "0.4"), ("lion", 16_000, "0.4"),
+        ("normsgd", 4000, "0.4"), ("lion", 16_000, "0.4"), ("adamw", 64_000, "0.1"),
     ]  # fmt: skip
     costs, lengths = ([f"{100 * x:.{digits}f}" for x in some] for some, digits in
                       (((v.mean for v in failed), 1), ((v.warmup for v in failed), 0)))  # fmt: skip
     evidence = said("evidence.md")
-    assert f"normSGD at 4,000 updates (+{costs[0]} %) and under Lion at 16,000 (+{costs[1]} %)" in evidence
-    assert f"after {lengths[0]} and {lengths[1]} % of the run, and 40 % is best" in evidence
-    assert f"at a cost of {costs[1]} and {costs[0]} %" in said("../README.md")
+    assert f"normSGD at 4,000 updates (+{costs[0]} %), Lion at 16,000 (+{costs[1]} %) and AdamW" in evidence
+    assert f"at 64,000 (+{costs[2]} %)" in evidence
+    assert f"after {lengths[0]}, {lengths[1]} and {lengths[2]} % of the run, but 40, 40 and 10 % are best" in evidence
+    assert f"{costs[0]} % (normSGD), {costs[1]} % (Lion) and, over 64,000 updates, {costs[2]} %" in said("../README.md")
+    short = failed[2].regret["linear 0.02"] - failed[2].regret[failed[2].best]
+    assert 0.75 * failed[2].mean < short < failed[2].mean
+    assert "2 % by hand costs nearly as much" in evidence
     assert sorted(v.cell.optimizer for v in ramp) == ["adamw", "muon", "muon", "muon"]
 
 

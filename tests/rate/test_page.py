@@ -155,6 +155,6 @@ def test_the_text_on_longer_runs() -> None:
         assert len(means) >= 2
         assert max(means[1:]) < means[0]
         assert round(100 * worst) <= 1
-    assert "lost at most 1 % of the progress in runs of 4,000 and 16,000" in " ".join(
+    assert "lost at most 1 % of the progress in runs of 4,000 to 64,000" in " ".join(
         (DOCS.parent / "README.md").read_text().split()
     )

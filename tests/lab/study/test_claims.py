@@ -37,7 +37,7 @@ def test_the_loss_ends_every_warm_up_on_bytes_and_the_clock_on_tokens() -> None:
         (said("../README.md"), f"all {runs} warm-ups in runs of 1,000 to 64,000 updates, after {min(lengths):.0f} to "
                                f"{max(lengths):.0f} % of the run. {passed.capitalize()} these {len(some)} settings"),
         (evidence, f"the default passes in all {len(tokens)} settings"),
-        (evidence, f"the default passes {passed} {len(some)};"),
+        (evidence, f"the default passes {passed} {len(some)}."),
         (evidence, f"bytes leave {left} of the first loss"),
         (notebook, f"ends at {left}."),
     ):  # fmt: skip
@@ -63,7 +63,7 @@ def test_the_evidence_says_where_the_loss_ends_the_warm_up_too_early() -> None:
     short = failed[2].regret["linear 0.02"] - failed[2].regret[failed[2].best]
     assert 0.75 * failed[2].mean < short < failed[2].mean
     assert "2 % by hand costs nearly as much" in evidence
-    assert sorted(v.cell.optimizer for v in ramp) == ["adamw", "muon", "muon", "muon"]
+    assert sorted(v.cell.optimizer for v in ramp) == ["adamw", "muon", "muon", "muon", "normsgd"]
 
 
 def test_the_claims_say_how_near_algorithm_1_comes_in_long_runs() -> None:

@@ -8,7 +8,7 @@ from .shapes import DECAYS
 
 __all__ = ["STATE_VERSION", "differences", "read_state"]
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 
 # The keys that identify the states of other classes. The first match counts.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
@@ -107,7 +107,7 @@ _NESTED: Checks = {
     },
     "rule": {
         "share": _share,
-        "ended_by": lambda x: x in (None, "gap", "max_warmup", "decay_now"),
+        "ended_by": lambda x: x in (None, "gap", "max_warmup", "min_warmup", "decay_now"),
         "warmup_steps": _count,
         "decay_start": _optional(_count),
         "updates": _count,
@@ -121,6 +121,7 @@ _NESTED: Checks = {
         "decay": lambda x: x is None or x in DECAYS,
         "origin": _count,
         "ramp": _optional(_ramp),
+        "ceiling": _optional(_ramp),
         "decay_peak": _share,
         "cut": _share,
         "bound": _optional(_ramp),
@@ -160,6 +161,8 @@ def read_state(state: Any) -> dict[str, Any]:
         state = _to_version_4(state)
     if version in (1, 2, 3, 4):
         state = _to_version_5(state)
+    if version in (1, 2, 3, 4, 5):
+        state = _to_version_6(state)
     _check(state, _NESTED, "")
     lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
     if len(set(lists.values())) > 1:
@@ -196,11 +199,20 @@ def _check(state: Any, checks: Checks, path: str) -> None:
             _check(state[name], holds, f"{path}{name}.")
 
 
+def _to_version_6(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert version 5, which knew no shortest warm-up."""
+    try:
+        settings, rule = {**old["settings"], "min_warmup": None}, {**old["rule"], "ceiling": None}
+        return {**old, "version": STATE_VERSION, "settings": settings, "rule": rule}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the saved schedule, of version 5, is damaged: {type(error).__name__}: {error}") from None
+
+
 def _to_version_5(old: Mapping[str, Any]) -> dict[str, Any]:
     """Convert version 4, which took every update for one with a loss."""
     try:
         rule = {**old["rule"], "losses": old["rule"]["updates"] - old["rule"]["origin"]}
-        return {**old, "version": STATE_VERSION, "rule": rule}
+        return {**old, "version": 5, "rule": rule}
     except (KeyError, TypeError) as error:
         raise ValueError(f"the saved schedule, of version 4, is damaged: {type(error).__name__}: {error}") from None
 

@@ -6,9 +6,10 @@ The best warm-ups are short there, so a warm-up over half of the run is costly. 
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..analysis.statistics import Seeds
-from .cells import DEFAULT
+from .cells import BOUNDED, DEFAULT
 from .grid import Grid, hand_set_grid
 from .plan import Stage
 from .rows import Rows
@@ -44,4 +45,4 @@ FRESH = Grid(
 
 _ALL = ("tuning", "hand", "tested", "default")
 FINE_TUNING_STAGES: dict[str, Stage] = FINE_TUNING.stages(*_ALL)
-FRESH_STAGES: dict[str, Stage] = FRESH.stages(*_ALL)
+FRESH_STAGES: dict[str, Stage] = FRESH.stages(*_ALL) | {"bounded": replace(FRESH, beside=(BOUNDED,)).default}

@@ -6,12 +6,16 @@ During warm-up the share is the higher of two:
 - a *ramp* in time that reaches the peak after ``max_warmup``, or after a tenth of the run if f(x0) shows that the
   weights were trained before. η(Δ) alone can stall, because the loss falls only as fast as the rate lets it.
 
+``min_warmup`` bounds it from above by a steeper ramp: a loss that falls early neither raises the rate above that ramp
+nor ends the warm-up before the ramp is at the peak.
+
 The gap is Δ = loss − f*; if f* is not given, it is 30 % of f(x0). When the gap has fallen below Δ', or the ramp has
 reached the peak, the decay takes over. Without a ramp and without smoothing this is the paper's Algorithm 1, line by
 line. With smoothing, f(x0) is the median of the first few losses, and the loss acts only once it has fallen by more
 than noise explains.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -57,6 +61,11 @@ class Ramp(NamedTuple):
         return self.share + (1.0 - self.share) * float(shape(1.0 - (updates - self.start) / (self.end - self.start)))
 
 
+def _updates(limit: float | int, length: int) -> float:
+    """A limit on the warm-up in updates: an int is a number of updates, and a float is a share of the length."""
+    return min(limit, length) if isinstance(limit, int) else limit * length
+
+
 @dataclass
 class Formula:
     """A schedule's settings, and where its warm-up and decay lie in time.
@@ -69,6 +78,7 @@ class Formula:
         warmup, planned_decay: shapes of the ramp and the decay. The calibration's target has the same, over the gap.
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: length of the ramp, as a share of the run (float) or in updates (int); None for no ramp.
+        min_warmup: length of the steeper ramp above it, likewise; None for no such bound.
         smoothing: share of the run over which the loss is averaged.
         chance_loss: the loss of a model that knows nothing, or None if it is not known.
         planned_steps: T as given or extended; None if the end is open.
@@ -78,6 +88,7 @@ class Formula:
         decay: the shape of the decay in force.
         origin: the update at which the current warm-up began.
         ramp: the ramp of the current warm-up; None if it has none.
+        ceiling: the ramp that the current warm-up stays below; None if there is none.
         decay_peak: the share from which the decay falls: 1, unless it was started by hand or the run was shortened.
         cut: the share at which the warm-up ended: 1, unless it was cut short.
         window: updates over which the loss is averaged (an exponential moving average); 1 for none.
@@ -99,6 +110,7 @@ class Formula:
     planned_decay: Shape
     final_ratio: float
     max_warmup: float | int | None
+    min_warmup: float | int | None
     smoothing: float
     chance_loss: float | None
     planned_steps: int | None
@@ -106,6 +118,7 @@ class Formula:
     decay: Shape = field(init=False)
     origin: int = field(init=False)
     ramp: Ramp | None = field(init=False)
+    ceiling: Ramp | None = field(init=False)
     decay_peak: float = field(init=False)
     cut: float = field(init=False)
     bound: Ramp | None = field(init=False)
@@ -134,7 +147,7 @@ class Formula:
     def warmup_share(
         self, updates: int, losses: int, seen: "Averages[Number] | None"
     ) -> "tuple[Number | float, Tensor | bool]":
-        """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over.
+        """max(ramp, η(Δ)/lr), at most the ceiling, at the smoothed loss; and whether the warm-up is over.
 
         Args:
             updates: the number of updates so far.
@@ -151,14 +164,17 @@ class Formula:
         if fallen is False:
             return waiting, False
         low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
-        gap = seen.smoothed - self.fstar
-        share = self.profile.share(gap)
+        ceiling = 1.0 if self.ceiling is None else self.ceiling.at(updates, self.warmup)
+        gap, peak_gap = seen.smoothed - self.fstar, self.profile.peak_gap
         # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on.
-        ended = gap < self.profile.peak_gap
+        ended: Tensor | bool = gap < peak_gap
+        if ceiling < 1.0:  # the rate waits there, and η(Δ) must not fall meanwhile
+            gap, ended = gap.clamp(min=peak_gap) if isinstance(gap, Tensor) else max(gap, peak_gap), False
+        share = self.profile.share(gap)
         if isinstance(share, Tensor):
-            share, ended = share.clamp(min=low), ended & fallen
+            share, ended = share.clamp(min=low, max=ceiling), ended & fallen
             return share if fallen is True else torch.where(fallen, share, waiting), ended
-        return max(low, share), ended
+        return min(max(low, share), ceiling), ended
 
     @property
     def length(self) -> int:
@@ -166,8 +182,10 @@ class Formula:
         return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
 
     def ended_by(self, updates: int) -> str:
-        """What ended a warm-up that ended at this update. If both the ramp and the gap did, it is the ramp."""
-        return "max_warmup" if self.ramp is not None and updates >= self.ramp.end else "gap"
+        """What ended a warm-up that ended at this update: the ramp, the ceiling if it just reached the peak, or Δ."""
+        if self.ramp is not None and updates >= self.ramp.end:
+            return "max_warmup"
+        return "min_warmup" if self.ceiling is not None and updates < self.ceiling.end + 1.0 else "gap"
 
     @overload
     def decay_progress(self, updates: int, start: int) -> float: ...
@@ -258,13 +276,13 @@ class Formula:
         self.told = self.target_loss = target_loss
         self.profile = None
         self.trained = False
-        self._warm_up_from(updates, 1.0 / self.div)
+        self.ramp = self.ceiling = None
+        self._warm_up_from(updates)
 
     def extend_warmup(self, updates: int, total_steps: int | None) -> None:
         """Change T during warm-up: the ramp continues from its current share to its end on the new horizon."""
-        share = 1.0 / self.div if self.ramp is None else self.ramp.at(updates, self.warmup)
         self.planned_steps = self.total_steps = total_steps
-        self._warm_up_from(updates, share)
+        self._warm_up_from(updates)
 
     def extend_decay(self, updates: int, total_steps: int | None, share: float, start: int) -> int:
         """Change T during the decay: climb to the decay over a longer run, or decay over the rest of a shorter one.
@@ -277,7 +295,8 @@ class Formula:
         new = self.decay_share(updates, self.decay_progress(updates, start))
         if new > share:
             left = OPEN_HORIZON if total_steps is None else total_steps - updates
-            self.bound = self._ramp_from(updates, share, updates, left)
+            longest = self._longest(left)
+            self.bound = None if longest is None else Ramp(updates, share, updates + longest)
         elif new < share:
             self.decay_peak, start = share, updates
         return start
@@ -286,15 +305,22 @@ class Formula:
         """Begin a decay at this update, from this share."""
         self.total_steps, self.decay, self.decay_peak, self.bound = updates + steps, decay, share, None
 
-    def _warm_up_from(self, updates: int, share: float) -> None:
-        self.ramp = self._ramp_from(updates, share, self.origin, self.length)
+    def _warm_up_from(self, updates: int) -> None:
+        low, high = (1.0 / self.div if x is None else x.at(updates, self.warmup) for x in (self.ramp, self.ceiling))
+        longest = self._longest(self.length)
+        latest = math.inf if longest is None else self.origin + longest
+        self.ramp = None if longest is None else Ramp(updates, low, latest)
+        if self.min_warmup is not None:
+            end = self.origin + _updates(self.min_warmup, self.length)
+            if self.ceiling is not None:  # on a shorter run the rate must not jump
+                end = max(end, self.ceiling.end)
+            self.ceiling = Ramp(updates, high, min(end, latest))
         self.window = max(1.0, self.smoothing * self.length)
 
-    def _ramp_from(self, updates: int, share: float, origin: int, length: int) -> Ramp | None:
-        """The ramp from a share at this update to the peak, which is ``max_warmup`` of the length after ``origin``."""
+    def _longest(self, length: int) -> float | None:
+        """The longest warm-up in a run of this length, in updates; None for no limit."""
         limits = (self.max_warmup, _TRAINED_WARMUP if self.trained else None)
-        longest = [min(x, length) if isinstance(x, int) else x * length for x in limits if x is not None]
-        return Ramp(updates, share, origin + min(longest)) if longest else None
+        return min((_updates(x, length) for x in limits if x is not None), default=None)
 
     # Saving.
 
@@ -306,6 +332,7 @@ class Formula:
             "decay": None if self.decay is self.planned_decay else name_of(self.decay),
             "origin": self.origin,
             "ramp": None if self.ramp is None else list(self.ramp),
+            "ceiling": None if self.ceiling is None else list(self.ceiling),
             "decay_peak": self.decay_peak,
             "cut": self.cut,
             "bound": None if self.bound is None else list(self.bound),
@@ -322,7 +349,7 @@ class Formula:
         for name in ("planned_steps", "total_steps", "origin", "decay_peak", "cut", "trained", "told", "target_loss"):
             setattr(self, name, state[name])
         self.decay = self.planned_decay if state["decay"] is None else DECAYS[state["decay"]]
-        for name in ("ramp", "bound"):
+        for name in ("ramp", "ceiling", "bound"):
             setattr(self, name, None if state[name] is None else Ramp(*state[name]))
         self.window = state["window"]
         gap0 = state["gap0"]

@@ -36,7 +36,7 @@ __all__ = [
     "write_grid_pages",
 ]
 
-_ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
+_ENDED = {"gap": "loss", "max_warmup": "clock", "min_warmup": "bound", "": "never"}
 _FORMS = {RAMP_ALONE: "the ramp alone", ADVISED: "max_warmup=0.1", CHANCE: "chance_loss"}
 _TITLES = {"llama-long": "tokens of a small vocabulary", "llama-bytes": "bytes"}
 GRIDS = {

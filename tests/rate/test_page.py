@@ -146,7 +146,7 @@ def test_the_text_on_longer_runs() -> None:
     assert "**In longer runs it costs less.**" in (DOCS / "which-rate.md").read_text()
     for task in horizon.TASKS:
         means, worst = [], 0.0
-        for grid in (horizon.SHORT, horizon.LONG):
+        for grid in (horizon.SHORT, horizon.LONG, horizon.LONGEST):
             for steps in grid.horizons if task in grid.tasks else ():
                 some = outcomes(rows, replace(grid, tasks=(task,), horizons=(steps,)), "search", "cells")
                 lost = [one.lost or 0.0 for one in some]

@@ -2,11 +2,13 @@
 
 import csv
 import math
+import statistics
 from pathlib import Path
 
+from autowarm.lab.analysis.markdown import percent
 from autowarm.lab.analysis.statistics import by_task
 from autowarm.lab.study import horizon, transfer
-from autowarm.lab.study.cells import DEFAULT, PAPER, RAMP_ALONE, SEEDS, cells
+from autowarm.lab.study.cells import BOUNDED, DEFAULT, PAPER, RAMP_ALONE, SEEDS, cells
 from autowarm.lab.study.pages.fair import rule_regrets
 from autowarm.lab.study.pages.grids import GRIDS, judged, share_left
 from autowarm.lab.study.pages.tables import family_means
@@ -64,6 +66,25 @@ def test_the_evidence_says_where_the_loss_ends_the_warm_up_too_early() -> None:
     assert 0.75 * failed[2].mean < short < failed[2].mean
     assert "2 % by hand costs nearly as much" in evidence
     assert sorted(v.cell.optimizer for v in ramp) == ["adamw", "muon", "muon", "muon", "normsgd"]
+
+
+def test_the_evidence_says_what_a_lower_bound_on_the_warm_up_changes() -> None:
+    """And why it is not the default: the criterion in the docstring of `horizon`."""
+    rows, fresh = (Rows.load(STUDIES / f"{name}.jsonl") for name in ("horizon", "fresh"))
+    default, bounded = (judged(rows, (horizon.LONG, horizon.LONGEST), form) for form in (DEFAULT, BOUNDED))
+    assert [v.cell.optimizer for v in bounded if not v.passed] == ["normsgd", "normsgd"]
+    passed = [sum(v.passed for v in some) for some in (default, bounded)]
+    assert passed[0] == passed[1]
+    worst = 100 * max(v.mean for v in bounded)
+    sentence = (
+        f"from 16,000 updates on to {worst:.1f} %**, but passes in {passed[1]} of {len(bounded)} like the default"
+    )
+    assert sentence in said("evidence.md")
+    means = [percent(statistics.fmean(v.mean for v in some)) for some in (default, bounded)]
+    assert f"falls from {means[0]} to {means[1]} %, yet {passed[1]} of {len(bounded)} pass" in said("notebook.md")
+    before, after = (judged(fresh, (transfer.FRESH,), form) for form in (DEFAULT, BOUNDED))
+    few = f"{sum(v.passed for v in after)} of {len(after)} fresh ones instead of {sum(v.passed for v in before)}."
+    assert few in said("notebook.md")
 
 
 def test_the_claims_say_how_near_algorithm_1_comes_in_long_runs() -> None:

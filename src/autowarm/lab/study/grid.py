@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..analysis.statistics import Seeds, choose, mean_loss
-from .cells import AUTO, DEFAULT, GUESS, PAPER, RAMP_ALONE, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
+from .cells import AUTO, DEFAULT, GUESS, PAPER, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
 from .plan import Stage
 from .rows import Cell, PlannedRow, Rows
 
@@ -50,7 +50,7 @@ class Grid:
     hand_set: Sequence[str]
     seeds: Seeds
     tuned_under: str = TUNING_SCHEDULE
-    beside: Sequence[str] = (RAMP_ALONE,)
+    beside: Sequence[str] = ()
 
     def settings(self) -> "list[Grid]":
         """Each setting as a grid of its own."""

@@ -14,21 +14,22 @@ only the best rate of the previous horizon and its neighbours, and one seed choo
 warm-ups is coarser. Three seeds test at every horizon, because one says nothing about chance.
 
 Over 64,000 steps under AdamW, the loss ends the default's warm-up after 2 % of the run, at a cost of 5 %. ``BOUNDED``
-is the one remedy to be tried. It becomes the default only if, on the test seeds, it passes in at least as many settings
-as the default here and among the fresh tasks, passes in all or all but one on bytes from 16,000 steps on, and raises no
-family's mean difference in the warm-up study by more than 0.1 %. This was written before its first run.
+is the one remedy that we tried. Before its first run we decided that it would become the default only if, on the test
+seeds, it passed in at least as many settings as the default here and among the fresh tasks, passed in all or all but
+one on bytes from 16,000 steps on, and raised no family's mean difference in the warm-up study by more than 0.1 %. From
+16,000 steps on it passes in six of eight, so the default has no such bound. The warm-up study was not run.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ..analysis.statistics import Seeds
-from .cells import BOUNDED
+from .cells import BOUNDED, RAMP_ALONE
 from .grid import Grid, RatesToTry, hand_set_grid
 from .plan import Stage
 from .rows import Rows
 
-__all__ = ["LONG", "LONGEST", "SHORT", "STAGES", "TASKS"]
+__all__ = ["BESIDE", "LONG", "LONGEST", "SHORT", "STAGES", "TASKS"]
 
 TASKS = ("llama-long", "llama-bytes")
 OPTIMIZERS = ("muon", "lion", "normsgd", "adamw")
@@ -39,6 +40,7 @@ RATES = {
     "adamw": (0.0003, 0.001, 0.003, 0.01, 0.03),
 }
 HAND_SET = hand_set_grid(0.02, 0.1, 0.2, 0.4, 0.8)
+BESIDE = (RAMP_ALONE, BOUNDED)
 
 
 def _all_rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
@@ -56,19 +58,18 @@ def _rates_beside_the_best_of(shorter: Grid) -> RatesToTry:
     return rates
 
 
-SHORT = Grid(TASKS, (1_000, 4_000), OPTIMIZERS, _all_rates, HAND_SET, Seeds((0, 1), (10, 11, 12)))
-LONG = Grid(TASKS[1:], (16_000,), OPTIMIZERS, _rates_beside_the_best_of(SHORT), HAND_SET, Seeds((0,), (10, 11, 12)))
-LONGEST = Grid(
-    TASKS[1:], (64_000,), OPTIMIZERS, _rates_beside_the_best_of(LONG), hand_set_grid(0.02, 0.1, 0.4, 0.8),
-    Seeds((0,), (10, 11, 12)),
+SHORT = Grid(TASKS, (1_000, 4_000), OPTIMIZERS, _all_rates, HAND_SET, Seeds((0, 1), (10, 11, 12)), beside=BESIDE)
+LONG = Grid(
+    TASKS[1:], (16_000,), OPTIMIZERS, _rates_beside_the_best_of(SHORT), HAND_SET, Seeds((0,), (10, 11, 12)),
+    beside=BESIDE,
 )  # fmt: skip
+LONGEST = replace(
+    LONG, horizons=(64_000,), rates=_rates_beside_the_best_of(LONG), hand_set=hand_set_grid(0.02, 0.1, 0.4, 0.8)
+)
 
 STAGES: dict[str, Stage] = {
     name: stage
     for prefix, grid in (("", SHORT), ("long-", LONG), ("longest-", LONGEST))
-    for name, stage in (
-        *grid.stages("tuning", "hand", "paper", "tested", "default", "auto", prefix=prefix).items(),
-        (f"{prefix}bounded", replace(grid, beside=(BOUNDED,)).default),
-    )
+    for name, stage in grid.stages("tuning", "hand", "paper", "tested", "default", "auto", prefix=prefix).items()
 }
 """About twenty CPU-hours in all, of which the horizon of 64,000 steps takes almost half."""

@@ -6,10 +6,9 @@ The best warm-ups are short there, so a warm-up over half of the run is costly. 
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..analysis.statistics import Seeds
-from .cells import BOUNDED, DEFAULT
+from .cells import BOUNDED, DEFAULT, RAMP_ALONE
 from .grid import Grid, hand_set_grid
 from .plan import Stage
 from .rows import Rows
@@ -40,9 +39,9 @@ FINE_TUNING = Grid(
 )  # fmt: skip
 FRESH = Grid(
     ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), tuple(_RATES), _rates,
-    hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS,
+    hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS, beside=(RAMP_ALONE, BOUNDED),
 )  # fmt: skip
 
 _ALL = ("tuning", "hand", "tested", "default")
 FINE_TUNING_STAGES: dict[str, Stage] = FINE_TUNING.stages(*_ALL)
-FRESH_STAGES: dict[str, Stage] = FRESH.stages(*_ALL) | {"bounded": replace(FRESH, beside=(BOUNDED,)).default}
+FRESH_STAGES: dict[str, Stage] = FRESH.stages(*_ALL)

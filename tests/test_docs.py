@@ -144,9 +144,18 @@ def test_what_a_page_points_to_is_there(page: Path) -> None:
     paths = re.findall(r"`((?:src|docs|examples|benchmarks|tests)/[\w./-]*\w)`", text)
     paths += re.findall(r"\bpython ((?:examples|benchmarks)/\w+\.py)", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
-    links = re.findall(r"\]\(([^)#:\s]+)(?:#[\w-]+)?\)", FENCE.sub("", text))
-    missing = [link for link in links if not (page.parent / link).exists()]
-    assert missing == []
+    links = re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)", FENCE.sub("", text))
+    assert [link for link, _ in links if not (page.parent / link).exists()] == []
+    linked = {anchor: page.parent / link if link else page for link, anchor in links if anchor}
+    assert [
+        anchor for anchor, target in linked.items() if target.suffix == ".md" and anchor not in anchors(target)
+    ] == []
+
+
+def anchors(page: Path) -> list[str]:
+    """The anchors of a page's headings, as GitHub and MyST name them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", read(page)), re.MULTILINE)
+    return [re.sub(r"[^\w\s-]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autowarm.lab.config import LabError
-from autowarm.lab.study.cells import FAIR, SEEDS
+from autowarm.lab.study.cells import FAIR, FAMILIES, SEEDS
 from autowarm.lab.study.pages.fair import (
     RULES,
     fair_table,
@@ -19,9 +19,11 @@ from autowarm.lab.study.pages.fair import (
 )
 from autowarm.lab.study.plan import FAIR_STAGES
 from autowarm.lab.study.rows import PlannedRow, Rows
-from autowarm.lab.study.verdicts import verdicts
+from autowarm.lab.study.verdicts import judge, verdicts
 
 from .conftest import made_up
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def made(planned: PlannedRow) -> dict[str, object]:
@@ -97,6 +99,37 @@ def test_the_tables_are_written(wide: Rows, tmp_path: Path) -> None:
     fair, tested = write_fair_tables(wide, tmp_path)
     assert fair.read_text() == fair_table(wide, learnt)
     assert tested.read_text() == fair_tested_table(wide, learnt)
+
+
+def test_the_published_tables_and_sentences_are_those_of_the_stored_rows() -> None:
+    rows = Rows.load(DOCS / "data" / "studies" / "warm-up.jsonl")
+    learnt = [v for v in verdicts(rows) if v.learnt]
+    tested = fair_tested_table(rows, learnt)
+    assert (DOCS / "data" / "tables" / "fair.csv").read_text() == fair_table(rows, learnt)
+    assert (DOCS / "data" / "tables" / "fair-tested.csv").read_text() == tested
+    lines = {line["family"]: line for line in csv.DictReader(io.StringIO(tested))}
+    behind, passed = lines["*all tasks*"]["default, %"].lstrip("+"), lines["*all tasks*"]["default passes"]
+    mean, error = (round(float(number), 1) for number in behind.split(" ± "))
+    judged = {v.cell.name: judge(rows, v.cell, SEEDS, FAIR) for v in learnt}
+    language = [v.best for v in judged.values() if FAMILIES[v.cell.task] == "language"]
+    long = sum(name in ("tenth 0.4", "tenth 0.6", "tenth 0.8") for name in language)
+    evidence, readme = (" ".join((DOCS / name).read_text().split()) for name in ("evidence.md", "../README.md"))
+    assert f"[{mean} ± {error} % behind the best of fourteen]" in evidence
+    assert len(FAIR) == 14
+    assert f"In {long} of the {len(language)} language settings, lr/10 over 40 to 80 % of the run is best" in evidence
+    assert f"Swin under AdamW (+{100 * judged['swin-x8.adamw.200.0.03'].mean:.0f} %)" in evidence
+    lm = float(lines["language"]["default, %"].split(" ± ")[0])
+    assert (
+        f"**{mean} ± {error} % behind** if each task counts once, {lm:.1f} % in language models, and passes in "
+        f"{passed} settings"
+    ) in readme
+
+
+def test_only_the_rule_that_knows_the_kind_of_model_costs_less_than_the_default() -> None:
+    rows = Rows.load(DOCS / "data" / "studies" / "warm-up.jsonl")
+    *_, line = csv.DictReader(io.StringIO(fair_table(rows, [v for v in verdicts(rows) if v.learnt])))
+    costs = {name: float(line[name]) for name in RULES}
+    assert [name for name in RULES if costs[name] < costs["default"]] == ["half from lr/10 for transformers, 5 % else"]
 
 
 def test_it_is_refused_without_the_wider_grid(study: Rows) -> None:

@@ -12,7 +12,7 @@ from ..analysis.statistics import Seeds
 from .rows import Cell, Rows
 
 __all__ = [
-    "AUTO", "BOUNDED", "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "FIXED", "GUESS", "HAND_SET", "OPTIMIZERS",
+    "AUTO", "BOUNDED", "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "GUESS", "HAND_SET", "OPTIMIZERS",
     "PAPER", "PEER_TUNING", "RAMP_ALONE", "RATE_FACTORS", "SEEDS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "cells",
     "form_cells", "peer_cells", "quick_cells", "scheduled_cells", "sensitivity_cells", "share_of", "title",
     "tuned_rates",
@@ -40,8 +40,6 @@ RATE_FACTORS = (1 / 3, 1.0, 3.0, 10.0)  # multiples of the tuned rate at which w
 FAIR = (*HAND_SET, "linear 0.6", "linear 0.8", *(f"tenth {share:g}" for share in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)))
 BOUNDED = f"{DEFAULT} min_warmup=0.1"  # the loss ends no warm-up before a tenth of the run
 RAMP_ALONE = f"{DEFAULT} fstar=-1e6"  # the gap never falls, so the loss never acts
-# Added later, to see what these lengths cost as one choice for all cells. The best warm-up is not chosen from them.
-FIXED = ("linear 0.01", "linear 0.5")
 
 SEEDS = Seeds(choice=(0, 1), test=(10, 11, 12, 13, 14))
 EXTRA_SEEDS = (15, 16, 17, 18, 19)  # more test seeds, if the first five leave the standard error above the tolerance

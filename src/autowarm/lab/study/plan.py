@@ -8,7 +8,6 @@ from .cells import (
     DEFAULT,
     EXTRA_SEEDS,
     FAIR,
-    FIXED,
     HAND_SET,
     PAPER,
     PEER_TUNING,
@@ -49,7 +48,6 @@ FORMS = (
 FORM_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4)
 PEER_SCHEDULES = ("wsd", "greedy")
 SENSITIVITY = ("linear 0", "linear 0.05", "linear 0.4", RAMP_ALONE, DEFAULT)
-_FIXED_CELLS = 49  # those with the shortest runs: the others would take ten times as long
 ORDERS = tuple(range(100, 110))
 
 
@@ -130,11 +128,6 @@ def forms(rows: Rows) -> list[PlannedRow]:
     return _planned("forms", form_cells(rows), schedules, STUDY_SEEDS)
 
 
-def fixed(rows: Rows) -> list[PlannedRow]:
-    """Two more fixed lengths, to measure their regret in the cells with the shortest runs."""
-    return _planned("cells", _quickest_first(rows)[:_FIXED_CELLS], FIXED, SEEDS.choice)
-
-
 def fair(rows: Rows) -> list[PlannedRow]:
     """The rest of the wider grid `FAIR`, and the ramp alone, on the seeds of the choice."""
     more = [name for name in FAIR if name not in HAND_SET]
@@ -202,7 +195,6 @@ STAGES: dict[str, Stage] = {
         paper,
         parts,
         forms,
-        fixed,
         peer_tuning,
         peers,
         orders,

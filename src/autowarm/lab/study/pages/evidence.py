@@ -26,7 +26,6 @@ from .tables import (
     form_cost,
     mean_difference,
     mean_regrets,
-    more_regrets,
     target_cost,
 )
 
@@ -48,7 +47,6 @@ def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:
         "by_family": _by_family(learnt),
         "sweep": len(HAND_SET) * len(SEEDS.choice),
         "lengths": len(HAND_SET),
-        "more_cells": len(more_regrets(rows, learnt)),
         "study_seeds": len(STUDY_SEEDS),
         "form_lengths": len(FORM_SHARES),
         "targets_mean": percent(statistics.fmean(cost.mean for cost in costs)),

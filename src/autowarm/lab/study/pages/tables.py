@@ -13,13 +13,11 @@ from ...analysis.statistics import (
     leave_one_out,
     mean_loss,
     ratios,
-    regrets,
 )
 from ...tasks.small import TASKS
 from ..cells import (
     DEFAULT,
     FAMILIES,
-    FIXED,
     HAND_SET,
     OPTIMIZERS,
     PAPER,
@@ -34,13 +32,13 @@ from ..cells import (
 )  # fmt: skip
 from ..plan import FORMS, ORDERS, PARTS, PEER_SCHEDULES, STUDY_SEEDS, TARGETS, adaptive_form, hand_set_forms
 from ..rows import Cell, PlannedRow, Rows
-from ..verdicts import TOLERANCE, Verdict, hand_set
+from ..verdicts import TOLERANCE, Verdict
 from .fair import sensitivity_table
 
 __all__ = [
     "batch_pairs", "changes",
     "family_means", "form_cost", "mean_difference", "mean_regrets",
-    "more_regrets", "tables", "target_cost",
+    "tables", "target_cost",
 ]  # fmt: skip
 
 _EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
@@ -58,7 +56,6 @@ def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
     return {
         "settings": _settings(judged),
         "regrets": _one_row(mean_regrets([v.regret for v in learnt])),
-        "more-lengths": _one_row(mean_regrets(more_regrets(rows, learnt))),
         "peers": _peers(rows, learnt),
         "families": _families(learnt),
         "kinds": _kinds(learnt),
@@ -123,17 +120,6 @@ def mean_difference(some: Iterable[Verdict]) -> str:
 def mean_regrets(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean regret of each schedule over the cells."""
     return {schedule: statistics.fmean(regret[schedule] for regret in found) for schedule in found[0]}
-
-
-def more_regrets(rows: Rows, learnt: Sequence[Verdict]) -> list[dict[str, float]]:
-    """Regrets that include the two lengths of `FIXED`, in the cells where these were run."""
-    found, shown = [], (*sorted((*HAND_SET, *FIXED), key=share_of), DEFAULT)
-    for v in learnt:
-        more = {schedule: rows.losses("cells", v.cell, schedule) for schedule in FIXED}
-        if all(more.values()):
-            known = regrets(hand_set(rows, v.cell), SEEDS.choice, more) | {DEFAULT: v.regret[DEFAULT]}
-            found.append({schedule: known[schedule] for schedule in shown})
-    return found
 
 
 def _settings(judged: Sequence[Verdict]) -> str:

@@ -9,6 +9,7 @@ from autowarm.lab.cli import main
 
 KEYS = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.vocab_size": 280,
         "model.seq_len": 8, "steps": 5, "batch_size": 4, "eval_batches": 1}  # fmt: skip
+OWN = f"{Path(__file__).parents[3] / 'examples' / 'own_task_nanogpt.py'}:NanoGPT"
 TINY = [word for key, value in KEYS.items() for word in (f"--{key}", str(value))]
 
 
@@ -63,9 +64,15 @@ def test_what_the_library_refuses_is_one_line(
         (["train", *TINY, "--schedule", "untuned", "--schedule.peak_gap", "1"], "schedule.peak_gap belongs to kinds"),
         (["train", "--task", "mlp", "--batch_size", "7"], "batch_size has no effect with a task"),
         (["train", "--task", "mlp", "--model.width", "32"], "model has no effect with a task"),
+        (["find-rate", "--task", "mlp", "--run.batch_size", "7"], "batch_size has no effect with a task"),
+        (["compare", "--task", OWN, "--run.batch_size", "7"], "run: batch_size has no effect with a task"),
+        (["find-rate", "--task", OWN, "--run.batch_size", "7"], "batch_size has no effect with a task"),
     ],
 )
-def test_options_without_effect_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_without_effect_are_refused(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     errors = capsys.readouterr().err
     assert message in errors

@@ -79,9 +79,6 @@ def train(argv: list[str]) -> int:
         for name in ("target_loss", "peak_gap", "options"):
             if getattr(schedule, name):
                 raise UsageError(f"schedule.{name} belongs to kinds adaptive and paper; kind {schedule.kind} has none")
-    for name in ("model", "data", "batch_size", "eval_batches") if config.task else ():
-        if getattr(config, name) != getattr(RunConfig(), name):
-            raise UsageError(f"{name} has no effect with a task, which brings its own model, data and batches")
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # torchrun's
         if not (given := os.environ.get(name, "0")).isdecimal():
             raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")

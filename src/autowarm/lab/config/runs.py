@@ -209,6 +209,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         model, schedule, engine = self.model, self.schedule, self.engine
+        brought = {"model": ModelConfig(), "data": DataConfig(), "batch_size": 16, "eval_batches": 64}
+        for name, unset in brought.items() if self.task else ():
+            require(getattr(self, name) == unset,
+                    f"{name} has no effect with a task, which brings its own model, data and batches")  # fmt: skip
         if not self.is_own_task:
             name = self.optimizer.name
             require(self.task is None or self.task in SMALL_TASKS,

@@ -90,11 +90,15 @@ def with_task(config: CompareConfig, task: Any) -> tuple[CompareConfig, PackedTa
     """Put the task into every run of the comparison, and pack it for other processes; it prepares itself in `out`.
 
     Raises:
-        LabError: the task is broken, or `rates` names an unknown optimizer.
+        LabError: the task is broken, `rates` names an unknown optimizer, or the runs set what the task brings.
     """
     own = pack(task, Path(config.out) / "task")
     own.check_optimizers(config.rates)
-    return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key)), own
+    try:
+        run = dataclasses.replace(config.run, task=own.key)
+    except ValueError as error:
+        raise UsageError(f"run: {error}") from None
+    return dataclasses.replace(config, run=run), own
 
 
 def _plain(value: Any) -> Any:

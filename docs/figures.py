@@ -69,7 +69,7 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure]]:
 
 def laid_out(folder: Path) -> Path:
     """The folder, with the stored results in it: sweeps each in a folder of its own, measurements as files."""
-    for path in [*DATA.glob("tiny/*.json"), *DATA.glob("horizon/*.json"), DATA / "demo-results.json"]:
+    for path in [*DATA.glob("horizon/*.json"), DATA / "demo-results.json"]:
         (folder / path.stem).mkdir()
         os.symlink(path.resolve(), folder / path.stem / "results.json")
     for path in [*DATA.glob("smoothness-*.json"), DATA / "edge-of-stability.json"]:

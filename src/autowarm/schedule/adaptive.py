@@ -74,7 +74,8 @@ class AdaptiveWarmup(RuleScheduler):
             is half the run; with an open end that is 2000 updates, or 2/(1 − β2) for Adam's β2 of 0.999. For
             fine-tuning, 0.1 is better.
         min_warmup: the shortest warm-up, in the form of ``max_warmup``, which overrides it; None for no bound. Until
-            then the rate stays below a ramp that reaches the peak there, however early the loss falls.
+            then the rate stays below a ramp that reaches the peak there, however early the loss falls. From
+            16,000 updates on we advise 0.1, which limits what it costs if the loss falls early.
         chance_loss: the loss of a model that knows nothing, such as ln(vocabulary) for a language model. If f(x0) is
             below three quarters of it, the weights were trained before, and warm-up takes at most a tenth of the run.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).

@@ -108,6 +108,8 @@ def test_what_the_shortest_warm_up_is_worth_there() -> None:
         f"`min_warmup=0.1` costs {bounded[n]:.1f} % under normSGD, {bounded[m]:.1f} % under Muon and "
         f"{bounded[li]:.1f} % under Lion, and the default {ours[n]:.1f}, {ours[m]:.1f} and {ours[li]:.1f} %"
     ) in said()
+    readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    assert f"and {max(bounded.values()):.1f} % in that grid" in readme
 
 
 def test_what_the_sweep_for_210m_shows() -> None:

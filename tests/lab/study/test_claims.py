@@ -80,6 +80,7 @@ def test_the_evidence_says_what_a_lower_bound_on_the_warm_up_changes() -> None:
         f"from 16,000 updates on to {worst:.1f} %**, but passes in {passed[1]} of {len(bounded)} like the default"
     )
     assert sentence in said("evidence.md")
+    assert f"then the worst is {worst:.1f} % behind, and" in said("../README.md")
     means = [percent(statistics.fmean(v.mean for v in some)) for some in (default, bounded)]
     assert f"falls from {means[0]} to {means[1]} %, yet {passed[1]} of {len(bounded)} pass" in said("notebook.md")
     before, after = (judged(fresh, (transfer.FRESH,), form) for form in (DEFAULT, BOUNDED))

@@ -29,7 +29,7 @@ from .verdicts import hand_set, judge
 
 __all__ = [
     "CELL_STAGES", "FAIR_STAGES", "FORMS", "FORM_SHARES", "ORDERS", "PARTS", "PEER_SCHEDULES", "SENSITIVITY",
-    "STAGES", "STUDY_SEEDS", "TARGETS", "Stage", "adaptive_form", "algorithm_1_target", "hand_set_forms", "loss_ended_cells", "missing",
+    "STAGES", "STUDY_SEEDS", "TARGETS", "Stage", "adaptive_form", "algorithm_1_target", "hand_set_forms", "missing",
 ]  # fmt: skip
 
 Stage = Callable[[Rows], list[PlannedRow]]
@@ -146,23 +146,14 @@ def fair_tested(rows: Rows) -> list[PlannedRow]:
     return found
 
 
-def loss_ended_cells(rows: Rows) -> list[Cell]:
-    """The cells in which the loss ended at least one of the default's warm-ups; only there can a bound on it matter."""
-    return [
-        cell
-        for cell in _quickest_first(rows)
-        if any(row["ended_by"] == "gap" for row in rows.runs("cells", cell, DEFAULT).values())
-    ]
-
-
 def bounded(rows: Rows) -> list[PlannedRow]:
-    """The default with a tenth of the run as its shortest warm-up, wherever the loss ends a warm-up.
+    """The default with a tenth of the run as its shortest warm-up.
 
     Decided before the first run: the pages recommend the bound for every run if it raises no family's mean difference
     from the best of the wider grid by more than 0.1 %, and for long runs alone otherwise.
     """
     seeds = (*SEEDS.choice, *SEEDS.test)
-    return [run for cell in loss_ended_cells(rows) for run in _planned("cells", [cell], [BOUNDED], seeds)]
+    return [run for cell in _quickest_first(rows) for run in _planned("cells", [cell], [BOUNDED], seeds)]
 
 
 def sensitivity(rows: Rows) -> list[PlannedRow]:

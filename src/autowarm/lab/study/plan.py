@@ -150,8 +150,8 @@ def bounded(rows: Rows) -> list[PlannedRow]:
     """The default with a tenth of the run as its shortest warm-up.
 
     Decided before the first run: the pages recommend the bound for every run if it raises no family's mean difference
-    from the best of the wider grid by more than 0.1 %, and for long runs alone otherwise. Vision's rose by more,
-    through one noisy setting, so they recommend it for long runs.
+    from the best of the wider grid by more than 0.1 %, and for long runs alone otherwise. Vision's rose by more, so
+    they recommend it for long runs. The default's rows are older and do not repeat to the bit: see the notebook.
     """
     seeds = (*SEEDS.choice, *SEEDS.test)
     return [run for cell in _quickest_first(rows) for run in _planned("cells", [cell], [BOUNDED], seeds)]

@@ -142,7 +142,7 @@ def _warmup_sweep(sources: Sources, size: str) -> Figure:
 for _size in ("124M", "210M"):
     picture(
         f"warmup-sweep-{_size}",
-        f"validation loss over warm-up length, LLaMA {_size}: three optimizers, two batch sizes, two horizons",
+        f"validation loss over warm-up length, LLaMA {_size}: three optimizers, by batch size and number of steps",
         paper=f"Figure warmup-sweep-{_size}",
         sweeps=(f"warmup-sweep-{_size}",),
     )(partial(_warmup_sweep, size=_size))

@@ -9,9 +9,11 @@ import re
 import statistics
 from pathlib import Path
 
-from autowarm.lab.study import horizon
-from autowarm.lab.study.cells import FAIR, FAMILIES
+from autowarm.lab.study import horizon, transfer
+from autowarm.lab.study.cells import DEFAULT, FAIR, FAMILIES, HAND_SET, SEEDS, cells
+from autowarm.lab.study.pages.grids import judged
 from autowarm.lab.study.rows import Cell, Rows
+from autowarm.lab.study.verdicts import ALL_SEEDS, judge
 
 DOCS = Path(__file__).parents[3] / "docs"
 STUDIES = DOCS / "data" / "studies"
@@ -44,3 +46,51 @@ def test_the_notebooks_table_of_averages() -> None:
     section = (DOCS / "notebook.md").read_text(encoding="utf-8").split("## 2026-11-25 · ")[1]
     table = [re.findall(r"[+-]\d\.\d\d", line) for line in section.splitlines() if line.startswith("| over")]
     assert [[language, factor, mlp, worst] for language, worst, factor, mlp in table] == lines
+
+
+def under(study: str, form: str) -> Rows:
+    """A study's rows, with a form's runs as the default's where there are any."""
+    tried = [row for row in Rows.load(STUDIES / "lag.jsonl") if row["schedule"] == form]
+    mine = {task for task, family in FAMILIES.items() if (family == "fresh") == (study == "fresh")}
+    runs = [{**row, "schedule": DEFAULT} for row in tried if row["cell"]["task"] in mine]
+    return Rows([*Rows.load(STUDIES / f"{study}.jsonl"), *runs])
+
+
+def section() -> str:
+    text = (DOCS / "notebook.md").read_text(encoding="utf-8").split("## 2026-11-25 · May the average")[1]
+    return " ".join(text.split("\n## ")[0].split())
+
+
+def test_the_notebook_says_why_the_counts_refuse_it() -> None:
+    before, after = (under("warm-up", form) for form in (FORMS[0], FORMS[4]))
+    passed, rises = [], []
+    for seeds, names in ((ALL_SEEDS, HAND_SET), (SEEDS, FAIR)):
+        found = [[judge(rows, cell, seeds, names) for cell in cells(rows)] for rows in (before, after)]
+        old, new = ([v for v in some if v.learnt] for some in found)
+        passed.append((sum(v.passed for v in new), sum(v.passed for v in old)))
+        rise: dict[str, list[float]] = {}
+        for a, b in zip(old, new, strict=True):
+            rise.setdefault(FAMILIES[a.cell.task], []).append(100 * (b.mean - a.mean))
+        rises.append({family: mean_and_error(some) for family, some in rise.items()})
+    (six, of_six), (fourteen, of_fourteen) = passed
+    fresh = [judged(under("fresh", form), (transfer.FRESH,)) for form in (FORMS[0], FORMS[4])]
+    count = [sum(v.passed for v in some) for some in fresh]
+    text = section()
+    assert f"{six} settings pass instead of {of_six} (against fourteen hand-set warm-ups {fourteen} instead of " in text
+    assert f"instead of {of_fourteen}), and {count[1]} fresh ones instead of {count[0]}" in text
+    (vision, _), (wide, _) = (rise["vision"] for rise in rises)
+    assert f"vision falls by {-vision:.2f} % ({-wide:.2f} %)" in text
+    (mlp, error), (wide, wide_error) = (rise["MLP"] for rise in rises)
+    assert f"the MLP rises by {mlp:.2f} ± {error:.2f} % ({wide:.2f} ± {wide_error:.2f} %)" in text
+    (factor, _), (wide, _) = (rise["deep linear"] for rise in rises)
+    assert f"deep linear networks by {factor:.2f} %" in text
+    assert f"{factor:.2f}" == f"{wide:.2f}"
+    pairs = list(zip(*fresh, strict=True))
+    progress, _ = mean_and_error([100 * (b.progress - a.progress) for a, b in pairs if a.cell.task != "policy"])
+    loss, error = mean_and_error([100 * (b.mean - a.mean) for a, b in pairs if a.cell.task == "policy"])
+    assert f"fall by {-progress:.2f} % of the progress" in text
+    assert f"the policy gradient rises by {loss:.1f} ± {error:.1f} % of the loss" in text
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float]:
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))

@@ -9,11 +9,12 @@ import re
 import statistics
 from pathlib import Path
 
+from autowarm.lab.analysis.markdown import percent
 from autowarm.lab.study import horizon, transfer
 from autowarm.lab.study.cells import DEFAULT, FAIR, FAMILIES, HAND_SET, SEEDS, cells
 from autowarm.lab.study.pages.grids import judged
 from autowarm.lab.study.rows import Cell, Rows
-from autowarm.lab.study.verdicts import ALL_SEEDS, judge
+from autowarm.lab.study.verdicts import ALL_SEEDS, Verdict, judge
 
 DOCS = Path(__file__).parents[3] / "docs"
 STUDIES = DOCS / "data" / "studies"
@@ -21,6 +22,7 @@ FORMS = (
     "corrected", "corrected min_warmup=0.1", "corrected smoothing=0.1", "corrected smoothing=0.3",
     "lagging smoothing=0.05", "lagging smoothing=0.1",
 )  # fmt: skip
+BYTES = (FORMS[0], FORMS[1], FORMS[4])
 SEED = 0
 
 
@@ -90,6 +92,30 @@ def test_the_notebook_says_why_the_counts_refuse_it() -> None:
     loss, error = mean_and_error([100 * (b.mean - a.mean) for a, b in pairs if a.cell.task == "policy"])
     assert f"fall by {-progress:.2f} % of the progress" in text
     assert f"the policy gradient rises by {loss:.1f} ± {error:.1f} % of the loss" in text
+
+
+def test_the_notebook_says_what_it_gains_on_bytes_and_why_it_is_refused() -> None:
+    grids = (horizon.SHORT, horizon.LONG, horizon.LONGEST)
+    forms = {form: [v for v in judged(under("horizon", form), grids) if v.cell.task == "llama-bytes"] for form in BYTES}
+    old, _, new = forms.values()
+    long = {form: [v for v in some if v.cell.steps >= 16_000] for form, some in forms.items()}
+    (_, of_old), (_, of_bounded), (mine, _) = ((some, extent(some)) for some in long.values())
+    text = section()
+    assert f"it passes in {sum(v.passed for v in new)} of the {len(new)} settings, where 13 were asked, and in " in text
+    assert f"in {sum(v.passed for v in mine)} of the {len(mine)} from 16,000 updates on" in text
+    (before, worst_before), (after, worst_after) = extent(old), extent(new)
+    assert f"falls from {before} to {after} %, the worst from {worst_before} to {worst_after} %" in text
+    mean, worst = extent(mine)
+    assert f"the mean is {mean} % and the worst {worst} %; under `min_warmup=0.1` they are {of_bounded[0]} and " in text
+    assert f"and {of_bounded[1]} %, under the default {of_old[0]} and {of_old[1]} %" in text
+    runs, lengths = sum(v.ended["gap"] for v in mine), [100 * v.warmup for v in mine]
+    assert runs == sum(v.ended.total() for v in mine)
+    assert f"all {runs} of these warm-ups, after {min(lengths):.0f} to {max(lengths):.0f} % of the run" in text
+
+
+def extent(some: list[Verdict]) -> tuple[str, str]:
+    """The mean and the worst difference, in percent."""
+    return percent(statistics.fmean(v.mean for v in some)), percent(max(v.mean for v in some))
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """What the notebook says of an average of the loss that lags behind it, held to the stored rows.
 
-In `lag.jsonl`, "corrected" schedules average over 1 % of the run with a correction for the start, as the default did;
+In `lag.jsonl`, "corrected" schedules average over 1 % of the run with a correction for the start, as the default does;
 "lagging" ones start at f(x0).
 """
 
@@ -45,8 +45,8 @@ def test_the_notebooks_table_of_averages() -> None:
          f"{max(costs['language']):+.2f}"]
         for costs in behind.values()
     ]  # fmt: skip
-    section = (DOCS / "notebook.md").read_text(encoding="utf-8").split("## 2026-11-25 · ")[1]
-    table = [re.findall(r"[+-]\d\.\d\d", line) for line in section.splitlines() if line.startswith("| over")]
+    entry = (DOCS / "notebook.md").read_text(encoding="utf-8").split("## 2026-11-25 · ")[1]
+    table = [re.findall(r"[+-]\d\.\d\d", line) for line in entry.splitlines() if line.startswith("| over")]
     assert [[language, factor, mlp, worst] for language, worst, factor, mlp in table] == lines
 
 

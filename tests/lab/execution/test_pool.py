@@ -1,5 +1,6 @@
 """Real processes: two workers, interruptions of both kinds, a killed parent, a dying worker."""
 
+import importlib
 import multiprocessing
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autowarm.lab.cli import main
 from autowarm.lab.execution.display import Display
@@ -35,6 +37,13 @@ def spared(pid: int) -> bool:
     """Whether the process blocks or ignores SIGINT."""
     masks = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
     return bool((int(masks["SigBlk"], 16) | int(masks["SigIgn"], 16)) & 1 << signal.SIGINT - 1)
+
+
+def flushes() -> bool:
+    """Whether this processor can take denormal numbers as 0; leaves the mode as it is by default."""
+    able = torch.set_flush_denormal(True)
+    torch.set_flush_denormal(False)
+    return able
 
 
 def checkpoints(out: Path) -> list[Path]:
@@ -161,6 +170,28 @@ def test_a_second_ctrl_c_waits_until_the_workers_are_started(
         run_jobs([Job("fails", 1, time.sleep, tmp_path)], 1, Display(), 0)  # type: ignore[arg-type]
     wait_for(lambda: not multiprocessing.active_children())
     assert "Traceback" not in capfd.readouterr().err  # of a worker that was left behind
+
+
+TINY = """
+import torch
+
+def tiny(on_step):
+    half_of_the_least_normal_number = torch.full((64,), torch.finfo(torch.float32).tiny) / 2
+    return {"val_loss": half_of_the_least_normal_number.sum().item(), "threads": torch.get_num_threads(),
+            "diverged": False, "warmup_steps": 0, "seconds": 0.0}
+"""
+
+
+@pytest.mark.skipif(not flushes(), reason="this processor has no such mode")
+def test_a_worker_has_one_thread_and_takes_denormal_numbers_as_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_tiny_job.py").write_text(TINY)
+    monkeypatch.syspath_prepend(tmp_path)
+    job = Job("tiny", 1, importlib.import_module("a_tiny_job").tiny, tmp_path)
+    rows: list[dict[str, Any]] = []
+    assert run_jobs([job], 1, Display(), 0, on_row=lambda _, row: rows.append(row)) == {}
+    assert [(row["val_loss"], row["threads"]) for row in rows] == [(0.0, 1)]
 
 
 @needs_proc

@@ -14,7 +14,7 @@ from typing import Any
 from ..config import LabError
 from ..training.stopping import Interrupted, Stop
 from .display import Display
-from .pool import WORKER_ENVIRONMENT, Event, Job, OnRow, follow, message_of, perform
+from .pool import WORKER_ENVIRONMENT, Event, Job, OnRow, follow, message_of, perform, set_up_torch
 
 _TRIES, _PAUSE = 4, 3.0  # attempts to join, and seconds between them
 _LIVES = 4  # do not restart a job that has lost this many workers
@@ -44,11 +44,10 @@ class Board:
 
 def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
     import ray
-    import torch
 
     os.environ.update(WORKER_ENVIRONMENT)
     os.chdir(folder)  # resolve relative paths as the caller does
-    torch.set_num_threads(1)
+    set_up_torch()
     stopped = False
 
     def tell(event: Event) -> None:

@@ -219,10 +219,19 @@ def _start_worker(events: Any, stop: Any, turns: Any) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # CUDA reads this when it starts, which is after torch's import
     if stop.is_set():
         return  # do not spend seconds on importing torch, because `perform` will refuse the job
+    set_up_torch()
 
+
+def set_up_torch() -> None:
+    """Use one thread, and take numbers too small for the full precision (denormals) as 0.
+
+    Under weight decay, the weights of a unit that gets no gradient shrink to such numbers, and some processors multiply
+    them many times more slowly than others.
+    """
     import torch
 
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
 
 
 def _die_with_parent() -> None:

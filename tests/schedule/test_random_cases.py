@@ -44,8 +44,7 @@ class Case:
         self.total = None if self.open else draw.randint(1, 40)
         self.options = {
             "max_warmup": draw.choice([0.5, 0.5, 0.2, 1.0, None, 6]),
-            "min_warmup": draw.choice([None, None, 0.1, 0.3, 4]),
-            "smoothing": draw.choice([0.01, 0.0, 0.3]),
+            "smoothing": draw.choice([None, 0.0, 0.3]),
             "div": draw.choice([10.0, 100.0, 2.0]),
             "warmup": draw.choice(["linear", "cosine"]),
             "decay": "wso" if self.open else draw.choice(["cosine", "linear", "wsd", "wso", "1-sqrt", "power"]),

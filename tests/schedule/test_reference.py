@@ -30,11 +30,6 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "power": {"decay": "power", "max_warmup": 1.0},
     "wsd": {"decay": "wsd", "max_warmup": 0.2},
     "wso": {"decay": "wso"},
-    "at least a fifth": {"min_warmup": 0.2, "peak_gap": 2.0},
-    "at least 30 updates, no ramp": {"min_warmup": 30, "max_warmup": None, "peak_gap": 2.0, "warmup": "cosine"},
-    "longest wins": {"min_warmup": 0.5, "max_warmup": 0.2, "peak_gap": 2.0},
-    "trained, at least half": {"chance_loss": 14.0, "min_warmup": 0.5},
-    "raw loss, at least a third": {"min_warmup": 1 / 3, "smoothing": 0.0, "target_loss": -25.0},
     "trained": {"chance_loss": 14.0},
     "trained, no ramp": {"chance_loss": 14.0, "max_warmup": None, "warmup": "cosine"},
     "trained, 8 updates": {"chance_loss": 14.0, "max_warmup": 8},
@@ -76,9 +71,6 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
     long = o["max_warmup"] * T if isinstance(o["max_warmup"], float) else o["max_warmup"]
     shortened = min(0.1 * T, math.inf if long is None else long)  # for trained weights
     line, trained = (0, 1 / div, long), False  # the ramp: from where, from which share, to where
-    short = o.get("min_warmup")
-    short = short * T if isinstance(short, float) else short
-    top = (0, 1 / div, None if short is None else min(short, math.inf if long is None else long))
     keep = 1 - 1 / max(1.0, o["smoothing"] * T)
     opening = 5 if o["smoothing"] > 0 else 1
     fstar, gap0, peak_gap, weight, switch = o["target_loss"], 0.0, None, 0.0, None
@@ -102,9 +94,6 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
                     if trained != (f0 < 0.75 * o.get("chance_loss", -math.inf)):
                         trained = not trained
                         line = (t, along(line, t, rise, 1 / div), shortened if trained else long)
-                        if short is not None:
-                            latest = math.inf if line[2] is None else line[2]
-                            top = (t, along(top, t, rise, 1.0), min(max(short, top[2]), latest))
                     fstar = f0 - 0.7 * abs(f0) if o["target_loss"] is None else fstar
                     gap0 = f0 - fstar
                     if gap0 > 0:
@@ -119,7 +108,6 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
             fallen = opening == 1 or (
                 mean < f0 and (f0 - mean) ** 2 * (told - opening) ** 2 / (told - opening + 20) > 9 * scatter
             )
-            most = along(top, t, rise, 1.0)
             if ramp >= 1.0:
                 switch = t
             elif peak_gap is None or len(first) < opening or not fallen:
@@ -127,13 +115,11 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
             else:
                 gap = (mean - fstar) / gap0  # in parts of what there is to lose
                 end = peak_gap / gap0
-                if gap < end and most >= 1.0:
+                if gap < end:
                     switch = t
                 else:
                     low = 0.0 if line[2] is None else ramp
-                    gap = max(gap, end)
-                    eta = 1 / (1 + (div - 1) / gap * ((gap - end) / (1 - end)) ** 2)
-                    share = min(most, max(low, eta))
+                    share = max(low, 1 / (1 + (div - 1) / gap * ((gap - end) / (1 - end)) ** 2))
         if switch is not None:
             left = T - switch
             p = max(0, min(t - switch, left - 1)) / max(1, left)

@@ -73,12 +73,11 @@ class AdaptiveWarmup(RuleScheduler):
             (0, 1], or a whole number of updates from 2, where more than T counts as T; None for no limit. The default
             is half the run; with an open end that is 2000 updates, or 2/(1 − β2) for Adam's β2 of 0.999. For
             fine-tuning, 0.1 is better.
-        min_warmup: the shortest warm-up, in the form of ``max_warmup``, which overrides it; None for no bound. Until
-            then the rate stays below a ramp that reaches the peak there, however early the loss falls. From
-            16,000 updates on we advise 0.1, which limits what it costs if the loss falls early.
         chance_loss: the loss of a model that knows nothing, such as ln(vocabulary) for a language model. If f(x0) is
             below three quarters of it, the weights were trained before, and warm-up takes at most a tenth of the run.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
+            The default depends on T: 0.01 up to 4,000 updates; 0.05 from 16,000 on, where the average also starts from
+            f(x0) and so lags behind a loss that falls early; linearly in T between them.
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
             are averaged over the ranks, so the rates are bit-identical on all of them.
@@ -126,9 +125,8 @@ class AdaptiveWarmup(RuleScheduler):
         decay: Decay | Shape = "cosine",
         final_ratio: float = 0.0,
         max_warmup: float | int | None = 0.5,
-        min_warmup: float | int | None = None,
         chance_loss: float | None = None,
-        smoothing: float = 0.01,
+        smoothing: float | None = None,
         max_nonfinite: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
         floor: Any = UNSET,
@@ -143,7 +141,6 @@ class AdaptiveWarmup(RuleScheduler):
             peak_gap=peak_gap,
             final_ratio=final_ratio,
             max_warmup=renamed(floor=floor, max_warmup=max_warmup),
-            min_warmup=min_warmup,
             chance_loss=chance_loss,
             smoothing=smoothing,
             max_nonfinite=renamed(patience=patience, max_nonfinite=max_nonfinite),
@@ -169,9 +166,8 @@ class AdaptiveWarmup(RuleScheduler):
             "given_peak_gap": given["peak_gap"],
             **{
                 name: given[name]
-                for name in ("kappa", "div", "sigma_f2", "final_ratio", "max_warmup", "min_warmup", "chance_loss")
+                for name in ("kappa", "div", "sigma_f2", "final_ratio", "max_warmup", "chance_loss", "smoothing")
             },
-            "smoothing": given["smoothing"],
         }
         # What a resumed run must share with the saved one.
         self._settings: dict[str, Any] = {
@@ -193,8 +189,8 @@ class AdaptiveWarmup(RuleScheduler):
 
         Args:
             optimizer, total_steps, target_loss: see the class.
-            options: any other argument of the class except ``max_warmup``, ``min_warmup``, ``chance_loss`` and
-                ``smoothing``; ``div`` defaults to 100.
+            options: any other argument of the class except ``max_warmup``, ``chance_loss`` and ``smoothing``; ``div``
+                defaults to 100.
 
         Example:
             >>> import torch
@@ -204,7 +200,7 @@ class AdaptiveWarmup(RuleScheduler):
         """
         if target_loss is None:
             raise ValueError("Algorithm 1 needs target_loss, its f*: roughly the loss at the end of the run")
-        if given := sorted(options.keys() & {"max_warmup", "min_warmup", "floor", "chance_loss", "smoothing"}):
+        if given := sorted(options.keys() & {"max_warmup", "floor", "chance_loss", "smoothing"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": 100.0, **options}
         return cls(optimizer, total_steps, target_loss=target_loss, max_warmup=None, smoothing=0.0, **options)
@@ -242,8 +238,7 @@ class AdaptiveWarmup(RuleScheduler):
 
     @property
     def ended_by(self) -> str | None:
-        """What ended the warm-up: "gap" (the gap fell below Δ'), "max_warmup", "min_warmup" (the gap had fallen below
-        Δ' earlier) or "decay_now"; None until it ends."""
+        """What ended the warm-up: "gap" (the gap fell below Δ'), "max_warmup" or "decay_now"; None until it ends."""
         return self._rule.on_host().ended_by
 
     @property
@@ -272,7 +267,7 @@ class AdaptiveWarmup(RuleScheduler):
             ``phase`` ("search", "warmup" or "decay"), ``loss`` (smoothed, and not updated after warm-up), ``gap``
             (loss − f*), ``target_loss`` (f*), ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate),
             ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended or is
-            expected to end, if log Δ keeps falling at its mean pace so far, within ``min_warmup`` and ``max_warmup``),
+            expected to end, if log Δ keeps falling at its mean pace so far; ``max_warmup`` is the latest),
             ``ended_by``. Values that are not known yet are left out.
 
         Example:

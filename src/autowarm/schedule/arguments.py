@@ -39,11 +39,6 @@ def _positive(x: float) -> bool:
 
 
 # For each argument: the conversion to a plain number, the condition on it, and that condition in words.
-_LIMIT: tuple[Callable[[Any], Any], Callable[[Any], bool], str] = (
-    _share_or_updates,
-    lambda x: x >= 2 if isinstance(x, int) else 0 < x <= 1,
-    "is a share of the run, in (0, 1], a whole number of updates ≥ 2, or None",
-)
 _RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "total_steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
     "target_loss": (float, math.isfinite, "must be finite"),
@@ -52,15 +47,18 @@ _RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "sigma_f2": (float, _positive, "must be positive and finite"),
     "peak_gap": (float, _positive, "must be positive and finite"),
     "final_ratio": (float, lambda x: 0 <= x <= 1, "must be in [0, 1]"),
-    "max_warmup": _LIMIT,
-    "min_warmup": _LIMIT,
+    "max_warmup": (
+        _share_or_updates,
+        lambda x: x >= 2 if isinstance(x, int) else 0 < x <= 1,
+        "is a share of the run, in (0, 1], a whole number of updates ≥ 2, or None",
+    ),
     "chance_loss": (float, _positive, "must be positive and finite"),
     "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
     "max_nonfinite": (_whole, lambda x: x >= 1, "must be at least 1, or None"),
     "steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
 }
 _OPTIONAL = {
-    "total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "min_warmup", "max_nonfinite", "chance_loss",
+    "total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss", "smoothing",
 }  # fmt: skip
 
 

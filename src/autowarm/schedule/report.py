@@ -38,7 +38,7 @@ def metrics(rule: HostRule, lr: float) -> Metrics:
 def forecast(rule: HostRule) -> int | None:
     """The update at which warm-up ended, or an estimate of when it will; None if nothing bounds it.
 
-    The estimate assumes that log Δ keeps falling at its mean pace so far, and lies between the ends of the ramps.
+    The estimate assumes that log Δ keeps falling at its mean pace so far, and is never later than the ramp's end.
     """
     formula = rule.formula
     if rule.ended_by is not None:
@@ -48,12 +48,8 @@ def forecast(rule: HostRule) -> int | None:
     if rule.started and formula.profile is not None and made > 0:
         gap0, peak_gap = formula.profile.gap0, formula.profile.peak_gap
         gap = rule.smoothed - formula.fstar
-        if gap < peak_gap and formula.ceiling is not None:
-            latest = rule.updates  # it only waits for the ceiling
-        elif peak_gap <= gap < gap0:
+        if peak_gap <= gap < gap0:
             latest = min(latest, formula.origin + made * math.log(gap0 / peak_gap) / math.log(gap0 / gap))
-    if formula.ceiling is not None:
-        latest = max(latest, formula.ceiling.end)
     return None if latest > 1e15 else max(rule.updates, math.ceil(latest))
 
 

@@ -8,7 +8,7 @@ from .shapes import DECAYS
 
 __all__ = ["STATE_VERSION", "differences", "read_state"]
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 
 # The keys that identify the states of other classes. The first match counts.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
@@ -107,7 +107,7 @@ _NESTED: Checks = {
     },
     "rule": {
         "share": _share,
-        "ended_by": lambda x: x in (None, "gap", "max_warmup", "min_warmup", "decay_now"),
+        "ended_by": lambda x: x in (None, "gap", "max_warmup", "decay_now"),
         "warmup_steps": _count,
         "decay_start": _optional(_count),
         "updates": _count,
@@ -121,7 +121,6 @@ _NESTED: Checks = {
         "decay": lambda x: x is None or x in DECAYS,
         "origin": _count,
         "ramp": _optional(_ramp),
-        "ceiling": _optional(_ramp),
         "decay_peak": _share,
         "cut": _share,
         "bound": _optional(_ramp),
@@ -161,8 +160,8 @@ def read_state(state: Any) -> dict[str, Any]:
         state = _to_version_4(state)
     if version in (1, 2, 3, 4):
         state = _to_version_5(state)
-    if version in (1, 2, 3, 4, 5):
-        state = _to_version_6(state)
+    if version != STATE_VERSION:
+        state = _to_version_7(state)
     _check(state, _NESTED, "")
     lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
     if len(set(lists.values())) > 1:
@@ -172,7 +171,7 @@ def read_state(state: Any) -> dict[str, Any]:
         raise ValueError("the saved schedule is damaged: 'rule.ended_by' and 'rule.decay_start' contradict each other")
     if rule["gap0"] is not None and not (rule["peak_gap"] is not None and 0 < rule["peak_gap"] < rule["gap0"]):
         raise ValueError("the saved schedule is damaged: 'rule.peak_gap' is not between 0 and 'rule.gap0'")
-    if rule["weight"] > 0 and rule["target_loss"] is None:
+    if (rule["opening"] or rule["averages"] is not None) and rule["target_loss"] is None:
         raise ValueError("the saved schedule is damaged: 'rule.target_loss' is missing after the first loss")
     return dict(state)
 
@@ -199,13 +198,23 @@ def _check(state: Any, checks: Checks, path: str) -> None:
             _check(state[name], holds, f"{path}{name}.")
 
 
-def _to_version_6(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 5, which knew no shortest warm-up."""
+def _to_version_7(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert version 5 or 6, whose default was ``smoothing=0.01`` for every T. Its average goes on as it was.
+
+    Raises:
+        ValueError: version 6 was saved with ``min_warmup``, which no longer exists.
+    """
     try:
-        settings, rule = {**old["settings"], "min_warmup": None}, {**old["rule"], "ceiling": None}
+        settings, rule = dict(old["settings"]), dict(old["rule"])
+        if (shortest := settings.pop("min_warmup", None)) is not None:
+            raise ValueError(f"the schedule was saved with min_warmup={shortest!r}, which this autowarm does not have")
+        rule.pop("ceiling", None)
+        if settings["smoothing"] == 0.01:
+            settings["smoothing"] = None
         return {**old, "version": STATE_VERSION, "settings": settings, "rule": rule}
     except (KeyError, TypeError) as error:
-        raise ValueError(f"the saved schedule, of version 5, is damaged: {type(error).__name__}: {error}") from None
+        what = f"the saved schedule, of version {old['version']}, is damaged"
+        raise ValueError(f"{what}: {type(error).__name__}: {error}") from None
 
 
 def _to_version_5(old: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def test_options_reach_their_optimizer_alone() -> None:
         CompareConfig(options={"lyon": {}}).points()
 
 
-@pytest.mark.parametrize("name", [name for name in SWEEPS if name != "bounded"])  # it has no hand-set ramp
+@pytest.mark.parametrize("name", SWEEPS)
 def test_hand_set_ramps_of_the_papers_sweeps_start_where_the_paper_has_them(name: str) -> None:
     """At lr/100, normSGD's on a LLaMA at the paper's scale at lr/2 and lr/5 (Table "main_hyperparams")."""
     ramps = [run for point in sweep(name).points() if (run := point.run).schedule.kind == "linear"]

@@ -79,9 +79,9 @@ def best_hand_set(sweep: str) -> dict[str, float]:
     return {name: min(some) for name, some in losses.items()}
 
 
-def behind(sweep: str, kind: str, grid: str | None = None) -> dict[str, float]:
-    """By cell, how far the loss under a schedule is above that of the grid's best hand-set warm-up, in percent."""
-    best = best_hand_set(grid or sweep)
+def behind(sweep: str, kind: str) -> dict[str, float]:
+    """By cell, how far the loss under a schedule is above that of the best hand-set warm-up, in percent."""
+    best = best_hand_set(sweep)
     kinds = [run for run in runs(sweep) if run["schedule"] == kind]
     return {run["cell"]["name"]: 100 * (run["val_loss"] / best[run["cell"]["name"]] - 1) for run in kinds}
 
@@ -93,25 +93,15 @@ def test_what_the_sweep_for_124m_shows() -> None:
     worst = ["normsgd-4-1B", "normsgd-4-2.1B"]
     assert sorted(ours, key=lambda name: ours[name])[-2:] == worst
     others = [cost for name, cost in ours.items() if name not in worst]
-    assert f"In ten of twelve panels its loss is {min(others):.1f} to {max(others):.1f} % above" in said()
+    shares = [100 * run["warmup_steps"] / run["cell"]["steps"] for run in adaptive]
+    assert f"of the default, after {min(shares):.0f} to {max(shares):.0f} % of the run" in said()
+    ten = f"In ten of twelve panels its loss is between {-min(others):.1f} % below and {max(others):.1f} % above"
+    assert ten in said()
     assert f"it is {ours[worst[0]]:.1f} and {ours[worst[1]]:.1f} % above" in said()
     paper = {run["cell"]["name"]: run for run in runs("warmup-sweep-124M") if run["schedule"] == "paper"}
     assert [name for name, run in paper.items() if run["ended_by"] is None] == ["lion-32-1B"]
     left = [cost for name, cost in behind("warmup-sweep-124M", "paper").items() if name != "lion-32-1B"]
     assert f"between {-min(left):.1f} % below and {max(left):.1f} % above the best" in said()
-
-
-def test_what_the_shortest_warm_up_is_worth_there() -> None:
-    bounded = behind("bounded", "adaptive", grid="warmup-sweep-124M")
-    ours = behind("warmup-sweep-124M", "adaptive")
-    n, m, li = (f"{name}-4-1B" for name in ("normsgd", "muon", "lion"))
-    assert (
-        f"`min_warmup=0.1` costs {bounded[n]:.1f} % under normSGD, {bounded[m]:.1f} % under Muon and "
-        f"{bounded[li]:.1f} % under Lion, and the default {ours[n]:.1f}, {ours[m]:.1f} and {ours[li]:.1f} %"
-    ) in said()
-    readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
-    assert f"and {max(bounded.values()):.1f} % in that grid (three settings)" in readme
-    assert len(bounded) == 3
 
 
 def test_what_the_sweep_for_210m_shows() -> None:
@@ -121,6 +111,9 @@ def test_what_the_sweep_for_210m_shows() -> None:
     assert f"In eight of nine panels the default is between {low} and {high} the best hand-set length" in said()
     assert f"under normSGD at the small batch {worst:.1f} % above" in said()
     assert len(ours) == 8
+    worst = max(worst, *behind("warmup-sweep-124M", "adaptive").values())
+    readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    assert f"in [two more grids](docs/paper.md#what-came-out-on-small-models) {worst:.1f} % (normSGD" in readme
 
 
 def test_the_claims_that_the_sweeps_judge() -> None:

@@ -12,7 +12,7 @@ from ..analysis.statistics import Seeds
 from .rows import Cell, Rows
 
 __all__ = [
-    "AUTO", "BOUNDED", "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "GUESS", "HAND_SET", "OPTIMIZERS",
+    "AUTO", "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "GUESS", "HAND_SET", "OPTIMIZERS",
     "PAPER", "PEER_TUNING", "RAMP_ALONE", "RATE_FACTORS", "SEEDS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "cells",
     "form_cells", "peer_cells", "quick_cells", "scheduled_cells", "sensitivity_cells", "share_of", "title",
     "tuned_rates",
@@ -38,7 +38,6 @@ RATE_FACTORS = (1 / 3, 1.0, 3.0, 10.0)  # multiples of the tuned rate at which w
 # A wider grid that brackets the optimum. It adds longer warm-ups, and warm-ups that start at a tenth of the peak, as
 # the default does.
 FAIR = (*HAND_SET, "linear 0.6", "linear 0.8", *(f"tenth {share:g}" for share in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)))
-BOUNDED = f"{DEFAULT} min_warmup=0.1"  # the loss ends no warm-up before a tenth of the run
 RAMP_ALONE = f"{DEFAULT} fstar=-1e6"  # the gap never falls, so the loss never acts
 
 SEEDS = Seeds(choice=(0, 1), test=(10, 11, 12, 13, 14))

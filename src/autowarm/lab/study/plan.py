@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..analysis.statistics import choose, mean_loss
 from .cells import (
-    BOUNDED,
     DEFAULT,
     EXTRA_SEEDS,
     FAIR,
@@ -146,17 +145,6 @@ def fair_tested(rows: Rows) -> list[PlannedRow]:
     return found
 
 
-def bounded(rows: Rows) -> list[PlannedRow]:
-    """The default with a tenth of the run as its shortest warm-up.
-
-    Decided before the first run: the pages recommend the bound for every run if it raises no family's mean difference
-    from the best of the wider grid by more than 0.1 %, and for long runs alone otherwise. Vision's rose by more, so
-    they recommend it for long runs. The default's rows are older and do not repeat to the bit: see the notebook.
-    """
-    seeds = (*SEEDS.choice, *SEEDS.test)
-    return [run for cell in _quickest_first(rows) for run in _planned("cells", [cell], [BOUNDED], seeds)]
-
-
 def sensitivity(rows: Rows) -> list[PlannedRow]:
     """The default, its ramp alone and three hand-set lengths, at a third to ten times the tuned rate."""
     rates = [cell for some in sensitivity_cells(rows).values() for cell in some]
@@ -215,8 +203,8 @@ STAGES: dict[str, Stage] = {
 }
 """The stages that the pages need, in the order in which they build on each other; about twelve CPU-hours in all."""
 
-FAIR_STAGES: dict[str, Stage] = {"fair": fair, "fair-tested": fair_tested, "bounded": bounded}
-"""A wider grid and the bounded default, to run after all of `STAGES`; about seven CPU-hours."""
+FAIR_STAGES: dict[str, Stage] = {"fair": fair, "fair-tested": fair_tested}
+"""A wider grid, to run after all of `STAGES`; about five CPU-hours."""
 
 CELL_STAGES = (hand, compare, paper)
 """The stages that make a single cell again. Call each with rows that lack the runs of this cell, and ``[cell]``."""

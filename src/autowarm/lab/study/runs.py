@@ -182,7 +182,7 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             if (share := given.pop("fstar", None)) is not None:
                 first = _first_loss(planned)
                 given["target_loss"] = share * first if first > 0 else (2 - share) * first  # f(x0) − (1−share)·|f(x0)|
-            names = ("max_warmup", "min_warmup", "chance_loss", "smoothing", "peak")
+            names = ("max_warmup", "chance_loss", "smoothing", "peak")
             own: dict[str, Any] = {key: given.pop(key) for key in names if key in given}
             return ScheduleConfig("adaptive", options=own, **given)
         case _:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from ..analysis.statistics import Seeds
-from .cells import BOUNDED, DEFAULT, RAMP_ALONE
+from .cells import DEFAULT, RAMP_ALONE
 from .grid import Grid, hand_set_grid
 from .plan import Stage
 from .rows import Rows
@@ -39,7 +39,7 @@ FINE_TUNING = Grid(
 )  # fmt: skip
 FRESH = Grid(
     ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), tuple(_RATES), _rates,
-    hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS, beside=(RAMP_ALONE, BOUNDED),
+    hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS, beside=(RAMP_ALONE,),
 )  # fmt: skip
 
 _ALL = ("tuning", "hand", "tested", "default")

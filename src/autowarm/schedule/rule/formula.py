@@ -6,16 +6,12 @@ During warm-up the share is the higher of two:
 - a *ramp* in time that reaches the peak after ``max_warmup``, or after a tenth of the run if f(x0) shows that the
   weights were trained before. η(Δ) alone can stall, because the loss falls only as fast as the rate lets it.
 
-``min_warmup`` bounds it from above by a steeper ramp: a loss that falls early neither raises the rate above that ramp
-nor ends the warm-up before the ramp is at the peak.
-
 The gap is Δ = loss − f*; if f* is not given, it is 30 % of f(x0). When the gap has fallen below Δ', or the ramp has
 reached the peak, the decay takes over. Without a ramp and without smoothing this is the paper's Algorithm 1, line by
 line. With smoothing, f(x0) is the median of the first few losses, and the loss acts only once it has fallen by more
 than noise explains.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -34,6 +30,10 @@ Number = TypeVar("Number", float, Tensor)
 # The length that shares of the run refer to if the end is open. Half of it, the default for the longest warm-up, is
 # 2/(1 − β2) updates for Adam's β2 of 0.999: twice the memory of its second moments.
 OPEN_HORIZON = 4000
+# The loss is averaged over this share of a short run and of a long one (a run of at most, or at least, this many
+# updates); in between, the share grows linearly. In long runs of language models the loss falls within a few
+# percent of the run, and best is a warm-up of about a tenth: only an average that lags behind the fall allows for it.
+_SHORT, _LONG = (4_000, 0.01), (16_000, 0.05)
 # If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
 _EXPECTED_FALL = 0.7
 # A first loss below this share of the chance loss comes from trained weights: new ones start at the chance loss or
@@ -61,11 +61,6 @@ class Ramp(NamedTuple):
         return self.share + (1.0 - self.share) * float(shape(1.0 - (updates - self.start) / (self.end - self.start)))
 
 
-def _updates(limit: float | int, length: int) -> float:
-    """A limit on the warm-up in updates: an int is a number of updates, and a float is a share of the length."""
-    return min(limit, length) if isinstance(limit, int) else limit * length
-
-
 @dataclass
 class Formula:
     """A schedule's settings, and where its warm-up and decay lie in time.
@@ -78,8 +73,7 @@ class Formula:
         warmup, planned_decay: shapes of the ramp and the decay. The calibration's target has the same, over the gap.
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: length of the ramp, as a share of the run (float) or in updates (int); None for no ramp.
-        min_warmup: length of the steeper ramp above it, likewise; None for no such bound.
-        smoothing: share of the run over which the loss is averaged.
+        smoothing: share of the run over which the loss is averaged; None takes it from the length of the run.
         chance_loss: the loss of a model that knows nothing, or None if it is not known.
         planned_steps: T as given or extended; None if the end is open.
 
@@ -88,10 +82,11 @@ class Formula:
         decay: the shape of the decay in force.
         origin: the update at which the current warm-up began.
         ramp: the ramp of the current warm-up; None if it has none.
-        ceiling: the ramp that the current warm-up stays below; None if there is none.
         decay_peak: the share from which the decay falls: 1, unless it was started by hand or the run was shortened.
         cut: the share at which the warm-up ended: 1, unless it was cut short.
         window: updates over which the loss is averaged (an exponential moving average); 1 for none.
+        lag: the weight of f(x0) in the average at first. With 0 the average is corrected for its start; with 1 it
+            starts from f(x0) and lags behind the loss.
         bound: upper bound on the decay after the run was extended, so that the rate does not jump; None for no bound.
         trained: whether f(x0) is far below the chance loss, so that the ramp takes a tenth of the run at most.
         told: f* as given for the current warm-up, or None.
@@ -110,19 +105,18 @@ class Formula:
     planned_decay: Shape
     final_ratio: float
     max_warmup: float | int | None
-    min_warmup: float | int | None
-    smoothing: float
+    smoothing: float | None
     chance_loss: float | None
     planned_steps: int | None
     total_steps: int | None = field(init=False)
     decay: Shape = field(init=False)
     origin: int = field(init=False)
     ramp: Ramp | None = field(init=False)
-    ceiling: Ramp | None = field(init=False)
     decay_peak: float = field(init=False)
     cut: float = field(init=False)
     bound: Ramp | None = field(init=False)
     window: float = field(init=False)
+    lag: float = field(init=False)
     trained: bool = field(init=False)
     told: float | None = field(init=False)
     target_loss: float | None = field(init=False)
@@ -142,12 +136,12 @@ class Formula:
     @property
     def opening(self) -> int:
         """How many first losses f(x0) is the median of; without smoothing, f(x0) is the first loss itself."""
-        return OPENING if self.smoothing > 0.0 else 1
+        return 1 if self.smoothing == 0.0 else OPENING
 
     def warmup_share(
         self, updates: int, losses: int, seen: "Averages[Number] | None"
     ) -> "tuple[Number | float, Tensor | bool]":
-        """max(ramp, η(Δ)/lr), at most the ceiling, at the smoothed loss; and whether the warm-up is over.
+        """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over.
 
         Args:
             updates: the number of updates so far.
@@ -164,17 +158,14 @@ class Formula:
         if fallen is False:
             return waiting, False
         low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
-        ceiling = 1.0 if self.ceiling is None else self.ceiling.at(updates, self.warmup)
-        gap, peak_gap = seen.smoothed - self.fstar, self.profile.peak_gap
-        # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on.
-        ended: Tensor | bool = gap < peak_gap
-        if ceiling < 1.0:  # the rate waits there, and η(Δ) must not fall meanwhile
-            gap, ended = gap.clamp(min=peak_gap) if isinstance(gap, Tensor) else max(gap, peak_gap), False
+        gap = seen.smoothed - self.fstar
         share = self.profile.share(gap)
+        # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on.
+        ended = gap < self.profile.peak_gap
         if isinstance(share, Tensor):
-            share, ended = share.clamp(min=low, max=ceiling), ended & fallen
+            share, ended = share.clamp(min=low), ended & fallen
             return share if fallen is True else torch.where(fallen, share, waiting), ended
-        return min(max(low, share), ceiling), ended
+        return max(low, share), ended
 
     @property
     def length(self) -> int:
@@ -182,10 +173,8 @@ class Formula:
         return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
 
     def ended_by(self, updates: int) -> str:
-        """What ended a warm-up that ended at this update: the ramp, the ceiling if it just reached the peak, or Δ."""
-        if self.ramp is not None and updates >= self.ramp.end:
-            return "max_warmup"
-        return "min_warmup" if self.ceiling is not None and updates < self.ceiling.end + 1.0 else "gap"
+        """What ended a warm-up that ended at this update. If both the ramp and the gap did, it is the ramp."""
+        return "max_warmup" if self.ramp is not None and updates >= self.ramp.end else "gap"
 
     @overload
     def decay_progress(self, updates: int, start: int) -> float: ...
@@ -276,13 +265,13 @@ class Formula:
         self.told = self.target_loss = target_loss
         self.profile = None
         self.trained = False
-        self.ramp = self.ceiling = None
-        self._warm_up_from(updates)
+        self._warm_up_from(updates, 1.0 / self.div)
 
     def extend_warmup(self, updates: int, total_steps: int | None) -> None:
         """Change T during warm-up: the ramp continues from its current share to its end on the new horizon."""
+        share = 1.0 / self.div if self.ramp is None else self.ramp.at(updates, self.warmup)
         self.planned_steps = self.total_steps = total_steps
-        self._warm_up_from(updates)
+        self._warm_up_from(updates, share)
 
     def extend_decay(self, updates: int, total_steps: int | None, share: float, start: int) -> int:
         """Change T during the decay: climb to the decay over a longer run, or decay over the rest of a shorter one.
@@ -295,8 +284,7 @@ class Formula:
         new = self.decay_share(updates, self.decay_progress(updates, start))
         if new > share:
             left = OPEN_HORIZON if total_steps is None else total_steps - updates
-            longest = self._longest(left)
-            self.bound = None if longest is None else Ramp(updates, share, updates + longest)
+            self.bound = self._ramp_from(updates, share, updates, left)
         elif new < share:
             self.decay_peak, start = share, updates
         return start
@@ -305,22 +293,20 @@ class Formula:
         """Begin a decay at this update, from this share."""
         self.total_steps, self.decay, self.decay_peak, self.bound = updates + steps, decay, share, None
 
-    def _warm_up_from(self, updates: int) -> None:
-        low, high = (1.0 / self.div if x is None else x.at(updates, self.warmup) for x in (self.ramp, self.ceiling))
-        longest = self._longest(self.length)
-        latest = math.inf if longest is None else self.origin + longest
-        self.ramp = None if longest is None else Ramp(updates, low, latest)
-        if self.min_warmup is not None:
-            end = self.origin + _updates(self.min_warmup, self.length)
-            if self.ceiling is not None:  # on a shorter run the rate must not jump
-                end = max(end, self.ceiling.end)
-            self.ceiling = Ramp(updates, high, min(end, latest))
-        self.window = max(1.0, self.smoothing * self.length)
+    def _warm_up_from(self, updates: int, share: float) -> None:
+        self.ramp = self._ramp_from(updates, share, self.origin, self.length)
+        smoothing, self.lag = self.smoothing, 0.0
+        if smoothing is None:
+            (short, least), (long, most) = _SHORT, _LONG
+            self.lag = min(1.0, max(0.0, (self.length - short) / (long - short)))
+            smoothing = least + (most - least) * self.lag
+        self.window = max(1.0, smoothing * self.length)
 
-    def _longest(self, length: int) -> float | None:
-        """The longest warm-up in a run of this length, in updates; None for no limit."""
+    def _ramp_from(self, updates: int, share: float, origin: int, length: int) -> Ramp | None:
+        """The ramp from a share at this update to the peak, which is ``max_warmup`` of the length after ``origin``."""
         limits = (self.max_warmup, _TRAINED_WARMUP if self.trained else None)
-        return min((_updates(x, length) for x in limits if x is not None), default=None)
+        longest = [min(x, length) if isinstance(x, int) else x * length for x in limits if x is not None]
+        return Ramp(updates, share, origin + min(longest)) if longest else None
 
     # Saving.
 
@@ -332,7 +318,6 @@ class Formula:
             "decay": None if self.decay is self.planned_decay else name_of(self.decay),
             "origin": self.origin,
             "ramp": None if self.ramp is None else list(self.ramp),
-            "ceiling": None if self.ceiling is None else list(self.ceiling),
             "decay_peak": self.decay_peak,
             "cut": self.cut,
             "bound": None if self.bound is None else list(self.bound),
@@ -349,7 +334,7 @@ class Formula:
         for name in ("planned_steps", "total_steps", "origin", "decay_peak", "cut", "trained", "told", "target_loss"):
             setattr(self, name, state[name])
         self.decay = self.planned_decay if state["decay"] is None else DECAYS[state["decay"]]
-        for name in ("ramp", "ceiling", "bound"):
+        for name in ("ramp", "bound"):
             setattr(self, name, None if state[name] is None else Ramp(*state[name]))
         self.window = state["window"]
         gap0 = state["gap0"]

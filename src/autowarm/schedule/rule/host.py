@@ -87,7 +87,7 @@ class HostRule:
         losses: the number of losses since the warm-up began, finite or not.
         opening: the first finite losses, until there are enough for f(x0).
         averages: statistics of the losses since f(x0) was known; None during the opening.
-        weight: total weight of the losses in the smoothed loss, 1 − (1 − 1/window)ⁿ after n updates.
+        weight: total weight of the losses in the smoothed loss, 1 − (1 − lag)·(1 − 1/window)ⁿ after n updates.
         failures: how many losses in a row were not finite.
     """
 
@@ -105,7 +105,7 @@ class HostRule:
         self.losses = 0
         self.opening: list[float] = []
         self.averages: Averages[float] | None = None
-        self.weight = 0.0
+        self.weight = self.formula.lag
         self.failures = 0
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...analysis.markdown import comma_separated, percent, plus_minus
 from ...analysis.statistics import CAP, Estimate, by_family, by_task, mean_loss, rate_sensitivity
 from ...files import write_atomically
-from ..cells import BOUNDED, DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS, sensitivity_cells, title
+from ..cells import DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS, sensitivity_cells, title
 from ..plan import SENSITIVITY
 from ..rows import Cell, Rows
 from ..transfer import FRESH
@@ -104,7 +104,7 @@ def fair_tested_table(rows: Rows, learnt: list[Verdict]) -> str:
 
     Each task counts once in a mean, ± the standard error over tasks; a passed setting is as in `Verdict.passed`.
     """
-    rules = {"default": DEFAULT, "min_warmup=0.1": BOUNDED, "half from lr/10": RAMP_ALONE, "5 %": "linear 0.05"}
+    rules = {"default": DEFAULT, "half from lr/10": RAMP_ALONE, "5 %": "linear 0.05"}
     found = {name: [judge(rows, v.cell, SEEDS, FAIR, rule) for v in learnt] for name, rule in rules.items()}
     kinds = [*dict.fromkeys(FAMILIES[v.cell.task] for v in learnt), "*all tasks*"]
     lines = []

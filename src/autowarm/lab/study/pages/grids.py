@@ -17,7 +17,7 @@ from ...analysis.markdown import comma_separated, percent, plus_minus
 from ...config import LabError
 from ...files import write_atomically
 from .. import horizon, transfer
-from ..cells import BOUNDED, DEFAULT, PAPER, RAMP_ALONE, title
+from ..cells import DEFAULT, PAPER, RAMP_ALONE, title
 from ..grid import Grid
 from ..rows import Rows
 from ..transfer import ADVISED, CHANCE
@@ -36,10 +36,8 @@ __all__ = [
     "write_grid_pages",
 ]
 
-_ENDED = {"gap": "loss", "max_warmup": "clock", "min_warmup": "bound", "": "never"}
-_FORMS = {
-    RAMP_ALONE: "the ramp alone", BOUNDED: "min_warmup=0.1", ADVISED: "max_warmup=0.1", CHANCE: "chance_loss",
-}  # fmt: skip
+_ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
+_FORMS = {RAMP_ALONE: "the ramp alone", ADVISED: "max_warmup=0.1", CHANCE: "chance_loss"}
 _TITLES = {"llama-long": "tokens of a small vocabulary", "llama-bytes": "bytes"}
 GRIDS = {
     "horizon": (horizon.SHORT, horizon.LONG, horizon.LONGEST),

@@ -174,6 +174,38 @@ def test_the_notebook_says_which_form_wins_on_new_seeds_on_bytes() -> None:
     assert f"The difference is {difference:.2f} ± {error:.2f} %" in notebook()
 
 
+def test_the_notebook_says_what_it_changes_in_other_long_runs() -> None:
+    tried = Rows.load(STUDIES / "lag.jsonl")
+    by_loss: dict[str, list[float]] = {}
+    by_progress: dict[str, list[float]] = {}
+    diverged: dict[str, list[str]] = {form: [] for form in (FORMS[0], FORMS[4])}
+    for cell in {Cell(**row["cell"]) for row in tried if row["cell"]["task"] != "llama-bytes"}:
+        if cell.steps < 16_000:
+            continue
+        pairs = list(zip(*(tried.runs("cells", cell, form).values() for form in diverged), strict=True))
+        assert [old["seed"] for old, _ in pairs] == [new["seed"] for _, new in pairs] == [25, 26]
+        for form, some in zip(diverged, zip(*pairs, strict=True), strict=True):
+            diverged[form] += [cell.optimizer for run in some if run["diverged"]]
+        if kept := [(old, new) for old, new in pairs if not (old["diverged"] or new["diverged"])]:
+            rises = [(new["val_loss"] - old["val_loss"], old) for old, new in kept]
+            loss = (100 * rise / old["val_loss"] for rise, old in rises)
+            progress = (100 * rise / (old["first_loss"] - old["val_loss"]) for rise, old in rises)
+            by_loss.setdefault(cell.task, []).append(statistics.fmean(loss))
+            by_progress.setdefault(cell.task, []).append(statistics.fmean(progress))
+    found = [mean_and_error(some[task]) for some, task in (
+        (by_loss, "factor"), (by_loss, "mlp"), (by_progress, "unsmoothed"), (by_progress, "autoencoder")
+    )]  # fmt: skip
+    factor, mlp, classifier, autoencoder = (f"{mean:+.2f} ± {error:.2f} %" for mean, error in found)
+    text = notebook()
+    assert (
+        f"by loss, deep linear networks {factor} and the MLP {mlp}; by progress, the classifier {classifier} " in text
+    )
+    assert f"and the autoencoder {autoencoder}. Pairs in which a run diverges" in text
+    assert [set(some) for some in diverged.values()] == [{"lion"}, {"lion"}]
+    assert [len(some) for some in diverged.values()] == [3, 1]
+    assert "three runs over 1 % and one over 5 %" in text
+
+
 def notebook() -> str:
     return " ".join((DOCS / "notebook.md").read_text(encoding="utf-8").split())
 

@@ -109,10 +109,28 @@ def test_an_extended_run_averages_as_its_new_length_asks(tensor: bool) -> None:
     before = float(scheduler.metrics()["loss"])
     scheduler.extend(16_000)
     run(scheduler, lambda t: 2.0, range(1))
-    # After 50 updates nearly all the weight of the corrected average over 20 is there.
-    weight = 1 - (1 - 1 / 20) ** 50
-    weight = (1 - 1 / 800) * weight + 1 / 800
-    assert scheduler.metrics()["loss"] == pytest.approx(before + (2.0 - before) / 800 / weight, rel=1e-9)
+    assert scheduler.metrics()["loss"] == pytest.approx(before + (2.0 - before) / 800, rel=1e-9)
+
+
+@both_rates
+@pytest.mark.parametrize("at", [0, 1, 5, 10])
+@pytest.mark.parametrize("total", [2_000, 6_000, None])
+def test_a_run_extended_early_warms_up_as_if_planned_so(total: int | None, at: int, tensor: bool) -> None:
+    extended, planned = schedule(total, tensor, decay="wso"), schedule(16_000, tensor, decay="wso")
+    run(extended, EARLY, range(at))
+    extended.extend(16_000)
+    run(extended, EARLY, range(at, 1_700))
+    run(planned, EARLY, range(1_700))
+    assert extended.ended_by == planned.ended_by == "gap"
+    assert 0.75 * planned.warmup_steps <= extended.warmup_steps <= planned.warmup_steps
+
+
+@both_rates
+def test_a_run_shortened_before_its_first_loss_is_the_short_run(tensor: bool) -> None:
+    shortened, planned = schedule(16_000, tensor), schedule(2_000, tensor)
+    shortened.extend(2_000)
+    assert run(shortened, EARLY, range(300)) == run(planned, EARLY, range(300))
+    assert shortened.metrics() == planned.metrics()
 
 
 def test_a_new_warmup_takes_the_share_of_what_is_left() -> None:

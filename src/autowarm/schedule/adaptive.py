@@ -385,7 +385,7 @@ class AdaptiveWarmup(RuleScheduler):
 
         - **During warm-up**, the ramp continues from its current value and reaches the peak after ``max_warmup`` of the
           new T. It never falls. If T is now so short that the ramp would already be at the peak, warm-up ends and the
-          decay starts from the current rate.
+          decay starts from the current rate. The loss is averaged as in a run of the new T.
         - **During the decay**, a longer T lets the rates climb to those of a decay over the new T that began at the
           same update. They climb along a ramp that would reach the peak after ``max_warmup`` of the remaining updates,
           or at once if there is no ramp. So you can extend a finished run. With a shorter T, the rates decay anew from

@@ -199,7 +199,9 @@ def _check(state: Any, checks: Checks, path: str) -> None:
 
 
 def _to_version_7(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 5 or 6, whose default was ``smoothing=0.01`` for every T. Its average goes on as it was.
+    """Convert version 5 or 6, whose default was ``smoothing=0.01`` for every T.
+
+    The average goes on as it was. If T changes, it follows the default of the new T.
 
     Raises:
         ValueError: version 6 was saved with ``min_warmup``, which no longer exists.

@@ -23,7 +23,7 @@ class Averages(Generic[Number]):
     """Running statistics of the loss since a warm-up began; floats on the host, 0-dim tensors on a device.
 
     Attributes:
-        smoothed: exponential moving average over a fixed share of the run.
+        smoothed: exponential moving average over a share of the run.
         last: the latest loss.
         scatter: sum of squared differences between successive losses. Half their mean estimates the variance of the
             noise, whatever the trend (von Neumann's mean square successive difference).

@@ -206,6 +206,8 @@ class HostRule:
             self.decay_start = self.formula.extend_decay(self.updates, total_steps, self.share, self.decay_start)
             return
         self.formula.extend_warmup(self.updates, total_steps)
+        # As far as a run of the new length lags, so does the average from now on.
+        self.weight = max(self.weight, self.formula.lag) if self.started else self.formula.lag
         if self.started and self.formula.ramp_share(self.updates) >= 1.0:
             # On the shorter run the ramp would already be at the peak, but the rate must not jump there.
             self._cut("max_warmup")

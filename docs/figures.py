@@ -1,4 +1,4 @@
-"""Draw the figures of these pages again from what is stored in docs/data; no run is made.
+"""Make the figures and tables in docs/figures again from what is stored in docs/data; no run is made.
 
 python docs/figures.py [NAME ...]
 
@@ -22,7 +22,7 @@ from autowarm.lab.analysis.results import read_results
 from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.calibrate import figure as calibration_figure
-from autowarm.lab.config import SmoothnessConfig
+from autowarm.lab.config import SmoothnessConfig, SweepConfig
 from autowarm.lab.config.build import parse
 from autowarm.lab.config.yaml_files import merged
 from autowarm.lab.paper.experiments import GALLERY
@@ -39,23 +39,23 @@ DATA = DOCS / "data"
 
 
 def main(names: list[str]) -> None:
-    """Draw the figures of these names, or all."""
+    """Make the figures and tables of these names, or all."""
     with TemporaryDirectory() as folder:
         known = drawings(laid_out(Path(folder)))
         for name in names or known:
-            path = DOCS / "figures" / f"{name}.png"
-            path.write_bytes(encoded(known[name](), "png"))
+            made = known[name]()
+            ending, content = ("csv", made.encode()) if isinstance(made, str) else ("png", encoded(made, "png"))
+            path = DOCS / "figures" / f"{name}.{ending}"
+            path.write_bytes(content)
             print(path)
 
 
-def drawings(folder: Path) -> dict[str, Callable[[], Figure]]:
-    """What draws each figure, by its name; `folder` holds stored results as `autowarm figure` leaves them."""
-    sources = Sources(folder, _curvature())
-    stored = {path.stem for path in DOCS.glob("figures/*.png")}
-    found: dict[str, Callable[[], Figure]] = {
-        name: partial(entry.make, sources)  # type: ignore[dict-item]
-        for name, entry in GALLERY.items()
-        if name in stored
+def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
+    """What makes each figure or table, by its name; `folder` holds stored results as `autowarm figure` leaves them."""
+    sources = Sources(folder, _curvature(), "horizon")
+    stored = {path.stem for path in DOCS.glob("figures/*.*")}
+    found: dict[str, Callable[[], Figure | str]] = {
+        name: partial(entry.make, sources) for name, entry in GALLERY.items() if name in stored
     }
     return found | {
         "calibration-muon": _calibration,
@@ -72,6 +72,10 @@ def laid_out(folder: Path) -> Path:
     for path in [*DATA.glob("horizon/*.json"), DATA / "demo-results.json"]:
         (folder / path.stem).mkdir()
         os.symlink(path.resolve(), folder / path.stem / "results.json")
+    for path in DATA.glob("horizon/*.json"):
+        config = parse(["--config", f"horizon/{path.stem}"], SweepConfig, "sweep", "")
+        runs = [{"cell": point.cell, "config": dataclasses.asdict(point.run)} for point in config.points()]
+        (folder / path.stem / "manifest.json").write_text(json.dumps({"runs": runs}), encoding="utf-8")
     for path in [*DATA.glob("smoothness-*.json"), DATA / "edge-of-stability.json"]:
         stored = json.loads(path.read_text(encoding="utf-8"))
         run = _curvature().run_of(path.stem.removeprefix("smoothness-") if "smoothness" in path.stem else "muon")

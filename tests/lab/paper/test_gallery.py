@@ -42,7 +42,11 @@ def test_every_figure_of_the_pages_is_drawn_again_from_what_is_stored(tmp_path: 
     script = runpy.run_path(str(ROOT / "docs" / "figures.py"))
     known = script["drawings"](script["laid_out"](tmp_path))
     made_with_their_runs = {"first", "warming-up", "which-rate", "horizon"}
-    assert known.keys() | made_with_their_runs == {path.stem for path in ROOT.glob("docs/figures/*.png")}
+    tables = list(ROOT.glob("docs/figures/*.csv"))
+    assert known.keys() | made_with_their_runs == {path.stem for path in [*ROOT.glob("docs/figures/*.png"), *tables]}
+    assert tables
+    for path in tables:
+        assert known[path.stem]() == path.read_text(encoding="utf-8"), path.name
     for name in ("ablation-variance", "edge-of-stability", "demo-sweep", "horizons"):  # one of each source
         first, *_ = known[name]().axes
         assert first.lines

@@ -35,9 +35,9 @@ def test_what_the_ablations_of_f_star_and_the_variance_show() -> None:
     lengths = [run["warmup_steps"] for value, run in ours.items() if value > 0]
     paper_spread, our_spread = (spread([run for value, run in some.items() if value > 0]) for some in (paper, ours))
     assert f"its loss varies by {paper_spread} % and the default's by {our_spread} %" in said()
-    assert f"shrinks from {max(lengths):,} to {min(lengths)} updates" in said()
+    assert f"shrinks from {max(lengths):,} to {min(lengths):,} updates" in said()
     variances = [list(along("ablation-variance", "schedule.sigma_f2", kind).values()) for kind in ("paper", "adaptive")]
-    assert f"over σ_F² by {spread(variances[0])} and {spread(variances[1])} %" in said()
+    assert f"over σ_F², by {spread(variances[0])} and {spread(variances[1])} %" in said()
     hand = [run for run in runs("ablation-variance") if run["schedule"] == "linear"]
     best = min(hand, key=lambda run: run["val_loss"])
     assert f"Hand-set lengths vary by {spread(hand)} %" in said()

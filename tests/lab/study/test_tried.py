@@ -195,6 +195,7 @@ def test_the_notebook_says_what_it_changes_in_other_long_runs() -> None:
     found = [mean_and_error(some[task]) for some, task in (
         (by_loss, "factor"), (by_loss, "mlp"), (by_progress, "unsmoothed"), (by_progress, "autoencoder")
     )]  # fmt: skip
+    assert all(abs(mean) <= 2 * error for mean, error in found)
     factor, mlp, classifier, autoencoder = (f"{mean:+.2f} ± {error:.2f} %" for mean, error in found)
     text = notebook()
     assert (

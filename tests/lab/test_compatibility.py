@@ -54,7 +54,7 @@ def test_an_earlier_checkpoint_is_refused_by_name_and_left_alone(samples: Any, s
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("version", range(1, STATE_VERSION + 1))
+@pytest.mark.parametrize("version", [STATE_VERSION - 1, STATE_VERSION])
 def test_a_stored_schedulers_state_goes_on_at_the_same_rates(samples: Any, version: int) -> None:
     sample = json.loads((SAMPLES / f"scheduler-{version}.json").read_text())
     assert sample["state"]["version"] == version
@@ -81,7 +81,7 @@ def test_a_later_schema_is_named_and_not_read(tmp_path: Path, samples: Any) -> N
         read_results(tmp_path)
     scheduler = samples.scheduled()
     later = STATE_VERSION + 1
-    with pytest.raises(ValueError, match=f"its version is {later}, from a newer autowarm"):
+    with pytest.raises(ValueError, match=f"state has version {later}, and this autowarm reads versions"):
         scheduler.load_state_dict({**scheduler.state_dict(), "version": later})
 
 

@@ -146,19 +146,3 @@ def test_a_new_warmup_takes_the_share_of_what_is_left() -> None:
 def test_an_open_run_averages_as_one_of_4000_updates() -> None:
     open_run, given = schedule(None, decay="wso"), schedule(4_000, decay="wso")
     assert run(open_run, EARLY, range(200)) == run(given, EARLY, range(200))
-
-
-def test_a_state_saved_under_the_old_default_goes_on_as_it_was() -> None:
-    old = schedule(64_000, smoothing=0.01)
-    run(old, EARLY, range(30))
-    state = saved(old)
-    state["version"] = 6
-    state["settings"] |= {"min_warmup": None}
-    state["rule"] |= {"ceiling": None}
-    scheduler = schedule(64_000)
-    scheduler.load_state_dict(state)
-    assert run(scheduler, EARLY, range(30, 900)) == run(old, EARLY, range(30, 900))
-    assert old.ended_by == "gap"
-    state["settings"]["min_warmup"] = 0.1
-    with pytest.raises(ValueError, match=r"saved with min_warmup=0\.1, which this autowarm does not have"):
-        scheduler.load_state_dict(state)

@@ -1,7 +1,7 @@
 """Hundreds of lives of a schedule, drawn at random: what happens to real runs, in any order.
 
-In each, a run that is killed and goes on from what was saved has the rates of one that is not, to the bit; every rate
-is in (0, lr]; and nothing bad passes in silence.
+In each, a run that is killed and goes on from what was saved has the rates of one that is not, to the bit; a run with
+tensor rates has those of one with floats; every rate is in (0, lr]; and nothing bad passes in silence.
 """
 
 import copy
@@ -64,8 +64,8 @@ class Case:
         loss = draw.choice([*[self.level * draw.uniform(0.8, 1.2)] * 8, math.nan, math.inf, 1e6, -3.0, 0.0, 1e300])
         name = draw.choices(
             ["train", "micro-batches", "no loss", "skipped", "several", "dry calls", "extend", "decay_now", "rewarm",
-             "add group", "scaled by another"],
-            [40, 8, 4, 4, 4, 1, 3, 1, 1, 2, 2],
+             "add group", "scaled by another", "bad streak"],
+            [40, 8, 4, 4, 4, 1, 3, 1, 1, 2, 2, 2],
         )[0]  # fmt: skip
         argument: Any = {
             "train": loss,
@@ -77,15 +77,17 @@ class Case:
             "decay_now": (draw.randint(1, 12), draw.choice(["cosine", "linear", "power", "1-sqrt"])),
             "rewarm": draw.randint(1, 20),
             "scaled by another": draw.uniform(0.3, 1.0),
+            "bad streak": (draw.randint(2, 15), draw.choice([math.nan, math.inf, -math.inf])),
         }.get(name)
         return name, argument
 
-    def make(self, groups: int = 2) -> AdaptiveWarmup:
+    def make(self, groups: int = 2, tensor: bool | None = None) -> AdaptiveWarmup:
+        tensor = self.tensor if tensor is None else tensor
         second = {"warmup": False} if self.without_warmup else {}
-        opt = Lion([group(self.tensor), group(self.tensor, PEAK / 4, **second)])
+        opt = Lion([group(tensor), group(tensor, PEAK / 4, **second)])
         scheduler = AdaptiveWarmup(opt, self.total, **self.options)
         for _ in range(groups - 2):
-            opt.add_param_group(group(self.tensor, PEAK / 2))
+            opt.add_param_group(group(tensor, PEAK / 2))
         return scheduler
 
 
@@ -116,6 +118,12 @@ def live(scheduler: AdaptiveWarmup, case: Case, happening: tuple[str, Any]) -> l
         update(scheduler, case, None, rates)
     elif name == "several":
         update(scheduler, case, x[1], rates, times=x[0])
+    elif name == "bad streak":
+        for _ in range(x[0]):
+            before = scheduler.phase, scheduler.metrics()["share"]
+            update(scheduler, case, x[1], rates)
+            # A loss that is not finite is no evidence: it neither ends a warm-up nor changes its rate.
+            assert before[0] == "decay" or before == (scheduler.phase, scheduler.metrics()["share"])
     elif name == "skipped":  # a GradScaler's overflow
         scheduler.step(torch.tensor(3.0, dtype=torch.float64))
     elif name == "dry calls":
@@ -128,7 +136,8 @@ def live(scheduler: AdaptiveWarmup, case: Case, happening: tuple[str, Any]) -> l
     elif name == "rewarm":
         scheduler.rewarm(scheduler.last_epoch + x)
     elif name == "add group" and len(scheduler.optimizer.param_groups) < 4:
-        scheduler.optimizer.add_param_group(group(case.tensor, PEAK / 2))
+        tensor = isinstance(scheduler.optimizer.param_groups[0]["lr"], torch.Tensor)
+        scheduler.optimizer.add_param_group(group(tensor, PEAK / 2))
     elif name == "scaled by another":
         for one in scheduler.optimizer.param_groups:
             if isinstance(one["lr"], torch.Tensor):
@@ -162,6 +171,7 @@ def test_lives_drawn_at_random(first: int) -> None:
     for number in range(first, first + BATCH):
         case = Case(number)
         straight, resumed = case.make(), case.make()
+        other = case.make(tensor=not case.tensor)  # floats beside tensors
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             for place, happening in enumerate(case.happenings):
@@ -176,6 +186,8 @@ def test_lives_drawn_at_random(first: int) -> None:
                     if case.draw.random() < 0.2:
                         resumed = killed(resumed, case)
                     assert live(resumed, case, happening) == rates, where
+                    assert live(other, case, happening) == pytest.approx(rates, rel=1e-9), where
+                    assert (other.phase, other.ended_by) == (straight.phase, straight.ended_by), where
                 assert repr(resumed.state_dict()) == repr(straight.state_dict()), (
                     where
                 )  # as text, in which a NaN is itself

@@ -76,13 +76,13 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
     fstar, gap0, peak_gap, weight, switch = o["target_loss"], 0.0, None, 0.0, None
     mean = last = scatter = 0.0
     first: list[float] = []
-    told = 0
+    counted = 0
     share, rates = 1 / div, []
     for t in range(1, T + 1):
         rates.append(share * PEAK)
         loss = losses(t - 1)
-        told += loss is not None
         finite = loss is not None and math.isfinite(loss)
+        counted += finite
         if switch is None and (finite or weight > 0.0):
             weight = keep * weight + 1 - keep  # where there is no loss, the mean so far stands in
         if switch is None and finite:
@@ -106,7 +106,7 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
                 last = loss
             ramp = along(line, t, rise, 1 / div)
             fallen = opening == 1 or (
-                mean < f0 and (f0 - mean) ** 2 * (told - opening) ** 2 / (told - opening + 20) > 9 * scatter
+                mean < f0 and (f0 - mean) ** 2 * (counted - opening) ** 2 / (counted - opening + 20) > 9 * scatter
             )
             if ramp >= 1.0:
                 switch = t

@@ -1,14 +1,15 @@
-"""Reads the states that a scheduler saves: recognises them, converts old versions, and checks that they are whole."""
+"""Reads the states that a scheduler saves: recognises them and checks that they are whole."""
 
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .rule.averages import OPENING
 from .shapes import DECAYS
 
 __all__ = ["STATE_VERSION", "differences", "read_state"]
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 
 # The keys that identify the states of other classes. The first match counts.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
@@ -68,7 +69,12 @@ def _ramp(x: Any) -> bool:
 
 def _averages(x: Any) -> bool:
     # The scatter of losses such as 1e300 overflows to infinity.
-    return isinstance(x, list | tuple) and len(x) == 3 and all(map(_finite, x[:2])) and _number(x[2]) and x[2] >= 0
+    return (
+        isinstance(x, list | tuple)
+        and len(x) == 4
+        and all(map(_finite, x[:2]))
+        and all(_number(n) and n >= 0 for n in x[2:])
+    )
 
 
 def _first(x: Any) -> bool:
@@ -135,33 +141,27 @@ _NESTED: Checks = {
 
 
 def read_state(state: Any) -> dict[str, Any]:
-    """Convert a saved state to the current schema and check it. The argument is not modified.
+    """Check a saved state. The argument is not modified.
 
     Raises:
-        ValueError: the state is another scheduler's, has an unknown version, or is damaged; the message says which.
+        ValueError: the state is another scheduler's, has another version, or is damaged; the message says which.
     """
     if not isinstance(state, Mapping):
         raise ValueError(f"not an AdaptiveWarmup state: it is a {type(state).__name__}, not a dictionary")
     version = state.get("version")
-    if version not in range(1, STATE_VERSION + 1) or "rule" not in state:
+    if "rule" not in state or "settings" not in state:
         for keys, whose in _OTHERS:
             if keys <= state.keys():
                 raise ValueError(f"not an AdaptiveWarmup state: this is {whose} (it has {', '.join(sorted(keys))})")
-        known = f"not an AdaptiveWarmup state of version 1 to {STATE_VERSION}"
-        if isinstance(version, int) and version > STATE_VERSION:
-            raise ValueError(f"{known}: its version is {version}, from a newer autowarm")
         keys_seen = ", ".join(map(repr, list(state)[:6]))
-        raise ValueError(f"{known}: its version is {version!r} and its keys are {keys_seen or 'none'}")
-    if version == 1:
-        state = _to_version_2(state)
-    if version in (1, 2):
-        state = _to_version_3(state)
-    if version in (1, 2, 3):
-        state = _to_version_4(state)
-    if version in (1, 2, 3, 4):
-        state = _to_version_5(state)
+        raise ValueError(f"not an AdaptiveWarmup state: its keys are {keys_seen or 'none'}")
+    if version not in (STATE_VERSION - 1, STATE_VERSION):
+        raise ValueError(
+            f"the AdaptiveWarmup state has version {version!r}, and this autowarm reads versions {STATE_VERSION - 1} "
+            f"and {STATE_VERSION}: resume the run with the autowarm that saved it"
+        )
     if version != STATE_VERSION:
-        state = _to_version_7(state)
+        state = _from_version_7(state)
     _check(state, _NESTED, "")
     lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
     if len(set(lists.values())) > 1:
@@ -198,98 +198,12 @@ def _check(state: Any, checks: Checks, path: str) -> None:
             _check(state[name], holds, f"{path}{name}.")
 
 
-def _to_version_7(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 5 or 6, whose default was ``smoothing=0.01`` for every T.
-
-    The average goes on as it was. If T changes, it follows the default of the new T.
-
-    Raises:
-        ValueError: version 6 was saved with ``min_warmup``, which no longer exists.
-    """
-    try:
-        settings, rule = dict(old["settings"]), dict(old["rule"])
-        if (shortest := settings.pop("min_warmup", None)) is not None:
-            raise ValueError(f"the schedule was saved with min_warmup={shortest!r}, which this autowarm does not have")
-        rule.pop("ceiling", None)
-        if settings["smoothing"] == 0.01:
-            settings["smoothing"] = None
-        return {**old, "version": STATE_VERSION, "settings": settings, "rule": rule}
-    except (KeyError, TypeError) as error:
-        what = f"the saved schedule, of version {old['version']}, is damaged"
-        raise ValueError(f"{what}: {type(error).__name__}: {error}") from None
-
-
-def _to_version_5(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 4, which took every update for one with a loss."""
-    try:
-        rule = {**old["rule"], "losses": old["rule"]["updates"] - old["rule"]["origin"]}
-        return {**old, "version": 5, "rule": rule}
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the saved schedule, of version 4, is damaged: {type(error).__name__}: {error}") from None
-
-
-def _to_version_4(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 3, which knew no chance loss."""
-    try:
-        settings, rule = {**old["settings"], "chance_loss": None}, {**old["rule"], "trained": False}
-        return {**old, "version": 4, "settings": settings, "rule": rule}
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the saved schedule, of version 3, is damaged: {type(error).__name__}: {error}") from None
-
-
-def _to_version_3(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 2, which stored only the smoothed loss; the scatter starts from it."""
+def _from_version_7(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a state that does not say how many losses are in its statistics: all since the opening."""
     try:
         rule = dict(old["rule"])
-        smoothed = rule.pop("smoothed")
-        seen = [smoothed, smoothed, 0.0] if rule["weight"] > 0 else None
-        rule |= {"opening": [], "averages": seen, "told": old["settings"]["target_loss"]}
-        settings = {**old["settings"], "peak": "given"}
-        return {**old, "version": 3, "settings": settings, "rule": rule, "search": None}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the saved schedule, of version 2, is damaged: {type(error).__name__}: {error}") from None
-
-
-def _to_version_2(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 1, which allowed no changes during the run, and called ``max_warmup`` ``floor``."""
-    try:
-        settings = {"max_warmup" if name == "floor" else name: value for name, value in old["settings"].items()}
-        rule, total = dict(old["rule"]), settings["total_steps"]
-        ended_by = "max_warmup" if rule["ended_by"] == "floor" else rule["ended_by"]
-        share, div = settings["max_warmup"], settings["div"]
-        rates = list(old["rates"])
-        return {
-            **{name: old[name] for name in ("last_epoch", "step_count", "base_lrs", "pending", "said")},
-            "version": 2,
-            "settings": settings,
-            "rates": rates,
-            "written": rates,
-            "aims": rates,
-            "factors": [None] * len(rates),
-            "warms": [True] * len(rates),
-            "clock": {
-                "made": int(old["clock"]["stepped"]),
-                "ever_stepped": old["clock"]["ever_stepped"],
-                "first_tick": old["clock"]["first_tick"],
-                "idle": 0,
-            },
-            "rule": {
-                **{name: rule[name] for name in ("share", "warmup_steps", "updates", "target_loss", "gap0")},
-                **{name: rule[name] for name in ("smoothed", "weight")},
-                "ended_by": ended_by,
-                "decay_start": None if ended_by is None else rule["warmup_steps"],
-                "failures": old["failures"],
-                "planned_steps": total,
-                "total_steps": total,
-                "decay": None,
-                "origin": 0,
-                "ramp": None if share is None else [0, 1.0 / div, share * total],
-                "decay_peak": 1.0,
-                "cut": 1.0,
-                "bound": None,
-                "window": max(1.0, settings["smoothing"] * total),
-                "peak_gap": rule["profile_peak_gap"],
-            },
-        }
-    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ValueError(f"the saved schedule, of version 1, is damaged: {type(error).__name__}: {error}") from None
+        if rule["averages"] is not None:
+            rule["averages"] = [*rule["averages"], float(max(0, rule["losses"] - OPENING))]
+        return {**old, "version": STATE_VERSION, "rule": rule}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the saved schedule, of version 7, is damaged: {type(error).__name__}: {error}") from None

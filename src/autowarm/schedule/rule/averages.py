@@ -27,20 +27,22 @@ class Averages(Generic[Number]):
         last: the latest loss.
         scatter: sum of squared differences between successive losses. Half their mean estimates the variance of the
             noise, whatever the trend (von Neumann's mean square successive difference).
+        count: number of losses in these statistics. A loss that is not finite is no evidence and does not count.
     """
 
     smoothed: Number
     last: Number
     scatter: Number
+    count: Number
 
     @classmethod
     def begin(cls, loss: Number) -> "Averages[Number]":
         """The statistics of a run in which every loss was this one."""
-        return cls(loss, loss, 0.0 * loss)
+        return cls(loss, loss, 0.0 * loss, 0.0 * loss)
 
     def values(self) -> list[Number]:
-        """The three statistics, in the order of the attributes."""
-        return [self.smoothed, self.last, self.scatter]
+        """The statistics, in the order of the attributes."""
+        return [self.smoothed, self.last, self.scatter, self.count]
 
     def after(self, loss: Number, pace: float) -> "Averages[Number]":
         """The statistics after one more loss.
@@ -54,14 +56,10 @@ class Averages(Generic[Number]):
             loss if pace == 1.0 else self.smoothed + pace * (loss - self.smoothed),
             loss,
             self.scatter + step * step,
+            self.count + 1.0,
         )
 
-    def has_fallen(self, first: float, losses: int) -> "Tensor | bool":
-        """Whether the smoothed loss is below the first loss by more than noise explains.
-
-        Args:
-            first: f(x0).
-            losses: the number of losses since the warm-up began, the opening included.
-        """
-        fall, n = first - self.smoothed, max(0, losses - OPENING)
+    def has_fallen(self, first: float) -> "Tensor | bool":
+        """Whether the smoothed loss is below the first loss, f(x0), by more than noise explains."""
+        fall, n = first - self.smoothed, self.count
         return fall * abs(fall) * (n * n / (n + _DOUBT)) > _EVIDENCE**2 * self.scatter

@@ -186,8 +186,9 @@ class DeviceRule:
         updates = self._host.updates
         fresher = Averages(*self._averages.unbind()).after(mean, pace)
         self._averages = torch.where(finite, torch.stack(fresher.values()), self._averages)
-        share, ended = self.formula.warmup_share(updates, self._host.losses, Averages(*self._averages.unbind()))
+        share, ended = self.formula.warmup_share(updates, Averages(*self._averages.unbind()))
         if isinstance(ended, Tensor):
+            ended = ended & finite
             self.share = torch.where(finite, share, self.share)
         elif ended:
             ended = finite

@@ -138,14 +138,11 @@ class Formula:
         """How many first losses f(x0) is the median of; without smoothing, f(x0) is the first loss itself."""
         return 1 if self.smoothing == 0.0 else OPENING
 
-    def warmup_share(
-        self, updates: int, losses: int, seen: "Averages[Number] | None"
-    ) -> "tuple[Number | float, Tensor | bool]":
+    def warmup_share(self, updates: int, seen: "Averages[Number] | None") -> "tuple[Number | float, Tensor | bool]":
         """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over.
 
         Args:
             updates: the number of updates so far.
-            losses: the number of losses since the warm-up began.
             seen: statistics of the losses; None during the opening, when only the ramp counts.
         """
         ramp = self.ramp_share(updates)
@@ -154,7 +151,7 @@ class Formula:
         waiting = max(ramp, 1.0 / self.div)
         if self.profile is None or seen is None:
             return waiting, False
-        fallen = self.smoothing == 0.0 or seen.has_fallen(self.fstar + self.profile.gap0, losses)
+        fallen = self.smoothing == 0.0 or seen.has_fallen(self.fstar + self.profile.gap0)
         if fallen is False:
             return waiting, False
         low = ramp if ramp > LEAST_SHARE else LEAST_SHARE

@@ -177,7 +177,7 @@ class HostRule:
             self.averages = self.averages.after(loss, pace)
         else:
             self._open(loss)
-        self.share, ended = self.formula.warmup_share(self.updates, self.losses, self.averages)
+        self.share, ended = self.formula.warmup_share(self.updates, self.averages)
         if ended:
             self._end(self.formula.ended_by(self.updates))
 

@@ -314,8 +314,7 @@ def test_the_loss_may_come_before_the_update() -> None:
     assert found == pytest.approx(Run().search().scheduler.base_lrs[0], rel=0.01)  # of as many updates less one
     # One update was made since the weights were restored. Its gradient was taken at other weights, so it has no effect.
     run.optimizer.zero_grad()
-    decayed = Run(lr=found / 10, peak="given")
-    decayed.optimizer.param_groups[0]["lr"] = decayed.optimizer.param_groups[1]["lr"] = found / 10
+    decayed = Run(lr=found, peak="given")  # its first update is at a tenth of that
     for p in decayed.model.parameters():
         p.grad = torch.zeros_like(p)
     decayed.optimizer.step()

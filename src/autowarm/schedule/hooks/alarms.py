@@ -99,10 +99,10 @@ class Alarms:
 
 
 def _frames_of_ours() -> int:
-    """How many frames lie between a warning and the line outside the package that caused it."""
+    """How many frames lie between a warning and the line outside this package and torch.optim that caused it."""
     frame, depth = sys._getframe(1), 1
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
-        ("autowarm.schedule", "autowarm.integrations")
+        ("autowarm.schedule", "autowarm.integrations", "torch.optim", "torch.utils._contextlib")
     ):
         frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
     return depth

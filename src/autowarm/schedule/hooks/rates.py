@@ -61,6 +61,27 @@ class GroupRates:
 
     # What others do to the rates.
 
+    def changed(self) -> bool:
+        """Whether others may have changed a rate since it was written. Never waits for a device."""
+        for group, written, (known, version) in zip(
+            self._optimizer.param_groups, self._written, self._tensors, strict=False
+        ):
+            rate = group["lr"]
+            if known is not rate or version != rate._version if isinstance(rate, Tensor) else rate != written:
+                return True
+        return False
+
+    def new_peaks(self) -> list[Rate] | None:
+        """The rates that were set before the first update, as the peaks to take; None if they cannot be peaks."""
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        values = [float(rate) for rate in rates]
+        if not all(rate >= 0 and math.isfinite(rate) for rate in values) or not any(values):
+            return None
+        return [
+            (rate.clone() if isinstance(rate, Tensor) else rate) if value != float(written) else peak
+            for rate, value, written, peak in zip(rates, values, self._written, self._peaks(), strict=True)
+        ]
+
     def notice(self) -> str | None:
         """Find the rates that others have changed, and update the factors.
 
@@ -91,8 +112,8 @@ class GroupRates:
                 if rate > aim * (1 + 1e-6):
                     lost = (
                         f"the lr of parameter group {i} was raised from {float(written):g} to {rate:g} from outside "
-                        "the schedule, above what the schedule sets: this is not kept. Other code may only lower a "
-                        "rate; for a higher peak, make the optimizer with a higher lr"
+                        "the schedule, above what the schedule sets: this is not kept, and holds for one update at "
+                        "most. Other code may only lower a rate; for a higher peak, make the optimizer with a higher lr"
                     )
                 self.factors[i] = min(1.0, rate / aim) if aim > 0 else None
         return lost
@@ -113,6 +134,9 @@ class GroupRates:
 
     def _quotient(self, rate: Tensor, i: int) -> Tensor:
         return torch.nan_to_num(rate / self._aims[i], nan=1.0).clamp(0.0, 1.0)  # 0/0 where a group is frozen
+
+    def _peaks(self) -> list[Rate]:
+        return [group["initial_lr"] for group in self._optimizer.param_groups]
 
     def _before_load(self, *_: Any) -> None:
         self._before = [float(group["lr"]) for group in self._optimizer.param_groups]

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -12,6 +13,7 @@ from ..rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
 from ..search import PeakSearch
 from .alarms import Alarms
 from .clock import UpdateClock, hook
+from .others import schedulers_beside, unwanted
 from .rates import GroupRates
 
 __all__ = ["RuleScheduler"]
@@ -37,6 +39,8 @@ class RuleScheduler(LRScheduler):
         self._formula_arguments, self._ranks, self._alarms, self._searches = formula, ranks, alarms, searches
         self._rule: Rule = HostRule(Formula(**formula))
         self._pending: list[Observation] = []
+        self._in_use = False  # whether this scheduler has stepped since the last update
+        self._changes = 0  # how often a rate was not as written
         self._clock = UpdateClock(optimizer)
         self._rates = GroupRates(optimizer)
         super().__init__(optimizer)
@@ -94,6 +98,8 @@ class RuleScheduler(LRScheduler):
             return
         if self.optimizer is not self._clock.optimizer or len(self.optimizer.param_groups) != len(self._rates.warms):
             self._follow_optimizer()
+        self._in_use = True
+        others = self._look_for_others()
         lost = self._rates.notice()
         observations, self._pending = self._pending, []
         made = self._clock.tick(observations)
@@ -123,7 +129,7 @@ class RuleScheduler(LRScheduler):
             self._alarms.check(
                 notices, updates, self._rule, self._clock, skipped=made is None, observed=loss is not None
             )
-        if lost is not None:
+        if lost is not None and not others:
             self._alarms.warn("raised", lost)
         rate = self.optimizer.param_groups[0]["lr"]
         if isinstance(rate, Tensor) or self._rule.device is not None:
@@ -149,6 +155,48 @@ class RuleScheduler(LRScheduler):
         if len(self.optimizer.param_groups) != len(self._rates.warms):
             self._adopt_groups()  # before new groups make an update at their peak rates
         self._clock.pretended = self._rates.are_put_out()
+        if torch.compiler.is_compiling() or self._clock.pretended:
+            return
+        if self._in_use or self.last_epoch == 0:
+            self._look_for_others()
+            self._in_use = False
+
+    def _look_for_others(self) -> bool:
+        """Name another scheduler that sets the rates. Before the first update, rates that the user has set are peaks.
+
+        Returns:
+            Whether there is another scheduler.
+        """
+        if not self._rates.changed():
+            return False
+        if "other scheduler" in self._alarms.said:
+            return True
+        self._changes += 1
+        if self._changes & (self._changes - 1):
+            return False  # looking takes a while, so look at the first change, the second, the fourth, …
+        beside = schedulers_beside(self)
+        # A scheduler that was made and never stepped has been replaced, and complains of nothing.
+        if self._in_use and (others := unwanted(beside, self)):
+            mine = type(self).__name__
+            self._alarms.warn(
+                "other scheduler",
+                f"{' and '.join(others)} sets the rates of this optimizer too, so its updates do not use the rates of "
+                + (f"either {mine}: keep one of them" if mine in others else f"{mine}: delete it")
+                + ", or step both through torch.optim.lr_scheduler.ChainedScheduler if their product is wanted",
+            )
+            return True
+        started = isinstance(self._rule, PeakSearch) or self._rule.on_host().started
+        if not beside and self.last_epoch == 0 and not started and (peaks := self._rates.new_peaks()) is not None:
+            self._restart_at(peaks)
+        return False
+
+    def _restart_at(self, peaks: list[Any]) -> None:
+        for i, (group, peak) in enumerate(zip(self.optimizer.param_groups, peaks, strict=True)):
+            self.base_lrs[i] = group["initial_lr"] = peak
+        self._formula_arguments["lr"] = next(lr for lr in map(float, peaks) if lr > 0)
+        self._rule = self._first_rule()
+        self._rates.restart()
+        self._write()
 
     def _adopt_groups(self) -> None:
         self._rates.notice()

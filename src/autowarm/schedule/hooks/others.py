@@ -1,0 +1,71 @@
+"""Finds the schedulers that set an optimizer's rates beside ours."""
+
+import gc
+import re
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from ...optim.known import unwrapped
+from .clock import inside
+
+__all__ = ["schedulers_beside", "unwanted"]
+
+# Not all schedulers are PyTorch's: timm's, for example, are classes of their own.
+_SCHEDULER = re.compile(r"(Scheduler|LR)$")
+
+
+def schedulers_beside(ours: LRScheduler) -> list[Any]:
+    """The other schedulers of our optimizer, or of one inside it.
+
+    PyTorch keeps no list of an optimizer's schedulers, so this goes through all live objects. It takes up to a few
+    tenths of a second, and is called only when a rate is not what we have written.
+    """
+    optimizers = {id(one) for one in (ours.optimizer, *inside(unwrapped(ours.optimizer)))}
+    is_scheduler: dict[type, bool] = {}
+    found = []
+    for one in gc.get_objects():
+        kind = type(one)  # `isinstance` would ask the objects, and proxies of dead ones raise
+        if kind not in is_scheduler:
+            is_scheduler[kind] = issubclass(kind, LRScheduler) or bool(_SCHEDULER.search(kind.__name__))
+        if not is_scheduler[kind] or one is ours:
+            continue
+        optimizer = getattr(one, "__dict__", {}).get("optimizer")
+        if isinstance(optimizer, Optimizer) and id(unwrapped(optimizer)) in optimizers:
+            found.append(one)
+    return found
+
+
+def unwanted(found: list[Any], ours: LRScheduler) -> list[str]:
+    """Name those that nobody asked to share our optimizer, and whose rates are in its groups now.
+
+    A `ReduceLROnPlateau`, and what shares a `ChainedScheduler` or `SequentialLR` with ours, is there on purpose.
+    """
+    wanted = {id(one) for group in found if _contains(group, ours) for one in _members(group)}
+    return sorted(
+        type(one).__name__
+        for one in found
+        if id(one) not in wanted and not isinstance(one, ReduceLROnPlateau) and _wrote_last(one, ours.optimizer)
+    )
+
+
+def _members(scheduler: Any) -> list[Any]:
+    inner = getattr(scheduler, "_schedulers", ())
+    return [scheduler, *(member for one in inner for member in _members(one))]
+
+
+def _contains(scheduler: Any, ours: LRScheduler) -> bool:
+    return any(one is ours for one in _members(scheduler)[1:])
+
+
+def _wrote_last(scheduler: Any, optimizer: Optimizer) -> bool:
+    """Whether the rates in the groups are this scheduler's, as far as it can be told without waiting for a device."""
+    last = getattr(scheduler, "_last_lr", None)
+    if scheduler.optimizer is not optimizer or not isinstance(last, list):
+        return True
+    return all(
+        isinstance(rate, Tensor) or isinstance(group["lr"], Tensor) or rate == group["lr"]
+        for rate, group in zip(last, optimizer.param_groups, strict=False)
+    )

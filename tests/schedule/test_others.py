@@ -1,0 +1,185 @@
+"""Another scheduler on the same optimizer is named, unless it is there on purpose; rates set before a run are peaks."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from schedule_runs import PEAK, make_optimizer
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ConstantLR,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
+
+from autowarm import AdaptiveWarmup
+from autowarm.optim import Together
+
+LEFT: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "CosineAnnealingLR": lambda opt: CosineAnnealingLR(opt, 60),
+    "LambdaLR": lambda opt: LambdaLR(opt, lambda t: min(1.0, t / 5)),  # what transformers makes
+    "LinearLR": lambda opt: LinearLR(opt, total_iters=40),
+    "ExponentialLR": lambda opt: ExponentialLR(opt, 0.99),
+    "StepLR": lambda opt: StepLR(opt, 10),
+    "OneCycleLR": lambda opt: OneCycleLR(opt, 0.1, 60),
+    "AdaptiveWarmup": lambda opt: AdaptiveWarmup(opt, 60),
+}
+tensor_or_float = pytest.mark.parametrize("tensor", [False, True], ids=["float", "tensor"])
+
+
+def make(tensor: bool) -> torch.optim.Optimizer:
+    return make_optimizer(torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK)
+
+
+def train(ours: AdaptiveWarmup, *calls: Callable[[int], object], updates: int = 50) -> list[str]:
+    """Train; returns what was warned about."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for t in range(updates):
+            ours.optimizer.step()
+            for call in calls:
+                call(t)
+    assert all(warning.filename == __file__ for warning in heard)  # they point at the user's line
+    return [str(warning.message) for warning in heard]
+
+
+def stepped(other: Any) -> Callable[[int], object]:
+    return lambda t: other.step(5.0) if isinstance(other, AdaptiveWarmup) else other.step()
+
+
+@tensor_or_float
+@pytest.mark.parametrize("order", ["ours first", "ours last"])
+@pytest.mark.parametrize("made", ["before", "after"])
+@pytest.mark.parametrize("name", LEFT)
+def test_a_scheduler_left_beside_ours_is_named_once(name: str, made: str, order: str, tensor: bool) -> None:
+    opt = make(tensor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if made == "before":
+            other, ours = LEFT[name](opt), AdaptiveWarmup(opt, 60)
+        else:
+            ours, other = AdaptiveWarmup(opt, 60), LEFT[name](opt)
+    calls = [lambda t: ours.step(5.0), stepped(other)]
+    said = train(ours, *(calls if order == "ours first" else calls[::-1]))
+    ours_said = [text for text in said if "sets the rates of this optimizer too" in text]
+    assert len(ours_said) == (2 if name == "AdaptiveWarmup" else 1)
+    assert ours_said[0].startswith(name)
+    assert ("keep one of them" if name == "AdaptiveWarmup" else "delete it") in ours_said[0]
+    assert not any("this is not kept" in text for text in said)  # it would be wrong: the updates use those rates
+
+
+def test_one_that_is_none_of_pytorchs_is_named_too() -> None:
+    schedulers = pytest.importorskip("timm.scheduler")
+    opt = make(False)
+    ours, other = AdaptiveWarmup(opt, 60), schedulers.CosineLRScheduler(opt, 60)
+    [said] = train(ours, lambda t: ours.step(5.0), other.step)
+    assert said.startswith("CosineLRScheduler")
+
+
+@tensor_or_float
+def test_beside_an_optimizer_inside_ours_it_is_named(tensor: bool) -> None:
+    inner = [make(tensor), make(tensor)]
+    ours = AdaptiveWarmup(Together(*inner), 60)
+    other = ExponentialLR(inner[1], 0.9)
+    [said] = train(ours, lambda t: ours.step(5.0), stepped(other))
+    assert said.startswith("ExponentialLR")
+
+
+WANTED: dict[str, Callable[[AdaptiveWarmup], Any]] = {
+    "chained": lambda ours: ChainedScheduler([ours, ExponentialLR(ours.optimizer, 0.9)], optimizer=ours.optimizer),
+    "chained, changed at once": lambda ours: ChainedScheduler(
+        [ours, ConstantLR(ours.optimizer, 0.5, 100)], optimizer=ours.optimizer
+    ),
+    "sequential": lambda ours: SequentialLR(
+        ours.optimizer, [ConstantLR(ours.optimizer, 0.5, 100), ours], milestones=[5]
+    ),
+}
+
+
+@tensor_or_float
+@pytest.mark.parametrize("name", WANTED)
+def test_what_is_composed_with_ours_is_wanted(name: str, tensor: bool) -> None:
+    ours = AdaptiveWarmup(make(tensor), 60)
+    outer = WANTED[name](ours)
+
+    def step(t: int) -> None:
+        ours.observe(5.0)
+        outer.step()
+
+    assert train(ours, step) == []
+    assert [float(lr) for lr in ours.base_lrs] == [PEAK]
+
+
+@tensor_or_float
+def test_a_plateau_is_wanted(tensor: bool) -> None:
+    ours = AdaptiveWarmup(make(tensor), 60)
+    plateau = ReduceLROnPlateau(ours.optimizer, factor=0.5, patience=3)
+    assert train(ours, lambda t: ours.step(5.0), lambda t: plateau.step(5.0)) == []
+
+
+def test_one_that_is_not_stepped_is_not_named() -> None:
+    opt = make(False)
+    idle = CosineAnnealingLR(opt, 60)
+    ours = AdaptiveWarmup(opt, 60)
+
+    def halve(t: int) -> None:
+        opt.param_groups[0]["lr"] *= 0.5
+
+    assert train(ours, lambda t: ours.step(5.0), halve) == []
+    assert idle.optimizer is opt
+
+
+def test_a_schedule_that_was_replaced_is_not_named() -> None:
+    opt = make(False)
+    first = AdaptiveWarmup(opt, 60)
+    second = AdaptiveWarmup(opt, 30)
+    assert train(second, lambda t: second.step(5.0), updates=30) == []
+    assert first.last_epoch == 0
+
+
+@tensor_or_float
+@pytest.mark.parametrize("order", ["after", "before"])
+@pytest.mark.parametrize("through", ["set", "a loaded state"])
+def test_a_rate_set_before_the_first_update_is_the_peak(through: str, order: str, tensor: bool) -> None:
+    new = 3e-3
+    ours, plain = AdaptiveWarmup(make(tensor), 60), AdaptiveWarmup(make_optimizer(new), 60)
+    if through == "a loaded state":
+        trained = AdaptiveWarmup(make(tensor), 60)
+        train(trained, lambda t: trained.step(5.0), updates=10)
+        ours.optimizer.load_state_dict(trained.optimizer.state_dict())
+    [group] = ours.optimizer.param_groups
+    if tensor:
+        group["lr"].fill_(new)
+    else:
+        group["lr"] = new
+    rates: list[list[float]] = [[], []]
+    for scheduler, found in zip((ours, plain), rates, strict=True):
+        for _ in range(60):
+            if order == "before":
+                scheduler.step(5.0)
+            scheduler.optimizer.step()
+            found.append(float(scheduler.optimizer.param_groups[0]["lr"]))
+            if order == "after":
+                scheduler.step(5.0)
+    assert rates[0] == pytest.approx(rates[1], rel=1e-12)
+    assert max(rates[0]) == pytest.approx(new)
+    assert ours.profile == plain.profile
+    assert group["initial_lr"] == pytest.approx(new)
+
+
+def test_groups_set_before_the_first_update_keep_their_new_ratio() -> None:
+    params = [torch.nn.Parameter(torch.ones(2, 2)) for _ in range(3)]
+    opt = torch.optim.SGD([{"params": [p], "lr": lr} for p, lr in zip(params, (0.1, 0.2, 0.0), strict=True)])
+    ours = AdaptiveWarmup(opt, 20, geometry="frobenius")
+    opt.param_groups[0]["lr"] = 0.4
+    train(ours, lambda t: ours.step(5.0), updates=1)
+    assert ours.base_lrs == [0.4, 0.2, 0.0]
+    assert [group["lr"] for group in opt.param_groups] == pytest.approx([0.4 * 0.19, 0.2 * 0.19, 0.0])

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..schedule import AdaptiveWarmup
+from .lengths import warn_at_end
 from .metrics import loggable_metrics
 
 try:
@@ -23,6 +24,9 @@ class WarmupScheduler(AdaptiveWarmup):
     It sets the rates whenever ``accelerator.sync_gradients`` reports an update, from the mean loss over micro-batches
     and processes, and counts one update however many processes there are. ``accelerator.save_state`` and ``load_state``
     include it. You need not pass it to ``accelerator.prepare``; doing so changes nothing.
+
+    Accelerate does not know how long your loop runs. So ``accelerator.end_training`` is where a run is compared with
+    ``total_steps``: it warns if the run was shorter or longer.
 
     Args:
         accelerator: the run's Accelerator.
@@ -72,6 +76,8 @@ class WarmupScheduler(AdaptiveWarmup):
         super().__init__(optimizer, total_steps, **options)
         self._accelerator, self._log_every = accelerator, log_every
         accelerator.prepare(self)
+        if not hasattr(accelerator.end_training, "compares"):
+            accelerator.end_training = _Comparing(accelerator)
 
     def step(self, loss: Tensor | float | None = None, weight: float = 1.0) -> None:
         """Observe a micro-batch's loss; after an update, set the rates of the next one.
@@ -89,6 +95,31 @@ class WarmupScheduler(AdaptiveWarmup):
         # A skipped update does not count, so the previous one would be logged twice.
         if self._log_every is not None and self.last_epoch > made and self.last_epoch % self._log_every == 0:
             self._accelerator.log(loggable_metrics(self), step=self.last_epoch)
+
+
+class _Comparing:
+    """``end_training`` that first compares the run with its schedules."""
+
+    compares = True
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator, self._end = accelerator, accelerator.end_training
+
+    def __call__(self) -> None:
+        for scheduler in self._accelerator._schedulers:
+            if isinstance(scheduler, WarmupScheduler) and scheduler.total_steps is not None:
+                warn_at_end(scheduler, self._why(scheduler.total_steps, scheduler.last_epoch))
+        self._end()
+
+    def _why(self, total: int, made: int) -> str:
+        """The number that total_steps was probably multiplied by."""
+        accelerator = self._accelerator
+        times = round(total / made) if made else 0
+        if times > 1 and times == accelerator.gradient_accumulation_steps:
+            return f" (it counts updates, and not micro-batches, of which each update takes {times})"
+        if times > 1 and times == accelerator.num_processes:
+            return f" (it counts updates, which the {times} processes make together)"
+        return ""
 
 
 def check(accelerator: Accelerator) -> None:

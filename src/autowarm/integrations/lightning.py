@@ -13,6 +13,7 @@ from ..optim.known import unwrapped
 from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
 from ..undisturbed import generators, set_generators
+from .lengths import warn_at_end, warn_at_start
 from .metrics import loggable_metrics
 
 try:
@@ -76,6 +77,10 @@ class WarmupCallback(pl.Callback):
     Every ``log_every_n_steps`` steps it logs `AdaptiveWarmup.metrics` to the trainer's loggers under ``autowarm/``, and
     a second scheduler's under ``autowarm-1/``.
 
+    It warns if the trainer's run is shorter or longer than the schedule: before the first update, and at the end unless
+    another callback stopped the run. With manual optimization nobody knows how many updates a batch brings, so at the
+    start only ``max_steps`` counts, which Lightning counts over all optimizers.
+
     Args:
         weight: function that returns a batch's weight, such as ``lambda batch: batch["labels"].numel()``; None for the
             number of samples, as Lightning counts them.
@@ -94,6 +99,7 @@ class WarmupCallback(pl.Callback):
         self._weight_of = weight or extract_batch_size
         self._weight = 1.0
         self._steps_before = 0
+        self._begins = False
         self._held: list[tuple[Tensor, float]] = []  # losses whose optimizer is not known yet
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -108,9 +114,13 @@ class WarmupCallback(pl.Callback):
                     f"interval={c.interval!r}, frequency={c.frequency}, reduce_on_plateau={c.reduce_on_plateau}: "
                     "return autowarm.integrations.lightning.scheduler_config(scheduler)"
                 )
+        self._begins = True
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Determine the batch's weight."""
+        """Determine the batch's weight, and at the first batch compare the run's length with the schedule's."""
+        if self._begins:  # every callback has had its say by now
+            self._begins = False
+            _compare_lengths(trainer, pl_module, batch_idx)
         self._steps_before = trainer.global_step
         try:
             self._weight = float(self._weight_of(batch))
@@ -148,6 +158,45 @@ class WarmupCallback(pl.Callback):
         for i, config in enumerate(_adaptive_configs(trainer)):
             metrics = loggable_metrics(config.scheduler, f"autowarm-{i}" if i else "autowarm")
             pl_module.log_dict(metrics, on_step=True, on_epoch=False)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Warn if the schedule is not at its end, unless a callback stopped the run."""
+        if trainer.should_stop or trainer.fast_dev_run:
+            return
+        for config in _adaptive_configs(trainer):
+            warn_at_end(config.scheduler)
+
+
+def _compare_lengths(trainer: Any, pl_module: Any, batch_idx: int) -> None:
+    schedulers = [config.scheduler for config in _adaptive_configs(trainer)]
+    steps = math.inf if trainer.max_steps == -1 else trainer.max_steps - trainer.global_step
+    if trainer.fast_dev_run:
+        return
+    if pl_module.automatic_optimization:
+        warn_at_start(schedulers[0], min(steps, _updates_by_epochs(trainer, batch_idx)))
+        return
+    planned = sum(one.total_steps - one.last_epoch for one in schedulers if one.total_steps is not None)
+    if planned > steps:
+        count = len(trainer.optimizers)
+        why = f" (max_steps={trainer.max_steps} counts the steps of all {count} optimizers)" if count > 1 else ""
+        for one in schedulers:
+            if one.total_steps is not None:  # each gets its share of the steps
+                warn_at_start(one, steps * (one.total_steps - one.last_epoch) // planned, why)
+
+
+def _updates_by_epochs(trainer: Any, batch_idx: int) -> float:
+    """The number of updates left until ``max_epochs``, from this batch on."""
+    batches, epoch = trainer.num_training_batches, trainer.current_epoch
+    if trainer.max_epochs == -1 or math.isinf(batches):
+        return math.inf
+    changing = [one for one in trainer.callbacks if isinstance(one, pl.callbacks.GradientAccumulationScheduler)]
+    if changing:
+        factors = [changing[0].get_accumulate_grad_batches(later) for later in range(epoch, trainer.max_epochs)]
+    else:
+        factors = [trainer.accumulate_grad_batches]
+    whole = sum(math.ceil(batches / factor) for factor in factors)
+    epochs = 1 if changing else trainer.max_epochs - epoch
+    return whole * epochs - batch_idx // factors[0]
 
 
 def _adaptive_configs(trainer: Any) -> list[Any]:

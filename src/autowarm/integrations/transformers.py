@@ -17,6 +17,7 @@ from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
 from ..undisturbed import generators, set_generators
+from .lengths import warn_at_end, warn_at_start
 from .metrics import loggable_metrics
 
 try:
@@ -50,6 +51,9 @@ class WarmupCallback(TrainerCallback):
     Each training log entry (with ``loss`` and ``learning_rate``, every ``logging_steps``) also contains
     `AdaptiveWarmup.metrics` under ``autowarm/``, so every tracker in ``report_to`` receives them.
 
+    It warns if the trainer's run is shorter or longer than the schedule: before the first update, and at the end unless
+    a callback stopped the run.
+
     Args:
         trainer: the trainer that you add this to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer,
             steps))``. `WarmupTrainer` does both for you.
@@ -72,6 +76,9 @@ class WarmupCallback(TrainerCallback):
     def __init__(self, trainer: Trainer) -> None:
         self._trainer: Any = trainer
         self._wrapped = False
+        self._begins = False
+        self._epoch_began = 0
+        self._out_of_data = False
         self._losses: list[Tensor] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -89,6 +96,7 @@ class WarmupCallback(TrainerCallback):
             self._wrapped = True
             self._keep_losses()
             self._log_metrics()
+        self._begins, self._out_of_data = True, False
 
     def _keep_losses(self) -> None:
         training_step = self._trainer.training_step
@@ -111,8 +119,27 @@ class WarmupCallback(TrainerCallback):
         self._trainer.log = log_with_metrics
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Drop the losses of an update that was skipped."""
+        """Drop the losses of an update that was skipped; before the first, compare the run's length."""
         self._losses.clear()
+        if self._begins:  # every callback has had its say by now
+            self._begins = False
+            resumed = state.global_step > 0 and self._trainer.lr_scheduler.last_epoch == 0
+            why = " (no scheduler was loaded: save_only_model leaves it out)" if resumed else ""
+            warn_at_start(self._trainer.lr_scheduler, state.max_steps - state.global_step, why)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remember where the epoch began."""
+        self._epoch_began = state.global_step
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tell a run that is out of data, which the trainer stops too, from one that a callback stopped."""
+        self._out_of_data = control.should_training_stop and state.global_step == self._epoch_began
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Warn if the schedule is not at its end, unless a callback stopped the run."""
+        stopped = control.should_training_stop and state.global_step < state.max_steps and not self._out_of_data
+        if not stopped:
+            warn_at_end(self._trainer.lr_scheduler)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Pass on the update's losses before the trainer steps the scheduler."""

@@ -1,0 +1,359 @@
+"""A run that is shorter or longer than its schedule: each plug-in says so when it starts and when it ends."""
+
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from lightning.pytorch.callbacks import BatchSizeFinder, EarlyStopping, GradientAccumulationScheduler
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import Trainer, TrainerCallback
+
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.integrations.accelerate import WarmupScheduler
+from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
+from autowarm.integrations.transformers import WarmupCallback as TrainersCallback
+
+from . import test_transformers as for_transformers
+
+# Planned in updates, by a run of 12: shorter and longer, by a little and by much, and as long.
+RUN, PLANS = 12, [3, 10, 12, 13, 24]
+
+
+class Said:
+    """What was said at the start and at the end of a run."""
+
+    def __init__(self) -> None:
+        self.start: list[str] = []
+        self.end: list[str] = []
+
+    def extends(self) -> list[int]:
+        """What the warnings at the start name as the cure."""
+        return [int(re.search(r"its extend\((\d+)\)", text)[1]) for text in self.start]  # type: ignore[index]
+
+
+@pytest.fixture
+def said() -> Iterator[Said]:
+    """Collects as the run goes on; the test reads it afterwards."""
+    found = Said()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+
+        def keep(message: Any, *_: Any, **__: Any) -> None:
+            text = str(message)
+            for start, where in (("the trainer will make ", found.start), ("the run ended at ", found.end)):
+                if text.startswith(start):
+                    where.append(text)
+
+        warnings.showwarning = keep
+        yield found
+
+
+def check(said: Said, sched: AdaptiveWarmup, plan: int, run: int = RUN) -> None:
+    """That a mismatch, and only a mismatch, was said at both ends, with the numbers of each."""
+    assert sched.last_epoch == run
+    assert len(said.start) == len(said.end) == (abs(plan - run) > 1)
+    if said.start:
+        assert f"will make {run} more updates, but {plan} are left" in said.start[0]
+        assert said.extends() == [run]
+        assert f"after {run} of total_steps={plan} updates" in said.end[0]
+        share = int(re.search(r"at (\d+) % of the peak", said.end[0])[1])  # type: ignore[index]
+        assert share == round(100 * sched.get_last_lr()[0] / sched.base_lrs[0])
+
+
+# Lightning
+
+
+class Module(pl.LightningModule):
+    def __init__(self, plan: int | None = None, cure: int | None = None, batch_size: int = 2, **options: Any) -> None:
+        super().__init__()
+        self.net, self.plan, self.cure, self.batch_size, self.options = nn.Linear(4, 4), plan, cure, batch_size, options
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(torch.ones(48, 4), self.batch_size)
+
+    def training_step(self, batch: torch.Tensor, i: int) -> torch.Tensor:
+        loss = self.net(batch).square().mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        opt = Lion(self.net.parameters(), lr=1e-3)
+        self.sched = AdaptiveWarmup(opt, self.plan or self.trainer.estimated_stepping_batches, **self.options)
+        return {"optimizer": opt, "lr_scheduler": scheduler_config(self.sched)}
+
+    def on_train_start(self) -> None:
+        if self.cure is not None:
+            self.sched.extend(self.cure)
+
+
+def make_lightning(folder: Path, *callbacks: Any, **options: Any) -> pl.Trainer:
+    return pl.Trainer(
+        accelerator="cpu", default_root_dir=folder, callbacks=[WarmupCallback(), *callbacks], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_steps": RUN},
+        {"max_epochs": 3, "limit_train_batches": 4},
+        {"max_epochs": 3, "limit_train_batches": 7, "accumulate_grad_batches": 2},
+        {"max_epochs": 9, "limit_train_batches": 7, "accumulate_grad_batches": 2, "max_steps": RUN},
+    ],
+    ids=["steps", "epochs", "accumulated", "steps before epochs"],
+)
+def test_lightning(plan: int, options: dict[str, Any], said: Said, tmp_path: Path) -> None:
+    module = Module(plan)
+    make_lightning(tmp_path, **options).fit(module)
+    check(said, module.sched, plan)
+
+
+@pytest.mark.parametrize(("plan", "cured"), [(3, False), (24, False), (12, False), (24, True)])
+def test_lightning_with_an_accumulation_that_changes(plan: int, cured: bool, said: Said, tmp_path: Path) -> None:
+    module = Module(plan, RUN if cured else None)
+    changing = GradientAccumulationScheduler({0: 1, 1: 2, 2: 4})
+    make_lightning(tmp_path, changing, max_epochs=3, limit_train_batches=7).fit(module)  # 7 + 4 + 2
+    assert module.sched.last_epoch == 13
+    assert bool(said.start) == bool(said.end) == (plan != RUN and not cured)
+    assert said.extends() == [13] * len(said.start)
+
+
+def test_lightning_fitted_again_for_more_epochs(said: Said, tmp_path: Path) -> None:
+    module, trainer = Module(), make_lightning(tmp_path, max_epochs=2, limit_train_batches=4)
+    trainer.fit(module)
+    assert not said.start
+    assert not said.end
+    trainer.fit_loop.max_epochs = 5
+    trainer.fit(module)  # configures a new schedule, over all five
+    check(said, module.sched, 20)
+
+
+def test_lightnings_batch_size_finder_changes_the_length(said: Said, tmp_path: Path) -> None:
+    module = Module()
+    finder = BatchSizeFinder(steps_per_trial=1, init_val=2, max_trials=2)
+    make_lightning(tmp_path, finder, max_epochs=3).fit(module)
+    assert module.batch_size > 2
+    plan = module.sched.total_steps
+    assert plan == 3 * 24
+    check(said, module.sched, plan, 3 * 48 // module.batch_size)
+
+
+class Pair(pl.LightningModule):
+    automatic_optimization = False
+
+    def __init__(self, plans: tuple[int, int], every: tuple[int, int] = (1, 1)) -> None:
+        super().__init__()
+        self.nets, self.plans, self.every = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), plans, every
+
+    def configure_optimizers(self) -> Any:
+        made = [Lion(net.parameters(), lr=1e-3) for net in self.nets]
+        scheds = [AdaptiveWarmup(one, plan) for one, plan in zip(made, self.plans, strict=True)]
+        return made, [scheduler_config(one) for one in scheds]
+
+    def training_step(self, batch: torch.Tensor, i: int) -> None:
+        parts = zip(self.nets, self.optimizers(), self.lr_schedulers(), self.every, strict=True)
+        for net, opt, sched, every in parts:
+            if i % every == 0:
+                opt.zero_grad()
+                self.manual_backward(net(batch).square().mean())
+                opt.step()
+                sched.step()
+
+
+@pytest.mark.parametrize(("plans", "every"), [((24, 24), (1, 1)), ((12, 12), (1, 1)), ((16, 8), (1, 2))])
+def test_max_steps_of_two_optimizers(
+    plans: tuple[int, int], every: tuple[int, int], said: Said, tmp_path: Path
+) -> None:
+    """Lightning's global step counts the updates of both."""
+    module, loader = Pair(plans, every), DataLoader(torch.ones(48, 4), 1)
+    make_lightning(tmp_path, max_steps=24).fit(module, loader)
+    made = [one.last_epoch for one in module.lr_schedulers()]
+    assert sum(made) == 24
+    wrong = sum(plans) > 24
+    assert len(said.start) == len(said.end) == 2 * wrong
+    if wrong:
+        assert said.extends() == made
+        assert "max_steps=24 counts the steps of all 2 optimizers" in said.start[0]
+
+
+def test_manual_accumulation_is_seen_at_the_end(said: Said, tmp_path: Path) -> None:
+    make_lightning(tmp_path, max_epochs=1).fit(Pair((48, 12), (4, 4)), DataLoader(torch.ones(48, 4), 1))
+    assert not said.start
+    (text,) = said.end
+    assert "after 12 of total_steps=48" in text
+
+
+class Stop(pl.Callback):
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        trainer.should_stop = trainer.global_step >= 5
+
+
+@pytest.mark.parametrize(
+    "stopping", [Stop(), EarlyStopping("loss", mode="max", patience=1, min_delta=1e9)], ids=["own", "EarlyStopping"]
+)
+def test_a_callback_that_stops_lightning_is_no_fault(stopping: Any, said: Said, tmp_path: Path) -> None:
+    module = Module()
+    make_lightning(tmp_path, stopping, max_epochs=6, limit_train_batches=4).fit(module)
+    assert 0 < module.sched.last_epoch < 24
+    assert not said.start
+    assert not said.end
+
+
+def test_nothing_is_said_of_a_try_and_of_an_open_or_flat_end(said: Said, tmp_path: Path) -> None:
+    make_lightning(tmp_path, fast_dev_run=True).fit(Module(1000))
+    flat = Module(40, decay="wso", max_warmup=4)
+    make_lightning(tmp_path, max_steps=RUN).fit(flat)
+    assert len(said.start) == 1
+    assert not said.end
+    flat = Module(40, decay="wso", max_warmup=30)
+    make_lightning(tmp_path, max_steps=RUN).fit(flat)
+    assert len(said.end) == 1  # still in warm-up
+
+
+# transformers
+
+
+class Planned(Trainer):
+    """Takes its schedule from outside, over ``plan`` updates."""
+
+    def __init__(self, folder: Path, plan: int, *callbacks: Any, accumulation: int = 1, **given: Any) -> None:
+        args = for_transformers.make_args(folder, accumulation, **given.pop("args", {}))
+        args.save_strategy = "steps" if args.save_only_model else "no"
+        model = for_transformers.make_model()
+        opt = Lion.from_model(model, lr=for_transformers.LR)
+        data = given.pop("data", for_transformers.make_data(RUN * for_transformers.BATCH * accumulation))
+        super().__init__(
+            model, args, optimizers=(opt, AdaptiveWarmup(opt, plan)), train_dataset=data, callbacks=[*callbacks]
+        )
+        self.add_callback(TrainersCallback(self))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_transformers(plan: int, said: Said, tmp_path: Path) -> None:
+    trainer = Planned(tmp_path, plan)
+    trainer.train()
+    check(said, trainer.lr_scheduler, plan)
+
+
+@pytest.mark.parametrize("accumulation", [2, 3])
+def test_transformers_planned_in_micro_batches(accumulation: int, said: Said, tmp_path: Path) -> None:
+    trainer = Planned(tmp_path, RUN * accumulation, accumulation=accumulation)
+    trainer.args.max_steps, trainer.args.num_train_epochs = -1, 1
+    trainer.train()
+    check(said, trainer.lr_scheduler, RUN * accumulation)
+
+
+@pytest.mark.parametrize("kind", [for_transformers.Mixed, for_transformers.CalledBack])
+@pytest.mark.parametrize("at", [2, 8])
+def test_a_checkpoint_of_the_model_only(kind: type, at: int, said: Said, tmp_path: Path) -> None:
+    def make(*callbacks: Any) -> Any:
+        args = for_transformers.make_args(tmp_path, save_only_model=True)
+        data = for_transformers.make_data(RUN * for_transformers.BATCH)
+        model = for_transformers.make_model()
+        return kind(model, args, optim="muon", train_dataset=data, callbacks=[*callbacks])
+
+    make().train()
+    assert not said.start
+    trainer = make()
+    trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    assert "no scheduler was loaded: save_only_model leaves it out" in said.start[0]
+    check(said, trainer.lr_scheduler, RUN, RUN - at)
+
+    class Cure(TrainerCallback):
+        def on_train_begin(self, *_: Any, lr_scheduler: Any, **__: Any) -> None:
+            lr_scheduler.extend(said.extends()[0])
+
+    make(Cure()).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    assert len(said.start) == len(said.end) == 1
+
+
+class Stream(IterableDataset):
+    def __init__(self) -> None:
+        self._rest = iter(for_transformers.make_data(5 * for_transformers.BATCH))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._rest
+
+
+def test_a_trainer_that_runs_out_of_data(said: Said, tmp_path: Path) -> None:
+    trainer = Planned(tmp_path, RUN, data=Stream(), args={"accelerator_config": {"dispatch_batches": False}})
+    trainer.train()
+    assert trainer.state.global_step == trainer.lr_scheduler.last_epoch == 5
+    assert not said.start
+    (text,) = said.end
+    assert "after 5 of total_steps=12" in text
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_epoch_end", "on_log"])
+def test_a_callback_that_stops_a_trainer_is_no_fault(event: str, said: Said, tmp_path: Path) -> None:
+    def stop(self: Any, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop |= state.global_step >= 3
+
+    trainer = Planned(tmp_path, 36, type("Stop", (TrainerCallback,), {event: stop})())
+    trainer.args.max_steps, trainer.args.num_train_epochs = -1, 3
+    trainer.train()
+    assert trainer.lr_scheduler.last_epoch in (3, RUN)
+    assert not said.start
+    assert not said.end
+
+
+# Accelerate
+
+
+@pytest.fixture
+def accelerator(fresh_accelerate: None, request: pytest.FixtureRequest) -> Accelerator:
+    return Accelerator(cpu=True, gradient_accumulation_steps=getattr(request, "param", 1))
+
+
+def loop(accelerator: Accelerator, plan: int | None, **options: Any) -> WarmupScheduler:
+    model = nn.Linear(4, 4)
+    model, opt = accelerator.prepare(model, Lion(model.parameters(), lr=1e-3))
+    sched = WarmupScheduler(accelerator, opt, plan, **options)
+    for _ in range(RUN * accelerator.gradient_accumulation_steps):
+        with accelerator.accumulate(model):
+            loss = model(torch.ones(2, 4)).square().mean()
+            accelerator.backward(loss)
+            opt.step()
+            sched.step(loss)
+            opt.zero_grad()
+    return sched
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_accelerate(plan: int, accelerator: Accelerator, said: Said) -> None:
+    sched = loop(accelerator, plan)
+    assert not said.end
+    accelerator.end_training()
+    assert sched.last_epoch == RUN
+    assert [f"after {RUN} of total_steps={plan} updates" in text for text in said.end] == [True] * (abs(plan - RUN) > 1)
+    if plan > RUN:
+        assert all("micro-batches" not in text for text in said.end)
+
+
+@pytest.mark.parametrize("accelerator", [2, 4], indirect=True)
+def test_accelerate_planned_in_micro_batches(accelerator: Accelerator, said: Said) -> None:
+    times = accelerator.gradient_accumulation_steps
+    loop(accelerator, RUN * times)
+    accelerator.end_training()
+    (text,) = said.end
+    assert f"it counts updates, and not micro-batches, of which each update takes {times}" in text
+
+
+def test_accelerate_says_it_of_each_schedule_once_and_of_no_open_or_forgotten_one(
+    accelerator: Accelerator, said: Said
+) -> None:
+    loop(accelerator, 48)
+    accelerator.free_memory()  # as before another try
+    loop(accelerator, 24)
+    loop(accelerator, 36)
+    loop(accelerator, None, decay="wso")
+    accelerator.end_training()
+    assert [int(re.search(r"total_steps=(\d+)", text)[1]) for text in said.end] == [24, 36]  # type: ignore[index]

@@ -16,6 +16,7 @@ from .. import rate
 from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
+from ..schedule.arguments import without_warmup_steps
 from ..undisturbed import generators, set_generators
 from .lengths import warn_at_end, warn_at_start
 from .metrics import loggable_metrics
@@ -73,6 +74,7 @@ class WarmupCallback(TrainerCallback):
         >>> trainer.add_callback(WarmupCallback(trainer))
     """
 
+    @without_warmup_steps
     def __init__(self, trainer: Trainer) -> None:
         self._trainer: Any = trainer
         self._wrapped = False
@@ -161,7 +163,8 @@ class AdaptiveWarmupMixin:
     ``max_warmup``: new weights warm up for half of the run at most, trained ones for a tenth.
 
     ``learning_rate`` is the peak rate. ``warmup_steps``, ``lr_scheduler_type`` and ``lr_scheduler_kwargs`` are ignored,
-    with a warning for each that you set.
+    with a warning for each that you set. Each new optimizer is built from the trainer's ``args`` as they are then, so
+    that the trials of ``hyperparameter_search`` train with the rates that they try.
 
     Args:
         optim: the name of one of our optimizers, see `optimizer_by_name`; None to use ``args.optim`` or ``optimizers``.
@@ -169,6 +172,7 @@ class AdaptiveWarmupMixin:
 
     Raises:
         ValueError: ``optim`` is unknown, or given together with ``optimizers``.
+        TypeError: ``warmup`` is no mapping.
 
     Example:
         >>> from transformers import Trainer
@@ -177,9 +181,12 @@ class AdaptiveWarmupMixin:
         ...     pass
     """
 
+    @without_warmup_steps
     def __init__(
         self, *args: Any, optim: str | None = None, warmup: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:
+        if warmup is not None and not isinstance(warmup, Mapping):
+            raise TypeError(f'warmup= takes options of AdaptiveWarmup, such as {{"max_warmup": 0.1}}, got {warmup!r}')
         super().__init__(*args, **kwargs)
         trainer: Any = self
         self._warmup = dict(warmup or {})
@@ -187,14 +194,25 @@ class AdaptiveWarmupMixin:
             if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None:
                 raise ValueError(f"optim={optim!r} and an optimizer were given: give one of them")
             trainer.optimizer_cls_and_kwargs = optimizer_by_name(optim, trainer.args)
+        self._optim = optim
+        self._said: set[str] = set()
         if trainer.lr_scheduler is None:
-            _warn_of_replaced_settings(trainer.args)
+            _warn_of_replaced_settings(trainer.args, self._said)
         trainer.add_callback(WarmupCallback(trainer))
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
+        """Build the optimizer from ``args`` as they are now: a search for hyper-parameters changes them."""
+        trainer: Any = self
+        if self._optim is not None and trainer.optimizer is None:
+            trainer.optimizer_cls_and_kwargs = optimizer_by_name(self._optim, trainer.args)
+        made: Optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+        return made
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
         """Create an `AdaptiveWarmup` over the whole run, unless a scheduler was given."""
         trainer: Any = self
         if trainer.lr_scheduler is None:
+            _warn_of_replaced_settings(trainer.args, self._said)  # of a search over one of them
             made_on = optimizer or trainer.optimizer
             options = dict(self._warmup)
             if not options.keys() & {"max_warmup", "floor", "chance_loss"}:
@@ -231,18 +249,22 @@ def _chance_loss(model: Any) -> float | None:
     return math.log(model.config.get_text_config().vocab_size)
 
 
-def _warn_of_replaced_settings(args: Any) -> None:
+def _warn_of_replaced_settings(args: Any, said: set[str]) -> None:
     # A setting at its default looks the same as one not given, so Trainer's own "linear" causes no warning.
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     for name, instead in _REPLACED.items():
         value = getattr(args, name, None)
-        if value and value != defaults.get(name):
+        if value and value != defaults.get(name) and name not in said:
+            said.add(name)
             shown = getattr(value, "value", value)  # an enumeration's member, by its command-line name
             warnings.warn(f"{name}={shown!r} is not used: {instead}", stacklevel=3)
 
 
 def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
     """Return one of our optimizers for ``Trainer(..., optimizer_cls_and_kwargs=optimizer_by_name(…))``.
+
+    It reads ``args`` once, as such a pair must. For ``hyperparameter_search``, which changes them at each trial, use
+    `WarmupTrainer`.
 
     Args:
         name: "muon" (matrices; AdamW for the rest), "lion", "signsgd" or "normsgd".
@@ -294,8 +316,8 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
     """`autowarm.find_rate` for a `Trainer` that has not trained yet.
 
     The search runs the trainer's own start of training and its ``training_step``, with its precision, accumulation,
-    clipping and processes. Afterwards the model, the random states and the trainer are as before. An ``optim=`` of this
-    trainer has already read the old rate, so build a new trainer from arguments with the new rate.
+    clipping and processes. Afterwards the model, the random states and the trainer are as before. A `WarmupTrainer`
+    with ``optim=`` reads the new rate from its ``args`` when it trains; for another trainer, build a new one.
 
     Args:
         trainer: any `Trainer`.
@@ -316,9 +338,8 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
         >>> data = [{"x": torch.randn(8)} for _ in range(512)]
         >>> args = TrainingArguments("/tmp/out", max_steps=100, per_device_train_batch_size=16, report_to="none",
         ...                          disable_tqdm=True, use_cpu=True, remove_unused_columns=False)
-        >>> model = Model(8, 8)
-        >>> args.learning_rate = find_rate(WarmupTrainer(model, args, optim="muon", train_dataset=data)).suggestion
-        >>> trainer = WarmupTrainer(model, args, optim="muon", train_dataset=data)
+        >>> trainer = WarmupTrainer(Model(8, 8), args, optim="muon", train_dataset=data)
+        >>> args.learning_rate = find_rate(trainer).suggestion
     """
     finder, model, before = _Finder(trainer, options), trainer.model, generators()
     assert model is not None

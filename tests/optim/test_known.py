@@ -5,6 +5,7 @@ import importlib
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import lion_pytorch
 import pytest
@@ -78,13 +79,28 @@ def test_dions_and_torchtitans_classes_by_name(name: str) -> None:
     assert isinstance(geometry_of(stand_in(W, lr=0.1)), Spectral)
 
 
-@pytest.mark.parametrize("package", ["bitsandbytes.optim", "timm.optim", "heavyball", "pytorch_optimizer"])
-def test_adams_kin_of_other_packages(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "package", ["bitsandbytes.optim", "timm.optim", "heavyball", "pytorch_optimizer", "torch.optim"]
+)
+def test_of_the_adams_of_any_package_nothing_is_said(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autowarm import AdaptiveWarmup
+
     monkeypatch.setattr(known, "_said", set())
     module = importlib.import_module(package)
-    name = next(name for name in ("AdamW8bit", "NAdamW", "FlashAdamW", "AdamW") if hasattr(module, name))
-    with pytest.warns(UserWarning, match="is no norm-constrained optimizer"):
-        assert geometry_of(getattr(module, name)([nn.Parameter(torch.zeros(4, 6))], lr=0.1)) == Sign()
+    names = {"Adam", "AdamW", "AdamW8bit", "PagedAdamW", "NAdam", "NAdamW", "RAdam", "Adamax"} & vars(module).keys()
+    assert "AdamW" in names
+
+    class Mine(module.AdamW):
+        pass
+
+    for cls in (*(getattr(module, name) for name in sorted(names)), Mine):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            opt = cls([nn.Parameter(torch.zeros(4, 6))], lr=0.1)
+            ours = len(said)
+            assert geometry_of(opt) == Sign()
+            AdaptiveWarmup(opt, 10)
+        assert not said[ours:], cls
 
 
 def test_a_wrapper_whose_rates_nobody_reads_is_refused() -> None:
@@ -103,13 +119,73 @@ def test_a_wrapper_whose_rates_nobody_reads_is_refused() -> None:
     assert kappa_of(together, geometry_of(together)) == 4
 
 
-def test_adamw_is_sign_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_that_keep_second_moments_are_sign_and_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "_said", set())
-    with pytest.warns(UserWarning, match="AdamW is no norm-constrained optimizer"):
-        assert geometry_of(torch.optim.AdamW(W)) == Sign()
+    with pytest.warns(UserWarning, match="RMSprop is no norm-constrained optimizer"):
+        assert geometry_of(torch.optim.RMSprop(W)) == Sign()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        geometry_of(torch.optim.AdamW(W))
+        geometry_of(torch.optim.RMSprop(W))
+
+
+class Holding:
+    """A trainer's wrapper."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+
+OWN = {
+    "schedulefree": {"AdamWScheduleFree": "schedule", "SGDScheduleFree": "schedule", "RAdamScheduleFree": "schedule"},
+    "prodigyopt": {"Prodigy": "rate"},
+    "dadaptation": dict.fromkeys(["DAdaptAdam", "DAdaptSGD", "DAdaptAdaGrad", "DAdaptLion"], "rate"),
+    "dog": {"DoG": "rate", "LDoG": "rate"},
+    "pytorch_optimizer": {
+        **dict.fromkeys(["Prodigy", "DAdaptAdam", "AdamG"], "rate"),
+        "ScheduleFreeAdamW": "schedule",
+        "AdaFactor": "rate (relative_step=True)",
+    },
+}
+
+
+@pytest.mark.parametrize("package", OWN)
+@pytest.mark.parametrize("given", [{}, {"geometry": "sign"}, {"kappa": 4.0}])
+def test_an_optimizer_with_a_rate_or_schedule_of_its_own_is_named(package: str, given: dict[str, Any]) -> None:
+    from autowarm import AdaptiveWarmup
+
+    for name, what in OWN[package].items():
+        opt = getattr(importlib.import_module(package), name)([nn.Parameter(torch.zeros(4, 6))])
+        for one in (opt, Holding(opt)):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                AdaptiveWarmup(one, 10, **given)
+            texts = [str(caught.message) for caught in said if "sets its own" in str(caught.message)]
+            assert len(texts) == 1, name
+            assert texts[0].startswith(f"{name} sets its own {what}, and AdaptiveWarmup sets a second one on top: ")
+            assert {caught.filename for caught in said} == {__file__}
+
+
+def test_adafactor_without_a_rate_is_refused() -> None:
+    from transformers.optimization import Adafactor
+
+    from autowarm import AdaptiveWarmup
+
+    with (
+        pytest.warns(
+            UserWarning, match=r"Adafactor sets its own rate \(relative_step=True\), .* give it relative_step=False"
+        ),
+        pytest.raises(ValueError, match=r"every group's lr must be finite .* got \[nan\]"),
+    ):
+        AdaptiveWarmup(Adafactor(W), 10)
+
+
+def test_adafactor_with_a_rate_that_it_is_given_is_no_such(recwarn: pytest.WarningsRecorder) -> None:
+    from transformers.optimization import Adafactor
+
+    from autowarm import AdaptiveWarmup
+
+    AdaptiveWarmup(Adafactor(W, lr=0.1, relative_step=False, scale_parameter=False), 10, geometry="sign")
+    assert not [one for one in recwarn if "sets its own" in str(one.message)]
 
 
 def test_a_subclass_is_known_by_its_parent() -> None:
@@ -125,7 +201,7 @@ def tried() -> list[tuple[str, str, bool]]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))[1:]
     return [
-        (one, geometry.strip('`"'), warned == "yes")
+        (one, geometry.strip('`"'), warned != "no")
         for cell, geometry, warned in rows
         for one in re.findall("`(.+?)`", cell)
     ]
@@ -199,8 +275,8 @@ def test_of_several_the_norm_constrained_comes_first_and_then_adams_kin(monkeypa
     assert geometry_of(Together(torch.optim.SGD([a]), torch.optim.AdamW([b]), Muon([nn.Parameter(a.clone())]))) == (
         Spectral(method="polar-express")
     )
-    with pytest.warns(UserWarning, match="AdamW is no norm-constrained optimizer"):
-        assert geometry_of(Together(torch.optim.SGD([a]), torch.optim.AdamW([b]))) == Sign()
+    with pytest.warns(UserWarning, match="RMSprop is no norm-constrained optimizer"):
+        assert geometry_of(Together(torch.optim.SGD([a]), torch.optim.RMSprop([b]))) == Sign()
 
 
 def test_kappa_is_over_all_matrices_at_radius_one() -> None:

@@ -1,7 +1,10 @@
-"""The geometry of an optimizer, recognised by its class."""
+"""What an optimizer is: its geometry, by its class, and the optimizer inside a wrapper."""
 
 import re
+import sys
 import warnings
+import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import Tensor
@@ -9,8 +12,9 @@ from torch.optim import Optimizer
 
 from ..geometry import Geometry, Spectral, resolve, total_kappa
 from .lmo import LMO
+from .together import Together
 
-__all__ = ["geometry_of", "kappa_of", "unwrapped"]
+__all__ = ["frames_of_ours", "geometry_of", "kappa_of", "unwrapped", "warn_of_own_rates"]
 
 # By class name, whichever package it comes from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
 # dion, torchtitan, ultralytics and the scripts through which Muon spread, sharded or not. A subclass counts as its
@@ -18,7 +22,15 @@ __all__ = ["geometry_of", "kappa_of", "unwrapped"]
 _SPECTRAL = re.compile(r"(Muon|Dion)(?![a-z])|^(MuSGD|Scion|SCION|SCIONLight)$")
 _SIGN = re.compile(r"Lion(?![a-z])|^(SignSGD|Signum|Tiger)$")
 _SECOND_MOMENTS = re.compile(r"Adam|RMSprop|Adagrad|Adadelta|Adafactor|AdaFactor|MADGRAD")
+# The Adams, of which nothing is said: the schedule was measured with AdamW and is recommended for it.
+_ADAM = re.compile(r"Adam|AdEMAMix")
+# What sets its own rate or schedule, and so has two of them under ours.
+_OWN_SCHEDULE = re.compile(r"ScheduleFree|^Ranger21$")
+_OWN_RATE = re.compile(r"Prodigy|DAdapt|^(L?DoG|DoWG|COCOB|Mechanic|AdamG|TRAC)$")
+# What copies the rates in its groups to the optimizer inside before each step.
+_COPIES_RATES = re.compile(r"^(ZeroRedundancyOptimizer|OSS)$")
 _said: set[str] = set()
+_together: "weakref.WeakKeyDictionary[Optimizer, Together]" = weakref.WeakKeyDictionary()
 
 
 def geometry_of(optimizer: Optimizer) -> Geometry:
@@ -30,7 +42,7 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
 
     The paper's theory covers no other optimizers. One that keeps second moments, as Adam does, takes steps with entries
     of about ±1, so it counts as sign geometry; any other counts as Frobenius geometry, where only the length of a step
-    matters. A warning says so once per class, unless you name a geometry.
+    matters. A warning says so once per class, unless you name a geometry or it is an Adam: AdamW, NAdam and the like.
 
     Example:
         >>> import torch
@@ -49,14 +61,61 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
         taken, why = "sign", f"{name} is no norm-constrained optimizer, and its step has entries of about the same size"
     else:
         taken, why = "frobenius", f"the geometry of {name} is not known"
-    if name not in _said:
+    adam = bool(like_adamw) and _named(like_adamw[0], _ADAM)
+    if not (adam or name in _said or any(_own(one) for one in others)):
         _said.add(name)
         warnings.warn(
             f"{why}: its steps are taken as {taken} geometry, which the theory behind the schedule does not cover. "
             f"Pass geometry={taken!r} to confirm it, another one if you know better, or kappa=",
-            stacklevel=3,  # points at the line that makes the scheduler
+            stacklevel=frames_of_ours(),
         )
     return resolve(taken)
+
+
+def frames_of_ours() -> int:
+    """How many frames lie between a warning and the user's line that caused it, as ``stacklevel``."""
+    frame, depth = sys._getframe(1), 1
+    ours = tuple(f"autowarm.{room}" for room in ("optim", "schedule", "integrations", "smoothness"))
+    ours += ("torch.optim", "torch.utils._contextlib")  # which call our hooks
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(ours):
+        frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
+    return depth
+
+
+def _named(optimizer: Optimizer, pattern: re.Pattern[str]) -> bool:
+    return any(pattern.search(cls.__name__) for cls in type(optimizer).__mro__)
+
+
+def warn_of_own_rates(optimizer: Optimizer) -> None:
+    """Warn if an optimizer, or a wrapper around it, sets its own schedule or rate."""
+    layers = [optimizer]
+    while (inner := _wrapped_by(layers[-1])) is not None:
+        layers.append(inner)
+    for one in (*layers[:-1], *_inside(layers[-1])):
+        if what := _own(one):
+            warnings.warn(
+                f"{type(one).__name__} sets its own {what}, and AdaptiveWarmup sets a second one on top: use it "
+                f"without AdaptiveWarmup{_OR_ELSE[what]}",
+                stacklevel=frames_of_ours(),
+            )
+
+
+_OR_ELSE = {
+    "schedule": ', or at least with decay="wso", which is flat',
+    "rate": ". If you mean it, its lr is a factor of that rate, usually 1",
+    "rate (relative_step=True)": ", or give it relative_step=False and an lr",
+}
+
+
+def _own(optimizer: Optimizer) -> str | None:
+    """What this optimizer sets itself, if anything."""
+    if _named(optimizer, _OWN_SCHEDULE):
+        return "schedule"
+    if _named(optimizer, _OWN_RATE):
+        return "rate"
+    if any(group.get("relative_step") for group in getattr(optimizer, "param_groups", ())):
+        return "rate (relative_step=True)"
+    return None
 
 
 def _known(optimizer: Optimizer) -> Geometry | None:
@@ -82,7 +141,7 @@ def _known(optimizer: Optimizer) -> Geometry | None:
 
 
 def _keeps_second_moments(optimizer: Optimizer) -> bool:
-    if any(_SECOND_MOMENTS.search(cls.__name__) for cls in type(optimizer).__mro__):
+    if _named(optimizer, _SECOND_MOMENTS):
         return True
     for group in optimizer.param_groups:
         betas = group.get("betas")
@@ -94,13 +153,45 @@ def _keeps_second_moments(optimizer: Optimizer) -> bool:
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside a trainer's wrapper (Accelerate's, Lightning's), or the optimizer itself.
+    """The optimizer inside a wrapper (a trainer's, Lookahead, SAM), or the optimizer itself.
 
-    The scheduler hooks into this one, because its step hooks fire exactly when it makes an update.
+    The scheduler hooks into this one, because its step hooks fire exactly when it makes an update. An optimizer that
+    stands for one per tensor, each stepped during the backward pass, is followed to a `Together` of them.
+
+    Raises:
+        ValueError: the wrapper's parameter groups are not those that the optimizer inside steps by.
     """
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+    while (inner := _wrapped_by(optimizer)) is not None:
         optimizer = inner
     return optimizer
+
+
+def _wrapped_by(optimizer: Optimizer) -> Optimizer | None:
+    """The optimizer that this one steps, if its parameter groups are this one's."""
+    if isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        return inner
+    if not isinstance(optimizer, Optimizer):
+        return None
+    for name, inner in vars(optimizer).items():
+        if isinstance(inner, Mapping) and inner and all(isinstance(one, Optimizer) for one in inner.values()):
+            if optimizer not in _together:  # one for each tensor
+                _together[optimizer] = Together(*{id(one): one for one in inner.values()}.values())
+            return _together[optimizer]
+        if not isinstance(inner, Optimizer):
+            continue
+        if {id(group) for group in inner.param_groups} == {id(group) for group in optimizer.param_groups}:
+            return inner
+        if _tensors(inner) & _tensors(optimizer) and not _named(optimizer, _COPIES_RATES):
+            raise ValueError(
+                f"{type(optimizer).__name__} steps by the rates of the {type(inner).__name__} that it keeps as "
+                f"{name!r}, and not by those in its own param_groups, so no scheduler can reach them: give the "
+                f"scheduler that one, optimizer.{name}"
+            )
+    return None
+
+
+def _tensors(optimizer: Optimizer) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
 def _inside(optimizer: Optimizer) -> list[Optimizer]:

@@ -21,6 +21,13 @@ def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
         options: a group's options, or the defaults.
         of_group: whether these are a group's options; a group may have rate 0, which means no update.
     """
+    for name, value in options.items():
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(one, str) and _reads_as_number(one):
+                raise ValueError(
+                    f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or "
+                    f"pass float({one!r})"
+                )
     lr = options["lr"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
@@ -134,6 +141,14 @@ def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any
                 raise ValueError(
                     f"the saved {name} of tensor {i} is not finite: training cannot resume from it; use an older state"
                 )
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_number(x: Any) -> bool:

@@ -70,6 +70,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
             means that there are none.
 
     Raises:
+        TypeError: it is no model.
         ValueError: no tensor of the model requires a gradient, a lazy one has no shape yet, or a pattern of ``heads``
             matches no name.
 
@@ -81,6 +82,9 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         >>> [name for name, _ in parts.matrices], [name for name, _ in parts.heads]
         (['0.weight'], ['2.weight'])
     """
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise TypeError(f"pass the model, not its parameters: a torch.nn.Module is needed, got a {kind}")
     if lazy := [name for name, p in model.named_parameters() if is_lazy(p)]:
         raise ValueError(f"{lazy[0]} has no shape yet: call the model on a batch before you build the optimizer")
     if not any(p.requires_grad for p in model.parameters()):

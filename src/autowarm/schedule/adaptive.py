@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..geometry import Geometry, resolve
-from ..optim.known import geometry_of, kappa_of, unwrapped
-from .arguments import UNSET, clean, renamed
+from ..optim.known import geometry_of, kappa_of, unwrapped, warn_of_own_rates
+from .arguments import UNSET, clean, renamed, without_warmup_steps
 from .hooks.alarms import Alarms
 from .hooks.rates import checked_peaks
 from .hooks.scheduler import RuleScheduler
@@ -109,6 +109,7 @@ class AdaptiveWarmup(RuleScheduler):
     load_warning: str | None = None
     """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
 
+    @without_warmup_steps
     def __init__(
         self,
         optimizer: Optimizer,
@@ -148,8 +149,10 @@ class AdaptiveWarmup(RuleScheduler):
         max_nonfinite = given.pop("max_nonfinite")
         self._check_peak(peak, given["total_steps"])
         self.process_group = process_group
+        given_optimizer = optimizer
         if not isinstance(optimizer := unwrapped(optimizer), Optimizer):
             raise TypeError(f"the first argument is the optimizer, got a {type(optimizer).__name__}")
+        warn_of_own_rates(given_optimizer)
         shapes = warmup_shape(warmup), decay_shape(decay)
         self._check_open(given["total_steps"], shapes[1])
         geometry = None if geometry is None else resolve(geometry)

@@ -1,12 +1,16 @@
 """Checks the arguments that a user passes."""
 
+import functools
+import inspect
 import math
 import operator
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["UNSET", "clean", "renamed"]
+__all__ = ["UNSET", "clean", "renamed", "without_warmup_steps"]
+
+Init = TypeVar("Init", bound=Callable[..., None])
 
 
 class _Unset:
@@ -94,3 +98,20 @@ def renamed(**names: Any) -> Any:
         return value
     warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=3)
     return former
+
+
+def without_warmup_steps(init: Init) -> Init:
+    """Let a class that is given ``warmup_steps``, or such a length by another name, say that there is none."""
+    known = inspect.signature(init).parameters
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        for name in options:
+            if "warmup" in name.lower().replace("_", "") and name not in known:
+                raise TypeError(
+                    f"{type(self).__name__} has no {name}: the warm-up sets its own length, and AdaptiveWarmup's "
+                    "max_warmup= limits it"
+                )
+        init(self, *args, **options)
+
+    return checked  # type: ignore[return-value]

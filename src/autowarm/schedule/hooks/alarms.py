@@ -1,8 +1,8 @@
 """Warnings and errors about what can go wrong during a run."""
 
-import sys
 import warnings
 
+from ...optim.known import frames_of_ours
 from ..rule import HostRule, Notices, Rule
 from .clock import UpdateClock
 
@@ -95,17 +95,7 @@ class Alarms:
         """Warn, unless a warning of this kind was given before."""
         if kind not in self.said:
             self.said.add(kind)
-            warnings.warn(message, stacklevel=_frames_of_ours())
-
-
-def _frames_of_ours() -> int:
-    """How many frames lie between a warning and the line outside this package and torch.optim that caused it."""
-    frame, depth = sys._getframe(1), 1
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(
-        ("autowarm.schedule", "autowarm.integrations", "torch.optim", "torch.utils._contextlib")
-    ):
-        frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
-    return depth
+            warnings.warn(message, stacklevel=frames_of_ours())
 
 
 def _stalled(rule: HostRule) -> str:

@@ -22,7 +22,8 @@ def checked_peaks(optimizer: Optimizer) -> list[float]:
     Raises:
         ValueError: a rate is negative or not finite, or none is positive.
     """
-    peaks = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    given = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+    peaks = [math.nan if lr is None else float(lr) for lr in given]  # Adafactor may have none
     if not all(lr >= 0 and math.isfinite(lr) for lr in peaks) or not any(peaks):
         raise ValueError(f"every group's lr must be finite and not negative, and one positive, got {peaks}")
     return peaks

@@ -1,0 +1,236 @@
+"""Optimizers around other optimizers: the schedule counts their updates and sets the rates that they step by."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import pytorch_optimizer
+import timm.optim
+import torch
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from autowarm import AdaptiveWarmup
+from autowarm.geometry import Sign
+from autowarm.optim import Together, geometry_of
+from autowarm.optim.known import unwrapped
+
+STEPS, LR = 50, 0.01
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+class Rate(Optimizer):
+    """Adds 1 to its count and moves by its rate, so that the rates it stepped by can be read off."""
+
+    def __init__(self, params: Any, lr: float = LR) -> None:
+        super().__init__(params, {"lr": lr})
+        self.rates: list[float] = []
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        self.rates.append(self.param_groups[0]["lr"])
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.data.sub_(p.grad, alpha=group["lr"])
+
+
+class TwoSteps(Optimizer):
+    """As the SAM through which the two-step form spread."""
+
+    def __init__(self, params: Any, base: type[Optimizer], **options: Any) -> None:
+        super().__init__(params, {"rho": 0.05, **options})
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    def first_step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["old"] = p.data.clone()
+                p.data.add_(p.grad, alpha=group["rho"])
+
+    def second_step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.copy_(self.state[p]["old"])
+        self.base_optimizer.step()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict)
+        self.base_optimizer.param_groups = self.param_groups
+
+
+class Bare(Optimizer):
+    """A wrapper that never calls Optimizer.__init__, and keeps the other under a name nobody has heard of."""
+
+    def __init__(self, around: Optimizer) -> None:
+        self._optimizer_step_pre_hooks: dict[int, Any] = {}
+        self._optimizer_step_post_hooks: dict[int, Any] = {}
+        self._very_own = around
+        self.param_groups, self.defaults, self.state = around.param_groups, around.defaults, around.state
+
+    def step(self, closure: Any = None) -> None:
+        self._very_own.step(closure)
+
+
+def plain(model: nn.Module) -> Rate:
+    return Rate(model.parameters())
+
+
+def two_steps(model: nn.Module, base: Any = Rate) -> Any:
+    return TwoSteps(model.parameters(), base, lr=LR)
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
+    "timm's Lookahead": lambda model: timm.optim.Lookahead(plain(model)),
+    "Lookahead": lambda model: pytorch_optimizer.Lookahead(plain(model)),
+    "OrthoGrad": lambda model: pytorch_optimizer.OrthoGrad(plain(model)),
+    "SAM": lambda model: pytorch_optimizer.SAM(model.parameters(), Rate, lr=LR),
+    "WSAM": lambda model: pytorch_optimizer.WSAM(model, model.parameters(), Rate, lr=LR),
+    "LookSAM": lambda model: pytorch_optimizer.LookSAM(model.parameters(), Rate, lr=LR),
+    "FriendlySAM": lambda model: pytorch_optimizer.FriendlySAM(model.parameters(), Rate, lr=LR),
+    "two-step SAM": two_steps,
+    "bare": lambda model: Bare(plain(model)),
+    "two layers": lambda model: Bare(timm.optim.Lookahead(plain(model))),
+}
+
+
+def train(model: nn.Module, opt: Any, sched: AdaptiveWarmup, updates: int, seed: int = 0) -> None:
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(updates):
+        x = torch.randn(16, 6, generator=g)
+
+        def closure() -> torch.Tensor:
+            opt.zero_grad()
+            loss = model(x).square().mean() + 1  # noqa: B023
+            loss.backward()
+            return loss
+
+        loss = closure()
+        if isinstance(opt, TwoSteps):
+            opt.first_step()
+            closure()
+            opt.second_step()
+        elif hasattr(opt, "first_step"):
+            opt.step(closure)
+        else:
+            opt.step()
+        sched.step(loss)
+
+
+def rates_of(opt: Any) -> list[float]:
+    found = unwrapped(opt)
+    assert isinstance(found, Rate)
+    return found.rates
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_every_update_is_counted_and_made_at_the_rate_of_the_schedule(name: str) -> None:
+    model = make_model()
+    opt = WRAPPERS[name](model)
+    sched = AdaptiveWarmup(opt, STEPS, geometry="sign", decay="linear")
+    train(model, opt, sched, STEPS)
+    assert sched.last_epoch == STEPS
+    rates = rates_of(opt)
+    assert len(rates) == STEPS
+    assert rates[0] == pytest.approx(LR / 10)
+    assert max(rates) > 0.9 * LR
+    assert 0 < rates[-1] < 0.1 * LR
+
+
+@pytest.mark.parametrize("name", ["SAM", "two-step SAM", "Lookahead"])
+def test_a_wrapped_run_resumes(name: str) -> None:
+    def parts() -> tuple[nn.Module, Any, AdaptiveWarmup]:
+        model = make_model()
+        opt = WRAPPERS[name](model)
+        return model, opt, AdaptiveWarmup(opt, STEPS, geometry="sign")
+
+    whole = parts()
+    train(*whole, 20)
+    file = io.BytesIO()
+    torch.save([one.state_dict() for one in whole], file)
+    file.seek(0)
+    train(*whole, 20, seed=1)
+    resumed = parts()
+    for one, state in zip(resumed, torch.load(file), strict=True):
+        one.load_state_dict(state)
+    train(*resumed, 20, seed=1)
+    assert rates_of(resumed[1]) == rates_of(whole[1])[20:]
+
+
+class Apart(Optimizer):
+    """Steps by groups of its own."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        params = list(params)
+        super().__init__(params, options)
+        self.hidden = AdamW(params, **options)
+
+    def step(self, closure: Any = None) -> None:
+        self.hidden.step()
+
+
+@pytest.mark.parametrize("given", [{}, {"geometry": "sign"}, {"kappa": 1.0}])
+def test_a_wrapper_with_groups_apart_is_refused_by_name(given: dict[str, Any]) -> None:
+    model = make_model()
+    opt = Apart(model.parameters(), lr=LR)
+    with pytest.raises(
+        ValueError, match=r"Apart steps by the rates of the AdamW that it keeps as 'hidden'.*opt.*hidden"
+    ):
+        AdaptiveWarmup(opt, STEPS, **given)
+    AdaptiveWarmup(opt.hidden, STEPS, **given)
+
+
+def test_one_that_copies_its_rates_inside_is_left_as_it_is() -> None:
+    made = type("ZeroRedundancyOptimizer", (Apart,), {})(make_model().parameters(), lr=LR)
+    assert unwrapped(made) is made
+
+
+class PerTensor(Optimizer):
+    """Stands for one optimizer per tensor, each stepped in the backward pass."""
+
+    def __init__(self, model: nn.Module, each: type[Optimizer]) -> None:
+        self.by_tensor = {p: each([p], lr=LR) for p in model.parameters()}
+        super().__init__([torch.zeros(1, 1)], {"lr": LR})
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(self._update)
+
+    def _update(self, p: Any) -> None:
+        self.by_tensor[p].step()
+        self.by_tensor[p].zero_grad()
+
+    def zero_grad(self, set_to_none: bool = True) -> None: ...
+
+    def step(self, closure: Any = None) -> None: ...
+
+
+def test_one_optimizer_per_tensor() -> None:
+    model = make_model()
+    opt = PerTensor(model, Rate)
+    sched = AdaptiveWarmup(opt, STEPS, geometry="sign", decay="linear")
+    assert isinstance(sched.optimizer, Together)
+    assert unwrapped(opt) is sched.optimizer
+    g = torch.Generator().manual_seed(0)
+    for _ in range(STEPS):
+        loss = model(torch.randn(16, 6, generator=g)).square().mean()
+        loss.backward()
+        opt.step()
+        sched.step(loss)
+    assert sched.last_epoch == STEPS
+    (rates,) = {tuple(one.rates) for one in opt.by_tensor.values()}
+    assert len(rates) == STEPS
+    assert max(rates) > 0.9 * LR
+    assert rates[-1] < 0.1 * LR
+
+
+def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
+    model = make_model()
+    for opt in (timm.optim.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), PerTensor(model, AdamW)):
+        assert geometry_of(opt) == Sign()

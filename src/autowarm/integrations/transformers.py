@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from .. import rate
 from ..optim import Lion, Muon, NormSGD, SignSGD
+from ..optim.known import frames_of_ours
 from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
 from ..schedule.arguments import without_warmup_steps
@@ -257,7 +258,7 @@ def _warn_of_replaced_settings(args: Any, said: set[str]) -> None:
         if value and value != defaults.get(name) and name not in said:
             said.add(name)
             shown = getattr(value, "value", value)  # an enumeration's member, by its command-line name
-            warnings.warn(f"{name}={shown!r} is not used: {instead}", stacklevel=3)
+            warnings.warn(f"{name}={shown!r} is not used: {instead}", stacklevel=frames_of_ours())
 
 
 def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:

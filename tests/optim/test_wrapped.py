@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 from autowarm import AdaptiveWarmup
 from autowarm.geometry import Sign
 from autowarm.optim import Together, geometry_of
-from autowarm.optim.known import unwrapped
+from autowarm.optim.wrapped import unwrapped
 
 STEPS, LR = 50, 0.01
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from autowarm import AdaptiveWarmup, Lion
-from autowarm.schedule.rule import reduce
+from autowarm import losses as reduce
 
 rank, folder, scenarios = int(os.environ["RANK"]), sys.argv[1], sys.argv[2:]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)

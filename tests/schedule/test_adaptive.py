@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -127,15 +128,33 @@ def test_the_floor_counts_updates_not_losses() -> None:
     assert (scheduler.phase, scheduler.warmup_steps) == ("decay", 50)
 
 
-def test_a_run_without_losses_is_told_so() -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 10)
+@pytest.mark.parametrize("lr", [PEAK, torch.tensor(PEAK)], ids=["float", "tensor"])
+@pytest.mark.parametrize("options", [{}, {"max_warmup": 0.2}, {"decay": "wsd", "warmup": "cosine"}, {"max_warmup": 7}])
+def test_a_run_without_losses_follows_the_ramp_with_one_warning(options: dict, lr: Any) -> None:
+    alone = AdaptiveWarmup(make_optimizer(), 50, **options)  # a loss that never falls leaves the ramp alone, too
+    rates = run(alone, lambda t: 5.0, range(50))
+    scheduler = AdaptiveWarmup(make_optimizer(lr.clone() if isinstance(lr, torch.Tensor) else lr), 50, **options)
+    found = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(50):
+            found.append(float(scheduler.optimizer.param_groups[0]["lr"]))
+            scheduler.optimizer.step()
+            scheduler.step()
+    assert found == pytest.approx(rates, rel=1e-6)
+    assert [str(w.message)[:40] for w in caught] == ["step() was called without a loss, so tim"]
+    assert (scheduler.phase, scheduler.ended_by) == ("decay", "max_warmup")
+
+
+def test_without_losses_and_ramp_it_stays_in_warm_up_and_says_so() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10, max_warmup=None, peak_gap=1.0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(10):
             scheduler.optimizer.step()
             scheduler.step()
     assert [str(w.message)[:40] for w in caught] == [
-        "step() was called without a loss, so the",
+        "step() was called without a loss, so tim",
         "the run of total_steps=10 ends still in ",
     ]
     assert "no finite loss was observed" in str(caught[1].message)

@@ -113,17 +113,6 @@ def test_bad_observations() -> None:
         scheduler.observe(1.0, weight=-1)
 
 
-def test_old_names_work_and_say_their_new_ones() -> None:
-    with pytest.warns(DeprecationWarning, match="floor is now called max_warmup") as caught:
-        old = AdaptiveWarmup(make_optimizer(), 10, floor=0.2)
-    assert caught[0].filename == __file__
-    assert old.state_dict() == AdaptiveWarmup(make_optimizer(), 10, max_warmup=0.2).state_dict()
-    with pytest.warns(DeprecationWarning, match="patience is now called max_nonfinite"):
-        AdaptiveWarmup(make_optimizer(), 10, patience=None)
-    with pytest.raises(TypeError, match="Algorithm 1 has no floor"):
-        AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, floor=0.5)
-
-
 @pytest.mark.parametrize(("given", "updates"), [(20, 20), (2, 2), (0.2, 20), (1, 100), (1.0, 100), (5000, 100)])
 def test_the_longest_warmup_is_a_share_or_a_number_of_updates(given: float, updates: int) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 100, max_warmup=given)

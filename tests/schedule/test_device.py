@@ -110,7 +110,7 @@ def test_only_the_opening_and_the_last_step_wait(make: Callable, order: str) -> 
         opt.step()
         if order == "after":
             step(t)
-    opening = scheduler._formula.opening
+    opening = scheduler._plan.opening
     assert sum(waited[opening:-1]) == 0
     assert all(waited[:opening])  # the calibration: the mode does see what waits
 
@@ -259,7 +259,7 @@ def test_a_loss_that_comes_to_the_host_is_waited_for() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         loss = torch.empty((), device="cuda:0")
         with Copies() as copies:
-            scheduler._rule._here(loss)  # type: ignore[union-attr]
+            scheduler._phase._here(loss)  # type: ignore[union-attr]
     assert copies.waited == [True]
 
 

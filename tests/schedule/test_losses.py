@@ -38,10 +38,9 @@ def test_an_observed_loss_is_what_it_was_whatever_becomes_of_the_tensor() -> Non
         assert reused.get_last_lr() == kept.get_last_lr()
 
 
-def test_a_step_without_a_loss_keeps_the_warmup_rate_and_warns_once() -> None:
+def test_a_step_without_a_loss_goes_on_along_the_ramp_and_warns_once() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 100)
-    run(scheduler, falling(), range(3))
-    rate = scheduler.get_last_lr()
+    run(scheduler, lambda t: 5.0, range(3))
     scheduler.optimizer.step()
     with pytest.warns(UserWarning, match=r"without a loss.*call step\(loss\)"):
         scheduler.step()
@@ -49,8 +48,19 @@ def test_a_step_without_a_loss_keeps_the_warmup_rate_and_warns_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scheduler.step()
-    assert scheduler.get_last_lr() == rate
+    assert scheduler.get_last_lr() == [pytest.approx(PEAK * (0.1 + 0.9 * 5 / 50))]
     assert scheduler.last_epoch == 5
+
+
+def test_the_loss_may_be_called_metrics() -> None:
+    """As trainers pass it to a ReduceLROnPlateau."""
+    one, other = AdaptiveWarmup(make_optimizer(), 60), AdaptiveWarmup(make_optimizer(), 60)
+    for t in range(60):
+        one.optimizer.step(), other.optimizer.step()
+        one.step(falling()(t))
+        other.step(metrics=falling()(t))
+        assert one.get_last_lr() == other.get_last_lr()
+    assert one.ended_by == "gap"
 
 
 def test_decay_needs_no_loss() -> None:

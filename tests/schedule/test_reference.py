@@ -104,10 +104,10 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
                 mean += (1 - keep) / weight * (loss - mean)
                 scatter += (loss - last) ** 2
                 last = loss
+        if switch is None and (finite or loss is None):  # without a loss the ramp goes on, and a bad loss stops it
             ramp = along(line, t, rise, 1 / div)
-            fallen = opening == 1 or (
-                mean < f0 and (f0 - mean) ** 2 * (counted - opening) ** 2 / (counted - opening + 20) > 9 * scatter
-            )
+            n = counted - opening
+            fallen = n >= 0 and (opening == 1 or (mean < f0 and (f0 - mean) ** 2 * n**2 / (n + 20) > 9 * scatter))
             if ramp >= 1.0:
                 switch = t
             elif peak_gap is None or len(first) < opening or not fallen:

@@ -165,7 +165,6 @@ DAMAGES = [
     ("rule.peak_gap", 1e9),
     ("rule.ramp", [0, 0.1]),
     ("rule.decay", "exponential"),
-    ("rule.window", 0.0),
     ("rule.trained", 1),
     ("rule.total_steps", "100"),
 ]

@@ -46,7 +46,7 @@ def warn_at_end(scheduler: AdaptiveWarmup, why: str = "") -> None:
     total, made = scheduler.total_steps, scheduler.last_epoch
     if total is None or _alike(made, total, total):
         return
-    if made < total and scheduler.phase == "decay" and is_flat(scheduler._formula.decay):
+    if made < total and scheduler.phase == "decay" and is_flat(scheduler._phase.timeline.decay_shape):
         return
     share = f"{scheduler.metrics()['share']:.0%}".replace("%", " %")
     over = f", the last {made - total} of them at this rate" if made > total else ""

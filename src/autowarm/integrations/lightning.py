@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import rate
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
-from ..optim.known import unwrapped
+from ..optim.wrapped import unwrapped
 from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
 from ..schedule.arguments import without_warmup_steps

@@ -1,10 +1,8 @@
-"""What an optimizer is: its geometry, by its class, and the optimizer inside a wrapper."""
+"""What an optimizer is, by its class: its geometry, and whether it sets its own rate."""
 
 import re
 import sys
 import warnings
-import weakref
-from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import Tensor
@@ -12,9 +10,9 @@ from torch.optim import Optimizer
 
 from ..geometry import Geometry, Spectral, resolve, total_kappa
 from .lmo import LMO
-from .together import Together
+from .wrapped import inside, named, wrapped_by
 
-__all__ = ["frames_of_ours", "geometry_of", "kappa_of", "unwrapped", "warn_of_own_rates"]
+__all__ = ["frames_of_ours", "geometry_of", "kappa_of", "warn_of_own_rates"]
 
 # By class name, whichever package it comes from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
 # dion, torchtitan, ultralytics and the scripts through which Muon spread, sharded or not. A subclass counts as its
@@ -27,10 +25,7 @@ _ADAM = re.compile(r"Adam|AdEMAMix")
 # What sets its own rate or schedule, and so has two of them under ours.
 _OWN_SCHEDULE = re.compile(r"ScheduleFree|^Ranger21$")
 _OWN_RATE = re.compile(r"Prodigy|DAdapt|^(L?DoG|DoWG|COCOB|Mechanic|AdamG|TRAC)$")
-# What copies the rates in its groups to the optimizer inside before each step.
-_COPIES_RATES = re.compile(r"^(ZeroRedundancyOptimizer|OSS)$")
 _said: set[str] = set()
-_together: "weakref.WeakKeyDictionary[Optimizer, Together]" = weakref.WeakKeyDictionary()
 
 
 def geometry_of(optimizer: Optimizer) -> Geometry:
@@ -50,7 +45,7 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
         >>> geometry_of(torch.optim.Muon([torch.nn.Parameter(torch.ones(2, 2))]))
         Spectral(radius=1.0, stacked=False, method='svd', steps=None, blocks=1, dtype=None)
     """
-    others = _inside(optimizer)
+    others = inside(optimizer)
     for one in others:
         geometry = _known(one)
         if geometry is not None:
@@ -61,7 +56,7 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
         taken, why = "sign", f"{name} is no norm-constrained optimizer, and its step has entries of about the same size"
     else:
         taken, why = "frobenius", f"the geometry of {name} is not known"
-    adam = bool(like_adamw) and _named(like_adamw[0], _ADAM)
+    adam = bool(like_adamw) and named(like_adamw[0], _ADAM)
     if not (adam or name in _said or any(_own(one) for one in others)):
         _said.add(name)
         warnings.warn(
@@ -82,16 +77,12 @@ def frames_of_ours() -> int:
     return depth
 
 
-def _named(optimizer: Optimizer, pattern: re.Pattern[str]) -> bool:
-    return any(pattern.search(cls.__name__) for cls in type(optimizer).__mro__)
-
-
 def warn_of_own_rates(optimizer: Optimizer) -> None:
     """Warn if an optimizer, or a wrapper around it, sets its own schedule or rate."""
     layers = [optimizer]
-    while (inner := _wrapped_by(layers[-1])) is not None:
+    while (inner := wrapped_by(layers[-1])) is not None:
         layers.append(inner)
-    for one in (*layers[:-1], *_inside(layers[-1])):
+    for one in (*layers[:-1], *inside(layers[-1])):
         if what := _own(one):
             warnings.warn(
                 f"{type(one).__name__} sets its own {what}, and AdaptiveWarmup sets a second one on top: use it "
@@ -109,9 +100,9 @@ _OR_ELSE = {
 
 def _own(optimizer: Optimizer) -> str | None:
     """What this optimizer sets itself, if anything."""
-    if _named(optimizer, _OWN_SCHEDULE):
+    if named(optimizer, _OWN_SCHEDULE):
         return "schedule"
-    if _named(optimizer, _OWN_RATE):
+    if named(optimizer, _OWN_RATE):
         return "rate"
     if any(group.get("relative_step") for group in getattr(optimizer, "param_groups", ())):
         return "rate (relative_step=True)"
@@ -141,7 +132,7 @@ def _known(optimizer: Optimizer) -> Geometry | None:
 
 
 def _keeps_second_moments(optimizer: Optimizer) -> bool:
-    if _named(optimizer, _SECOND_MOMENTS):
+    if named(optimizer, _SECOND_MOMENTS):
         return True
     for group in optimizer.param_groups:
         betas = group.get("betas")
@@ -150,64 +141,6 @@ def _keeps_second_moments(optimizer: Optimizer) -> bool:
         if any(option.startswith("beta2") for option in group):
             return True
     return False
-
-
-def unwrapped(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside a wrapper (a trainer's, Lookahead, SAM), or the optimizer itself.
-
-    The scheduler hooks into this one, because its step hooks fire exactly when it makes an update. An optimizer that
-    stands for one per tensor, each stepped during the backward pass, is followed to a `Together` of them.
-
-    Raises:
-        ValueError: the wrapper's parameter groups are not those that the optimizer inside steps by.
-    """
-    while (inner := _wrapped_by(optimizer)) is not None:
-        optimizer = inner
-    return optimizer
-
-
-def _wrapped_by(optimizer: Optimizer) -> Optimizer | None:
-    """The optimizer that this one steps, if its parameter groups are this one's."""
-    if isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
-        return inner
-    if not isinstance(optimizer, Optimizer):
-        return None
-    for name, inner in vars(optimizer).items():
-        if isinstance(inner, Mapping) and inner and all(isinstance(one, Optimizer) for one in inner.values()):
-            if optimizer not in _together:  # one for each tensor
-                _together[optimizer] = Together(*{id(one): one for one in inner.values()}.values())
-            return _together[optimizer]
-        if not isinstance(inner, Optimizer):
-            continue
-        if {id(group) for group in inner.param_groups} == {id(group) for group in optimizer.param_groups}:
-            return inner
-        if _tensors(inner) & _tensors(optimizer) and not _named(optimizer, _COPIES_RATES):
-            raise ValueError(
-                f"{type(optimizer).__name__} steps by the rates of the {type(inner).__name__} that it keeps as "
-                f"{name!r}, and not by those in its own param_groups, so no scheduler can reach them: give the "
-                f"scheduler that one, optimizer.{name}"
-            )
-    return None
-
-
-def _tensors(optimizer: Optimizer) -> set[int]:
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
-
-
-def _inside(optimizer: Optimizer) -> list[Optimizer]:
-    """The optimizers that make the updates: those inside a wrapper, or the optimizer itself."""
-    optimizer = unwrapped(optimizer)
-    several = getattr(optimizer, "optimizers", None)
-    if not isinstance(several, (list, tuple)):
-        return [optimizer]
-    seen = {id(group) for group in optimizer.param_groups}
-    if not all(id(group) in seen for one in several for group in one.param_groups):
-        # Writing a rate into such a wrapper's groups would silently change nothing.
-        raise ValueError(
-            f"{type(optimizer).__name__} does not step by the rates in its own param_groups, so no scheduler can reach "
-            "them: hand autowarm.optim.Together(*optimizer.optimizers) to the scheduler, and step that"
-        )
-    return [inner for one in several for inner in _inside(one)]
 
 
 def _is_matrix(p: Tensor) -> bool:

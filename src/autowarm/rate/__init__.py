@@ -4,8 +4,8 @@
 returns a `RateSearch`: the losses it saw, the peak rate that they suggest, an interval for it, and a plot.
 """
 
-from ..rangetest import RateSearch
 from .find import find_rate
+from .search import RateSearch
 
 __all__ = ["RateSearch", "find_rate"]
 

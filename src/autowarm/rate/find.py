@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ..rangetest import RateSearch, has_broken
-from ..schedule.arguments import clean
-from ..schedule.rule.reduce import Observation, Ranks, reduce_observations
+from ..losses import Observation, Ranks, mean_loss
 from .restore import restored
+from .search import RateSearch, has_broken
 
 __all__ = ["find_rate"]
 
@@ -92,7 +91,8 @@ def find_rate(
         >>> opt = Muon.from_model(model, lr=found.suggestion)
     """
     steps = _checked(lowest, highest, steps)
-    total_steps = clean(total_steps=total_steps)["total_steps"]
+    if isinstance(total_steps, bool) or not hasattr(total_steps, "__index__") or total_steps < 1:
+        raise ValueError(f"total_steps must be a whole number ≥ 1, got {total_steps!r}")
     rates = np.geomspace(lowest, highest, steps)
     settings = {"lowest": lowest, "highest": highest, "steps": steps, "total_steps": total_steps}
     ranks = Ranks(process_group, settings, owner="find_rate")
@@ -109,7 +109,7 @@ def find_rate(
                 raise ValueError(
                     f"the batches ended after {i} of {steps} steps: let the closure start over, or pass steps={i}"
                 ) from None
-            loss = reduce_observations([seen], ranks, i)
+            loss = mean_loss([seen], ranks, i)
             losses.append(math.nan if loss is None else loss)
             if has_broken(losses, steps):
                 break

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ..optim.known import unwrapped
 from ..optim.step.nonfinite import SkippedUpdates
-from ..schedule.hooks.clock import inside, is_ours
+from ..optim.wrapped import inside, is_ours, unwrapped
 from ..undisturbed import untouched
 
 __all__ = ["restored"]

@@ -1,21 +1,26 @@
 """The scheduler: a learning-rate warm-up that ends by itself, then a standard decay."""
 
+import math
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..geometry import Geometry, resolve
-from ..optim.known import geometry_of, kappa_of, unwrapped, warn_of_own_rates
-from .arguments import UNSET, clean, renamed, without_warmup_steps
+from ..losses import Observation, Ranks
+from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
+from ..optim.wrapped import hook, unwrapped
+from .arguments import clean, without_warmup_steps
 from .hooks.alarms import Alarms
-from .hooks.rates import checked_peaks
-from .hooks.scheduler import RuleScheduler
+from .hooks.clock import UpdateClock
+from .hooks.groups import GroupRates, checked_peaks
+from .hooks.others import schedulers_beside, unwanted
 from .profile import Profile
 from .report import metrics, one_line, plot_profile
-from .rule import Formula, HostRule, Observation, Ranks, Rule, rule_for
+from .rule import HostRule, Phase, Plan, placed
 from .search import LEAST_STEPS, PeakSearch
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 from .state import STATE_VERSION, differences, read_state
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveWarmup"]
 
 
-class AdaptiveWarmup(RuleScheduler):
+class AdaptiveWarmup(LRScheduler):
     """Warm up until the loss or a time limit ends the warm-up, then decay. There is no ``warmup_steps``.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the smoothed loss (see `Profile`), and a ramp in
@@ -81,7 +86,6 @@ class AdaptiveWarmup(RuleScheduler):
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
             are averaged over the ranks, so the rates are bit-identical on all of them.
-        floor, patience: deprecated names of ``max_warmup`` and ``max_nonfinite``.
 
     Raises:
         ValueError: an argument is out of range, a name is unknown, or the optimizer's geometry is not known. At the
@@ -130,8 +134,6 @@ class AdaptiveWarmup(RuleScheduler):
         smoothing: float | None = None,
         max_nonfinite: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
-        floor: Any = UNSET,
-        patience: Any = UNSET,
     ) -> None:
         given = clean(
             total_steps=total_steps,
@@ -141,37 +143,26 @@ class AdaptiveWarmup(RuleScheduler):
             sigma_f2=sigma_f2,
             peak_gap=peak_gap,
             final_ratio=final_ratio,
-            max_warmup=renamed(floor=floor, max_warmup=max_warmup),
+            max_warmup=max_warmup,
             chance_loss=chance_loss,
             smoothing=smoothing,
-            max_nonfinite=renamed(patience=patience, max_nonfinite=max_nonfinite),
+            max_nonfinite=max_nonfinite,
         )
-        max_nonfinite = given.pop("max_nonfinite")
+        self._alarms = Alarms(given.pop("max_nonfinite"))
         self._check_peak(peak, given["total_steps"])
         self.process_group = process_group
-        given_optimizer = optimizer
+        given_optimizer = optimizer  # a trainer's wrapper has no step hooks of its own
         if not isinstance(optimizer := unwrapped(optimizer), Optimizer):
             raise TypeError(f"the first argument is the optimizer, got a {type(optimizer).__name__}")
         warn_of_own_rates(given_optimizer)
-        shapes = warmup_shape(warmup), decay_shape(decay)
-        self._check_open(given["total_steps"], shapes[1])
+        shapes: dict[str, Any] = {"warmup": warmup_shape(warmup), "decay": decay_shape(decay)}
+        self._check_open(given["total_steps"], shapes["decay"])
         geometry = None if geometry is None else resolve(geometry)
         if kappa is None and peak_gap is None:
             # Only the calibration needs κ.
             geometry = geometry or geometry_of(optimizer)
             given["kappa"] = kappa_of(optimizer, geometry)
-        formula: dict[str, Any] = {
-            "lr": next(lr for lr in checked_peaks(optimizer) if lr > 0),
-            "warmup": shapes[0],
-            "planned_decay": shapes[1],
-            "planned_steps": given["total_steps"],
-            "given_target_loss": given["target_loss"],
-            "given_peak_gap": given["peak_gap"],
-            **{
-                name: given[name]
-                for name in ("kappa", "div", "sigma_f2", "final_ratio", "max_warmup", "chance_loss", "smoothing")
-            },
-        }
+        self._kappa_counted = kappa is None
         # What a resumed run must share with the saved one.
         self._settings: dict[str, Any] = {
             "optimizer": type(optimizer).__name__,
@@ -181,10 +172,19 @@ class AdaptiveWarmup(RuleScheduler):
             "decay": name_of(decay),
             **given,
         }
-        self._kappa_counted = kappa is None
+        self._ranks = Ranks(process_group, self._settings)
+        lr = next(lr for lr in checked_peaks(optimizer) if lr > 0)
+        self._plan = Plan(lr, **shapes, **{name: x for name, x in given.items() if name != "total_steps"})
+        self._searches = peak == "auto"
         self._probe: Probe | None = None
-        ranks, alarms = Ranks(process_group, self._settings), Alarms(max_nonfinite)
-        super().__init__(optimizer, formula, ranks, alarms, searches=peak == "auto")
+        self._pending: list[Observation] = []
+        self._in_use = False  # whether this scheduler has stepped since the last update
+        self._changes = 0  # how often a rate was not as written
+        self._clock = UpdateClock(optimizer)
+        self._groups = GroupRates(optimizer)
+        self._phase: Phase = self._first_phase(given["total_steps"])
+        super().__init__(optimizer)
+        self._watch_groups()
 
     @classmethod
     def paper(cls, optimizer: Optimizer, total_steps: int, *, target_loss: float, **options: Any) -> Self:
@@ -203,7 +203,7 @@ class AdaptiveWarmup(RuleScheduler):
         """
         if target_loss is None:
             raise ValueError("Algorithm 1 needs target_loss, its f*: roughly the loss at the end of the run")
-        if given := sorted(options.keys() & {"max_warmup", "floor", "chance_loss", "smoothing"}):
+        if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": 100.0, **options}
         return cls(optimizer, total_steps, target_loss=target_loss, max_warmup=None, smoothing=0.0, **options)
@@ -230,35 +230,33 @@ class AdaptiveWarmup(RuleScheduler):
     @property
     def total_steps(self) -> int | None:
         """T as given, or as set by `extend` or `decay_now`; None if the end is open. Never waits for the device."""
-        return self._formula.total_steps
+        return self._phase.timeline.total_steps
 
     @property
     def phase(self) -> str:
         """The current phase: "search" (for the peak rate), "warmup" or "decay"."""
-        if isinstance(self._rule, PeakSearch):
-            return "search"
-        return "warmup" if self._rule.on_host().ended_by is None else "decay"
+        return self._phase.name
 
     @property
     def ended_by(self) -> str | None:
         """What ended the warm-up: "gap" (the gap fell below Δ'), "max_warmup" or "decay_now"; None until it ends."""
-        return self._rule.on_host().ended_by
+        return self._phase.on_host().ended_by
 
     @property
     def warmup_steps(self) -> int:
         """The number of updates made at the rates of the latest warm-up, so far or in total."""
-        rule = self._rule.on_host()
-        return rule.warmup_steps if rule.ended_by else self.last_epoch - rule.formula.origin
+        rule = self._phase.on_host()
+        return rule.warmup_steps if rule.ended_by else self.last_epoch - rule.timeline.origin
 
     @property
     def profile(self) -> Profile | None:
         """The profile η(Δ); None before the first finite loss. Never waits for the device."""
-        return self._formula.profile
+        return self._phase.profile
 
     @property
     def target_loss(self) -> float | None:
         """f*, as given or derived from f(x0), then None before the first finite loss. Never waits for the device."""
-        return self._formula.target_loss
+        return self._phase.target_loss
 
     def metrics(self) -> dict[str, float | int | str]:
         """The schedule's state for a logger: a flat dictionary of plain numbers and text.
@@ -283,17 +281,11 @@ class AdaptiveWarmup(RuleScheduler):
             >>> sorted(sched.metrics().keys() - {'phase', 'share', 'lr', 'warmup_steps', 'warmup_end'})
             ['gap', 'loss', 'peak_gap', 'target_loss']
         """
-        seen = metrics(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
-        if isinstance(self._rule, PeakSearch):
-            return {"phase": "search", "share": self._rule.share, "lr": seen["lr"]}
-        return seen
+        return metrics(self._phase, float(self.optimizer.param_groups[0]["lr"]))
 
     def __repr__(self) -> str:
         """The content of `metrics` in one line. With tensor rates this also waits for the device."""
-        if isinstance(self._rule, PeakSearch):
-            of = "an open run" if self.total_steps is None else self.total_steps
-            return f"AdaptiveWarmup(search, update {self.last_epoch} of {of}; lr {self.get_last_lr()[0]:.3g})"
-        return one_line(self._rule.on_host(), float(self.optimizer.param_groups[0]["lr"]))
+        return one_line(self._phase, self.last_epoch, float(self.optimizer.param_groups[0]["lr"]))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot η(Δ) against the loss, and mark Δ' and the current rate.
@@ -307,8 +299,8 @@ class AdaptiveWarmup(RuleScheduler):
         """
         if self.profile is None:
             raise RuntimeError("there is no profile to draw before the first finite loss")
-        rule = self._rule.on_host()
-        return plot_profile(self.profile, rule.formula.fstar, rate=rule.share * self.profile.lr, ax=ax)
+        rule = self._phase.on_host()
+        return plot_profile(self.profile, rule.fstar, rate=rule.share * self.profile.lr, ax=ax)
 
     def probe(self, closure: "Callable[[], Tensor]", model: nn.Module) -> "AbstractContextManager[Tensor]":
         """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
@@ -366,20 +358,170 @@ class AdaptiveWarmup(RuleScheduler):
         """
         self._pending.append(Observation.of(loss, weight).kept())
 
-    def step(self, loss: Tensor | float | None = None) -> None:
+    def step(self, loss: Tensor | float | None = None, *, metrics: Tensor | float | None = None) -> None:
         """Set the rates for the next update.
 
         Args:
-            loss: the loss, as for `observe` with weight 1; None if you called `observe`, or if there is no loss.
+            loss: the loss, as for `observe` with weight 1; None if you called `observe`, or if there is no loss: then
+                only the ramp sets the rate.
+            metrics: another name for ``loss``, by which trainers pass it to a `ReduceLROnPlateau`.
 
         Raises:
             TypeError: the loss is an int, which suggests that the code passes an epoch.
             ValueError, RuntimeError: see the class.
         """
-        if loss is not None:
+        if (loss := metrics if loss is None else loss) is not None:
             self._pending.append(Observation.of(loss, 1.0))
         self._step_count += 1
         self._update_lr()
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        # Only SequentialLR passes an epoch, to start this scheduler at a milestone.
+        if epoch is not None:
+            if epoch != 0:
+                raise ValueError(
+                    f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses"
+                )
+            self._restart()
+            return
+        if self.optimizer is not self._clock.optimizer or len(self.optimizer.param_groups) != len(self._groups.warms):
+            self._follow_optimizer()
+        self._in_use = True
+        others = self._look_for_others()
+        raised = self._groups.notice()
+        observations, self._pending = self._pending, []
+        made = self._clock.tick(observations)
+        if made is None and not self._phase.sees_skipped:
+            observations = []  # a skipped update counts neither as a step nor as an observation
+        # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
+        updates = self.last_epoch + (made or 0)
+        loss = self._phase.reduce(updates, observations, self._ranks)
+        if made is None and self._phase.sees_skipped:
+            # Once the weights are broken, a GradScaler skips every update, so the search must see these losses.
+            made, loss = (None, None) if loss is None or math.isfinite(loss) else (0, loss)
+        if made is not None:
+            self._phase.advance(updates, loss)
+            self.last_epoch = updates
+            self._enter(self._phase.following())
+            self._write()
+        self._check(skipped=made is None, observed=loss is not None)
+        if raised is not None and not others:
+            self._alarms.warn("raised", raised)
+        lr = self.optimizer.param_groups[0]["lr"]
+        if isinstance(lr, Tensor) or self._phase.device is not None:
+            self._phase = placed(self._phase, lr)
+
+    def _check(self, *, skipped: bool, observed: bool) -> None:
+        notices, total = self._phase.notices(), self.total_steps
+        near_end = total is not None and self.last_epoch + 1 >= total
+        if not (near_end or not observed or notices.failures or notices.disagree):
+            return
+        if notices.disagree:
+            raise RuntimeError(
+                "ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
+                f"{self.last_epoch}; this rank's settings are {self._ranks.settings}"
+            )
+        self._alarms.check(notices, self.last_epoch, self._phase, self._clock, skipped=skipped, observed=observed)
+
+    # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
+
+    def get_lr(self) -> list[float | Tensor]:
+        """The rates for the next update: each group's peak rate times its share."""
+        return self._groups.aims(self.base_lrs, self._phase)
+
+    def _initial_step(self) -> None:
+        self._step_count = 1
+        self._groups.adopt(self.base_lrs)
+        self._restart()
+
+    def _restart(self) -> None:
+        self.last_epoch, self._pending = 0, []
+        self._phase = self._first_phase(self._phase.timeline.planned_steps)
+        self._clock.restart()
+        self._groups.restart()
+        self._write()
+
+    def _first_phase(self, total_steps: int | None) -> Phase:
+        rule = HostRule.begin(self._plan, 0, total_steps, self._plan.target_loss)
+        return PeakSearch(self._clock.optimizer, rule) if self._searches else rule
+
+    def _enter(self, phase: Phase) -> None:
+        """Go on with another phase: after a search, at the peak rate that it has found."""
+        if phase is self._phase:
+            return
+        self._phase, given = phase, self._plan.lr
+        self._plan = phase.timeline.plan
+        for i, group in enumerate(self.optimizer.param_groups):
+            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (self._plan.lr / given)
+
+    def _write(self) -> None:
+        self._last_lr = self._groups.write(self.base_lrs, self._phase)
+
+    # Groups, optimizers and schedulers that change or join during the run.
+
+    def _watch_groups(self) -> None:
+        hook(self.optimizer.register_step_pre_hook, self, AdaptiveWarmup._before_update)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._watch_groups()  # a copied optimizer has lost its hooks
+
+    def _before_update(self, *_: Any) -> None:
+        if len(self.optimizer.param_groups) != len(self._groups.warms):
+            self._adopt_groups()  # before new groups make an update at their peak rates
+        self._clock.pretended = self._groups.are_put_out()
+        if torch.compiler.is_compiling() or self._clock.pretended:
+            return
+        if self._in_use or self.last_epoch == 0:
+            self._look_for_others()
+            self._in_use = False
+
+    def _look_for_others(self) -> bool:
+        """Name another scheduler that sets the rates. Before the first update, rates that the user has set are peaks.
+
+        Returns:
+            Whether there is another scheduler.
+        """
+        if not self._groups.changed():
+            return False
+        if "other scheduler" in self._alarms.said:
+            return True
+        self._changes += 1
+        if self._changes & (self._changes - 1):
+            return False  # looking takes a while, so look at the first change, the second, the fourth, …
+        beside = schedulers_beside(self)
+        # A scheduler that was made and never stepped has been replaced, and complains of nothing.
+        if self._in_use and (others := unwanted(beside, self)):
+            self._alarms.other_scheduler(type(self).__name__, others)
+            return True
+        untouched = self.last_epoch == 0 and self.phase == "warmup" and not self._phase.on_host().started
+        if untouched and not beside and (peaks := self._groups.new_peaks()) is not None:
+            for i, (group, peak) in enumerate(zip(self.optimizer.param_groups, peaks, strict=True)):
+                self.base_lrs[i] = group["initial_lr"] = peak
+            self._plan = self._plan.at(next(lr for lr in map(float, peaks) if lr > 0))
+            self._phase = self._first_phase(self._phase.timeline.planned_steps)
+            self._groups.restart()
+            self._write()
+        return False
+
+    def _adopt_groups(self) -> None:
+        self._groups.notice()
+        self._groups.adopt(self.base_lrs)
+        self._write()
+
+    def _follow_optimizer(self) -> None:
+        """Take over an optimizer that was replaced and groups that were added."""
+        if self.optimizer is not self._clock.optimizer:
+            # A trainer has replaced or wrapped the optimizer.
+            self.optimizer = unwrapped(self.optimizer)
+            if self.optimizer is not self._clock.optimizer:
+                self._clock.watch(self.optimizer)
+                self._groups = GroupRates(self.optimizer)
+                self._groups.adopt(self.base_lrs)
+                self._watch_groups()
+                self._write()
+        if len(self.optimizer.param_groups) != len(self._groups.warms):
+            self._adopt_groups()
 
     # What users change during the run.
 
@@ -457,10 +599,11 @@ class AdaptiveWarmup(RuleScheduler):
             >>> sched.total_steps, round(sched.get_last_lr()[0], 5)
             (60, 0.00051)
         """
-        steps, shape = clean(steps=steps)["steps"], decay_shape(decay)
+        steps = clean(steps=steps)["steps"]
+        decay_shape(decay)  # raises if the name is unknown
         if not isinstance(decay, str):
             raise ValueError(f"decay_now takes a decay by name, one of {sorted(DECAYS)}, so that a state can name it")
-        self._change(lambda rule: rule.decay_now(steps, shape))
+        self._change(lambda rule: rule.decay_now(steps, decay))
 
     def rewarm(self, total_steps: int | None = None, *, target_loss: float | None = None) -> None:
         """Start a new warm-up at lr/div from the current weights, for new data or after recovering from a loss spike.
@@ -490,38 +633,37 @@ class AdaptiveWarmup(RuleScheduler):
             ('warmup', [0.001], 150)
         """
         given = clean(total_steps=total_steps, target_loss=target_loss)
-        total = self._formula.planned_steps if total_steps is None else given["total_steps"]
+        total = self._phase.timeline.planned_steps if total_steps is None else given["total_steps"]
         if total is not None and total <= self.last_epoch:
             raise ValueError(
                 f"no updates are left to warm up in: {self.last_epoch} were made and total_steps is {total}. Pass "
                 "rewarm(total_steps=...) a larger total, which includes the updates already made"
             )
-        target = self._formula_arguments["given_target_loss"] if target_loss is None else given["target_loss"]
-        self._change(lambda rule: rule.rewarm(total, target))
+        target = self._plan.target_loss if target_loss is None else given["target_loss"]
+        self._change(lambda rule: HostRule.begin(rule.plan, rule.updates, total, target))
         self._alarms.said.discard("stalled")
 
     def _check_horizon(self, total_steps: int | None, updates: int) -> None:
-        self._check_open(total_steps, self._formula_arguments["planned_decay"])
+        self._check_open(total_steps, self._plan.decay)
         if total_steps is not None and total_steps < updates:
             raise ValueError(f"total_steps={total_steps} is over: {updates} updates were made already")
 
-    def _change(self, change: "Callable[[HostRule], None]") -> None:
+    def _change(self, change: "Callable[[HostRule], HostRule | None]") -> None:
+        """Change the rule in plain numbers, in place or into another; all ranks must make the same change."""
         self._follow_optimizer()
-        self._rates.notice()
-        if isinstance(self._rule, PeakSearch):
+        self._groups.notice()
+        if self.phase == "search":
             raise RuntimeError("the search for the peak rate is still under way: change the schedule once it ends")
-        rule = self._rule.on_host()
-        change(rule)
-        # All ranks must have made the same change.
-        self._agree(rule)
-        self._rule = rule
+        rule = self._phase.on_host()
+        self._phase = rule = change(rule) or rule
+        self._agree()
         self._alarms.said.discard("overrun")
         self._write()
-        self._rule = rule_for(self.optimizer.param_groups[0]["lr"], rule)
+        self._phase = placed(rule, self.optimizer.param_groups[0]["lr"])
 
-    def _agree(self, rule: HostRule) -> None:
-        formula = rule.formula
-        plan = {"origin": formula.origin, "total_steps": formula.total_steps, "decay": name_of(formula.decay)}
+    def _agree(self) -> None:
+        timeline = self._phase.timeline
+        plan = {"origin": timeline.origin, "total_steps": timeline.total_steps, "decay": name_of(timeline.decay_shape)}
         changed = plan != {"origin": 0, **{name: self._settings[name] for name in ("total_steps", "decay")}}
         self._ranks.agree_on(self._settings | ({"now": plan} if changed else {}))
 
@@ -539,12 +681,11 @@ class AdaptiveWarmup(RuleScheduler):
             "last_epoch": self.last_epoch,
             "step_count": self._step_count,
             "base_lrs": [float(lr) for lr in self.base_lrs],
-            **self._rates.state_dict(),
+            **self._groups.state_dict(),
             "pending": [[float(seen.loss), seen.weight] for seen in self._pending],
             "said": sorted(self._alarms.said),
             "clock": self._clock.state_dict(),
-            "rule": self._rule.on_host().state_dict(),
-            "search": self._rule.state_dict() if isinstance(self._rule, PeakSearch) else None,
+            **self._phase.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -558,10 +699,10 @@ class AdaptiveWarmup(RuleScheduler):
                 names the class or lists the differences.
         """
         state = read_state(state_dict)
-        saved, formula_state = state["settings"], state["rule"]
+        saved, saved_rule = state["settings"], state["rule"]
         # The chance loss acts at f(x0), and the state knows what it did then.
         differ = differences(saved, self._settings, ignore={"total_steps", "chance_loss"})
-        begun = formula_state["gap0"] is not None or state["search"] is not None
+        begun = saved_rule["gap0"] is not None or state["search"] is not None
         if self._kappa_counted and saved.get("kappa") is not None and begun:
             differ.pop("kappa", None)  # κ was computed before groups were added or frozen, and stays
         groups = len(self.optimizer.param_groups)
@@ -571,39 +712,36 @@ class AdaptiveWarmup(RuleScheduler):
             what = "; ".join(f"{name}: {how}" for name, how in differ.items())
             raise ValueError(f"the saved schedule differs from this one: {what}")
         peaks, total = state["base_lrs"], self._settings["total_steps"]
-        extended = total not in (saved["total_steps"], formula_state["planned_steps"])
+        extended = total not in (saved["total_steps"], saved_rule["planned_steps"])
         if extended:
-            self._check_horizon(total, formula_state["updates"])
-        settings = self._settings | {"kappa": saved["kappa"]}
-        arguments = self._formula_arguments | {"kappa": saved["kappa"]}
-        arguments["lr"] = next((lr for lr in peaks if lr > 0), arguments["lr"])
-        rule = HostRule(Formula(**arguments))
-        rule.load_state_dict(formula_state)
+            self._check_horizon(total, saved_rule["updates"])
+        plan = self._plan.at(next((lr for lr in peaks if lr > 0), self._plan.lr), saved["kappa"])
+        rule = HostRule.of(plan, saved_rule)
         if extended:
             rule.extend(total)
-        placed: Rule = rule_for(self.optimizer.param_groups[0]["lr"], rule)
+        phase = placed(rule, self.optimizer.param_groups[0]["lr"])
         if state["search"] is not None:
-            placed = PeakSearch(self.optimizer, rule)
-            placed.load_state_dict(state["search"])
+            phase = PeakSearch(self.optimizer, rule)
+            phase.load_state_dict(state["search"])
 
         self._follow_optimizer()
-        self._settings, self._formula_arguments = settings, arguments
+        self._settings, self._plan = self._settings | {"kappa": saved["kappa"]}, plan
         self.last_epoch, self._step_count = state["last_epoch"], state["step_count"]
         for i, lr in enumerate(peaks):
             base = self.base_lrs[i]
             self.base_lrs[i] = base.new_tensor(lr).reshape(base.shape) if isinstance(base, Tensor) else lr
         self._alarms.said = set(state["said"]) - ({"overrun", "stalled"} if extended else set())
         self._clock.load_state_dict(state["clock"])
-        self._rule = placed
-        self._agree(rule)
+        self._phase = phase
+        self._agree()
         self._pending = [Observation(loss, weight) for loss, weight in state["pending"]]
-        self._last_lr = self._rates.load_state_dict(state, self.base_lrs, self._rule)
-        if isinstance(placed, PeakSearch) and not placed.losses:
+        self._last_lr = self._groups.load_state_dict(state, self.base_lrs, phase)
+        if isinstance(phase, PeakSearch) and not phase.losses:
             self._write()  # the search starts over, from its lowest rate
         self.load_warning = None
         if extended:
             self.load_warning = (
-                f"the schedule was saved for total_steps={formula_state['planned_steps']} and is loaded for "
+                f"the schedule was saved for total_steps={saved_rule['planned_steps']} and is loaded for "
                 f"total_steps={total}: it continues to {total}, as after extend({total})"
             )
             warnings.warn(self.load_warning, stacklevel=2)

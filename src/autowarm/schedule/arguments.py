@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..optim.known import frames_of_ours
+
 __all__ = ["UNSET", "clean", "renamed", "without_warmup_steps"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -96,7 +98,7 @@ def renamed(**names: Any) -> Any:
     (old, former), (new, value) = names.items()
     if former is UNSET:
         return value
-    warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=3)
+    warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=frames_of_ours())
     return former
 
 

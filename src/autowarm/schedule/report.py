@@ -7,7 +7,7 @@ import numpy as np
 
 from ..plotting import axes_or_new
 from .profile import Profile
-from .rule import HostRule
+from .rule import HostRule, Phase
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,18 +17,20 @@ __all__ = ["forecast", "metrics", "one_line", "plot_profile"]
 Metrics = dict[str, float | int | str]
 
 
-def metrics(rule: HostRule, lr: float) -> Metrics:
+def metrics(phase: Phase, lr: float) -> Metrics:
     """The dictionary that `AdaptiveWarmup.metrics` describes."""
-    formula = rule.formula
+    if phase.name == "search":
+        return {"phase": "search", "share": float(phase.share), "lr": lr}
+    rule = phase.on_host()
     found: dict[str, float | int | str | None] = {
-        "phase": "warmup" if rule.ended_by is None else "decay",
+        "phase": rule.name,
         "loss": rule.smoothed if rule.started else None,
-        "gap": rule.smoothed - formula.fstar if rule.started else None,
-        "target_loss": formula.target_loss,
-        "peak_gap": None if formula.profile is None else formula.profile.peak_gap,
+        "gap": rule.smoothed - rule.fstar if rule.started else None,
+        "target_loss": rule.target_loss,
+        "peak_gap": None if rule.profile is None else rule.profile.peak_gap,
         "share": rule.share,
         "lr": lr,
-        "warmup_steps": rule.updates - formula.origin if rule.ended_by is None else rule.warmup_steps,
+        "warmup_steps": rule.updates - rule.timeline.origin if rule.ended_by is None else rule.warmup_steps,
         "warmup_end": forecast(rule),
         "ended_by": rule.ended_by,
     }
@@ -40,33 +42,36 @@ def forecast(rule: HostRule) -> int | None:
 
     The estimate assumes that log Δ keeps falling at its mean pace so far, and is never later than the ramp's end.
     """
-    formula = rule.formula
+    timeline, profile = rule.timeline, rule.profile
     if rule.ended_by is not None:
-        return formula.origin + rule.warmup_steps
-    latest = math.inf if formula.ramp is None else formula.ramp.end
-    made = rule.updates - formula.origin
-    if rule.started and formula.profile is not None and made > 0:
-        gap0, peak_gap = formula.profile.gap0, formula.profile.peak_gap
-        gap = rule.smoothed - formula.fstar
+        return timeline.origin + rule.warmup_steps
+    latest = math.inf if timeline.ramp is None else timeline.ramp.end
+    made = rule.updates - rule.timeline.origin
+    if rule.started and profile is not None and made > 0:
+        gap0, peak_gap = profile.gap0, profile.peak_gap
+        gap = rule.smoothed - rule.fstar
         if peak_gap <= gap < gap0:
-            latest = min(latest, formula.origin + made * math.log(gap0 / peak_gap) / math.log(gap0 / gap))
+            latest = min(latest, timeline.origin + made * math.log(gap0 / peak_gap) / math.log(gap0 / gap))
     return None if latest > 1e15 else max(rule.updates, math.ceil(latest))
 
 
-def one_line(rule: HostRule, lr: float) -> str:
+def one_line(phase: Phase, updates: int, lr: float) -> str:
     """The text of the scheduler's ``repr``."""
-    total, phase = rule.formula.total_steps, "warmup" if rule.ended_by is None else "decay"
-    words = [f"{phase}, update {rule.updates} of {'an open run' if total is None else total}"]
+    rule = phase.on_host()
+    total = rule.timeline.total_steps
+    words = [f"{phase.name}, update {updates} of {'an open run' if total is None else total}"]
+    if phase.name == "search":
+        return f"AdaptiveWarmup({words[0]}; lr {lr:.3g})"
     words.append(f"lr {lr:.3g} ({rule.share:.3g} of the peak)")
-    profile = rule.formula.profile
+    profile = rule.profile
     if rule.ended_by is not None:
         at = f" at a loss of {rule.smoothed:.4g}" if rule.started else ""
         words.append(f"warm-up took {rule.warmup_steps} updates, ended by {rule.ended_by}{at}")
     elif not rule.started:
         words.append("no loss yet")
     elif profile is not None:
-        ends = rule.formula.fstar + profile.peak_gap
-        words.append(f"loss {rule.smoothed:.4g}, f* = {rule.formula.fstar:.4g}; warm-up ends at {ends:.4g}")
+        ends = rule.fstar + profile.peak_gap
+        words.append(f"loss {rule.smoothed:.4g}, f* = {rule.fstar:.4g}; warm-up ends at {ends:.4g}")
     expected = forecast(rule)
     if rule.ended_by is None and expected is not None and expected > rule.updates:
         words.append(f"warm-up ends by update {expected}")

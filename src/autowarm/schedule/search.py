@@ -2,7 +2,9 @@
 
 import copy
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..optim.known import unwrapped
-from ..rangetest import RateSearch, has_broken
-from .hooks.clock import hook, inside
-from .rule import Formula, HostRule, Notices, Observation, Ranks
-from .rule.reduce import reduce_observations
+from ..losses import Observation, Ranks, mean_loss
+from ..optim.known import frames_of_ours
+from ..optim.wrapped import hook, inside, unwrapped
+from ..rate.search import RateSearch, has_broken
+from .profile import Profile
+from .rule import HostRule, Notices, Timeline
+from .saved import boolean, check, count, list_of, number, optional
 
 __all__ = ["LEAST_STEPS", "PeakSearch"]
 
@@ -24,7 +28,7 @@ LEAST_STEPS = 100  # the shortest run that has room for a search
 
 
 class PeakSearch:
-    """A rule whose rates rise by a constant factor until the loss breaks; then the run starts over.
+    """The phase before the warm-up: rates rise by a constant factor until the loss breaks; then the run starts over.
 
     This is `autowarm.find_rate` inside a run. The optimizer must be new, because the search ends by restoring the
     weights and the optimizer's state from before the first update.
@@ -50,7 +54,7 @@ class PeakSearch:
                 "see: use autowarm.find_rate before the capture"
             )
         self._optimizer, self._host = optimizer, host
-        steps = int(min(_MOST, max(_FEWEST, _SHARE * self.formula.length)))
+        steps = int(min(_MOST, max(_FEWEST, _SHARE * self.timeline.length)))
         self._rates = np.geomspace(LOWEST, HIGHEST, steps)
         self.losses: list[float] = []
         self.over = False
@@ -85,7 +89,10 @@ class PeakSearch:
         self.__dict__.update(state)
         self._watch()  # a copied optimizer has lost its hooks
 
-    # The interface of a `Rule`.
+    # The interface of a `Phase`.
+
+    name = "search"
+    sees_skipped = True
 
     @property
     def device(self) -> torch.device | None:
@@ -94,15 +101,25 @@ class PeakSearch:
         return rate.device if isinstance(rate, Tensor) else None
 
     @property
-    def formula(self) -> Formula:
-        """The schedule that follows the search."""
-        return self._host.formula
+    def timeline(self) -> Timeline:
+        """The warm-up and decay that follow the search."""
+        return self._host.timeline
+
+    @property
+    def profile(self) -> Profile | None:
+        """That of the rule that follows."""
+        return self._host.profile
+
+    @property
+    def target_loss(self) -> float | None:
+        """That of the rule that follows."""
+        return self._host.target_loss
 
     @property
     def share(self) -> float:
         """The rate for the next update, in units of the first group's lr; it may be above 1."""
         made = max(0, len(self.losses) - self._ahead)
-        return float(self._rates[min(made, len(self._rates) - 1)]) / self.formula.lr
+        return float(self._rates[min(made, len(self._rates) - 1)]) / self.timeline.plan.lr
 
     @property
     def steady_share(self) -> float:
@@ -111,7 +128,7 @@ class PeakSearch:
 
     def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> float | None:
         """As `HostRule.reduce`. All ranks get the same losses, so they find the same peak."""
-        return reduce_observations(observations, ranks, updates)
+        return mean_loss(observations, ranks, updates)
 
     def advance(self, updates: int, loss: float | None) -> None:
         """Record a loss and go on to the next rate, or end the search. Without a loss, the rate stays.
@@ -138,21 +155,33 @@ class PeakSearch:
         """The rule that follows the search, which has seen no loss yet."""
         return self._host
 
+    def following(self) -> "PeakSearch | HostRule":
+        """Once the search is over: the run from its start, at the peak rate that was found."""
+        if not self.over:
+            return self
+        found = self.found
+        if found.guess is None:
+            warnings.warn(
+                f"no peak rate was found, so the lr stays at {self.timeline.plan.lr:g}: {found.reason}. `lowest` and "
+                "the like are arguments of autowarm.find_rate",
+                stacklevel=frames_of_ours(),
+            )
+        for one, first in zip(inside(self._optimizer), self._first, strict=True):
+            first.restore(one)
+        plan, host = self.timeline.plan, self._host
+        plan = plan if found.guess is None else replace(plan, lr=found.guess)
+        return HostRule.begin(plan, host.updates, self.timeline.planned_steps, host.given_target_loss)
+
     # The end of the search.
 
     @property
     def found(self) -> RateSearch:
         """The loss at each rate, and the peak rate that the losses suggest for the remaining updates."""
-        losses, formula = self.losses, self.formula
-        left = max(1, formula.length - (self._host.updates - formula.origin))
+        losses, timeline = self.losses, self.timeline
+        left = max(1, timeline.length - (self._host.updates - timeline.origin))
         return RateSearch(
             self._rates[: len(losses)], np.array(losses), has_broken(losses, len(self._rates)), total_steps=left
         )
-
-    def restore(self) -> None:
-        """Restore the weights and the optimizer's state from before the first update."""
-        for one, first in zip(inside(self._optimizer), self._first, strict=True):
-            first.restore(one)
 
     # Saving.
 
@@ -162,7 +191,7 @@ class PeakSearch:
         sharded = any(type(p) not in plain for one in inside(self._optimizer) for p in _weights(one))
         begun = any(self._seen) or bool(self.losses)
         kept = zip(inside(self._optimizer), self._first, strict=True)
-        return {
+        search = {
             "losses": list(self.losses),
             "steps": len(self._rates),
             "ahead": self._ahead,
@@ -170,6 +199,20 @@ class PeakSearch:
             "begun": begun,
             "first": [first.state_dict(one) for one, first in kept] if begun and not sharded else None,
         }
+        return {**self._host.state_dict(), "search": search}
+
+    @staticmethod
+    def check(state: Any) -> None:
+        """Raise ValueError if the state of a search is damaged."""
+        checks = {
+            "losses": list_of(number),
+            "steps": count,
+            "ahead": boolean,
+            "doubt": boolean,
+            "begun": boolean,
+            "first": optional(list_of(_is_first)),
+        }
+        check(state, checks, "search.")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`. If it lacks the first weights, the search starts over from the current ones.
@@ -186,6 +229,10 @@ class PeakSearch:
         self._ahead, self._doubt = state["ahead"], state["doubt"]
         # The run may have another length now, but the losses so far belong to these rates.
         self._rates = np.geomspace(LOWEST, HIGHEST, state["steps"])
+
+
+def _is_first(x: Any) -> bool:
+    return isinstance(x, Mapping) and all(isinstance(x.get(name), list) for name in ("weights", "state", "counters"))
 
 
 class _First:

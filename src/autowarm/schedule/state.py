@@ -1,11 +1,14 @@
 """Reads the states that a scheduler saves: recognises them and checks that they are whole."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from .rule.averages import OPENING
-from .shapes import DECAYS
+from .hooks.clock import UpdateClock
+from .hooks.groups import GroupRates
+from .rule.state import State
+from .rule.timeline import OPENING
+from .saved import Checks, check, count, finite, list_of, number, optional, rate
+from .search import PeakSearch
 
 __all__ = ["STATE_VERSION", "differences", "read_state"]
 
@@ -30,113 +33,16 @@ _OTHERS: tuple[tuple[set[str], str], ...] = (
     ({"total_iters", "factor"}, "a ConstantLR's"),
 )
 
-
-def _number(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool)
-
-
-def _finite(x: Any) -> bool:
-    return _number(x) and math.isfinite(x)
-
-
-def _count(x: Any) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and x >= 0
-
-
-def _share(x: Any) -> bool:
-    return _finite(x) and 0 < x <= 1
-
-
-def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda x: isinstance(x, list | tuple) and all(map(holds, x))
-
-
-def _optional(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda x: x is None or holds(x)
-
-
-def _rate(x: Any) -> bool:
-    return _finite(x) and x >= 0
-
-
-def _observation(x: Any) -> bool:
-    return isinstance(x, list | tuple) and len(x) == 2 and _number(x[0]) and _rate(x[1])
-
-
-def _ramp(x: Any) -> bool:
-    return isinstance(x, list | tuple) and len(x) == 3 and _count(x[0]) and _finite(x[1]) and _finite(x[2])
-
-
-def _averages(x: Any) -> bool:
-    # The scatter of losses such as 1e300 overflows to infinity.
-    return (
-        isinstance(x, list | tuple)
-        and len(x) == 4
-        and all(map(_finite, x[:2]))
-        and all(_number(n) and n >= 0 for n in x[2:])
-    )
-
-
-def _first(x: Any) -> bool:
-    return isinstance(x, Mapping) and all(isinstance(x.get(name), list) for name in ("weights", "state", "counters"))
-
-
-def _search(x: Any) -> bool:
-    return (
-        isinstance(x, Mapping)
-        and _list_of(_number)(x.get("losses"))
-        and _count(x.get("steps"))
-        and all(isinstance(x.get(name), bool) for name in ("ahead", "doubt", "begun"))
-        and _optional(_list_of(_first))(x.get("first"))
-    )
-
-
-Checks = Mapping[str, "Callable[[Any], bool] | Checks"]
-_NESTED: Checks = {
-    "settings": {"total_steps": _optional(_count), "kappa": _optional(_finite)},
-    "search": _optional(_search),
-    "last_epoch": lambda x: x == -1 or _count(x),  # SequentialLR sets −1 until the scheduler's turn has come
-    "step_count": _count,
-    "base_lrs": _list_of(_rate),
-    "rates": _list_of(_rate),
-    "written": _list_of(_rate),
-    "aims": _list_of(_rate),
-    "factors": _list_of(_optional(_rate)),
-    "warms": _list_of(lambda x: isinstance(x, bool)),
-    "pending": _list_of(_observation),
-    "said": _list_of(lambda x: isinstance(x, str)),
-    "clock": {
-        "made": _count,
-        "ever_stepped": lambda x: isinstance(x, bool),
-        "first_tick": lambda x: x in (None, 0, 1),
-        "idle": _count,
-    },
-    "rule": {
-        "share": _share,
-        "ended_by": lambda x: x in (None, "gap", "max_warmup", "decay_now"),
-        "warmup_steps": _count,
-        "decay_start": _optional(_count),
-        "updates": _count,
-        "losses": _count,
-        "opening": _list_of(_finite),
-        "averages": _optional(_averages),
-        "weight": lambda x: _finite(x) and 0 <= x <= 1 + 1e-9,
-        "failures": _count,
-        "planned_steps": _optional(_count),
-        "total_steps": _optional(_count),
-        "decay": lambda x: x is None or x in DECAYS,
-        "origin": _count,
-        "ramp": _optional(_ramp),
-        "decay_peak": _share,
-        "cut": _share,
-        "bound": _optional(_ramp),
-        "window": lambda x: _finite(x) and x >= 1,
-        "trained": lambda x: isinstance(x, bool),
-        "told": _optional(_finite),
-        "target_loss": _optional(_finite),
-        "gap0": _optional(_finite),
-        "peak_gap": _optional(_finite),
-    },
+_SAVED: Checks = {
+    "settings": {"total_steps": optional(count), "kappa": optional(finite)},
+    "last_epoch": lambda x: x == -1 or count(x),  # SequentialLR sets −1 until the scheduler's turn has come
+    "step_count": count,
+    "base_lrs": list_of(rate),
+    "pending": list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and number(x[0]) and rate(x[1])),
+    "said": list_of(lambda x: isinstance(x, str)),
+    "clock": UpdateClock.SAVED,
+    **GroupRates.SAVED,
+    "search": lambda x: x is None or isinstance(x, Mapping),
 }
 
 
@@ -162,17 +68,13 @@ def read_state(state: Any) -> dict[str, Any]:
         )
     if version != STATE_VERSION:
         state = _from_version_7(state)
-    _check(state, _NESTED, "")
-    lists = {name: len(state[name]) for name in ("base_lrs", "rates", "written", "aims", "factors", "warms")}
+    check(state, _SAVED)
+    lists = {name: len(state[name]) for name in ("base_lrs", *GroupRates.SAVED)}
     if len(set(lists.values())) > 1:
         raise ValueError(f"the saved schedule is damaged: its lists by parameter group differ in length: {lists}")
-    rule = state["rule"]
-    if (rule["ended_by"] is None) != (rule["decay_start"] is None):
-        raise ValueError("the saved schedule is damaged: 'rule.ended_by' and 'rule.decay_start' contradict each other")
-    if rule["gap0"] is not None and not (rule["peak_gap"] is not None and 0 < rule["peak_gap"] < rule["gap0"]):
-        raise ValueError("the saved schedule is damaged: 'rule.peak_gap' is not between 0 and 'rule.gap0'")
-    if (rule["opening"] or rule["averages"] is not None) and rule["target_loss"] is None:
-        raise ValueError("the saved schedule is damaged: 'rule.target_loss' is missing after the first loss")
+    State.check(state["rule"])
+    if state["search"] is not None:
+        PeakSearch.check(state["search"])
     return dict(state)
 
 
@@ -185,23 +87,11 @@ def differences(saved: Mapping[str, Any], here: Mapping[str, Any], ignore: set[s
     }
 
 
-def _check(state: Any, checks: Checks, path: str) -> None:
-    if not isinstance(state, Mapping):
-        raise ValueError(f"the saved schedule is damaged: {path.rstrip('.')!r} is {state!r}")
-    for name, holds in checks.items():
-        if name not in state:
-            raise ValueError(f"the saved schedule is damaged: {path + name!r} is missing")
-        if callable(holds):
-            if not holds(state[name]):
-                raise ValueError(f"the saved schedule is damaged: {path + name!r} is {state[name]!r}")
-        else:
-            _check(state[name], holds, f"{path}{name}.")
-
-
 def _from_version_7(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a state that does not say how many losses are in its statistics: all since the opening."""
+    """Convert a state that does not say how many losses are in its statistics: all since the first few."""
     try:
         rule = dict(old["rule"])
+        rule["given_target_loss"] = rule.pop("told")
         if rule["averages"] is not None:
             rule["averages"] = [*rule["averages"], float(max(0, rule["losses"] - OPENING))]
         return {**old, "version": STATE_VERSION, "rule": rule}

@@ -3,7 +3,7 @@
 import warnings
 
 from ...optim.known import frames_of_ours
-from ..rule import HostRule, Notices, Rule
+from ..rule import HostRule, Notices, Phase
 from .clock import UpdateClock
 
 __all__ = ["Alarms"]
@@ -27,14 +27,14 @@ class Alarms:
         self.said: set[str] = set()
 
     def check(
-        self, notices: Notices, updates: int, rule: Rule, clock: UpdateClock, *, skipped: bool, observed: bool
+        self, notices: Notices, updates: int, phase: Phase, clock: UpdateClock, *, skipped: bool, observed: bool
     ) -> None:
         """Check the outcome of a scheduler's step.
 
         Args:
             notices: the latest notices of the rule.
             updates: the number of updates so far.
-            rule, clock: the scheduler's rule and clock.
+            phase, clock: the scheduler's.
             skipped: whether there was no update.
             observed: whether there was a loss.
 
@@ -44,15 +44,24 @@ class Alarms:
         if skipped:
             self._idle(clock)
             return
-        if not observed and notices.decay_start is None:
+        if not observed and notices.decay_start in (None, updates):
             self.warn(
                 "unobserved",
-                "step() was called without a loss, so the warm-up rate stays as it is: call step(loss), or "
+                "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or "
                 "observe(loss) before step(). If a trainer calls step(), autowarm.integrations passes it the loss",
             )
         if notices.failures:
             self._nonfinite(notices, updates)
-        self._horizon(updates, clock.ahead, rule)
+        self._horizon(updates, clock.ahead, phase)
+
+    def other_scheduler(self, ours: str, others: list[str]) -> None:
+        """Warn of schedulers that set the rates beside ours."""
+        self.warn(
+            "other scheduler",
+            f"{' and '.join(others)} sets the rates of this optimizer too, so its updates do not use the rates of "
+            + (f"either {ours}: keep one of them" if ours in others else f"{ours}: delete it")
+            + ", or step both through torch.optim.lr_scheduler.ChainedScheduler if their product is wanted",
+        )
 
     def _idle(self, clock: UpdateClock) -> None:
         if clock.idle >= _MOST_IDLE:
@@ -76,13 +85,13 @@ class Alarms:
                 "diverged. Lower the peak rate or clip gradients; max_nonfinite=None turns this error off"
             )
 
-    def _horizon(self, updates: int, ahead: bool, rule: Rule) -> None:
-        total, ramp = rule.formula.total_steps, rule.formula.ramp
+    def _horizon(self, updates: int, ahead: bool, phase: Phase) -> None:
+        total, ramp = phase.timeline.total_steps, phase.timeline.ramp
         calls = updates + ahead  # in the order of Algorithm 1 the last update is one call later
         if total is None or calls < total:
             return
         rising = ramp is not None and updates < ramp.end  # at the last call of that order, if the ramp takes all of T
-        if calls == total and not rising and (host := rule.on_host()).ended_by is None:
+        if calls == total and not rising and (host := phase.on_host()).ended_by is None:
             self.warn("stalled", f"the run of total_steps={total} ends still in warm-up: {_stalled(host)}")
         if calls > total + 1:  # some loops make one update more than planned
             self.warn(
@@ -99,14 +108,14 @@ class Alarms:
 
 
 def _stalled(rule: HostRule) -> str:
-    formula = rule.formula
-    if formula.profile is None and not (rule.started and formula.ramp is None):
+    profile, ramp = rule.profile, rule.timeline.ramp
+    if profile is None and not (rule.started and ramp is None):
         return "no finite loss was observed. Call step(loss) with the loss of each update"
-    if formula.profile is None:
+    if profile is None:
         return "the first loss was zero or beyond all scale, and there is no ramp. Use the default max_warmup"
-    if formula.ramp is not None:
+    if ramp is not None:
         return "no finite loss was observed after max_warmup. Call step(loss) at each update"
     return (
-        f"the gap to target_loss={formula.fstar:.4g} never fell below peak_gap={formula.profile.peak_gap:.4g}. Use the "
+        f"the gap to target_loss={rule.fstar:.4g} never fell below peak_gap={profile.peak_gap:.4g}. Use the "
         "default max_warmup, or raise peak_gap or target_loss"
     )

@@ -1,49 +1,17 @@
 """The schedule's clock: it counts the updates that an optimizer really made."""
 
-import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ...devices import is_capturing
-from ..rule import Observation
+from ...losses import Observation
+from ...optim.wrapped import hook, inside
+from ..saved import Checks, boolean, count
 
-__all__ = ["UpdateClock", "hook", "inside", "is_ours"]
-
-
-def hook(register: Callable[..., Any], owner: object, call: Callable[..., None]) -> None:
-    """Register a hook that calls ``call(owner, …)`` and is removed together with its owner.
-
-    Args:
-        register: one of the optimizer's ``register_…_hook`` methods.
-        owner: held by a weak reference.
-        call: takes the owner, then the hook's arguments.
-    """
-    this = weakref.ref(owner)
-
-    def fire(*args: Any) -> None:
-        alive = this()
-        if alive is not None:
-            call(alive, *args)
-
-    fire.owner = this  # type: ignore[attr-defined]
-    handle = register(fire)
-    weakref.finalize(owner, handle.remove)
-
-
-def is_ours(call: Callable[..., Any]) -> bool:
-    """Whether a hook was registered by `hook`."""
-    return isinstance(getattr(call, "owner", None), weakref.ref)
-
-
-def inside(optimizer: Optimizer) -> list[Optimizer]:
-    """The optimizers that make the updates: those that this one steps (`Together`), or itself."""
-    several = getattr(optimizer, "optimizers", None)
-    if isinstance(several, list | tuple) and several and all(isinstance(one, Optimizer) for one in several):
-        return [inner for one in several for inner in inside(one)]
-    return [optimizer]
+__all__ = ["UpdateClock"]
 
 
 def _overflowed(optimizer: Optimizer) -> bool:
@@ -74,6 +42,12 @@ class UpdateClock:
     """
 
     pretended = False
+    SAVED: ClassVar[Checks] = {
+        "made": count,
+        "ever_stepped": boolean,
+        "first_tick": lambda x: x in (None, 0, 1),
+        "idle": count,
+    }
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._ever_stepped = False

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from ...optim.known import unwrapped
-from .clock import inside
+from ...optim.wrapped import inside, unwrapped
 
 __all__ = ["schedulers_beside", "unwanted"]
 
@@ -23,7 +22,7 @@ def schedulers_beside(ours: LRScheduler) -> list[Any]:
     PyTorch keeps no list of an optimizer's schedulers, so this goes through all live objects. It takes up to a few
     tenths of a second, and is called only when a rate is not what we have written.
     """
-    optimizers = {id(one) for one in (ours.optimizer, *inside(unwrapped(ours.optimizer)))}
+    optimizers = {id(one) for one in (ours.optimizer, *inside(ours.optimizer))}
     is_scheduler: dict[type, bool] = {}
     found = []
     for one in gc.get_objects():

@@ -1,13 +1,12 @@
 """Rules set the rate: they turn losses into a share of the peak rate.
 
-`Formula` states the schedule once, for floats and tensors alike. `HostRule` follows it with plain numbers and is the
-readable reference; `DeviceRule` follows it on tensors, so that the host never waits. The scheduler uses either through
-the interface `Rule`. `reduce` combines the losses of all micro-batches and ranks into one.
+A `Timeline` says where warm-up and decay lie, a `State` holds everything that changes during a run. `HostRule` is the
+rule in plain numbers, the readable reference; `DeviceRule` follows the same formula on tensors, so that the host never
+waits. The scheduler uses either, or a search for the peak rate, through the interface `Phase`.
 """
 
-from .device import DeviceRule, rule_for
-from .formula import Formula, Ramp
-from .host import HostRule, Notices, Rule
-from .reduce import Observation, Ranks
+from .device import DeviceRule, placed
+from .rule import HostRule, Notices, Phase
+from .timeline import Plan, Ramp, Timeline
 
-__all__ = ["DeviceRule", "Formula", "HostRule", "Notices", "Observation", "Ramp", "Ranks", "Rule", "rule_for"]
+__all__ = ["DeviceRule", "HostRule", "Notices", "Phase", "Plan", "Ramp", "Timeline", "placed"]

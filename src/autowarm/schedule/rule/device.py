@@ -10,6 +10,7 @@ the run.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,16 +18,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...devices import HostCopy, collective_device
+from ...losses import Observation, Ranks
 from ..shapes import Shape
-from .averages import Averages
-from .host import HostRule, Notices, Rule
-from .reduce import Observation, Ranks
+from .rule import HostRule, Notices, Phase
+from .state import Averages
 
-__all__ = ["DeviceRule", "rule_for"]
+__all__ = ["DeviceRule", "placed"]
 
 
-def rule_for(rate: Tensor | float, rule: Rule) -> Rule:
-    """Move the rule to where the rate is: to its device if the rate is a tensor, to the host if it is a float.
+def placed(phase: Phase, rate: Tensor | float) -> Phase:
+    """Move a phase to where the rate is: to its device if the rate is a tensor, to the host if it is a float.
 
     The rule stays on the host until the calibration is done. Leaving a device waits for it.
 
@@ -34,12 +35,12 @@ def rule_for(rate: Tensor | float, rule: Rule) -> Rule:
         ValueError: the decay is a user's function that does not accept tensors.
     """
     device = rate.device if isinstance(rate, Tensor) else None
-    if rule.device == device:
-        return rule
-    host = rule.on_host()
+    if phase.device == device:
+        return phase
+    host = phase.on_host()
     if device is None or not host.started:
         return host
-    _check_takes_tensors(host.formula.decay, torch.zeros((), device=device))  # already at the first loss
+    _check_takes_tensors(host.timeline.decay_shape, torch.zeros((), device=device))  # already at the first loss
     return host if host.averages is None else DeviceRule(host, device)
 
 
@@ -61,7 +62,7 @@ class DeviceRule:
     Rates do not depend on when a notice arrives: a notice only saves operators whose result is already known.
 
     Args:
-        rule: a rule whose opening (its first few losses) is over. It is not kept up to date until `on_host`.
+        rule: a rule whose opening (its first few losses) is over. What stays the same in a warm-up is read from it.
         device: the device of the rates.
 
     Attributes:
@@ -72,19 +73,21 @@ class DeviceRule:
     """
 
     def __init__(self, rule: HostRule, device: torch.device) -> None:
+        assert rule.averages is not None
         self.device: torch.device | None = device
-        self._host, self.formula = rule, rule.formula
+        self._rule, self.timeline, self.profile, self.target_loss = rule, rule.timeline, rule.profile, rule.target_loss
+        self._updates, self._weight = rule.updates, rule.weight
+        self._losses = rule.failures  # counted from the last finite one before
         wide = torch.float32 if device.type == "mps" else torch.float64
         decay_start = math.inf if rule.decay_start is None else float(rule.decay_start)
         # One tensor, so that one copy tells the host everything: decay_start, last_good, disagree.
-        last_good = float(rule.losses - rule.failures)
-        self._told = torch.tensor([decay_start, last_good, 0.0], dtype=wide, device=device)
+        self._told = torch.tensor([decay_start, 0.0, 0.0], dtype=wide, device=device)
         self._decay_start, self._last_good, self._disagree = self._told.unbind()
         self._zero, self._one, self._never = (torch.full_like(self._decay_start, x) for x in (0.0, 1.0, math.inf))
+        self._true = torch.ones((), dtype=torch.bool, device=device)
         self.share = torch.full_like(self._zero, rule.share)
-        assert rule.averages is not None
         self._averages = torch.tensor(rule.averages.values(), dtype=wide, device=device)
-        _check_takes_tensors(self.formula.decay, self._zero)
+        _check_takes_tensors(self.timeline.decay_shape, self._zero)
         self._copy = HostCopy(self._told)
         self._notices = Notices(rule.updates, rule.failures, False, rule.decay_start)
 
@@ -94,12 +97,27 @@ class DeviceRule:
     def __setstate__(self, state: tuple[HostRule, torch.device]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
+    sees_skipped = False
+
+    @property
+    def name(self) -> str:
+        """The phase. Waits for the device."""
+        return self.on_host().name
+
+    def following(self) -> "DeviceRule":
+        """This rule itself: warm-up and decay are one."""
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rule's part of a saved schedule. Waits for the device."""
+        return self.on_host().state_dict()
+
     @property
     def steady_share(self) -> Tensor:
         """The share of groups without a warm-up."""
         if self._notices.decay_start is None:
-            return torch.where(self._decay_start <= self._host.updates, self.share, self._one)
-        return self.formula.steady(self.share)
+            return torch.where(self._decay_start <= self._updates, self.share, self._one)
+        return self.timeline.steady(self.share)
 
     def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> _Loss | None:
         """The weighted mean of the finite losses."""
@@ -133,26 +151,25 @@ class DeviceRule:
 
     def advance(self, updates: int, loss: _Loss | None) -> None:
         """As `HostRule.advance`, without waiting."""
-        made, self._host.updates = updates - self._host.updates, updates
+        made, self._updates = updates - self._updates, updates
         if loss is not None:
-            self._host.losses += 1
-            self._last_good.masked_fill_(loss.good, self._host.losses)
-        known = self._notices
+            self._losses += 1
+            self._last_good.masked_fill_(loss.good, self._losses)
+        known, timeline = self._notices, self.timeline
         if known.decay_start is None:
-            pace = self._host.pace(made)
+            pace, self._weight = timeline.pace(self._weight, made)
             fresh = known.updates >= updates - made  # if not, warm-up may have ended meanwhile
-            if loss is not None:
-                self._warm_up(loss, pace, fresh)
+            self._warm_up(loss, pace, fresh)
             if not fresh:
-                p = self.formula.decay_progress(updates, self._decay_start)
-                self.share = torch.where(self._decay_start < updates, self.formula.decay_share(updates, p), self.share)
+                p = timeline.decay_progress(updates, self._decay_start)
+                self.share = torch.where(self._decay_start < updates, timeline.decay_share(updates, p), self.share)
         else:
-            p = torch.full_like(self._zero, self.formula.decay_progress(updates, known.decay_start))
-            self.share = self.formula.decay_share(updates, p)
+            p = torch.full_like(self._zero, timeline.decay_progress(updates, known.decay_start))
+            self.share = timeline.decay_share(updates, p)
 
     def notices(self) -> Notices:
         """The latest notices that have arrived on the host."""
-        self._copy.send(self._host.updates, self._host.losses)
+        self._copy.send(self._updates, self._losses)
         if (arrived := self._copy.read()) is not None:
             (updates, losses), (decay_start, last_good, disagree) = arrived
             ended = int(decay_start) if math.isfinite(decay_start) else None
@@ -163,12 +180,19 @@ class DeviceRule:
         """The same state in plain numbers. Waits for the device."""
         content = torch.cat([self._averages, torch.stack([self.share, self._decay_start, self._last_good])])
         *averages, share, decay_start, last_good = content.tolist()
-        rule = self._host
-        rule.share, rule.averages, rule.failures = share, Averages(*averages), int(rule.losses - last_good)
-        if rule.decay_start is None and math.isfinite(decay_start):
+        known = self._rule
+        rule = replace(
+            known,
+            share=share,
+            averages=Averages(*averages),
+            updates=self._updates,
+            failures=int(self._losses - last_good),
+            weight=self._weight,
+        )
+        if known.decay_start is None and math.isfinite(decay_start):
             rule.decay_start = int(decay_start)
-            rule.warmup_steps = rule.decay_start - self.formula.origin
-            rule.ended_by = self.formula.ended_by(rule.decay_start)
+            rule.warmup_steps = rule.decay_start - self.timeline.origin
+            rule.ended_by = known.what_ended(rule.decay_start)
         return rule
 
     def _here(self, loss: Tensor | float) -> Tensor:
@@ -181,25 +205,22 @@ class DeviceRule:
             return loss.to(device, self._zero.dtype, non_blocking=device.type != "cpu")
         return torch.full_like(self._zero, loss)
 
-    def _warm_up(self, loss: _Loss, pace: float, fresh: bool) -> None:
-        mean, finite, _ = loss
-        updates = self._host.updates
-        fresher = Averages(*self._averages.unbind()).after(mean, pace)
-        self._averages = torch.where(finite, torch.stack(fresher.values()), self._averages)
-        share, ended = self.formula.warmup_share(updates, Averages(*self._averages.unbind()))
-        if isinstance(ended, Tensor):
-            ended = ended & finite
-            self.share = torch.where(finite, share, self.share)
-        elif ended:
-            ended = finite
-        else:
-            self.share = torch.where(finite, share, self.share)
+    def _warm_up(self, loss: _Loss | None, pace: float, fresh: bool) -> None:
+        if loss is not None:
+            fresher = Averages(*self._averages.unbind()).after(loss.mean, pace)
+            self._averages = torch.where(loss.finite, torch.stack(fresher.values()), self._averages)
+        # Where losses were not finite, the share stays; without a loss, the ramp goes on.
+        goes_on = self._true if loss is None else loss.good
+        share, ended = self._rule.warmup_share(self._updates, Averages(*self._averages.unbind()))
+        self.share = torch.where(goes_on, share, self.share)
+        if ended is False:
             return
+        ended = ended & goes_on
         self.share = self.share.masked_fill(ended, 1.0)
         if fresh:
-            self._decay_start.masked_fill_(ended, updates)
+            self._decay_start.masked_fill_(ended, self._updates)
         else:  # only the first end counts, and later ones are greater
-            torch.minimum(self._decay_start, self._never.masked_fill(ended, updates), out=self._decay_start)
+            torch.minimum(self._decay_start, self._never.masked_fill(ended, self._updates), out=self._decay_start)
 
 
 def _check_takes_tensors(shape: Shape, like: Tensor) -> None:

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..rule import Rule
-from .clock import hook, inside
+from ...optim.wrapped import hook, inside
+from ..rule import Phase
+from ..saved import Checks, boolean, list_of, optional, rate
 
 __all__ = ["GroupRates", "checked_peaks"]
 
@@ -40,6 +41,14 @@ class GroupRates:
         warms: for each group, whether it has a warm-up.
         factors: one for each group; None stands for 1 and saves a device the multiplication.
     """
+
+    SAVED: ClassVar[Checks] = {
+        "rates": list_of(rate),
+        "written": list_of(rate),
+        "aims": list_of(rate),
+        "factors": list_of(optional(rate)),
+        "warms": list_of(boolean),
+    }
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.warms: list[bool] = []
@@ -207,19 +216,19 @@ class GroupRates:
         """Forget the factors."""
         self.factors = [None] * len(self.warms)
 
-    def aims(self, peaks: Sequence[Rate], rule: Rule) -> list[Rate]:
+    def aims(self, peaks: Sequence[Rate], phase: Phase) -> list[Rate]:
         """Each group's peak times its share, without the factor."""
-        shares = (rule.share if warm else rule.steady_share for warm in self.warms)
+        shares = (phase.share if warm else phase.steady_share for warm in self.warms)
         return [peak * share for peak, share in zip(peaks, shares, strict=True)]
 
-    def write(self, peaks: Sequence[Rate], rule: Rule) -> list[Rate]:
+    def write(self, peaks: Sequence[Rate], phase: Phase) -> list[Rate]:
         """Set every group's rate.
 
         Returns:
             Copies of the rates.
         """
         for i, (group, peak, warm) in enumerate(zip(self._optimizer.param_groups, peaks, self.warms, strict=True)):
-            share, factor, rate = rule.share if warm else rule.steady_share, self.factors[i], group["lr"]
+            share, factor, rate = phase.share if warm else phase.steady_share, self.factors[i], group["lr"]
             if isinstance(rate, Tensor):
                 if factor is None and isinstance(peak, Tensor) and isinstance(share, Tensor):
                     torch.mul(peak, share, out=rate)  # as few operators as possible
@@ -244,10 +253,10 @@ class GroupRates:
             "warms": list(self.warms),
         }
 
-    def load_state_dict(self, state: dict[str, Any], peaks: Sequence[Rate], rule: Rule) -> list[Rate]:
-        """Write the rates as saved, not as the rule would set them: another scheduler may have changed them.
+    def load_state_dict(self, state: dict[str, Any], peaks: Sequence[Rate], phase: Phase) -> list[Rate]:
+        """Write the rates as saved, not as the phase would set them: another scheduler may have changed them.
 
-        Groups that the state does not contain get the rates that the rule sets.
+        Groups that the state does not contain get the rates that the phase sets.
 
         Returns:
             Copies of the rates as this class last wrote them.
@@ -255,7 +264,7 @@ class GroupRates:
         saved = len(state["rates"])
         self.warms[:saved] = state["warms"]
         self.factors[:saved] = state["factors"]
-        self.write(peaks, rule)
+        self.write(peaks, phase)
         for i, group in enumerate(self._optimizer.param_groups[:saved]):
             self._set(group, state["rates"][i])
             self._record(i, group["lr"], state["aims"][i])

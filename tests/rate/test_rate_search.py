@@ -5,10 +5,10 @@ import math
 import matplotlib
 import numpy as np
 import pytest
+from autowarm.rate.search import has_broken, noise_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autowarm.rangetest import has_broken, noise_of
 from autowarm.rate import RateSearch
 
 RATES = np.geomspace(1e-6, 100, 100)

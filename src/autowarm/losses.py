@@ -1,4 +1,4 @@
-"""Combines the losses of all micro-batches and ranks into one, the same on every rank."""
+"""Losses as users observe them, and their mean over micro-batches and ranks, the same on every rank."""
 
 import json
 import math
@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..._version import __version__
-from ...devices import collective_device
+from ._version import __version__
+from .devices import collective_device
 
-__all__ = ["Observation", "Ranks", "reduce_observations"]
+__all__ = ["Observation", "Ranks", "mean_loss"]
 
 
 _NO_NUMBERS = frozenset({torch.bool, torch.complex32, torch.complex64, torch.complex128})
@@ -94,7 +94,7 @@ class Ranks:
         return _DISTRIBUTED and dist.is_initialized() and dist.get_world_size(self.group) > 1
 
 
-def reduce_observations(observations: Sequence[Observation], ranks: Ranks, updates: int) -> float | None:
+def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -> float | None:
     """The weighted mean of the finite losses on all ranks.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .plotting import BLUE, GREY, ORANGE, axes_or_new
+from ..plotting import BLUE, GREY, ORANGE, axes_or_new
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,308 @@
+"""The rule that turns losses into a share of the peak rate, η/lr, in plain numbers; the reference for `DeviceRule`.
+
+During warm-up the share is the higher of two:
+
+- the paper's profile η(Δ) at the smoothed loss, calibrated from the first losses;
+- a *ramp* in time that reaches the peak after ``max_warmup``, or after a tenth of the run if f(x0) shows that the
+  weights were trained before. η(Δ) alone can stall, because the loss falls only as fast as the rate lets it.
+
+The gap is Δ = loss − f*; if f* is not given, it is 30 % of f(x0). When the gap has fallen below Δ', or the ramp has
+reached the peak, the decay takes over. Without a ramp and without smoothing this is the paper's Algorithm 1, line by
+line. With smoothing, f(x0) is the median of the first few losses, and the loss acts only once it has fallen by more
+than noise explains.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...losses import Observation, Ranks, mean_loss
+from ..calibrate import calibrate
+from ..profile import Profile
+from .state import Averages, State
+from .timeline import Timeline
+
+__all__ = ["LEAST_SHARE", "HostRule", "Notices", "Phase"]
+
+Number = TypeVar("Number", float, Tensor)
+
+# If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
+_EXPECTED_FALL = 0.7
+# A first loss below this share of the chance loss comes from trained weights: new ones start at the chance loss or
+# above, and those of our fine-tuning study start at half of it.
+_TRAINED = 0.75
+# Gaps whose squares neither underflow nor overflow. Outside this range, as for a first loss of 0, there is no profile.
+_LEAST_GAP, _MOST_GAP = 1e-100, 1e100
+# η(Δ) is positive for every Δ, but underflows for a loss of 10³⁰⁸.
+LEAST_SHARE = 1e-30
+
+
+class Notices(NamedTuple):
+    """What the scheduler learns after an update. Notices from a device may be some updates old.
+
+    Attributes:
+        updates: the update that the notices describe.
+        failures: how many losses in a row were not finite.
+        disagree: whether ranks were found at different steps or with different settings.
+        decay_start: the update after which warm-up ended; None until it ends.
+    """
+
+    updates: int
+    failures: int
+    disagree: bool
+    decay_start: int | None
+
+
+class Phase(Protocol):
+    """A part of a run: the search for the peak rate, or warm-up and decay, on the host or on a device.
+
+    Attributes:
+        name: "search", "warmup" or "decay". On a device, reading it waits.
+        sees_skipped: whether losses of updates that a GradScaler skipped count.
+        device: where the numbers are; None for the host.
+        timeline: where warm-up and decay lie.
+        share: η/lr for the next update; in (0, 1], except in a search.
+        steady_share: the same for groups without a warm-up, which stay at the peak until the common decay.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sees_skipped(self) -> bool: ...
+
+    @property
+    def device(self) -> torch.device | None: ...
+
+    @property
+    def timeline(self) -> Timeline: ...
+
+    @property
+    def profile(self) -> Profile | None: ...
+
+    @property
+    def target_loss(self) -> float | None: ...
+
+    @property
+    def share(self) -> float | Tensor: ...
+
+    @property
+    def steady_share(self) -> float | Tensor: ...
+
+    def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> Any:
+        """Combine the losses of all micro-batches and ranks into one for `advance`; None if no rank has any."""
+
+    def advance(self, updates: int, loss: Any) -> None:
+        """Set the shares for the next update, after this many updates."""
+
+    def following(self) -> "Phase":
+        """What the run goes on with: this phase itself, or the next one."""
+
+    def notices(self) -> Notices:
+        """What the scheduler needs to know."""
+
+    def on_host(self) -> "HostRule":
+        """The warm-up and decay in plain numbers. Waits for the device, if there is one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The entries "rule" and "search" of a saved schedule."""
+
+
+class HostRule(State):
+    """A schedule's state, and how each loss changes it."""
+
+    device = None
+    sees_skipped = False
+
+    @property
+    def name(self) -> str:
+        """The phase."""
+        return "warmup" if self.ended_by is None else "decay"
+
+    @property
+    def steady_share(self) -> float:
+        """The share of groups without a warm-up."""
+        return 1.0 if self.ended_by is None else self.timeline.steady(self.share)
+
+    @property
+    def smoothed(self) -> float:
+        """The averaged loss; during the opening, the median of the losses so far."""
+        return statistics.median_low(self.opening) if self.averages is None else self.averages.smoothed
+
+    @property
+    def fstar(self) -> float:
+        """f*, as given or derived from the first loss."""
+        if self.target_loss is None:
+            raise RuntimeError("f* depends on the first loss, and there has been none yet")
+        return self.target_loss
+
+    def on_host(self) -> "HostRule":
+        """This rule itself."""
+        return self
+
+    def following(self) -> "HostRule":
+        """This rule itself: warm-up and decay are one."""
+        return self
+
+    def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> float | None:
+        """The weighted mean of the finite losses, see `mean_loss`."""
+        return mean_loss(observations, ranks, updates)
+
+    def advance(self, updates: int, loss: float | None) -> None:
+        """Set the share for the next update.
+
+        Args:
+            updates: the number of updates so far.
+            loss: the last loss. With None, the ramp goes on alone; a loss that is not finite leaves the share as it is.
+
+        Raises:
+            ValueError: at the first loss, if it is not above f*, or exceeds it by the given Δ' or less.
+        """
+        made, self.updates = updates - self.updates, updates
+        finite = loss is not None and math.isfinite(loss)
+        if loss is not None:
+            self.failures = 0 if finite else self.failures + 1
+        if self.decay_start is None:
+            if finite:
+                assert loss is not None
+                self._observe(loss, made)
+            elif self.started:
+                _, self.weight = self.timeline.pace(self.weight, made)
+            if finite or loss is None:
+                self.share, ended = self.warmup_share(updates, self.averages)
+                if ended:
+                    self._end(self.what_ended(updates))
+        if self.decay_start is not None:
+            self.share = self.timeline.decay_share(updates, self.timeline.decay_progress(updates, self.decay_start))
+
+    def warmup_share(self, updates: int, seen: "Averages[Number] | None") -> "tuple[Number | float, Tensor | bool]":
+        """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over.
+
+        It is a function of what changes during a warm-up, so that a device can pass tensors.
+
+        Args:
+            updates: the number of updates so far.
+            seen: statistics of the losses; None during the opening, when only the ramp counts.
+        """
+        ramp = self.timeline.ramp_share(updates)
+        if ramp >= 1.0:
+            return 1.0, True
+        waiting = max(ramp, 1.0 / self.plan.div)
+        if self.profile is None or seen is None:
+            return waiting, False
+        fallen = self.plan.smoothing == 0.0 or seen.has_fallen(self.fstar + self.profile.gap0)
+        if fallen is False:
+            return waiting, False
+        low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
+        gap = seen.smoothed - self.fstar
+        share = self.profile.share(gap)
+        # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on.
+        ended = gap < self.profile.peak_gap
+        if isinstance(share, Tensor):
+            share, ended = share.clamp(min=low), ended & fallen
+            return share if fallen is True else torch.where(fallen, share, waiting), ended
+        return max(low, share), ended
+
+    def what_ended(self, updates: int) -> str:
+        """What ended a warm-up that ended at this update. If both the ramp and the gap did, it is the ramp."""
+        ramp = self.timeline.ramp
+        return "max_warmup" if ramp is not None and updates >= ramp.end else "gap"
+
+    def notices(self) -> Notices:
+        """The notices as of the last update."""
+        return Notices(self.updates, self.failures, False, self.decay_start)
+
+    def _observe(self, loss: float, made: int) -> None:
+        if not self.started:
+            self._calibrate(loss)
+        pace, self.weight = self.timeline.pace(self.weight, made)
+        if self.averages is None:
+            self._open(loss)
+        else:
+            self.averages = self.averages.after(loss, pace)
+
+    def _open(self, loss: float) -> None:
+        """Take one of the first losses. The first one calibrates; the last one calibrates again, with their median."""
+        self.opening.append(loss)
+        if len(self.opening) < self.plan.opening:
+            return
+        first = self.smoothed
+        if len(self.opening) > 1:
+            with suppress(ValueError):  # the median is already at a given f*: the first calibration stays
+                self._calibrate(first)
+        self.averages, self.opening = Averages.begin(first), []
+
+    def _calibrate(self, loss: float) -> None:
+        """Fix η(Δ) from f(x0), and f* if none is given. Shorten the ramp if f(x0) shows that the weights were trained.
+
+        Raises:
+            ValueError: the loss is not above f*, or exceeds it by the given Δ' or less.
+        """
+        plan = self.plan
+        trained = plan.chance_loss is not None and loss < _TRAINED * plan.chance_loss
+        if trained != self.timeline.trained:
+            self.timeline = self.timeline.of_trained_weights(self.updates, trained)
+        target = self.given_target_loss
+        if target is None:
+            target = loss - _EXPECTED_FALL * abs(loss)
+            if abs(loss) < _LEAST_GAP:
+                self.target_loss, self.profile = target, None
+                return
+        gap0 = loss - target
+        if not gap0 > 0:
+            raise ValueError(
+                f"the first loss f(x0) = {loss:.6g} is not above the target loss f* = {target:.6g}: "
+                "give a target_loss that the loss will approach from above, or none to have it derived from f(x0)"
+            )
+        if not _LEAST_GAP < gap0 < _MOST_GAP:
+            profile = None
+        elif plan.peak_gap is not None:
+            profile = Profile(plan.lr, plan.div, gap0, plan.peak_gap)
+        else:
+            assert plan.kappa is not None
+            shapes = plan.warmup, plan.decay
+            profile = calibrate(gap0, lr=plan.lr, div=plan.div, kappa=plan.kappa, sigma_f2=plan.sigma_f2, target=shapes)
+        self.target_loss, self.profile = target, profile
+
+    def _end(self, why: str) -> None:
+        self.ended_by, self.decay_start = why, self.updates
+        self.warmup_steps = self.updates - self.timeline.origin
+
+    # What a user may change during the run.
+
+    def extend(self, total_steps: int | None) -> None:
+        """Change the length of the run; the current rate stays."""
+        timeline = self.timeline
+        if total_steps == timeline.planned_steps == timeline.total_steps:
+            return
+        if self.decay_start is not None:
+            self.timeline, self.decay_start = timeline.extended_in_decay(
+                self.updates, total_steps, self.share, self.decay_start
+            )
+            return
+        self.timeline = timeline = timeline.extended_in_warmup(self.updates, total_steps)
+        # As far as a run of the new length lags, so does the average from now on.
+        self.weight = max(self.weight, timeline.lag) if self.started else timeline.lag
+        if self.started and timeline.ramp is not None and timeline.ramp_share(self.updates) >= 1.0:
+            # On the shorter run the ramp would already be at the peak, but the rate must not jump there.
+            self._cut_short("max_warmup")
+
+    def decay_now(self, steps: int, decay: str) -> None:
+        """Decay from the current rate, over this many updates."""
+        if self.decay_start is None:
+            self._cut_short("decay_now")
+        self.decay_start = self.updates
+        self.timeline = self.timeline.decaying(self.updates, self.share, steps, decay)
+
+    def _cut_short(self, why: str) -> None:
+        self.timeline = self.timeline.cut_short(self.share)
+        self._end(why)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rule's part of a saved schedule; there is no search."""
+        return {"rule": super().state_dict(), "search": None}

@@ -1,0 +1,253 @@
+"""Where a run's warm-up and decay lie in time, and the share of the peak rate that time alone sets.
+
+A `Plan` holds what a user gave, a `Timeline` what follows from it. Both are frozen: extending a run, or ending it
+early, makes a new timeline.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Self, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from ..saved import boolean, count, finite, optional, positive_share, saved
+from ..shapes import DECAYS, Shape, name_of
+
+__all__ = ["OPENING", "OPEN_HORIZON", "Plan", "Ramp", "Timeline"]
+
+Number = TypeVar("Number", float, Tensor)
+
+# The length that shares of the run refer to if the end is open. Half of it, the default for the longest warm-up, is
+# 2/(1 − β2) updates for Adam's β2 of 0.999: twice the memory of its second moments.
+OPEN_HORIZON = 4000
+# f(x0) is the median of this many first losses, so that no single loss decides it.
+OPENING = 5
+# The loss is averaged over this share of a short run and of a long one (a run of at most, or at least, this many
+# updates); in between, the share grows linearly. In long runs of language models the loss falls within a few
+# percent of the run, and best is a warm-up of about a tenth: only an average that lags behind the fall allows for it.
+_SHORT, _LONG = (4_000, 0.01), (16_000, 0.05)
+# The longest warm-up of trained weights, as a share of the run.
+_TRAINED_WARMUP = 0.1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule's settings, as a user gave them.
+
+    Attributes:
+        lr: peak rate of the first group whose rate is not 0. η(Δ) is calibrated to it; shares do not depend on it.
+        div, kappa, sigma_f2: see `autowarm.schedule.calibrate`.
+        target_loss: f*, or None for f(x0) − 0.7·|f(x0)|.
+        peak_gap: Δ', or None to calibrate it.
+        warmup, decay: shapes of the ramp and the decay. The calibration's target has the same, over the gap.
+        final_ratio: the decay goes from lr to final_ratio·lr.
+        max_warmup: length of the ramp, as a share of the run (float) or in updates (int); None for no ramp.
+        smoothing: share of the run over which the loss is averaged; None takes it from the length of the run.
+        chance_loss: the loss of an untrained model, or None if it is not known.
+    """
+
+    lr: float
+    div: float
+    kappa: float | None
+    sigma_f2: float
+    target_loss: float | None
+    peak_gap: float | None
+    warmup: Shape
+    decay: Shape
+    final_ratio: float
+    max_warmup: float | int | None
+    smoothing: float | None
+    chance_loss: float | None
+
+    @property
+    def opening(self) -> int:
+        """How many first losses f(x0) is the median of; without smoothing, f(x0) is the first loss itself."""
+        return 1 if self.smoothing == 0.0 else OPENING
+
+    def at(self, lr: float, kappa: float | None = None) -> Self:
+        """The same plan at another peak rate; and with another κ, if one is given."""
+        return replace(self, lr=lr, kappa=self.kappa if kappa is None else kappa)
+
+
+class Ramp(NamedTuple):
+    """A rise in time, from ``share`` at update ``start`` to the peak at update ``end``."""
+
+    start: int
+    share: float
+    end: float
+
+    def at(self, updates: int, shape: Shape) -> float:
+        """The share after this many updates; 1 from ``end`` on."""
+        if updates >= self.end:
+            return 1.0
+        return self.share + (1.0 - self.share) * float(shape(1.0 - (updates - self.start) / (self.end - self.start)))
+
+
+def _is_ramp(x: Any) -> bool:
+    return isinstance(x, list | tuple) and len(x) == 3 and count(x[0]) and finite(x[1]) and finite(x[2])
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The warm-up and decay of a run.
+
+    Attributes:
+        plan: the settings.
+        planned_steps: T as given or extended; None if the end is open.
+        total_steps: T, or the end that `AdaptiveWarmup.decay_now` set; None if the end is open.
+        origin: the update at which the current warm-up began.
+        ramp: the ramp of the current warm-up; None if it has none.
+        trained: whether the weights were trained before, so that the ramp takes a tenth of the run at most.
+        decay: the name of the decay in force; None for the plan's.
+        decay_peak: the share from which the decay falls: 1, unless it was started by hand or the run was shortened.
+        cut: the share at which the warm-up ended: 1, unless it was cut short.
+        bound: upper bound on the decay after the run was extended, so that the rate does not jump; None for no bound.
+    """
+
+    plan: Plan
+    planned_steps: int | None = saved(optional(count))
+    total_steps: int | None = saved(optional(count))
+    origin: int = saved(count, 0)
+    ramp: Ramp | None = saved(optional(_is_ramp), write=list, read=lambda x: Ramp(*x))
+    trained: bool = saved(boolean, False)
+    decay: str | None = saved(lambda x: x is None or x in DECAYS)
+    decay_peak: float = saved(positive_share, 1.0)
+    cut: float = saved(positive_share, 1.0)
+    bound: Ramp | None = saved(optional(_is_ramp), write=list, read=lambda x: Ramp(*x))
+
+    @classmethod
+    def begin(cls, plan: Plan, updates: int, total_steps: int | None) -> Self:
+        """A warm-up that begins at this update."""
+        return cls(plan, total_steps, total_steps, origin=updates)._with_ramp(updates, 1.0 / plan.div)
+
+    @property
+    def length(self) -> int:
+        """The number of updates in the current warm-up and its decay, which shares of the run refer to."""
+        return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
+
+    @cached_property
+    def lag(self) -> float:
+        """The weight of f(x0) in the average at first.
+
+        With 0 the average is corrected for its start; with 1 it starts from f(x0) and lags behind the loss.
+        """
+        if self.plan.smoothing is not None:
+            return 0.0
+        return min(1.0, max(0.0, (self.length - _SHORT[0]) / (_LONG[0] - _SHORT[0])))
+
+    @cached_property
+    def window(self) -> float:
+        """Updates over which the loss is averaged (an exponential moving average); 1 for none."""
+        smoothing = self.plan.smoothing
+        if smoothing is None:
+            smoothing = _SHORT[1] + (_LONG[1] - _SHORT[1]) * self.lag
+        return max(1.0, smoothing * self.length)
+
+    @cached_property
+    def decay_shape(self) -> Shape:
+        """The shape of the decay in force."""
+        return self.plan.decay if self.decay is None else DECAYS[self.decay]
+
+    def pace(self, weight: float, made: int) -> tuple[float, float]:
+        """The share of the way that the average moves towards the next loss, after this many more updates.
+
+        For an update without a loss, the average stands in for the loss.
+
+        Args:
+            weight: total weight of the losses in the average so far.
+            made: the number of updates since then.
+
+        Returns:
+            The share, and the total weight from now on.
+        """
+        keep = 1.0 - 1.0 / self.window
+        if made > 1:
+            keep **= made
+        weight = keep * weight + (1.0 - keep)
+        return (1.0 - keep) / weight, weight
+
+    # The shares that time sets.
+
+    def ramp_share(self, updates: int) -> float:
+        """The ramp's share at this update; 0 without a ramp."""
+        return 0.0 if self.ramp is None else self.ramp.at(updates, self.plan.warmup)
+
+    @overload
+    def decay_progress(self, updates: int, start: int) -> float: ...
+
+    @overload
+    def decay_progress(self, updates: int, start: Tensor) -> Tensor: ...
+
+    def decay_progress(self, updates: int, start: Tensor | int) -> Tensor | float:
+        """The share of the decay that has passed, 0 at the update where it started."""
+        if self.total_steps is None:
+            return torch.zeros_like(start) if isinstance(start, Tensor) else 0.0
+        # Update T has the decay's last value; past T it stays there.
+        gone = (updates if updates < self.total_steps else self.total_steps - 1) - start
+        if isinstance(gone, Tensor):
+            p = gone / (self.total_steps - start)
+            return p.clamp(min=0.0) if updates >= self.total_steps else p  # < 0: warm-up ended at T
+        return max(0, gone) / max(1, self.total_steps - start)
+
+    def decay_share(self, updates: int, p: Number) -> Number:
+        """The share of the peak rate when the share p of the decay has passed."""
+        kept = self.decay_shape(p)
+        if not isinstance(p, Tensor):
+            kept = float(kept)
+        end = min(self.plan.final_ratio, self.decay_peak)
+        if end > 0.0 or self.decay_peak < 1.0:
+            kept = end + (self.decay_peak - end) * kept
+        if self.bound is not None and updates < self.bound.end:
+            most = self.bound.at(updates, self.plan.warmup)
+            kept = kept.clamp(max=most) if isinstance(kept, Tensor) else min(kept, most)
+        return kept
+
+    def steady(self, share: Number) -> Number:
+        """The share, in the decay, of groups without a warm-up: they fall from 1 while the others fall from `cut`."""
+        if self.cut == 1.0:
+            return share
+        end = min(self.plan.final_ratio, self.cut)
+        return share / self.cut if end == self.cut else end + (1.0 - end) * (share - end) / (self.cut - end)
+
+    # Other timelines, for what users change during the run.
+
+    def of_trained_weights(self, updates: int, trained: bool) -> Self:
+        """The same run of weights that were trained before, or not; the ramp goes on from its current share."""
+        return replace(self, trained=trained).extended_in_warmup(updates, self.planned_steps)
+
+    def extended_in_warmup(self, updates: int, total_steps: int | None) -> Self:
+        """Another T: the ramp continues from its current share to its end on the new horizon."""
+        share = 1.0 / self.plan.div if self.ramp is None else self.ramp_share(updates)
+        return replace(self, planned_steps=total_steps, total_steps=total_steps)._with_ramp(updates, share)
+
+    def extended_in_decay(self, updates: int, total_steps: int | None, share: float, start: int) -> tuple[Self, int]:
+        """Another T: climb to the decay over a longer run, or decay over the rest of a shorter one.
+
+        Returns:
+            The timeline, and the update at which the decay starts.
+        """
+        new = replace(self, planned_steps=total_steps, total_steps=total_steps, bound=None)
+        then = new.decay_share(updates, new.decay_progress(updates, start))
+        if then > share:
+            left = OPEN_HORIZON if total_steps is None else total_steps - updates
+            return replace(new, bound=new._ramp_from(updates, share, updates, left)), start
+        return (replace(new, decay_peak=share), updates) if then < share else (new, start)
+
+    def cut_short(self, share: float) -> Self:
+        """A warm-up that ends at this share."""
+        return replace(self, cut=share, decay_peak=share)
+
+    def decaying(self, updates: int, share: float, steps: int, decay: str) -> Self:
+        """A decay that begins at this update, from this share, over this many updates."""
+        name = None if DECAYS[decay] is self.plan.decay else name_of(decay)
+        return replace(self, total_steps=updates + steps, decay=name, decay_peak=share, bound=None)
+
+    def _with_ramp(self, updates: int, share: float) -> Self:
+        return replace(self, ramp=self._ramp_from(updates, share, self.origin, self.length))
+
+    def _ramp_from(self, updates: int, share: float, origin: int, length: int) -> Ramp | None:
+        """The ramp from a share at this update to the peak, which is ``max_warmup`` of the length after ``origin``."""
+        limits = (self.plan.max_warmup, _TRAINED_WARMUP if self.trained else None)
+        longest = [min(x, length) if isinstance(x, int) else x * length for x in limits if x is not None]
+        return Ramp(updates, share, origin + min(longest)) if longest else None

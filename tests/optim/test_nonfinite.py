@@ -36,8 +36,8 @@ def flags(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     if request.param == "device":
         real = nonfinite.finite_each
 
-        def unread(gs: list[torch.Tensor], axes: tuple = ()) -> torch.Tensor:
-            finite = real(gs, axes)
+        def unread(gs: list[torch.Tensor]) -> torch.Tensor:
+            finite = real(gs)
             return torch.ones(len(gs), dtype=torch.bool) if finite is None else finite
 
         monkeypatch.setattr(lmo, "finite_each", unread)

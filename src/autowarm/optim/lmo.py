@@ -14,8 +14,9 @@ from ..geometry import Geometry, GeometryName, Spectral, resolve
 from ..orthogonalize import orthogonalize_
 from .options import check_capture, check_gradients, check_options, check_parameters, check_state, plain_numbers
 from .partition import partition
+from .step.agreement import Agreement, flags_at
 from .step.batches import batches_of, empty_stack, fill_, is_batched, slots_of
-from .step.distributed import by_layout, local, needs_sharing, step_parts_
+from .step.distributed import by_layout, check_placements, is_dtensor, local, step_parts_
 from .step.move import Rate, by_device, move_, move_by_stack_, parts_of
 from .step.nonfinite import SkippedUpdates, finite_each, masked, read_on_host
 from .step.sharing import move_gathered_
@@ -88,6 +89,7 @@ class LMO(Optimizer):
         **own: Any,
     ) -> None:
         self._process_group = process_group
+        self._agreement = Agreement(process_group)
         self._skipped = SkippedUpdates(max_nonfinite)
         unknown = sorted(own.keys() - self._own_options)
         if unknown:
@@ -190,6 +192,16 @@ class LMO(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        shared = self._process_group is not None or any(is_dtensor(p) for g in self.param_groups for p in g["params"])
+        updates = self._shared_updates() if shared else [(*update, False, None) for update in self._updates()]
+        for update in updates:
+            self._update(*update)
+        if updates:
+            self._skipped.end_update(type(self).__name__)
+        return loss
+
+    def _updates(self) -> list[tuple[Any, ...]]:
+        """The first arguments of `_update` for each group that has gradients."""
         updates = []
         for group in self.param_groups:
             params: list[Tensor] = []
@@ -198,13 +210,39 @@ class LMO(Optimizer):
             seconds: list[Tensor] = []
             counts: list[Tensor] = []
             self._init_group(group, params, grads, momenta, seconds, counts)
+            check_placements(type(self).__name__, params, grads)
             if params:
                 updates.append((group, params, grads, momenta, seconds, counts))
-        for update in updates:
-            self._update(*update)
-        if updates:
-            self._skipped.end_update(type(self).__name__)
-        return loss
+        return updates
+
+    def _shared_updates(self) -> list[tuple[Any, ...]]:
+        """All arguments of `_update`, after ranks have agreed on the gradients.
+
+        Raises:
+            RuntimeError: they have not, on every rank.
+        """
+        who, groups = type(self).__name__, self.param_groups
+        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
+            updates = self._updates()
+        else:
+            try:
+                updates = self._updates()
+            except Exception as error:
+                self._agreement.reach(who, groups, error)
+                raise
+        agreed = self._agreement.reach(who, groups)
+        everyone = [p for group in groups for p in group["params"]]
+        there = iter([i for i, p in enumerate(everyone) if p.grad is not None])
+        found = []
+        for group, params, _, momenta, seconds, counts in updates:
+            places = [next(there) for _ in params]
+            finite = None if agreed.finite is None else flags_at(agreed.finite, places)
+            if finite is not None and read_on_host(finite.device) and bool(finite.all()):
+                finite = None
+            self._skipped.note(finite)
+            grads = [agreed.grads[i] for i in places]
+            found.append((group, params, grads, momenta, seconds, counts, True, finite))
+        return found
 
     @property
     def skipped_updates(self) -> int:
@@ -257,36 +295,39 @@ class LMO(Optimizer):
         momenta: list[Tensor],
         seconds: list[Tensor],
         counts: list[Tensor],
+        agreed: bool,
+        finite: Tensor | None,
     ) -> None:
-        """Update one group, from its gradients to its parameters."""
+        """Update one group, from its gradients to its parameters.
+
+        Args:
+            group, params, grads, momenta, seconds, counts: see `_init_group`.
+            agreed: whether ranks share the tensors and have agreed on which gradients are finite.
+            finite: if they have, a flag for each gradient; None if all are finite.
+        """
         geometry, rate = group["geometry"], Rate.of_group(group)
-        if not needs_sharing(geometry, params, self._process_group):
+        if not agreed:
             self._move(group, params, grads, momenta, rate)
             return
         for layout, members in by_layout(geometry, params, self._process_group).items():
             shapes = [params[i].shape for i in members]
             xs, gs, ms = ([local(ts[i]) for i in members] if ts else [] for ts in (params, grads, momenta))
-            if not layout.axes and layout.kind == "alone":
-                self._move(group, xs, gs, ms, rate)
-                continue
-            # Ranks must agree on which tensors to skip, so they check every shard before they update any.
-            finite = self._finite(gs, layout.axes)
-            rates = rate.where(finite)
+            flags = None if finite is None else flags_at(finite, members)
             if layout.kind == "alone":
-                self._move(group, xs, masked(gs, ms, finite), ms, rates, checked=True)
+                self._move(group, xs, gs, ms, rate, checked=True, finite=flags)
                 continue
+            rates = rate.where(flags)
 
             def ask(
                 places: Sequence[int],
                 wanted: bool,
                 gs: list[Tensor] = gs,
                 ms: list[Tensor] = ms,
-                finite: Tensor | None = finite,
+                flags: Tensor | None = flags,
             ) -> list[Tensor]:
                 some_gs, some_ms = ([ts[i] for i in places] if ts else [] for ts in (gs, ms))
-                flags = None if finite is None else [finite[i] for i in places]
-                taken = masked(some_gs, some_ms, flags)
-                return self._directions(group, taken, some_ms, owned=finite is not None, wanted=wanted)
+                taken = masked(some_gs, some_ms, None if flags is None else [flags[i] for i in places])
+                return self._directions(group, taken, some_ms, owned=flags is not None, wanted=wanted)
 
             move_shared_ = move_gathered_ if layout.kind == "gathered" else step_parts_
             move_shared_(geometry, layout, shapes, xs, ask, rates)
@@ -300,6 +341,7 @@ class LMO(Optimizer):
         rate: Rate,
         *,
         checked: bool = False,
+        finite: Tensor | None = None,
     ) -> None:
         """Update tensors whose steps this process computes alone.
 
@@ -309,22 +351,32 @@ class LMO(Optimizer):
             gs: their gradients.
             ms: their momenta, or an empty list.
             rate: the rate of all tensors, or of each.
-            checked: whether the gradients are known to be finite.
+            checked: whether it is known which gradients are finite.
+            finite: if it is, a flag for each; None if all are.
         """
         move = self._move_stacks if is_batched(group["geometry"]) else self._move_parts
         devices = by_device(xs)
         if len(devices) == 1:
-            move(group, xs, gs, ms, rate, checked)
+            move(group, xs, gs, ms, rate, checked, finite)
             return
         for places in devices:
             some_xs, some_gs, some_ms = ([ts[i] for i in places] if ts else [] for ts in (xs, gs, ms))
-            move(group, some_xs, some_gs, some_ms, rate.of(places), checked)
+            flags = None if finite is None else flags_at(finite, places).to(some_xs[0].device)
+            move(group, some_xs, some_gs, some_ms, rate, checked, flags)
 
     def _move_parts(
-        self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], rate: Rate, checked: bool
+        self,
+        group: dict[str, Any],
+        xs: list[Tensor],
+        gs: list[Tensor],
+        ms: list[Tensor],
+        rate: Rate,
+        checked: bool,
+        finite: Tensor | None,
     ) -> None:
         """Do `_move` on one device, part by part to save memory."""
-        finite = self._finite_on_device(gs, checked)
+        if not checked:
+            finite = self._finite_on_device(gs)
         for part in parts_of(xs):
             flags = self._finite_on_host(gs[part], checked) if finite is None else finite[part]
             directions = self._directions(group, masked(gs[part], ms[part], flags), ms[part], owned=flags is not None)
@@ -333,7 +385,14 @@ class LMO(Optimizer):
             del directions  # before the next part's are made
 
     def _move_stacks(
-        self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], rate: Rate, checked: bool
+        self,
+        group: dict[str, Any],
+        xs: list[Tensor],
+        gs: list[Tensor],
+        ms: list[Tensor],
+        rate: Rate,
+        checked: bool,
+        finite: Tensor | None,
     ) -> None:
         """Do `_move` on one device, stack by stack; the matrices of a stack are orthogonalised together."""
         geometry = group["geometry"]
@@ -341,8 +400,8 @@ class LMO(Optimizer):
         # In the order of the stacks, so that per-tensor lists can be cut into slices.
         order = [i for batch in batches for i in batch.members]
         xs, gs, ms = ([ts[i] for i in order] if ts else [] for ts in (xs, gs, ms))
-        finite = self._finite_on_device(gs, checked)
-        rates = rate.of(order).where(finite)
+        finite = self._finite_on_device(gs) if not checked else None if finite is None else flags_at(finite, order)
+        rates = rate.where(finite)
         start = 0
         for batch in batches:
             some = slice(start, start := start + len(batch.members))
@@ -361,17 +420,17 @@ class LMO(Optimizer):
             move_by_stack_(xs[some], batch, stack, rates[some].where(flags if finite is None else None))
             del stack  # before the next batch's is made
 
-    def _finite_on_device(self, gs: list[Tensor], checked: bool) -> Tensor | None:
+    def _finite_on_device(self, gs: list[Tensor]) -> Tensor | None:
         """Whether each gradient is finite, as a tensor on a device that nothing waits for; None on the host."""
-        return None if checked or read_on_host(gs[0].device) else self._finite(gs)
+        return None if read_on_host(gs[0].device) else self._finite(gs)
 
     def _finite_on_host(self, gs: list[Tensor], checked: bool) -> Tensor | None:
         """Whether each gradient of a part is finite, on the host; the check brings it into the cache for the update."""
         return self._finite(gs) if not checked and read_on_host(gs[0].device) else None
 
-    def _finite(self, gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
+    def _finite(self, gs: list[Tensor]) -> Tensor | None:
         """Check the gradients with `finite_each` and count those that are not finite."""
-        finite = finite_each(gs, axes)
+        finite = finite_each(gs)
         self._skipped.note(finite)
         return finite
 
@@ -471,6 +530,7 @@ class LMO(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.__dict__.setdefault("_skipped", SkippedUpdates(20))
+        self._agreement = Agreement(self._process_group)
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed

@@ -18,7 +18,8 @@ from .lmo import LMO
 from .options import check_betas
 from .partition import Named, check_patterns, partition
 from .step.adamw import adamw_, has_fused_adamw
-from .step.distributed import by_device_and_axes, local
+from .step.distributed import local
+from .step.move import by_device
 
 __all__ = ["Muon"]
 
@@ -249,15 +250,14 @@ class Muon(LMO):
         momenta: list[Tensor],
         seconds: list[Tensor],
         counts: list[Tensor],
+        agreed: bool = False,
+        finite: Tensor | None = None,
     ) -> None:
         if group["algorithm"] != "adamw":
-            super()._update(group, params, grads, momenta, seconds, counts)
+            super()._update(group, params, grads, momenta, seconds, counts, agreed, finite)
             return
-        flags = []
-        for (_, axes), members in by_device_and_axes(params).items():
-            finite = self._finite([local(grads[i]) for i in members], axes)
-            if finite is not None:
-                flags.append(finite)
+        each = [finite] if agreed else [self._finite([grads[i] for i in members]) for members in by_device(params)]
+        flags = [found for found in each if found is not None]
         adamw_(
             [local(p) for p in params],
             [local(g) for g in grads],

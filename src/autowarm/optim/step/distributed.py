@@ -1,7 +1,7 @@
 """How tensors are distributed over ranks: as shards (FSDP2's DTensors), as copies (DDP), or both (HSDP).
 
 Signs need no communication; Frobenius norms need the sum of one number per tensor. Steps that need whole tensors are in
-`sharing`. All ranks must have gradients for the same tensors.
+`sharing`. `agreement` makes sure that all ranks have gradients for the same tensors.
 """
 
 from collections import defaultdict
@@ -15,7 +15,17 @@ from torch import Tensor
 from ...geometry import Frobenius, Geometry, Sign, Spectral, frobenius_norms, unit
 from .move import Rate, parts_of
 
-__all__ = ["Ask", "Layout", "by_device_and_axes", "by_layout", "local", "needs_sharing", "step_parts_"]
+__all__ = [
+    "Ask",
+    "Layout",
+    "by_layout",
+    "check_placements",
+    "is_dtensor",
+    "local",
+    "placed",
+    "placements_of",
+    "step_parts_",
+]
 
 # Updates the momenta of the tensors at these indices and returns their directions, if wanted.
 Ask = Callable[[Sequence[int], bool], list[Tensor]]
@@ -23,19 +33,55 @@ Ask = Callable[[Sequence[int], bool], list[Tensor]]
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def _is_dtensor(x: Tensor) -> bool:
+def is_dtensor(x: Tensor) -> bool:
+    """Whether a tensor is distributed over a mesh of ranks."""
     # This runs for every tensor in every step, so it tests the usual types first and does not import DTensor.
     return type(x) not in _PLAIN and hasattr(x, "placements") and hasattr(x, "device_mesh")
 
 
 def local(x: Tensor) -> Tensor:
     """This rank's shard of a tensor, sharing its memory."""
-    return x.to_local() if _is_dtensor(x) else x  # type: ignore[attr-defined]
+    return x.to_local() if is_dtensor(x) else x  # type: ignore[attr-defined]
 
 
-def needs_sharing(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> bool:
-    """Whether to split the work across ranks: a tensor is a DTensor, or the ranks hold copies of expensive ones."""
-    return any(_is_dtensor(x) for x in xs) or (group is not None and isinstance(geometry, Spectral))
+def placements_of(x: Tensor) -> Any:
+    """How a DTensor is placed on its mesh; None for other tensors."""
+    return x.placements if is_dtensor(x) else None  # type: ignore[attr-defined]
+
+
+def check_placements(who: str, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    """Raise ValueError if a gradient is not distributed over the same ranks as its parameter.
+
+    Args:
+        who: name of the optimizer.
+        params, grads: the parameters and their gradients.
+    """
+    for p, g in zip(params, grads, strict=True):
+        if type(p) in _PLAIN and type(g) in _PLAIN:
+            continue
+        if is_dtensor(p) and is_dtensor(g) and p.device_mesh == g.device_mesh:  # type: ignore[attr-defined]
+            continue
+        if is_dtensor(p) or is_dtensor(g):
+            raise ValueError(
+                f"{who} needs a gradient on the mesh of its parameter, but a parameter of shape {tuple(p.shape)} is "
+                f"{_where(p)} and its gradient {_where(g)}: assign a gradient made by "
+                "torch.distributed.tensor.distribute_tensor or DTensor.from_local with the parameter's device_mesh"
+            )
+
+
+def _where(x: Tensor) -> str:
+    return f"a DTensor on {x.device_mesh}" if is_dtensor(x) else "a plain tensor"  # type: ignore[attr-defined]
+
+
+def placed(p: Tensor, g: Tensor) -> Tensor:
+    """The gradient with its parameter's placements, so that each rank's part of one belongs to its part of the other.
+
+    Autograd leaves the gradient of a replicated parameter as parts that the ranks have yet to add (`Partial`) if each
+    rank saw other inputs, as in sequence parallelism. All ranks must call this together.
+    """
+    if type(p) in _PLAIN or placements_of(g) == placements_of(p):
+        return g
+    return g.redistribute(p.device_mesh, p.placements)  # type: ignore[attr-defined]
 
 
 class Layout(NamedTuple):
@@ -69,22 +115,13 @@ def by_layout(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> dict[Layo
     """
     found: dict[Layout, list[int]] = defaultdict(list)
     for i, x in enumerate(xs):
-        if _is_dtensor(x):
+        if is_dtensor(x):
             layout = _layout_of_dtensor(geometry, x)
         elif group is not None and isinstance(geometry, Spectral):
             layout = Layout("gathered", (), None, group, x.dtype)
         else:
             layout = Layout("alone", (), None, None, x.dtype)
         found[layout].append(i)
-    return found
-
-
-def by_device_and_axes(xs: Sequence[Tensor]) -> dict[tuple[torch.device, tuple[Any, ...]], list[int]]:
-    """Return the indices of the tensors by device and by the groups of ranks that hold their shards."""
-    found: dict[tuple[torch.device, tuple[Any, ...]], list[int]] = defaultdict(list)
-    for i, x in enumerate(xs):
-        axes = tuple(x.device_mesh.get_group(axis) for axis in _cut_axes(x)) if _is_dtensor(x) else ()  # type: ignore[attr-defined]
-        found[x.device, axes].append(i)
     return found
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ...devices import HostCopy, is_capturing
@@ -20,32 +19,24 @@ from ...devices import HostCopy, is_capturing
 __all__ = ["SkippedUpdates", "finite_each", "masked", "read_on_host"]
 
 
-def finite_each(gs: list[Tensor], axes: Sequence[Any] = ()) -> Tensor | None:
+def finite_each(gs: list[Tensor]) -> Tensor | None:
     """Return which tensors have only finite entries.
 
     Args:
         gs: at least one tensor, all on one device.
-        axes: the groups of ranks that hold their shards. A tensor is finite if all its shards are.
 
     Returns:
         A flag per tensor, shape (len(gs),), on their device; None if the host knows that all are finite.
     """
-    on_host = read_on_host(gs[0].device)
-    if on_host:
+    if read_on_host(gs[0].device):
         # Twelve times as fast as finding the largest entries, but squares may overflow where entries do not.
-        suspect = not math.isfinite(torch.stack(torch._foreach_norm(gs)).sum().item())
-        if not (suspect or axes):
+        if math.isfinite(torch.stack(torch._foreach_norm(gs)).sum().item()):
             return None
-        finite = torch.stack([g.isfinite().all() for g in gs]) if suspect else torch.ones(len(gs), dtype=torch.bool)
-    else:
-        # The maximum of no entries is undefined.
-        largest = torch.stack(torch._foreach_norm([g if g.numel() else g.new_zeros(1) for g in gs], math.inf))
-        finite = (largest - largest) == 0  # `isfinite` is four operators
-    for ranks in axes:
-        as_number = finite.to(torch.int32)
-        dist.all_reduce(as_number, op=dist.ReduceOp.MIN, group=ranks)
-        finite = as_number.bool()
-    return None if on_host and bool(finite.all()) else finite
+        finite = torch.stack([g.isfinite().all() for g in gs])
+        return None if bool(finite.all()) else finite
+    # The maximum of no entries is undefined.
+    largest = torch.stack(torch._foreach_norm([g if g.numel() else g.new_zeros(1) for g in gs], math.inf))
+    return (largest - largest) == 0  # `isfinite` is four operators
 
 
 def read_on_host(device: torch.device) -> bool:

@@ -157,6 +157,7 @@ class Agreement:
         if not capturing:
             for exchange in self._exchanges:
                 exchange.copy()
+        assert apart is not None
         return Agreed(grads, bad + apart == 0)
 
     def _meet(self, codes: list[int], *, bad: bool, failed: bool) -> bool:

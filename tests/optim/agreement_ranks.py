@@ -1,0 +1,212 @@
+"""Ranks of test_agreement.py: whose gradients are not those of the others."""
+
+import math
+import os
+import pickle
+import sys
+import warnings
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.optim import lmo
+from autowarm.optim.step import agreement, nonfinite
+
+SIZES = (2, 4)
+WHERE = ("host", "device")
+
+
+def net(width=8):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(6, width), nn.Linear(width, 8), nn.Linear(8, 5), nn.Linear(5, 8))
+
+
+# Of tensors that every rank holds, and of shards.
+COPIES = {
+    "muon": lambda m, ranks: Muon.from_model(m, lr=0.1, dtype=torch.float32, process_group=ranks),
+    "spectral": lambda m, ranks: LMO([m[1].weight, m[2].weight, m[3].weight], lr=0.1, process_group=ranks),
+    "sign": lambda m, ranks: LMO(m.named_parameters(), lr=0.1, geometry="sign", process_group=ranks),
+    "rows": lambda m, ranks: LMO(m.parameters(), lr=0.1, geometry="rows", process_group=ranks),
+}
+SHARDS = {
+    "muon": lambda m: Muon.from_model(m, lr=0.1, dtype=torch.float32),
+    "lion": lambda m: Lion(m.named_parameters(), lr=0.1),
+    "signsgd": lambda m: SignSGD(m.parameters(), lr=0.1),
+    "normsgd": lambda m: NormSGD(m.parameters(), lr=0.1),
+    "rows": lambda m: LMO(m.parameters(), lr=0.1, geometry="rows"),
+}
+TENSORS = {"an embedding": 0, "a matrix": 3, "a vector": 4}
+
+
+def no_gradient(p):
+    p.grad = None
+
+
+def another_dtype(p):
+    p.grad_dtype = None
+    p.grad = p.grad.to(torch.bfloat16)
+
+
+def sparse(p):
+    p.grad = p.grad.to_sparse()
+
+
+def not_finite(p):
+    local = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
+    if local.numel():
+        local.view(-1)[-1] = math.nan
+
+
+DIFFERENCES = {"missing": no_gradient, "sparse": sparse}
+if hasattr(torch.Tensor, "grad_dtype"):  # before, PyTorch refused other dtypes itself
+    DIFFERENCES["dtype"] = another_dtype
+
+
+def put_gradients(model, seed, put=lambda p, g: g):
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = put(p, torch.randn(p.shape, generator=generator))
+
+
+def weights(model):
+    return [(p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in model.parameters()]
+
+
+def error_of(step):
+    try:
+        step()
+    except (RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def differing(model, optimizer, spoil, before, put=lambda p, g: g):
+    """The errors of a step that differs, and of the next, after `before` that do not; and whether weights moved."""
+    for seed in range(before):
+        put_gradients(model, seed, put)
+        optimizer.step()
+    # Without messages: those of ranks that failed alike would be sent all the same.
+    held = [(p.to_local() if hasattr(p, "to_local") else p).detach().clone() for p in model.parameters()]
+    put_gradients(model, 7, put)
+    spoil()
+    errors = [error_of(optimizer.step)]
+    for p in model.parameters():
+        if p.grad is not None and p.grad.is_sparse:
+            p.grad = None
+    now = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
+    same = all(torch.equal(a, b) for a, b in zip(held, now, strict=True))
+    put_gradients(model, 8, put)
+    errors.append(error_of(optimizer.step))
+    return errors, same
+
+
+@contextmanager
+def on(where):
+    """On a device nothing is read at once; a processor stands in for one."""
+    if where == "host":
+        yield
+        return
+    with ExitStack() as stack:
+        for module in (nonfinite, lmo, agreement):
+            stack.enter_context(mock.patch.object(module, "read_on_host", return_value=False))
+        yield
+
+
+def alone(make, tensor):
+    model = net()
+    optimizer = make(model, None)
+    for seed in range(3):
+        put_gradients(model, seed)
+        if seed == 1:
+            not_finite([*model.parameters()][tensor])
+        optimizer.step()
+    return weights(model), optimizer.skipped_updates
+
+
+def copies(ranks):
+    rank, last = dist.get_rank(ranks), dist.get_world_size(ranks) - 1
+    found = {}
+    for where in WHERE:
+        for name, make in COPIES.items():
+            for tensor, place in TENSORS.items():
+                if name == "spectral" and "matrix" not in tensor:
+                    continue
+                with on(where):
+                    model = net()
+                    optimizer = make(model, ranks)
+                    for seed in range(3):
+                        put_gradients(model, seed)
+                        if seed == 1 and rank == last:
+                            not_finite([*model.parameters()][place])
+                        optimizer.step()
+                    skipped = optimizer.skipped_updates
+                expected, skips = alone(make, place)
+                gap = max((a - b).abs().max().item() for a, b in zip(weights(model), expected, strict=True))
+                found["not finite", where, name, tensor] = gap, skipped == skips == 1
+                for what, spoil in DIFFERENCES.items():
+                    for before in (0, 1):
+                        # The rank that differs sends no matrices, and these ranks would wait for them.
+                        if where == "device" and before and name in ("muon", "spectral"):
+                            continue
+                        model = net()
+                        optimizer = make(model, ranks)
+                        p = [*model.parameters()][place]
+                        with on(where):
+                            result = differing(model, optimizer, lambda: spoil(p) if rank == last else None, before)  # noqa: B023
+                        found[what, where, name, tensor, before] = result
+    others = {"shape": lambda: net(9), "dtype": lambda: net().bfloat16(), "count": lambda: net()[:3]}
+    for where in WHERE:
+        for what, other in others.items():
+            model = other() if rank == last else net()
+            optimizer = COPIES["muon"](model, ranks)
+            put_gradients(model, 0, lambda p, g: g.to(p.dtype))
+            with on(where):
+                found["model", where, what] = error_of(optimizer.step)
+    return found
+
+
+def shards(mesh):
+    last = mesh.size() - 1
+    rank = dist.get_rank()
+    found = {}
+    for name, make in SHARDS.items():
+        for tensor, place in TENSORS.items():
+            model = fully_shard(net(), mesh=mesh)
+            optimizer = make(model)
+            p = [*model.parameters()][place]
+            spoil = lambda p=p: no_gradient(p) if rank == last else None  # noqa: E731
+            result = differing(model, optimizer, spoil, 1, lambda p, g: distribute_tensor(g, mesh, p.placements))
+            found["missing", name, tensor] = result
+    return found
+
+
+def main(folder):
+    warnings.simplefilter("ignore")
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=max(SIZES))
+    for size in SIZES:
+        ranks = dist.new_group(list(range(size)))
+        meshes = {"fsdp": DeviceMesh("cpu", list(range(size)))}
+        if size == 4:
+            meshes["hsdp"] = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("copies", "shards"))
+        if rank < size:
+            found = {"copies": copies(ranks)} | {how: shards(mesh) for how, mesh in meshes.items()}
+            gathered = [None] * size
+            dist.all_gather_object(gathered, found, group=ranks)
+            if rank == 0:
+                (folder / f"{size}.pickle").write_bytes(pickle.dumps(gathered))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,81 @@
+"""Ranks whose gradients are not the same: every rank skips the same tensors, or every rank raises an error."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.optim.agreement_ranks import SIZES
+from tests.programs import rank_environment
+
+
+@pytest.fixture(scope="module")
+def everything(rank_launcher, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("agreement")
+    environments = [rank_environment(rank, max(SIZES), port=0) for rank in range(max(SIZES))]
+    ended = rank_launcher.run_together([Path(__file__).parent / "agreement_ranks.py", folder], environments)
+    assert {one.status for one in ended} == {0}, "".join(one.stderr for one in ended)
+    return {size: pickle.loads((folder / f"{size}.pickle").read_bytes()) for size in SIZES}
+
+
+@pytest.fixture(params=SIZES)
+def ranks(everything, request):
+    return everything[request.param]
+
+
+def cases(ranks, how, what):
+    """By case, the result of every rank."""
+    chosen = [key for key in ranks[0][how] if key[0] == what]
+    assert chosen
+    return {key[1:]: [found[how][key] for found in ranks] for key in chosen}
+
+
+def test_what_is_not_finite_on_one_rank_is_skipped_on_all(ranks):
+    for case, results in cases(ranks, "copies", "not finite").items():
+        for gap, skipped_once in results:
+            assert gap <= 1e-5, case
+            assert skipped_once, case
+
+
+@pytest.mark.parametrize("what", ["missing", "dtype", "sparse"])
+def test_other_gradients_on_one_rank_are_an_error_on_every_rank_and_nothing_moves(ranks, what):
+    for case, results in cases(ranks, "copies", what).items():
+        for errors, same in results:
+            # On a device a rank whose own gradients have not changed learns of it a step later.
+            first = next((error for error in errors[: 1 if case[0] == "host" else 2] if error), None)
+            assert first, case
+            assert same, case
+
+
+@pytest.mark.parametrize("what", ["missing", "dtype"])
+def test_the_error_names_the_tensor_and_the_difference(ranks, what):
+    cases_on_host = {case: r for case, r in cases(ranks, "copies", what).items() if case[0] == "host"}
+    said = {"missing": "none on one rank and torch.float32", "dtype": "torch.bfloat16"}[what]
+    names = {"an embedding": "0.weight", "a matrix": "2.weight", "a vector": "2.bias"}
+    for (_, name, tensor, _), results in cases_on_host.items():
+        for errors, _ in results[:-1]:
+            assert errors[0].startswith(("RuntimeError: Muon: ranks have", "RuntimeError: LMO: ranks have"))
+            if name in ("muon", "sign"):
+                assert names[tensor] in errors[0]
+            if what == "missing":
+                assert said in errors[0]
+
+
+def test_ranks_that_agree_again_go_on(ranks):
+    for what in ("missing", "sparse"):
+        for case, results in cases(ranks, "copies", what).items():
+            if case[0] == "host":
+                assert all(errors[1] is None for errors, _ in results), case
+
+
+def test_other_models_are_an_error_on_every_rank(ranks):
+    for case, results in cases(ranks, "copies", "model").items():
+        assert all("ranks have different tensors" in error for error in results), case
+
+
+@pytest.mark.parametrize("how", ["fsdp", "hsdp"])
+def test_a_shard_without_a_gradient_is_an_error_on_every_rank(everything, how):
+    for ranks in everything.values():
+        if how in ranks[0]:
+            for case, results in cases(ranks, how, "missing").items():
+                assert all(errors[0] and same and errors[1] is None for errors, same in results), case

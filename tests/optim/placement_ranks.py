@@ -1,0 +1,269 @@
+"""Ranks of test_placements.py: gradients that are placed otherwise than their parameters, against one process."""
+
+import os
+import pickle
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD, find_rate
+from autowarm.geometry import Spectral
+from autowarm.smoothness import Probe
+
+SIZES = (2, 4)
+MAKERS = {
+    "muon": lambda named: Muon(split(named), lr=0.01, dtype=torch.float32),
+    "lion": lambda named: Lion(named, lr=0.01, weight_decay=0.1),
+    "signsgd": lambda named: SignSGD(named, lr=0.01),
+    "normsgd": lambda named: NormSGD(named, lr=0.01),
+    "rows": lambda named: LMO(named, lr=0.01, geometry="rows"),
+    "columns": lambda named: LMO(named, lr=0.01, geometry="columns"),
+    "svd": lambda named: LMO([(n, p) for n, p in named if p.ndim == 2], lr=0.01, geometry=Spectral()),
+}
+
+
+def split(named):
+    """Matrices for Muon and vectors for its AdamW."""
+    groups = [{"params": [(n, p) for n, p in named if p.ndim == 2]}]
+    vectors = [(n, p) for n, p in named if p.ndim < 2]
+    return [*groups, {"params": vectors, "algorithm": "adamw"}] if vectors else groups
+
+
+def whole(x):
+    return (x.full_tensor() if isinstance(x, DTensor) else x).detach()
+
+
+def apart(model, other):
+    pairs = zip(model.parameters(), other.parameters(), strict=True)
+    return max((whole(p) - q.detach()).abs().max().item() for p, q in pairs)
+
+
+# One parameter and one gradient, each in every placement. A sum of parts that differ by rank is the gradient.
+PLACED = (Replicate(), Shard(0), Shard(1), Partial("sum"), Partial("avg"))
+GRID = [
+    (Replicate(), Replicate()),
+    (Replicate(), Shard(0)),
+    (Shard(0), Shard(1)),
+    (Partial(), Shard(0)),
+    (Partial(), Partial("avg")),
+]
+
+
+def gradient(g, mesh, placements):
+    """The same gradient in any placements, as parts whose sum or mean it is where they are partial."""
+    local = distribute_tensor(g, mesh, [Replicate() if p.is_partial() else p for p in placements]).to_local()
+    rank = mesh.get_coordinate()
+    for axis, placed in enumerate(placements):
+        if placed.is_partial():
+            # Unequal shares, some of the other sign, which a rank that reads its own part would follow.
+            shares = [3.0 - 2.0 * i for i in range(mesh.size(axis))]
+            total = sum(shares) if placed.reduce_op == "sum" else sum(shares) / len(shares)
+            local = local * (shares[rank[axis]] / (total or 1.0))
+            if not total:
+                local = local + (g / mesh.size(axis) if placed.reduce_op == "sum" else g)
+    return DTensor.from_local(local, mesh, placements, run_check=False)
+
+
+def every_placement(mesh, kinds):
+    """By optimizer and placements: the deviation from one process, and whether gradients stayed what they were."""
+    found = {}
+    for name, make in MAKERS.items():
+        for of_p in kinds:
+            if any(placed.is_partial() for placed in of_p):
+                continue
+            cuts = sum(placed.is_shard() for placed in of_p)
+            if cuts > 1 and name not in ("lion", "signsgd", "normsgd"):
+                continue  # refused by name
+            for of_g in kinds:
+                generator = torch.Generator().manual_seed(1)
+                start = torch.randn(8, 4, generator=generator)
+                p = nn.Parameter(distribute_tensor(start, mesh, of_p))
+                q = nn.Parameter(start.clone())
+                optimizer, reference = make([("p", p)]), make([("p", q)])
+                untouched = True
+                for _ in range(3):
+                    q.grad = torch.randn(8, 4, generator=generator)
+                    p.grad = given = gradient(q.grad, mesh, of_g)
+                    before = given.to_local().clone()
+                    optimizer.step()
+                    reference.step()
+                    untouched &= p.grad is given and given.placements == of_g and given.to_local().equal(before)
+                found[name, str(of_p), str(of_g)] = (whole(p) - q.detach()).abs().max().item(), untouched
+    return found
+
+
+class Block(nn.Module):
+    """A residual block as PyTorch's tutorial on tensor parallelism shards it."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(self.up(self.norm(x)).tanh())
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(Block(), Block(), nn.LayerNorm(8)).double()
+
+
+def batch(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(4, 8, 8, generator=generator, dtype=torch.float64) for _ in range(2)]
+
+
+def tensor_parallel(mesh):
+    model = net()
+    plan = {}
+    for i in (0, 1):
+        plan[f"{i}.norm"] = SequenceParallel()
+        plan[f"{i}.up"] = ColwiseParallel(input_layouts=Shard(1), use_local_output=False)
+        plan[f"{i}.down"] = RowwiseParallel(output_layouts=Shard(1), use_local_output=False)
+    plan["2"] = SequenceParallel()
+    return parallelize_module(model, mesh, plan), [Shard(1)]
+
+
+def replicated(mesh):
+    return distribute_module(net(), mesh), [Shard(0)]
+
+
+def columns_and_rows(mesh):
+    plan = {}
+    for i in (0, 1):
+        plan[f"{i}.up"] = ColwiseParallel(use_local_output=False)
+        plan[f"{i}.down"] = RowwiseParallel(use_local_output=False)
+    return distribute_module(parallelize_module(net(), mesh, plan), mesh), [Replicate()]
+
+
+def alone(mesh):
+    return net(), None
+
+
+ALONE = ("alone", alone)
+PLANS = {"sequence": tensor_parallel, "data": replicated, "columns and rows": columns_and_rows}
+
+
+def closure_of(model, seed, mesh, placements):
+    x, y = batch(seed)
+    if placements is not None:
+        x, y = (distribute_tensor(t, mesh, placements) for t in (x, y))
+
+    def closure():
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def trained(make_model, make, mesh, steps=3):
+    model, placements = make_model(mesh)
+    optimizer = make([*model.named_parameters()])
+    for seed in range(steps):
+        optimizer.zero_grad()
+        closure_of(model, seed, mesh, placements)()
+        optimizer.step()
+    partial = any(placed.is_partial() for p in model.parameters() for placed in getattr(p.grad, "placements", ()))
+    return model, partial
+
+
+def probed(make_model, mesh):
+    model, placements = make_model(mesh)
+    optimizer = MAKERS["lion"]([*model.named_parameters()])
+    probe = Probe(model, optimizer, geometry="spectral", process_group=mesh.get_group())
+    for seed in range(3):
+        with probe(closure_of(model, seed, mesh, placements)):
+            optimizer.step()
+        optimizer.zero_grad()
+    return [(p.loss, p.loss_after, p.gradient_change, p.step_norm, p.slope, p.slope_after) for p in probe.points]
+
+
+def searched(make_model, mesh):
+    model, placements = make_model(mesh)
+    optimizer = MAKERS["lion"]([*model.named_parameters()])
+    seeds = iter(range(1000))
+
+    def closure():
+        return closure_of(model, next(seeds), mesh, placements)()
+
+    found = find_rate(
+        model, optimizer, closure, total_steps=1000, lowest=1e-4, highest=1e-1, steps=20, process_group=mesh.get_group()
+    )
+    return found.losses.tolist()
+
+
+def refusal(step):
+    try:
+        step()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def refused(mesh, other):
+    """What cannot be redistributed, by optimizer."""
+    found = {}
+    for name, make in MAKERS.items():
+        p = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Replicate()]))
+        q = nn.Parameter(torch.ones(4, 4))
+        optimizer = make([("p", p), ("q", q)])
+        grads = {
+            "plain": (torch.ones(4, 4), torch.ones(4, 4)),
+            "not plain": (distribute_tensor(torch.ones(4, 4), mesh), distribute_tensor(torch.ones(4, 4), mesh)),
+            "another mesh": (distribute_tensor(torch.ones(4, 4), other), torch.ones(4, 4)),
+        }
+        for what, (p.grad, q.grad) in grads.items():
+            said = refusal(optimizer.step)
+            found[name, what] = said, whole(p).equal(torch.ones(4, 4)) and q.equal(torch.ones(4, 4))
+    return found
+
+
+def main(folder):
+    warnings.simplefilter("ignore")
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=max(SIZES))
+    for size in SIZES:
+        mesh, other = DeviceMesh("cpu", list(range(size))), DeviceMesh("cpu", [*range(size)][::-1])
+        grid = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("data", "model")) if size == 4 else None
+        if rank < size:
+            if grid is None:
+                found = {"placements": every_placement(mesh, [(placed,) for placed in PLACED])}
+                found["probe"] = {plan: probed(make_model, mesh) for plan, make_model in [*PLANS.items(), ALONE]}
+                found["rate"] = {plan: searched(PLANS[plan], mesh) for plan in ("sequence",)}
+                found["rate"]["alone"] = searched(alone, mesh)
+                plans = PLANS
+            else:
+                found = {"placements": every_placement(grid, GRID)}
+                plans = {"sequence": tensor_parallel}
+            references = {name: trained(alone, make, mesh)[0] for name, make in MAKERS.items()}
+            ours = found["plans"] = {}
+            for plan, make_model in plans.items():
+                for name, make in MAKERS.items():
+                    model, partial = trained(make_model, make, mesh)
+                    ours[plan, name] = apart(model, references[name]), partial
+            found["refused"] = refused(mesh, other)
+            gathered = [None] * size
+            dist.all_gather_object(gathered, found, group=mesh.get_group())
+            if rank == 0:
+                (folder / f"{size}.pickle").write_bytes(pickle.dumps(gathered))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -63,16 +63,15 @@ GRID = [
 
 def gradient(g, mesh, placements):
     """The same gradient in any placements, as parts whose sum or mean it is where they are partial."""
-    local = distribute_tensor(g, mesh, [Replicate() if p.is_partial() else p for p in placements]).to_local()
-    rank = mesh.get_coordinate()
+    whole_parts = [Replicate() if placed.is_partial() else placed for placed in placements]
+    local = distribute_tensor(g, mesh, whole_parts).to_local()
+    # What the ranks' parts have beyond the gradient, which cancels in their sum.
+    noise = distribute_tensor(torch.randn(g.shape, generator=torch.Generator().manual_seed(2)), mesh, whole_parts)
     for axis, placed in enumerate(placements):
         if placed.is_partial():
-            # Unequal shares, some of the other sign, which a rank that reads its own part would follow.
-            shares = [3.0 - 2.0 * i for i in range(mesh.size(axis))]
-            total = sum(shares) if placed.reduce_op == "sum" else sum(shares) / len(shares)
-            local = local * (shares[rank[axis]] / (total or 1.0))
-            if not total:
-                local = local + (g / mesh.size(axis) if placed.reduce_op == "sum" else g)
+            count, rank = mesh.size(axis), mesh.get_coordinate()[axis]
+            parts = count if placed.reduce_op == "sum" else 1
+            local = local / parts + noise.to_local() * (rank - (count - 1) / 2)
     return DTensor.from_local(local, mesh, placements, run_check=False)
 
 

@@ -1,6 +1,9 @@
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.profiler import ProfilerActivity, profile
 
 from autowarm.smoothness import lanczos, sharpness
@@ -140,3 +143,13 @@ def test_the_default_device_may_be_another():
     x = nn.Parameter(torch.ones(3))
     with torch.device("meta"):
         assert sharpness(lambda: (x**2).sum(), [x]) == pytest.approx(2)
+
+
+def test_a_distributed_tensor_is_refused_by_name(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        x = nn.Parameter(distribute_tensor(torch.ones(4), DeviceMesh("cpu", [0]), [Replicate()]))
+        with pytest.raises(ValueError, match="sharpness needs plain tensors, but one of shape \\(4,\\) is a DTensor"):
+            sharpness(lambda: (x**2).sum(), [x])
+    finally:
+        dist.destroy_process_group()

@@ -46,8 +46,10 @@ class LMO(Optimizer):
             you capture.
         process_group: ranks that hold copies of the tensors and equal gradients (DDP). They then split the matrix work:
             each rank orthogonalises some of the matrices and all ranks gather the results. The default does not split,
-            because ranks that train different models would wait for each other forever. DTensors (FSDP2) need no
-            argument. Pickles and copies of the optimizer do not contain the group.
+            because ranks that train different models would wait for each other forever. DTensors (FSDP2, tensor
+            parallelism) need no argument; their gradients are redistributed to the placements of the tensors. Each
+            step starts with a small message: ranks skip the same tensors, and if one has no gradient where another
+            has, every rank raises. Pickles and copies of the optimizer do not contain the group.
         max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised; None for no
             limit. An affected tensor is not updated and its momentum stays unchanged.
 
@@ -184,8 +186,9 @@ class LMO(Optimizer):
             closure: recomputes the loss and its gradients, and returns the loss.
 
         Raises:
-            ValueError: a gradient is sparse or complex; nothing is updated.
-            RuntimeError: gradients were not finite in ``max_nonfinite`` updates in a row, or a CUDA graph that could
+            ValueError: a gradient is sparse or complex, or not on the mesh of its tensor; nothing is updated.
+            RuntimeError: ranks that share tensors have different gradients or tensors; nothing is updated. On
+                accelerators the error may come in a later step. Also if gradients were not finite in ``max_nonfinite`` updates in a row, or a CUDA graph that could
                 not be replayed is capturing the step.
         """
         loss = None

@@ -104,6 +104,9 @@ def sharpness(
             exact.
         seed: seed of the start vector.
 
+    Raises:
+        ValueError: a tensor is a DTensor.
+
     Example:
         >>> import torch
         >>> from autowarm.smoothness import sharpness
@@ -112,6 +115,12 @@ def sharpness(
         6.0
     """
     params = list(params)
+    for p in params:
+        if hasattr(p, "placements"):
+            raise ValueError(
+                f"sharpness needs plain tensors, but one of shape {tuple(p.shape)} is a DTensor on {p.device_mesh}: "
+                "measure a copy of the model that is not distributed"
+            )
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         gradients = torch.autograd.grad(loss(), params, create_graph=True)
     curved = [g for g in gradients if g.requires_grad]  # the others are constant: the loss is linear there

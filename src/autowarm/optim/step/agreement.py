@@ -7,10 +7,10 @@ see different gradients would wait for each other forever or train different mod
 - On the host, ranks first exchange one message of six numbers, whatever tensors they have, and read it at once. If they
   differ, every rank raises before it changes anything.
 - On an accelerator, one message carries what each rank has of each tensor, and flags of what is finite. Nothing waits
-  for it: a difference masks the whole update, and every rank raises when the numbers arrive, which is in a later step.
+  for it: a difference masks the whole update, and a rank raises when the numbers arrive, which is in a later step.
   Only a rank whose own gradients are others than in its last step, as they are in the first, reads it at once. If it
-  differs from the others, it raises before it sends anything else, which leaves the others with a message that does
-  not end: they raise in their next step, unless they wait for the device before, where the backend's timeout ends them.
+  differs from the others, it raises before it sends any matrices. The others then wait for those on the device, and
+  raise in their next step unless their host waits for the device before: then the backend's timeout ends them.
 
 Not covered on an accelerator: a parameter group that one rank alone adds after the first step, and a gradient that must
 be redistributed (`distributed.placed`) and is missing on some ranks only.

@@ -187,9 +187,9 @@ class LMO(Optimizer):
 
         Raises:
             ValueError: a gradient is sparse or complex, or not on the mesh of its tensor; nothing is updated.
-            RuntimeError: ranks that share tensors have different gradients or tensors; nothing is updated. On
-                accelerators the error may come in a later step. Also if gradients were not finite in ``max_nonfinite`` updates in a row, or a CUDA graph that could
-                not be replayed is capturing the step.
+            RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
+                on an accelerator the error may come in a later step. Also if gradients were not finite in
+                ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
         """
         loss = None
         if closure is not None:

@@ -118,8 +118,8 @@ def sharpness(
     for p in params:
         if hasattr(p, "placements"):
             raise ValueError(
-                f"sharpness needs plain tensors, but one of shape {tuple(p.shape)} is a DTensor on {p.device_mesh}: "
-                "measure a copy of the model that is not distributed"
+                f"sharpness needs plain tensors, but one of shape {tuple(p.shape)} is a DTensor: measure "
+                "a copy of the model that is not distributed"
             )
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         gradients = torch.autograd.grad(loss(), params, create_graph=True)

@@ -31,6 +31,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from .modes import without_autocast
 from .orthogonalize import (
     METHODS,
     Method,
@@ -130,14 +131,17 @@ class Geometry(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
+    @without_autocast
     def norm(self, x: Tensor) -> Tensor:
         """Return ‖x‖/R, a scalar tensor of at least single precision."""
         return self._norm(_at_least_single(x)) / self.radius_of(x.shape)
 
+    @without_autocast
     def dual(self, g: Tensor) -> Tensor:
         """Return the dual norm R‖g‖⋆ = max{⟨g, q⟩ : ‖q‖ ≤ R}, a scalar tensor of at least single precision."""
         return self._dual(_at_least_single(g)) * self.radius_of(g.shape)
 
+    @without_autocast
     def lmo(self, g: Tensor) -> Tensor:
         """Return argmin{⟨g, q⟩ : ‖q‖ ≤ R}, of g's shape; zero if g is zero, where every q is a minimiser."""
         return self._lmo(g) * self.radius_of(g.shape)
@@ -160,6 +164,7 @@ class Geometry(ABC):
         other.__post_init__()
         return other
 
+    @without_autocast
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
         """Return `lmo` of each tensor; geometries override this to batch the work."""
         return [self.lmo(g) for g in gs]
@@ -259,6 +264,7 @@ class Spectral(Geometry):
         factor = orthogonalize(self.matrices(g), method=self.method, steps=self.steps, dtype=self.dtype)
         return -self.tensor(factor, g.shape)
 
+    @without_autocast
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
         matrices = [self.matrices(g) for g in gs]
         factors = orthogonalize_each(matrices, method=self.method, steps=self.steps, dtype=self.dtype)
@@ -299,6 +305,7 @@ class Sign(Geometry):
     def _lmo(self, g: Tensor) -> Tensor:
         return -g.sign()
 
+    @without_autocast
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
         if not gs:
             return []
@@ -330,6 +337,7 @@ class Frobenius(Geometry):
     def _lmo(self, g: Tensor) -> Tensor:
         return -unit(g, _euclidean(g))
 
+    @without_autocast
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
         return [unit(g, norm).mul_(-self.radius_of(g.shape)) for g, norm in zip(gs, frobenius_norms(gs), strict=True)]
 
@@ -467,14 +475,17 @@ class MaxOverLayers:
             raise ValueError(f"{len(self._each)} geometries were given for {count} tensors: give one, or one for each")
         return self._each
 
+    @without_autocast
     def norm(self, xs: Sequence[Tensor]) -> Tensor:
         """Return maxᵢ ‖xᵢ‖ over the tensors."""
         return torch.stack([g.norm(x) for g, x in zip(self.each(len(xs)), xs, strict=True)]).amax()
 
+    @without_autocast
     def dual(self, gs: Sequence[Tensor]) -> Tensor:
         """Return Σᵢ ‖gᵢ‖⋆ over the tensors."""
         return torch.stack([g.dual(x) for g, x in zip(self.each(len(gs)), gs, strict=True)]).sum()
 
+    @without_autocast
     def lmo(self, gs: Sequence[Tensor]) -> list[Tensor]:
         """Return each tensor's own `lmo`."""
         return [g.lmo(x) for g, x in zip(self.each(len(gs)), gs, strict=True)]

@@ -1,7 +1,7 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 import torch
 import torch.distributed as dist
@@ -11,10 +11,19 @@ from torch.optim.optimizer import ParamsT
 
 from ..devices import is_capturing
 from ..geometry import Geometry, GeometryName, Spectral, resolve
+from ..modes import in_normal_mode
 from ..orthogonalize import orthogonalize_
-from .options import check_capture, check_gradients, check_options, check_parameters, check_state, plain_numbers
+from .options import (
+    check_capture,
+    check_gradients,
+    check_options,
+    check_parameters,
+    check_state,
+    in_dtypes_of,
+    plain_numbers,
+)  # fmt: skip
 from .partition import partition
-from .step.agreement import Agreement, flags_at
+from .step.agreement import Agreed, Agreement, flags_at
 from .step.batches import batches_of, empty_stack, fill_, is_batched, slots_of
 from .step.distributed import by_layout, check_placements, is_dtensor, local, step_parts_
 from .step.move import Rate, by_device, move_, move_by_stack_, parts_of
@@ -22,6 +31,8 @@ from .step.nonfinite import SkippedUpdates, finite_each, masked, read_on_host
 from .step.sharing import move_gathered_
 
 __all__ = ["LMO"]
+
+R = TypeVar("R")
 
 
 class LMO(Optimizer):
@@ -55,6 +66,7 @@ class LMO(Optimizer):
 
     Raises:
         ValueError: an option is out of range, a geometry is unknown, or a tensor is sparse or complex.
+        NotImplementedError: a DTensor is sharded over several mesh dimensions, and its step needs the whole tensor.
 
     Example:
         >>> import torch
@@ -146,7 +158,7 @@ class LMO(Optimizer):
         super().add_param_group(param_group)
         try:
             self._check_tensors(self.param_groups[-1])
-        except ValueError:
+        except (ValueError, NotImplementedError):
             self.param_groups.pop()
             raise
 
@@ -166,8 +178,10 @@ class LMO(Optimizer):
         check_options(options, of_group=True)
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
-        """Raise ValueError if the group's options cannot update its tensors."""
+        """Raise ValueError or NotImplementedError if the group's options cannot update its tensors."""
         check_parameters(type(self).__name__, group)
+        if any(is_dtensor(p) for p in group["params"]):
+            by_layout(group["geometry"], group["params"], None)  # raises if one is sharded over too many
         if isinstance(group["geometry"], Spectral):
             for p in group["params"]:
                 group["geometry"].matrices(torch.empty(p.shape, device="meta"))  # raises if the shape does not suit
@@ -182,11 +196,15 @@ class LMO(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update every tensor that has a finite gradient.
 
+        A gradient of another dtype is converted to its tensor's. The caller's autocast and inference mode reach the
+        closure alone.
+
         Args:
             closure: recomputes the loss and its gradients, and returns the loss.
 
         Raises:
-            ValueError: a gradient is sparse or complex, or not on the mesh of its tensor; nothing is updated.
+            ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on the mesh of its tensor;
+                nothing is updated.
             RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
                 on an accelerator the error may come in a later step. Also if gradients were not finite in
                 ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
@@ -195,13 +213,30 @@ class LMO(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        shared = self._process_group is not None or any(is_dtensor(p) for g in self.param_groups for p in g["params"])
-        updates = self._shared_updates() if shared else [(*update, False, None) for update in self._updates()]
-        for update in updates:
-            self._update(*update)
-        if updates:
+        if self._step():
             self._skipped.end_update(type(self).__name__)
         return loss
+
+    @in_normal_mode
+    def _step(self) -> bool:
+        """Make the step from the present gradients; return whether there were any.
+
+        Whatever can be refused is refused while the state is collected, before any tensor moves.
+        """
+        if self._is_shared():
+            updates = self._shared_updates()
+        else:
+            updates = [
+                (group, params, in_dtypes_of(params, grads), *state, False, None)
+                for group, params, grads, *state in self._updates()
+            ]
+        for update in updates:
+            self._update(*update)
+        return bool(updates)
+
+    def _is_shared(self) -> bool:
+        """Whether other ranks hold copies or shards of the tensors."""
+        return self._process_group is not None or any(is_dtensor(p) for g in self.param_groups for p in g["params"])
 
     def _updates(self) -> list[tuple[Any, ...]]:
         """The first arguments of `_update` for each group that has gradients."""
@@ -213,7 +248,6 @@ class LMO(Optimizer):
             seconds: list[Tensor] = []
             counts: list[Tensor] = []
             self._init_group(group, params, grads, momenta, seconds, counts)
-            check_placements(type(self).__name__, params, grads)
             if params:
                 updates.append((group, params, grads, momenta, seconds, counts))
         return updates
@@ -224,17 +258,11 @@ class LMO(Optimizer):
         Raises:
             RuntimeError: they have not, on every rank.
         """
-        who, groups = type(self).__name__, self.param_groups
         if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
-            updates = self._updates()
+            updates, agreed = self._updates(), self._agreement.reach(type(self).__name__, self.param_groups)
         else:
-            try:
-                updates = self._updates()
-            except Exception as error:
-                self._agreement.reach(who, groups, error)
-                raise
-        agreed = self._agreement.reach(who, groups)
-        everyone = [p for group in groups for p in group["params"]]
+            updates, agreed = self._agree(self._updates)
+        everyone = [p for group in self.param_groups for p in group["params"]]
         there = iter([i for i, p in enumerate(everyone) if p.grad is not None])
         found = []
         for group, params, _, momenta, seconds, counts in updates:
@@ -246,6 +274,45 @@ class LMO(Optimizer):
             grads = [agreed.grads[i] for i in places]
             found.append((group, params, grads, momenta, seconds, counts, True, finite))
         return found
+
+    def _agree(self, prepare: Callable[[], R]) -> tuple[R, Agreed]:
+        """Return what `prepare` returns and what ranks agree on; if it raises, tell the other ranks first."""
+        who, groups = type(self).__name__, self.param_groups
+        try:
+            prepared = prepare()
+        except Exception as error:
+            self._agreement.reach(who, groups, error)
+            raise
+        return prepared, self._agreement.reach(who, groups)
+
+    @in_normal_mode
+    @torch.no_grad()
+    def check_step(self) -> None:
+        """Run the checks of `step` on the present gradients without a step.
+
+        Ranks that share tensors must call this together: if one refuses its gradients, all raise.
+
+        Raises:
+            ValueError, RuntimeError: see `step`.
+        """
+        if self._is_shared():
+            self._agree(self._check_gradients)
+        else:
+            self._check_gradients()
+
+    def _check_gradients(self) -> None:
+        for group in self.param_groups:
+            if params := [p for p in group["params"] if p.grad is not None]:
+                self._check_step(group, params, [p.grad for p in params])
+
+    def _check_step(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        """Raise the errors of `step` for a group's tensors that have a gradient."""
+        who = type(self).__name__
+        check_gradients(who, grads)
+        check_placements(who, params, grads)
+        if is_capturing(params[0].device):
+            made = self._skipped.ready and all(self.state[p] or not self._has_momenta(group) for p in params)
+            check_capture(who, group, ready=made)
 
     @property
     def skipped_updates(self) -> int:
@@ -271,24 +338,23 @@ class LMO(Optimizer):
             seconds, counts: also empty, for subclasses that keep second moments and step counts.
 
         Raises:
-            ValueError: a gradient is sparse or complex.
+            ValueError: a gradient is sparse, or its numbers are complex or whole.
             RuntimeError: a CUDA graph that could not be replayed is capturing the step.
         """
         params += [p for p in group["params"] if p.grad is not None]
         grads += [p.grad for p in params if p.grad is not None]
         if not params:
             return
-        who, device = type(self).__name__, params[0].device
-        check_gradients(who, grads)
-        if is_capturing(device):
-            made = self._skipped.ready and all(self.state[p] or not self._has_momenta(group) for p in params)
-            check_capture(who, group, ready=made)
-        self._skipped.prepare(device)
+        self._check_step(group, params, grads)
+        self._skipped.prepare(params[0].device)
         if self._has_momenta(group):
             for p in params:
-                if "momentum_buffer" not in self.state[p]:
-                    self.state[p]["momentum_buffer"] = self._first_momentum(group, p)
-                momenta.append(self.state[p]["momentum_buffer"])
+                state = self.state[p]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = self._first_momentum(group, p)
+                elif state["momentum_buffer"].dtype != p.dtype:
+                    state["momentum_buffer"] = state["momentum_buffer"].to(p.dtype)  # the model has been converted
+                momenta.append(state["momentum_buffer"])
 
     def _update(
         self,
@@ -481,6 +547,7 @@ class LMO(Optimizer):
         """The name of our class; a user's subclass counts as the class that it extends."""
         return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__.startswith("autowarm."))
 
+    @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check the whole state before loading any of it.
 
@@ -495,6 +562,8 @@ class LMO(Optimizer):
         for group, geometry in zip(self.param_groups, geometries, strict=True):
             group["geometry"] = geometry
             group.pop("optimizer", None)
+        for state in self.state.values():  # a state read in inference mode could never be changed outside of it
+            state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Run the checks of `load_state_dict` without loading anything.

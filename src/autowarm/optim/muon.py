@@ -235,6 +235,8 @@ class Muon(LMO):
                 state["step"] = torch.zeros((), dtype=torch.float32, device=wanted)
                 state["exp_avg"] = torch.zeros_like(p)
                 state["exp_avg_sq"] = torch.zeros_like(p)
+            if state["exp_avg"].dtype != p.dtype:  # the model has been converted
+                state |= {name: state[name].to(p.dtype) for name in ("exp_avg", "exp_avg_sq")}
             momenta.append(state["exp_avg"])
             seconds.append(state["exp_avg_sq"])
             counts.append(state["step"])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 __all__ = [
     "check_betas", "check_capture", "check_gradients", "check_options", "check_parameters", "check_state",
-    "plain_numbers",
+    "in_dtypes_of", "plain_numbers",
 ]  # fmt: skip
 
 
@@ -53,9 +53,11 @@ def check_betas(name: str, betas: Sequence[float]) -> None:
 def check_parameters(who: str, group: Mapping[str, Any]) -> None:
     """Raise ValueError if a group contains a tensor that these optimizers cannot update."""
     for i, p in enumerate(group["params"]):
+        name = group["param_names"][i] if "param_names" in group else f"a parameter of shape {tuple(p.shape)}"
+        if p.is_inference():
+            raise ValueError(f"{name} was made in torch.inference_mode, and cannot be trained: make it outside")
         what = _unsupported(p)
         if what:
-            name = group["param_names"][i] if "param_names" in group else f"a parameter of shape {tuple(p.shape)}"
             raise ValueError(
                 f"{who} updates real, dense tensors, but {name} is {what}: leave it to another optimizer, for example "
                 "torch.optim.Adam or SparseAdam, and join the two with autowarm.optim.Together"
@@ -89,8 +91,8 @@ def check_capture(who: str, group: Mapping[str, Any], *, ready: bool) -> None:
 
 
 def check_gradients(who: str, grads: Sequence[Tensor]) -> None:
-    """Raise ValueError if a gradient is sparse or complex."""
-    if all(g.layout is torch.strided and not g.is_complex() for g in grads):
+    """Raise ValueError if a gradient is sparse, or its numbers are complex or whole."""
+    if all(g.layout is torch.strided and g.is_floating_point() for g in grads):
         return
     for g in grads:
         what = _unsupported(g)
@@ -99,6 +101,18 @@ def check_gradients(who: str, grads: Sequence[Tensor]) -> None:
                 f"{who} needs real, dense gradients, but that of a parameter of shape {tuple(g.shape)} is {what}: "
                 "build its layer with sparse=False, or leave it to torch.optim.SparseAdam"
             )
+        if not g.is_floating_point():
+            raise ValueError(
+                f"{who} needs gradients of floating point, but that of a parameter of shape {tuple(g.shape)} is of "
+                f"whole numbers ({g.dtype}): convert it to the parameter's dtype"
+            )
+
+
+def in_dtypes_of(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:
+    """Return the gradients in their tensors' dtypes; mixed precision may leave them in another one."""
+    if all(g.dtype == p.dtype for g, p in zip(grads, params, strict=True)):
+        return grads
+    return [g.to(p.dtype) for g, p in zip(grads, params, strict=True)]
 
 
 def _unsupported(x: Tensor) -> str | None:

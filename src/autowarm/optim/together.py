@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .lmo import LMO
-from .options import check_gradients, check_state
+from .options import check_state
 
 __all__ = ["Together"]
 
@@ -100,13 +100,20 @@ class Together(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for one in self.optimizers:
-            if isinstance(one, LMO):  # it refuses such gradients itself, but others may have stepped by then
-                grads = (p.grad for group in one.param_groups for p in group["params"])
-                check_gradients(type(one).__name__, [g for g in grads if g is not None])
+        self.check_step()  # each checks by itself, but others may have stepped by then
         for one in self.optimizers:
             one.step()
         return loss
+
+    def check_step(self) -> None:
+        """Run the checks of `step` on the present gradients without a step.
+
+        Raises:
+            ValueError, RuntimeError: see `LMO.step`.
+        """
+        for one in self.optimizers:
+            if isinstance(one, (LMO, Together)):
+                one.check_step()
 
     def state_dict(self) -> dict[str, Any]:
         """Like `torch.optim.Optimizer.state_dict`; tensors are numbered consecutively, as checkpoints need."""

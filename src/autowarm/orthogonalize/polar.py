@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..devices import traced_as_constant
+from ..modes import without_autocast
 from .coefficients import JORDAN, Quintic, polar_express
 from .iterate import frobenius_scaled_, iterate, iterate_reference, plan
 from .precision import least_norm, product_precision, working_dtype
@@ -79,6 +80,7 @@ def as_matrices(x: Tensor, *, stacked: bool = False, blocks: int = 1, transposed
     return x.unflatten(-2, (blocks, -1))
 
 
+@without_autocast
 def orthogonalize(
     G: Tensor, *, method: Method = "polar-express", steps: int | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -116,6 +118,7 @@ def orthogonalize(
     return orthogonalize_(X, method=method, steps=steps).to(G.dtype).reshape(G.shape)
 
 
+@without_autocast
 def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Tensor:
     """`orthogonalize` a stack (count, m, n) iteratively, in its own dtype; this overwrites the stack.
 
@@ -148,6 +151,7 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Te
     return iterate(frobenius_scaled_(X), _schedule(method, steps), segments, tighten=method == "polar-express")
 
 
+@without_autocast
 def orthogonalize_each(
     matrices: Sequence[Tensor],
     *,
@@ -167,6 +171,7 @@ def orthogonalize_each(
     return factors
 
 
+@without_autocast
 def orthogonalize_reference(G: Tensor, *, method: Method = "polar-express", steps: int | None = None) -> Tensor:
     """`orthogonalize` one matrix (m, n) by the plain formulas, in G's precision: the reference for the fast path."""
     steps = _check(method, steps)

@@ -12,6 +12,7 @@ gradient is needed.
 import torch
 from torch import Tensor
 
+from ..modes import without_autocast
 from .coefficients import JORDAN
 
 __all__ = ["nuclear_norm", "spectral_norm"]
@@ -22,6 +23,7 @@ _SQUARINGS = 22  # the estimate of λ_max is within a factor n^(2^-22) of it
 _POLAR = [JORDAN] * 12 + [(15 / 8, -10 / 8, 3 / 8)] * 5
 
 
+@without_autocast
 def nuclear_norm(G: Tensor) -> Tensor:
     """Return Σ σᵢ of each matrix in a stack (…, m, n), with shape (…) and G's dtype; NaN if an entry is not finite.
 
@@ -40,6 +42,7 @@ def nuclear_norm(G: Tensor) -> Tensor:
     return sums.to(G.dtype)
 
 
+@without_autocast
 def spectral_norm(G: Tensor) -> Tensor:
     """Return max σᵢ of each matrix in a stack (…, m, n), with shape (…) and G's dtype; NaN if an entry is not finite.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..geometry import MaxOverLayers
+from ..modes import without_autocast
 
 __all__ = ["Point", "measure"]
 
@@ -85,6 +86,7 @@ def _ratio(a: float, b: float) -> float:
     return a / b if b > 0 else math.nan
 
 
+@without_autocast
 @torch.no_grad()
 def measure(
     grads: Sequence[Tensor | None],

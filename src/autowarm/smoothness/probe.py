@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..geometry import Geometry, MaxOverLayers, resolve
+from ..modes import autocast_off
 from ..optim import geometry_of
 from ..undisturbed import generators, set_generators, untouched
 from .measure import Point, measure
@@ -147,9 +148,10 @@ class Probe:
             loss_after = pending.closure().detach()
             found = measure(pending.grads, [p.grad for p in pending.params], steps, pending.geometry, pending.measured)
         names = list(found)
-        losses = self._mean_over_ranks([pending.loss, loss_after])
-        # Wait for the device once, for all numbers.
-        values = torch.stack([*losses, *(found[name].to(losses[0].device, losses[0].dtype) for name in names)]).tolist()
+        with autocast_off():
+            losses = self._mean_over_ranks([pending.loss, loss_after])
+            numbers = [*losses, *(found[name].to(losses[0].device, losses[0].dtype) for name in names)]
+            values = torch.stack(numbers).tolist()  # wait for the device once, for all numbers
         loss, after, *rest = values
         point = Point(self.step - 1, pending.rate, loss, after, **dict(zip(names, rest, strict=True)))
         self.points.append(point)

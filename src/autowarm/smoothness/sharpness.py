@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..modes import autocast_off
+
 __all__ = ["lanczos", "sharpness"]
 
 
@@ -20,7 +22,7 @@ def lanczos(
     """Compute a symmetric operator's largest eigenvalue, with full reorthogonalisation and thick restarts.
 
     Args:
-        product: v ↦ Av, for vectors of shape (n,).
+        product: v ↦ Av, for vectors of shape (n,). It runs under the caller's autocast, unlike everything else here.
         start: any nonzero vector of shape (n,); the recurrence uses its dtype.
         iterations: the most products to compute.
         tolerance: stop when the residual is at most this fraction of the eigenvalue.
@@ -56,27 +58,29 @@ def lanczos(
     for made in range(1, min(iterations, start.numel()) + 1):
         w = product(V[held])
         held += 1
-        basis = V[:held]
-        along = basis @ w
-        T[held - 1, :held] = T[:held, held - 1] = along.cpu().double()
-        w = w.addmv(basis.T, along, alpha=-1)
-        # Orthogonalise a second time, which is enough (Kahan, Parlett). Otherwise rounding would bring back copies of
-        # eigenvalues that are already found.
-        w.addmv_(basis.T, basis @ w, alpha=-1)
-        rest = float(torch.linalg.vector_norm(w))
-        values, S = torch.linalg.eigh(T[:held, :held])
-        top, residual = float(values[-1]), rest * abs(float(S[-1, -1]))
-        scale = float(values.abs().amax())
-        small = rest <= torch.finfo(start.dtype).eps * scale * held  # the Krylov space is exhausted
-        if small or residual <= tolerance * abs(top) or made == min(iterations, start.numel()):
-            break
-        if held == most:
-            # All Ritz vectors share the residual w, so the recurrence can continue from the leading ones and w alone.
-            held = most // 4
-            V[:held] = S[:, -held:].T.to(V) @ V
-            T.zero_()
-            T.diagonal()[:held] = values[-held:]
-        V[held] = w / rest
+        with autocast_off():
+            basis = V[:held]
+            along = basis @ w
+            T[held - 1, :held] = T[:held, held - 1] = along.cpu().double()
+            w = w.addmv(basis.T, along, alpha=-1)
+            # Orthogonalise a second time, which is enough (Kahan, Parlett). Otherwise rounding would bring back copies
+            # of eigenvalues that are already found.
+            w.addmv_(basis.T, basis @ w, alpha=-1)
+            rest = float(torch.linalg.vector_norm(w))
+            values, S = torch.linalg.eigh(T[:held, :held])
+            top, residual = float(values[-1]), rest * abs(float(S[-1, -1]))
+            scale = float(values.abs().amax())
+            small = rest <= torch.finfo(start.dtype).eps * scale * held  # the Krylov space is exhausted
+            if small or residual <= tolerance * abs(top) or made == min(iterations, start.numel()):
+                break
+            if held == most:
+                # All Ritz vectors share the residual w, so the recurrence can continue from the leading ones and w
+                # alone.
+                held = most // 4
+                V[:held] = S[:, -held:].T.to(V) @ V
+                T.zero_()
+                T.diagonal()[:held] = values[-held:]
+            V[held] = w / rest
     return top, residual
 
 
@@ -122,7 +126,9 @@ def sharpness(
                 "a copy of the model that is not distributed"
             )
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-        gradients = torch.autograd.grad(loss(), params, create_graph=True)
+        value = loss()
+        with autocast_off():  # which the loss keeps
+            gradients = torch.autograd.grad(value, params, create_graph=True)
     curved = [g for g in gradients if g.requires_grad]  # the others are constant: the loss is linear there
     if not curved:
         return 0.0
@@ -136,7 +142,8 @@ def sharpness(
     def product(v: Tensor) -> Tensor:
         pairs = zip(v.split(sizes), gradients, strict=True)
         along = [part.view_as(g).to(g.dtype) for part, g in pairs if g.requires_grad]
-        parts = torch.autograd.grad(curved, params, along, retain_graph=True, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts]).to(wide)
+        with autocast_off():
+            parts = torch.autograd.grad(curved, params, along, retain_graph=True, materialize_grads=True)
+            return torch.cat([part.reshape(-1) for part in parts]).to(wide)
 
     return lanczos(product, start, iterations=iterations, tolerance=tolerance)[0]

@@ -81,12 +81,14 @@ class Agreement:
         params = [p for group in groups for p in group["params"]]
         grads = [p.grad for p in params]
         if torch.compiler.is_compiling():
-            return self._traced(params, grads)
+            return self._traced(params, _in_dtypes(params, grads))
         if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
             self._params = params
             sharing = _sharing(params, self._process_group)
             self._exchanges = [_Exchange(ranks, places, params) for ranks, places in sharing.items()]
         codes = self._codes_of(params, grads) if refused is None else [_REFUSED] * len(params)
+        if refused is None:
+            grads = _in_dtypes(params, grads)
         on_host = not params or read_on_host(params[0].device)
         reach = self._reach_on_host if on_host else self._reach_on_device
         agreed = reach(params, grads, codes, refused is not None)
@@ -328,6 +330,10 @@ def _with(flags: Tensor, places: Sequence[int], some: Tensor) -> Tensor:
     for i, flag in zip(places, some.unbind(), strict=True):
         each[i] = flag
     return torch.stack(each)
+
+
+def _in_dtypes(params: list[Tensor], grads: list[Tensor | None]) -> list[Tensor | None]:
+    return [g if g is None or g.dtype == p.dtype else g.to(p.dtype) for p, g in zip(params, grads, strict=True)]
 
 
 def _placed(params: list[Tensor], grads: list[Tensor | None]) -> list[Tensor | None]:

@@ -186,7 +186,8 @@ class Geometry(ABC):
 class Spectral(Geometry):
     """Largest singular value; dual: nuclear norm; LMO: −UVᵀ. The geometry of Muon.
 
-    A vector is read as one column, a convolution kernel as the matrix (out, in·k·k). With ``stacked=True``, leading
+    A vector is read as one column, a convolution kernel as the matrix (out, in·k·k), or one for each of its groups,
+    which are its ``blocks``. The kernel of a transposed convolution is read as (out·k·k, in). With ``stacked=True``, leading
     dimensions count independent matrices instead, as in a mixture of experts (experts, m, n): the norm is then the
     largest over the matrices, and the dual norm and κ are sums.
 
@@ -198,8 +199,9 @@ class Spectral(Geometry):
         blocks: number of blocks of rows to split each matrix into, each treated as a matrix: 3 for a fused
             query-key-value weight, or one per head if queries, keys and values differ in number. A radius rule uses the
             block's shape.
-        transposed: whether the tensor stores its matrices as (…, n, m), as GPT-2's layers store (in, out). Rows are
-            then its last dimension, for ``blocks`` and for a radius rule.
+        transposed: whether the tensor stores its matrices as (…, n, m), as GPT-2's layers store (in, out), and
+            transposed convolutions their kernels. Rows are then its last dimension, for ``blocks`` and for a radius
+            rule; the blocks of a kernel are its groups, which lie along its first dimension.
         dtype: dtype of the iterations; None for the fastest on the device.
 
     Example:
@@ -248,6 +250,8 @@ class Spectral(Geometry):
         """Return the tensor of this shape with these `matrices`."""
         if not self.transposed:
             return matrices.reshape(shape)
+        if not self.turns(shape):
+            return matrices.mT.reshape(shape)
         return matrices.reshape(*shape[:-2], shape[-1], shape[-2]).mT
 
     def _norm(self, x: Tensor) -> Tensor:
@@ -281,9 +285,15 @@ class Spectral(Geometry):
     def matrix_shape(self, shape: Sequence[int]) -> tuple[int, int]:
         """Return the rows and columns of the matrices that a tensor of this shape is read as."""
         m, n = shape[-2:] if self.stacked else _rows_columns(shape)
+        if not self.turns(shape) and self.transposed:
+            return n, m // self.blocks  # a transposed convolution's groups share out its inputs
         if self.transposed:
             m, n = n, m
         return m // self.blocks, n
+
+    def turns(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor's last two dimensions are the columns and rows of its matrices, in this order."""
+        return self.transposed and (self.stacked or len(shape) == 2)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -2,8 +2,8 @@
 
     python tests/optim/test_partition_of_families.py    # writes the table again, to read its difference
 
-A line is a family's first model, and its numbers of matrices, stacks, heads, embeddings and vectors; "(in, out)" is
-how many matrices and stacks are kept transposed.
+A line is a family's first model, and its numbers of matrices, depthwise kernels, stacks, heads, embeddings and vectors;
+"(in, out)" is how many matrices and stacks are kept transposed, "in groups" how many are kernels of grouped convolutions.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from torch import nn
 from autowarm.optim import partition
 
 TABLE = Path(__file__).with_name("families.txt")
-COLUMNS = ("matrices", "stacks", "heads", "embeddings", "vectors", "transposed")
+COLUMNS = ("matrices", "depthwise", "stacks", "heads", "embeddings", "vectors", "transposed")
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers")
 
 
@@ -73,6 +73,7 @@ def rows(package: str) -> Iterator[str]:
             trained = sum(p.is_floating_point() for p in model.parameters())
             assert sum(counts.values()) - counts["transposed"] == trained, name
             text = ", ".join(f"{n} {column}" for column, n in counts.items() if n)
+            text += f", {len(parts.groups)} in groups" if parts.groups else ""
             yield f"{package} {name}: {text}".replace("transposed", "(in, out)")
 
 

@@ -4,6 +4,7 @@ import re
 import sys
 import warnings
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -12,7 +13,7 @@ from ..geometry import Geometry, Spectral, resolve, total_kappa
 from .lmo import LMO
 from .wrapped import inside, named, wrapped_by
 
-__all__ = ["frames_of_ours", "geometry_of", "kappa_of", "warn_of_own_rates"]
+__all__ = ["frames_of_ours", "geometry_in", "geometry_of", "kappa_of", "warn_of_own_rates"]
 
 # By class name, whichever package it comes from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
 # dion, torchtitan, ultralytics and the scripts through which Muon spread, sharded or not. A subclass counts as its
@@ -148,20 +149,28 @@ def _is_matrix(p: Tensor) -> bool:
     return p.ndim == 2 or (p.ndim > 2 and sum(size > 1 for size in p.shape) > 1)
 
 
+def geometry_in(group: dict[str, Any], p: Tensor, main: Geometry) -> Geometry:
+    """Return the optimizer's main geometry as it reads a tensor of this group: matrix by matrix, at the same radius."""
+    own = group.get("geometry")
+    if isinstance(own, Geometry) and type(own) is type(main):
+        return own.at_radius(main.radius)
+    if group.get("depthwise") and type(main) is Spectral:
+        return replace(main, blocks=p.shape[0])  # each row acts on its own
+    return main
+
+
 def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
     """Return κ of all the matrices that an optimizer trains, as the paper counts it: main geometry, radius 1.
 
-    A tensor that one of our optimizers treats as a stack of matrices (experts) counts once per matrix. Frozen tensors
-    and scales per channel, of shape (C, 1, 1), do not count.
+    A tensor that one of our optimizers treats as several matrices (experts, blocks) counts once per matrix. Frozen
+    tensors and scales per channel, of shape (C, 1, 1), do not count.
 
     Raises:
         ValueError: the optimizer trains no matrix.
     """
     total = 0.0
     for group in optimizer.param_groups:
-        own, measured = group.get("geometry"), geometry
-        if isinstance(own, Geometry) and type(own) is type(geometry):
-            measured = own.at_radius(geometry.radius)
-        if matrices := [p for p in group["params"] if p.requires_grad and _is_matrix(p)]:
-            total += total_kappa(matrices, measured)
+        for p in group["params"]:
+            if p.requires_grad and _is_matrix(p):
+                total += total_kappa([p], geometry_in(group, p, geometry))
     return total or total_kappa([], geometry)  # which says what is missing

@@ -22,7 +22,7 @@ from .options import (
     in_dtypes_of,
     plain_numbers,
 )  # fmt: skip
-from .partition import partition
+from .partition import by_reading, partition
 from .step.agreement import Agreed, Agreement, flags_at
 from .step.batches import batches_of, empty_stack, fill_, is_batched, slots_of
 from .step.distributed import by_layout, check_placements, is_dtensor, local, step_parts_
@@ -127,24 +127,24 @@ class LMO(Optimizer):
         """Build the optimizer for a whole model, with weight decay on the layers' weights only.
 
         Weights of linear and convolution layers decay by λ; embeddings (and heads tied to them), biases and norms do
-        not. `autowarm.optim.partition` explains how it tells them apart.
+        not. `autowarm.optim.partition` explains how it tells them apart. In spectral geometry, each expert of a stack
+        and each group of a convolution is a matrix of its own.
 
         Raises:
             ValueError: no tensor of the model requires a gradient.
         """
         parts = partition(model)
-        groups = [
-            {
-                "params": parts.matrices + parts.stacks + parts.heads,
-                "weight_decay": weight_decay,
-                "role": "weights",
-            },
-            {
-                "params": parts.embeddings + parts.vectors,
-                "weight_decay": 0.0,
-                "role": "embeddings and vectors",
-            },
-        ]
+        weights = parts.matrices + parts.stacks + parts.depthwise + parts.heads
+        geometry = options.get("geometry")
+        spectral = Spectral() if geometry == "spectral" else geometry
+        groups: list[dict[str, Any]] = [{"params": weights, "role": "weights"}]
+        if type(spectral) is Spectral:
+            groups = [
+                {"params": named, "role": "weights", "geometry": own}
+                for own, named in by_reading(parts, weights, spectral).items()
+            ]
+        groups = [{**group, "weight_decay": weight_decay} for group in groups]
+        groups += [{"params": parts.embeddings + parts.vectors, "weight_decay": 0.0, "role": "embeddings and vectors"}]
         return cls([group for group in groups if group["params"]], lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -1,10 +1,7 @@
 """Muon: steps matrices in the spectral norm and everything else by AdamW."""
 
 import math
-import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -16,7 +13,7 @@ from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
 from .lmo import LMO
 from .options import check_betas
-from .partition import Named, check_patterns, partition
+from .partition import Named, by_reading, check_patterns, partition
 from .step.adamw import adamw_, has_fused_adamw
 from .step.distributed import local
 from .step.move import by_device
@@ -123,13 +120,14 @@ class Muon(LMO):
         """Build Muon for a model's hidden matrices and AdamW for its embeddings, output heads, biases and norms.
 
         Weight decay λ applies to the weights of linear and convolution layers only, not to embeddings (or a head tied
-        to one) and not to vectors. Each matrix in a stack of expert matrices is orthogonalised separately. Frozen
+        to one) and not to vectors. Each matrix in a stack of expert matrices is orthogonalised separately, and so is
+        each group of a convolution. AdamW updates depthwise convolutions, whose groups have a single row. Frozen
         tensors are included, and are updated once you unfreeze them.
 
         Args:
             blocks: fused weights to split into blocks of rows for their update, as regular expression → number of
                 blocks: ``{"qkv": 3}``, or the number of heads. κ counts the blocks. Rows are outputs, also in layers
-                that store their weights as (in, out), as GPT-2's do.
+                that store their weights as (in, out), as GPT-2's do. A convolution's groups are blocks in any case.
             heads: regular expressions for the names of output layers, see `autowarm.optim.partition`. None detects
                 them; an empty list means that the model has none.
             adamw_lr: peak rate of the AdamW groups; None for ``lr``. A scheduler keeps the ratio of the two rates.
@@ -157,15 +155,9 @@ class Muon(LMO):
             raise ValueError("Muon needs at least one hidden matrix and this model has none: use AdamW or Lion")
         chosen = {name: options[name] for name in ("method", "steps", "dtype") if name in options}
         spectral = Spectral(options.get("radius", "match_rms_adamw"), **{"method": "polar-express", **chosen})
-        alike: dict[Spectral, list[Named]] = defaultdict(list)
-        for stacked, named in ((False, parts.matrices), (True, parts.stacks)):
-            for name, p in named:
-                count = next((count for pattern, count in (blocks or {}).items() if re.search(pattern, name)), 1)
-                transposed = name in parts.transposed
-                alike[replace(spectral, stacked=stacked, blocks=count, transposed=transposed)].append((name, p))
         groups: list[dict[str, Any]] = [
             {"params": named, "weight_decay": weight_decay, "geometry": geometry, "role": _role(geometry)}
-            for geometry, named in alike.items()
+            for geometry, named in by_reading(parts, parts.matrices + parts.stacks, spectral, blocks).items()
         ]
         if isinstance(lr, Tensor) and isinstance(adamw_lr, (int, float)):
             adamw_lr = torch.full_like(lr, adamw_lr)
@@ -179,6 +171,8 @@ class Muon(LMO):
         else:
             roles += [("embeddings and vectors", parts.embeddings + parts.vectors, 0.0)]
         groups += [{"params": named, "weight_decay": λ, "role": role, **adamw_part} for role, named, λ in roles]
+        rows = {"params": parts.depthwise, "weight_decay": weight_decay, "role": "depthwise kernels"}
+        groups.append({**rows, "depthwise": True, **adamw_part})
         return cls([group for group in groups if group["params"]], lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -1,16 +1,19 @@
 """Sorts a model's tensors into matrices, embeddings, output heads and vectors."""
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
-__all__ = ["Named", "Parts", "check_patterns", "partition"]
+from ..geometry import Spectral
+
+__all__ = ["Named", "Parts", "by_reading", "check_patterns", "partition"]
 
 # Usual names of output layers, for models that do not name theirs.
 _HEADS = {
@@ -26,6 +29,7 @@ _LOOKED_UP = re.compile(
 # Tensors that multiply entry by entry, such as the decays of a state-space model.
 _ENTRYWISE = re.compile(r"(^|_)scale$|^(A_log|D)$")
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 # Their weights may have several dimensions, and multiply entry by entry.
 _NORMS = (nn.LayerNorm, nn.RMSNorm)
 # Linear layers, by class name, that store their weight as (in, out), such as transformers' for GPT-2.
@@ -40,20 +44,25 @@ class Parts:
 
     Attributes:
         matrices: weights of hidden linear and convolution layers, and matrices outside any layer.
+        depthwise: kernels of grouped convolutions whose groups have a single row or column.
         stacks: tensors of three or more dimensions outside any layer, such as weights of experts: (…, m, n).
         heads: weights of output layers that are not tied to an embedding.
         embeddings: embedding tables (and heads tied to them), position and class tokens, bias tables.
         vectors: tensors of fewer than two dimensions, matrices with a single row or column, and tensors that multiply
             entry by entry.
-        transposed: names of the matrices and stacks that are stored as (in, out) instead of (out, in).
+        transposed: names of the matrices and stacks that are stored as (in, out) instead of (out, in), such as the
+            kernels of transposed convolutions.
+        groups: the number of groups of grouped convolutions' kernels, by name. Each group is a matrix of its own.
     """
 
     matrices: list[Named] = field(default_factory=list)
+    depthwise: list[Named] = field(default_factory=list)
     stacks: list[Named] = field(default_factory=list)
     heads: list[Named] = field(default_factory=list)
     embeddings: list[Named] = field(default_factory=list)
     vectors: list[Named] = field(default_factory=list)
     transposed: set[str] = field(default_factory=set)
+    groups: dict[str, int] = field(default_factory=dict)
 
 
 def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
@@ -107,12 +116,19 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
             continue
         seen.add(id(p))
         leaf = name.rsplit(".", 1)[-1]
-        flipped = type(owner).__name__ in _TRANSPOSED or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
+        groups = owner.groups if isinstance(owner, _CONVOLUTIONS) and p.shape == _kernel_shape(owner) else 1
+        flipped = (
+            isinstance(owner, _TRANSPOSED_CONVOLUTIONS)
+            or type(owner).__name__ in _TRANSPOSED
+            or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
+        )
         layer = isinstance(owner, (nn.Linear, *_CONVOLUTIONS)) or type(owner).__name__ in _TRANSPOSED
         if p.ndim < 2 or isinstance(owner, _NORMS):
             parts.vectors.append((name, p))
         elif id(p) in embedding_ids or (not layer and _LOOKED_UP.search(leaf)):
             parts.embeddings.append((name, p))
+        elif groups > 1 and (p.shape[0] == groups or p.shape[1:].numel() == 1):
+            parts.depthwise.append((name, p))
         elif min(_rows_columns(p, layer=layer)) <= 1 or (not layer and _ENTRYWISE.search(leaf)):
             parts.vectors.append((name, p))
         elif id(p) in head_ids:
@@ -124,7 +140,38 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
             parts.matrices.append((name, p))
         if flipped and p.ndim >= 2:
             parts.transposed.add(name)
+        if groups > 1:
+            parts.groups[name] = groups
     return parts
+
+
+def by_reading(
+    parts: Parts, named: Iterable[Named], geometry: Spectral, blocks: Mapping[str, int] | None = None
+) -> dict[Spectral, list[Named]]:
+    """Group tensors of a model by the geometry that reads each as the matrices that its layer multiplies by.
+
+    Args:
+        parts: the model's parts.
+        named: some of its tensors.
+        geometry: gives all else.
+        blocks: regular expression → number of blocks of rows, see `autowarm.Muon.from_model`.
+
+    Raises:
+        ValueError: a transposed convolution is to be split into blocks.
+    """
+    found: dict[Spectral, list[Named]] = defaultdict(list)
+    stacks = {name for name, _ in parts.stacks}
+    for name, p in named:
+        count = next((count for pattern, count in (blocks or {}).items() if re.search(pattern, name)), 1)
+        stacked, transposed = geometry.stacked or name in stacks, geometry.transposed or name in parts.transposed
+        if count > 1 and transposed and not stacked and p.ndim > 2:
+            raise ValueError(
+                f"blocks: {name} is the kernel of a transposed convolution, whose blocks are its groups: choose a "
+                "pattern that does not match it"
+            )
+        count = math.lcm(count, geometry.blocks, parts.groups.get(name, 1))
+        found[replace(geometry, stacked=stacked, blocks=count, transposed=transposed)].append((name, p))
+    return found
 
 
 def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> None:
@@ -142,6 +189,14 @@ def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]
         owner = modules[path.rpartition(".parametrizations.")[0]] if isinstance(module, ParametrizationList) else module
         for own_name, p in module.named_parameters(prefix=path, recurse=False):
             yield own_name.removeprefix("."), owner, p
+
+
+def _kernel_shape(layer: nn.Module) -> tuple[int, ...]:
+    """Return the shape of a convolution's kernel; its other tensors are scales and biases."""
+    first, second = layer.out_channels, layer.in_channels
+    if isinstance(layer, _TRANSPOSED_CONVOLUTIONS):
+        first, second = second, first
+    return (first, second // layer.groups, *layer.kernel_size)  # type: ignore[operator, return-value, misc]
 
 
 def _rows_columns(p: Parameter, *, layer: bool) -> tuple[int, int]:

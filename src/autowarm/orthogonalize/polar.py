@@ -57,9 +57,11 @@ def as_matrices(x: Tensor, *, stacked: bool = False, blocks: int = 1, transposed
     Args:
         x: any tensor.
         stacked: keep leading dimensions as a stack of matrices.
-        blocks: split each matrix into this many blocks of rows and stack them: 3 for a fused query-key-value matrix, or
-            one per head.
-        transposed: whether the tensor stores its matrices as (…, n, m).
+        blocks: split each matrix into this many blocks of rows and stack them: 3 for a fused query-key-value matrix,
+            one per head, or one per group of a convolution.
+        transposed: whether the tensor stores its matrices as (…, n, m). With more than two dimensions and without
+            ``stacked`` it is the kernel of a transposed convolution, (in, out/blocks, *k), whose groups are blocks of
+            both inputs and outputs.
 
     Raises:
         ValueError: the shape does not suit ``stacked`` or ``transposed``, or the rows do not divide into ``blocks``.
@@ -68,11 +70,15 @@ def as_matrices(x: Tensor, *, stacked: bool = False, blocks: int = 1, transposed
         if x.ndim < 2:
             raise ValueError(f"a stack of matrices needs at least 2 dimensions, got shape {tuple(x.shape)}")
     else:
-        if transposed and x.ndim != 2:
-            raise ValueError(f"a transposed matrix needs 2 dimensions, got shape {tuple(x.shape)}")
+        if transposed and x.ndim < 2:
+            raise ValueError(f"a transposed matrix needs at least 2 dimensions, got shape {tuple(x.shape)}")
+        if transposed and x.ndim > 2:
+            return _in_blocks(x.flatten(1), blocks).mT
         x = x.reshape(-1, 1) if x.ndim < 2 else x.flatten(1)
-    if transposed:
-        x = x.mT
+    return _in_blocks(x.mT if transposed else x, blocks)
+
+
+def _in_blocks(x: Tensor, blocks: int) -> Tensor:
     if blocks == 1:
         return x
     if x.shape[-2] % blocks:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from ..geometry import Geometry, MaxOverLayers, resolve
 from ..modes import autocast_off
 from ..optim import geometry_of
+from ..optim.known import geometry_in
 from ..undisturbed import generators, set_generators, untouched
 from .measure import Point, measure
 
@@ -161,10 +162,9 @@ class Probe:
         """Return all tensors that the optimizer trains, each once, which of them are measured, and their norms."""
         seen: dict[int, tuple[Tensor, Any]] = {}
         for group in self.optimizer.param_groups:
-            own = self._geometry_of(group)
             for p in group["params"]:
                 if p.requires_grad:
-                    seen.setdefault(id(p), (p, own))
+                    seen.setdefault(id(p), (p, self._geometry_of(group, p)))
         params = [p for p, _ in seen.values()]
         own_geometries = self._geometry is None
         measured = [own_geometries or p.ndim >= 2 for p in params]
@@ -178,13 +178,8 @@ class Probe:
             )
         return params, measured, MaxOverLayers(geometries)
 
-    def _geometry_of(self, group: dict[str, Any]) -> Any:
-        own = group.get("geometry")
-        if self._geometry is None:
-            return own
-        main = self._geometry
-        # A tensor that one of our optimizers treats as a stack of matrices is measured matrix by matrix.
-        return own.at_radius(main.radius) if isinstance(own, Geometry) and type(own) is type(main) else main
+    def _geometry_of(self, group: dict[str, Any], p: Tensor) -> Any:
+        return group.get("geometry") if self._geometry is None else geometry_in(group, p, self._geometry)
 
     def _mean_over_ranks(self, losses: list[Tensor]) -> list[Tensor]:
         mine = torch.stack([loss.full_tensor() if hasattr(loss, "full_tensor") else loss for loss in losses])

@@ -53,7 +53,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
 def _peer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     """Make the named peer. It decays the same weights as our own optimizers."""
     parts, options = partition(model), dict(config.options)
-    decayed, spared = parts.matrices + parts.stacks + parts.heads, parts.embeddings + parts.vectors
+    decayed, spared = parts.matrices + parts.stacks + parts.depthwise + parts.heads, parts.embeddings + parts.vectors
     groups = [
         {"params": [p for _, p in some], "weight_decay": decay}
         for some, decay in ((decayed, config.weight_decay), (spared, 0.0))

@@ -81,7 +81,7 @@ class Batch:
         dtype: dtype of the iterations.
         size: rows and columns of the stack's matrices.
         count: number of the stack's matrices.
-        transposed: whether the tensors store their matrices as (…, n, m).
+        turned: shapes of the tensors that store their matrices as (…, n, m).
         runs: the tensors, in the order of the stack.
         members: the same, as indices among all tensors.
         part_bytes: how many bytes of tensors may be copied at a time; None to fit the cache.
@@ -91,7 +91,7 @@ class Batch:
     dtype: torch.dtype
     size: tuple[int, int]
     count: int
-    transposed: bool
+    turned: tuple[torch.Size, ...]
     runs: tuple[Run, ...]
     members: tuple[int, ...]
     part_bytes: int | None
@@ -127,16 +127,17 @@ def _of_run(batch: Batch, stack: Tensor, run: Run) -> Tensor:
 
 def fill_(batch: Batch, slots: list[Tensor], directions: list[Tensor]) -> None:
     """Copy the directions into their slots of the stack, in its dtype."""
-    if batch.transposed:
-        directions = [g.mT for g in directions]
+    if batch.turned:
+        directions = [g.mT if g.shape in batch.turned else g for g in directions]
     torch._foreach_copy_(slots, [_as(g, slot.shape) for g, slot in zip(directions, slots, strict=True)])
 
 
 def taken(batch: Batch, slots: list[Tensor], shapes: Iterable[torch.Size]) -> list[Tensor]:
     """Return the slots' contents in the shapes of their tensors."""
-    if batch.transposed:
-        return [_as(slot, _flipped(shape)).mT for slot, shape in zip(slots, shapes, strict=True)]
-    return [_as(slot, shape) for slot, shape in zip(slots, shapes, strict=True)]
+    return [
+        _as(slot, _flipped(shape)).mT if shape in batch.turned else _as(slot, shape)
+        for slot, shape in zip(slots, shapes, strict=True)
+    ]
 
 
 def _flipped(shape: torch.Size) -> torch.Size:
@@ -146,7 +147,7 @@ def _flipped(shape: torch.Size) -> torch.Size:
 def block_of(batch: Batch, stack: Tensor, run: Run, part: slice) -> Tensor:
     """Return the stack's contents for some tensors of a run as one tensor (tensors, *shape)."""
     matrices = _of_run(batch, stack, run)[part.start * run.each : part.stop * run.each]
-    if not batch.transposed:
+    if run.shape not in batch.turned:
         return matrices.reshape(part.stop - part.start, *run.shape)
     return matrices.reshape(part.stop - part.start, *_flipped(run.shape)).mT
 
@@ -181,14 +182,14 @@ def _batches_of(settings: tuple[Any, ...], tensors: Tensors) -> tuple[Batch, ...
     elements: dict[tuple[torch.device, tuple[int, int]], int] = defaultdict(int)
     for i, (device, shape) in enumerate(tensors):
         alike[device, shape].append(i)
-        elements[device, geometry.matrix_shape(shape)] += shape.numel()
+        elements[device, _size(geometry, shape)] += shape.numel()
     bounds = {device: _Bounds.of(geometry, device, tensors) for device, _ in alike}
     together: dict[tuple[torch.device, tuple[int, int]], list[torch.Size]] = defaultdict(list)
     filled: dict[tuple[torch.device, tuple[int, int]], int] = defaultdict(int)  # elements without the padding
     rows: dict[tuple[torch.device, tuple[int, int]], int] = defaultdict(int)
-    longest_first = sorted(alike, key=lambda tensor: -max(geometry.matrix_shape(tensor[1])))
+    longest_first = sorted(alike, key=lambda tensor: -max(_size(geometry, tensor[1])))
     for device, shape in longest_first:
-        matrix = geometry.matrix_shape(shape)
+        matrix = _size(geometry, shape)
         size = shape.numel() * len(alike[device, shape])
         stack = (device, matrix)
         if 0 < min(matrix) <= NARROW:
@@ -274,18 +275,28 @@ def _batch(
     tensors = pairwise(accumulate((len(places) for places in by_shape.values()), initial=0))
     matrices = pairwise(accumulate((n * len(p) for n, p in zip(each, by_shape.values(), strict=True)), initial=0))
     runs = tuple(
-        Run(shape, tuple(places), slice(*t), slice(*m), n, geometry.matrix_shape(shape), geometry.radius_of(shape))
+        Run(shape, tuple(places), slice(*t), slice(*m), n, _size(geometry, shape), geometry.radius_of(shape))
         for (shape, places), t, m, n in zip(by_shape.items(), tensors, matrices, each, strict=True)
     )
     count = runs[-1].matrices.stop
     members = tuple(i for run in runs for i in run.places)
     part_bytes = bounds.part_bytes(size, count)
-    return Batch(device, bounds.dtype, size, count, geometry.transposed, runs, members, part_bytes)
+    turned = tuple(shape for shape in by_shape if geometry.turns(shape))
+    return Batch(device, bounds.dtype, size, count, turned, runs, members, part_bytes)
+
+
+def _size(geometry: Spectral, shape: torch.Size) -> tuple[int, int]:
+    """Return the rows and columns of a tensor's matrices in the stack.
+
+    A polar factor's transpose is that of the transpose, so a transposed convolution's kernel is stacked as it lies.
+    """
+    rows, columns = geometry.matrix_shape(shape)
+    return (columns, rows) if geometry.transposed and not geometry.turns(shape) else (rows, columns)
 
 
 def _matrices(geometry: Spectral, shape: torch.Size) -> int:
     """Return the number of matrices in a tensor of this shape."""
-    return shape.numel() // max(1, math.prod(geometry.matrix_shape(shape)))
+    return shape.numel() // max(1, math.prod(_size(geometry, shape)))
 
 
 def _cut(by_shape: dict[torch.Size, list[int]], most: int, geometry: Spectral) -> Iterator[dict[torch.Size, list[int]]]:

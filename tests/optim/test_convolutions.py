@@ -1,0 +1,169 @@
+"""A convolution's kernel is read as the matrices that its layer multiplies by: one for each group, transposed or not."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autowarm import LMO, Lion, Muon
+from autowarm.geometry import Spectral
+from autowarm.optim import kappa_of, partition
+from autowarm.smoothness import Probe
+
+CONVOLUTIONS = {
+    (False, 1): nn.Conv1d, (False, 2): nn.Conv2d, (False, 3): nn.Conv3d,
+    (True, 1): nn.ConvTranspose1d, (True, 2): nn.ConvTranspose2d, (True, 3): nn.ConvTranspose3d,
+}  # fmt: skip
+# Inputs, outputs and groups: dense, in groups, with one row in each group, with one column, and with several rows.
+SIZES = [(4, 6, 1), (6, 4, 1), (4, 6, 2), (6, 4, 2), (12, 6, 3), (6, 6, 6), (6, 12, 6), (12, 6, 6), (1, 5, 1)]
+SIDES = [1, 2, 3]
+LAYERS = [
+    (transposed, dims, side, size)
+    for transposed, dims in CONVOLUTIONS
+    for side in SIDES
+    for size in SIZES
+    if (dims < 3 or side < 3) and not (transposed and size[0] == 1)  # which is a single column
+]
+METHODS = ["svd", "polar-express", "newton-schulz"]
+
+
+def a_layer(transposed: bool, dims: int, side: int, size: tuple[int, int, int]) -> Any:
+    torch.manual_seed(0)
+    inputs, outputs, groups = size
+    make = CONVOLUTIONS[transposed, dims]
+    return make(inputs, outputs, side, stride=side, groups=groups, bias=False, dtype=torch.float64)
+
+
+def operator(layer: Any, weight: Tensor) -> Tensor:
+    """The matrix of a convolution whose patches do not overlap, on one patch, column by column."""
+    dims = weight.ndim - 2
+    patch = (1,) * dims if layer.transposed else layer.kernel_size
+    units = torch.eye(layer.in_channels * math.prod(patch), dtype=weight.dtype)
+    with torch.no_grad():
+        return (
+            torch.func.functional_call(layer, {"weight": weight}, units.reshape(-1, layer.in_channels, *patch))
+            .flatten(1)
+            .T
+        )
+
+
+def read_as(layer: nn.Module, **options: Any) -> Spectral:
+    """The geometry that an optimizer in spectral geometry gives the layer's kernel."""
+    opt = LMO.from_model(nn.ModuleDict({"conv": layer, "more": nn.Linear(3, 3)}), geometry=Spectral(**options))
+    return next(g["geometry"] for g in opt.param_groups if any(p is layer.weight for p in g["params"]))
+
+
+@pytest.mark.parametrize(("transposed", "dims", "side", "size"), LAYERS, ids=str)
+def test_norms_and_steps_are_those_of_the_operator(
+    transposed: bool, dims: int, side: int, size: tuple[int, int, int]
+) -> None:
+    layer = a_layer(transposed, dims, side, size)
+    g = layer.weight.detach()
+    geometry = read_as(layer)
+    sigmas = torch.linalg.svdvals(operator(layer, g))
+    torch.testing.assert_close(geometry.norm(g), sigmas.amax())
+    torch.testing.assert_close(geometry.dual(g), sigmas.sum())
+    step = geometry.lmo(g)
+    assert step.shape == g.shape
+    torch.testing.assert_close((g * step).sum(), -sigmas.sum())
+    of_step = torch.linalg.svdvals(operator(layer, step))
+    ones = of_step > 0.5
+    torch.testing.assert_close(of_step, ones.double())
+    assert geometry.kappa(g.shape) == ones.sum()
+    rows, columns = geometry.matrix_shape(g.shape)
+    assert (rows, columns) == tuple(geometry.matrices(g).shape[-2:])
+    assert torch.equal(geometry.tensor(geometry.matrices(g), g.shape), g)
+    groups = size[2]
+    assert (rows * groups, columns * groups) == tuple(operator(layer, g).shape)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("radius", ["original", "match_rms_adamw", "spectral_unclamped"])
+def test_an_optimizers_step_is_the_oracles(method: str, transposed: bool, radius: str) -> None:
+    layers = [a_layer(transposed, dims, 2, size) for dims in (1, 2) for size in SIZES[2:5] * 2]
+    geometry = read_as(layers[0], radius=radius, method=method, dtype=torch.float64)
+    params = [layer.weight for layer in layers if layer.groups == layers[0].groups]
+    assert len(params) > 4
+    before = [p.detach().clone() for p in params]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    LMO(params, lr=0.1, geometry=geometry, momentum=0.0).step()
+    for p, was in zip(params, before, strict=True):
+        torch.testing.assert_close(p.detach() - was, 0.1 * geometry.lmo(p.grad))
+
+
+@pytest.mark.parametrize("make", [Muon.from_model, lambda m: LMO.from_model(m, geometry="spectral")])
+@pytest.mark.parametrize(("transposed", "dims", "side", "size"), [one for one in LAYERS if one[3][2] > 1], ids=str)
+def test_a_groups_step_does_not_depend_on_the_others(
+    make: Any, transposed: bool, dims: int, side: int, size: tuple[int, int, int]
+) -> None:
+    moved = []
+    for others in (1.0, 1000.0):
+        layer = a_layer(transposed, dims, side, size)
+        before = layer.weight.detach().clone()
+        grad = torch.randn(before.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        first = slice(0, before.shape[0] // size[2])
+        scale = torch.full_like(grad, others)
+        scale[first] = 1.0
+        layer.weight.grad = grad * scale
+        make(nn.ModuleDict({"conv": layer, "more": nn.Linear(3, 3)})).step()
+        moved.append((layer.weight.detach() - before)[first])
+    torch.testing.assert_close(*moved)
+    assert moved[0].any()
+
+
+@pytest.mark.parametrize("norm", [None, nn.utils.parametrizations.weight_norm])
+@pytest.mark.parametrize(("transposed", "dims", "side", "size"), LAYERS, ids=str)
+def test_kernels_with_one_row_in_each_group_go_to_adamw(
+    norm: Any, transposed: bool, dims: int, side: int, size: tuple[int, int, int]
+) -> None:
+    layer = a_layer(transposed, dims, side, size)
+    shape = layer.weight.shape
+    groups = size[2]
+    model = nn.ModuleDict({"conv": layer if norm is None else norm(layer), "more": nn.Linear(3, 3)})
+    parts = partition(model)
+    single = groups > 1 and (shape[0] == groups or shape[1:].numel() == 1)
+    kernel = next(
+        name for name, p in model.named_parameters() if p.shape == shape and name.endswith(("weight", "original1"))
+    )
+    group = next(g for g in Muon.from_model(model).param_groups if kernel in g["param_names"])
+    if single:
+        assert kernel in [name for name, _ in parts.depthwise]
+        assert (group["algorithm"], group["weight_decay"]) == ("adamw", 0.1)
+        assert next(g for g in Lion.from_model(model).param_groups if kernel in g["param_names"])["weight_decay"] == 0.1
+    elif shape[1:].numel() == 1:
+        assert group["algorithm"] == "adamw"
+    else:
+        assert not parts.depthwise
+        assert group["algorithm"] == "muon"
+        assert (group["geometry"].blocks, group["geometry"].transposed) == (groups, transposed)
+
+
+def test_kappa_and_the_probe_count_each_row_of_a_depthwise_kernel() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(8, 4))
+    opt = Muon.from_model(model, lr=1e-2, heads=[])
+    assert kappa_of(opt, Spectral()) == 3 + 8 + 4
+    probe = Probe(model, opt, geometry="spectral")
+
+    def closure() -> Tensor:
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        model[1].weight.grad = torch.ones_like(model[1].weight)
+        return torch.zeros(())
+
+    before = model[1].weight.detach().clone()
+    with probe(closure):
+        opt.step()
+    rows = (model[1].weight.detach() - before).flatten(1).norm(dim=1)
+    assert probe.points[0].step_norm == pytest.approx(float(rows.amax()), rel=1e-4)
+
+
+def test_blocks_join_a_convolutions_groups() -> None:
+    model = nn.ModuleDict({"qkv": nn.Conv1d(8, 24, 3, groups=2), "up": nn.ConvTranspose1d(8, 6, 2)})
+    opt = Muon.from_model(model, blocks={"qkv": 3}, heads=[])
+    assert sorted(g["geometry"].blocks for g in opt.param_groups if g["algorithm"] == "muon") == [1, 6]
+    with pytest.raises(ValueError, match="up.weight is the kernel of a transposed convolution"):
+        Muon.from_model(model, blocks={"up": 2}, heads=[])

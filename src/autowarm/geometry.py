@@ -187,9 +187,9 @@ class Spectral(Geometry):
     """Largest singular value; dual: nuclear norm; LMO: −UVᵀ. The geometry of Muon.
 
     A vector is read as one column, a convolution kernel as the matrix (out, in·k·k), or one for each of its groups,
-    which are its ``blocks``. The kernel of a transposed convolution is read as (out·k·k, in). With ``stacked=True``, leading
-    dimensions count independent matrices instead, as in a mixture of experts (experts, m, n): the norm is then the
-    largest over the matrices, and the dual norm and κ are sums.
+    which are its ``blocks``. The kernel of a transposed convolution is read as (out·k·k, in). With ``stacked=True``,
+    leading dimensions count independent matrices instead, as in a mixture of experts (experts, m, n): the norm is then
+    the largest over the matrices, and the dual norm and κ are sums.
 
     Args:
         radius: see `Geometry`.

@@ -1,4 +1,4 @@
-"""A convolution's kernel is read as the matrices that its layer multiplies by: one for each group, transposed or not."""
+"""A convolution's kernel is read as the matrices that its layer multiplies by: one for each group."""
 
 import math
 from typing import Any

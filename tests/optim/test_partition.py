@@ -267,3 +267,84 @@ def test_one_pattern_of_a_head_may_be_given_alone() -> None:
     assert names(partition(model, heads="fc").heads) == {"fc.weight"}
     with pytest.raises(ValueError, match="blocks maps patterns to numbers of blocks"):
         Muon.from_model(model, blocks=3)
+
+
+class Holder(nn.Module):
+    """A hidden layer, and what is given under a name."""
+
+    def __init__(self, **held: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 6)
+        self.more = nn.Linear(6, 6)
+        for name, one in held.items():
+            self.add_module(name, one)
+
+
+def tensors(keys: list[str] | None, inside: bool = False) -> nn.Module:
+    """Two matrices in a list, or in a dictionary with these keys, which may lie in another list."""
+    two = [nn.Parameter(torch.ones(4, 6)) for _ in range(2)]
+    held = nn.ParameterList(two) if keys is None else nn.ParameterDict(dict(zip(keys, two, strict=True)))
+    return nn.ParameterList([held]) if inside else held
+
+
+@pytest.mark.parametrize("keys", [None, ["default", "other"], ["0", "left"]], ids=str)
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("role", "container"),
+    [
+        *[("embeddings", name) for name in ("pos_embeds", "pos_embed", "cls_tokens", "queries", "bias_tables", "rel")],
+        *[("embeddings", name) for name in ("trainable_tokens_delta", "lora_embedding_A", "positional_codes")],
+        *[("vectors", name) for name in ("A_log", "A_logs", "D", "Ds", "layer_scale", "scales")],
+        *[("matrices", name) for name in ("experts", "weights", "lora_embedding_B", "token_mixing", "projections")],
+    ],
+)
+def test_a_tensor_in_a_container_goes_by_its_name(role: str, container: str, keys: list[str], inside: bool) -> None:
+    parts = partition(Holder(**{container: tensors(keys, inside)}), heads=[])
+    inner = f"{container}.0" if inside else container
+    found = {name for name in names(getattr(parts, role)) if name.startswith(container)}
+    assert found == {f"{inner}.{key}" for key in keys or ["0", "1"]}
+
+
+def test_a_tensors_own_key_counts_beside_its_containers_name() -> None:
+    held = tensors(["pos_embed", "mix"])
+    parts = partition(Holder(extras=held), heads=[])
+    assert "extras.pos_embed" in names(parts.embeddings)
+    assert "extras.mix" in names(parts.matrices)
+
+
+def several(kind: type, deep: bool) -> nn.Module:
+    def head(outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, outputs)) if deep else nn.Linear(6, outputs)
+
+    heads = [head(outputs) for outputs in (2, 3, 4)]
+    return nn.ModuleList(heads) if kind is nn.ModuleList else nn.ModuleDict(dict(zip("abc", heads, strict=True)))
+
+
+@pytest.mark.parametrize("kind", [nn.ModuleList, nn.ModuleDict])
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(
+    "name", ["head", "heads", "lm_head", "lm_heads", "classifier", "classifiers", "score", "outputs"]
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_every_head_of_several_is_a_head(kind: type, deep: bool, name: str, wrapped: bool) -> None:
+    model: nn.Module = Holder(**{name: several(kind, deep)})
+    if wrapped and not deep:
+        model = nn.ModuleDict({"net": model})
+    parts = partition(model)
+    assert sorted(p.shape[0] for _, p in parts.heads) == [2, 3, 4]
+    assert len(parts.matrices) == (5 if deep else 2)
+
+
+@pytest.mark.parametrize("ask", ["get_classifier", "get_output_embeddings"])
+@pytest.mark.parametrize("kind", [nn.ModuleList, nn.ModuleDict])
+def test_every_head_that_a_model_names_is_a_head(ask: str, kind: type) -> None:
+    model = Holder(several=several(kind, deep=True))
+    setattr(model, ask, lambda: model.several)
+    assert sorted(p.shape[0] for _, p in partition(model).heads) == [2, 3, 4]
+
+
+def test_hidden_layers_in_a_list_are_not_heads() -> None:
+    chain = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)])
+    for name in ("fcs", "layers"):
+        assert not partition(Holder(**{name: chain})).heads
+    assert names(partition(Holder(fc=chain)).heads) == {"fc.2.weight"}

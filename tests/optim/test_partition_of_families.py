@@ -3,7 +3,7 @@
     python tests/optim/test_partition_of_families.py    # writes the table again, to read its difference
 
 A line is a family's first model, and its numbers of matrices, depthwise kernels, stacks, heads, embeddings and vectors;
-"(in, out)" is how many matrices and stacks are kept transposed, "in groups" how many are kernels of grouped convolutions.
+"(in, out)" is how many matrices and stacks are kept transposed, "in groups" how many kernels are grouped convolutions'.
 """
 
 import contextlib

@@ -20,15 +20,22 @@ _HEADS = {
     "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
     "qa_outputs", "logits", "logits_proj",
 }  # fmt: skip
+# Those of them that, as a list, are more often layers that follow each other than heads side by side.
+_CHAINS = {"fc"}
+_SEVERAL = (nn.ModuleList, nn.ModuleDict)
 # Tensors outside any layer that are looked up or added, not multiplied: position and class tokens, bias tables.
 _LOOKED_UP = re.compile(
-    r"(^|_)(pos(_[hwt])?|positions?|embeds?|embeddings?|tokens?|table|rel|quer(y|ies)|latents?(_\dd)?|bias(es)?|bias_[kuv])$"
-    r"|^(position|positional)_",
+    r"(^|_)(pos(_[hwt])?|positions?|embeds?|embeddings?|tokens?|tables?|rel|quer(y|ies)|latents?(_\dd)?|bias(es)?|bias_[kuv])$"
+    r"|^(position|positional)_"
+    # PEFT's, each in a container: new rows of an embedding, and the factor of an update that is looked up.
+    r"|(^|_)tokens_delta$|^lora_embedding_A$",
     re.IGNORECASE,
 )
 # Tensors that multiply entry by entry, such as the decays of a state-space model.
-_ENTRYWISE = re.compile(r"(^|_)scale$|^(A_log|D)$")
+_ENTRYWISE = re.compile(r"(^|_)scales?$|^(A_logs?|Ds?)$")
+_CONTAINERS = (nn.ParameterList, nn.ParameterDict)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_LAYERS = (nn.Linear, *_CONVOLUTIONS)
 _TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 # Their weights may have several dimensions, and multiply entry by entry.
 _NORMS = (nn.LayerNorm, nn.RMSNorm)
@@ -71,7 +78,8 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     The output layer is the one that the model names itself (transformers' ``get_output_embeddings``, timm's
     ``get_classifier``). If it names none, it is the outermost layer called lm_head, head, fc, output, classifier or
     similar, provided that there is only one; otherwise the last linear layer of an `nn.Sequential`. If a module of such
-    a name contains several layers, its last linear layer counts.
+    a name contains several layers, its last linear layer counts; if it is a list or a dictionary of heads, the last of
+    each. A tensor in an `nn.ParameterList` or `nn.ParameterDict` goes by the name of that, too.
 
     Args:
         model: the model.
@@ -109,27 +117,25 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         id(p) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for p in m.parameters()
     }
     parts = Parts()
+    modules = dict(model.named_modules(remove_duplicate=False))
     seen: set[int] = set()
     for name, owner, p in _with_owners(model):
         # Quantised weights are integers, which no optimizer updates.
         if id(p) in seen or not (p.is_floating_point() or p.is_complex()):
             continue
         seen.add(id(p))
-        leaf = name.rsplit(".", 1)[-1]
+        called = _names_of(name, modules)
         groups = owner.groups if isinstance(owner, _CONVOLUTIONS) and p.shape == _kernel_shape(owner) else 1
-        flipped = (
-            isinstance(owner, _TRANSPOSED_CONVOLUTIONS)
-            or type(owner).__name__ in _TRANSPOSED
-            or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
-        )
+        stored_so = type(owner).__name__ in _TRANSPOSED or isinstance(owner, _TRANSPOSED_CONVOLUTIONS)
+        flipped = stored_so or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
         layer = isinstance(owner, (nn.Linear, *_CONVOLUTIONS)) or type(owner).__name__ in _TRANSPOSED
         if p.ndim < 2 or isinstance(owner, _NORMS):
             parts.vectors.append((name, p))
-        elif id(p) in embedding_ids or (not layer and _LOOKED_UP.search(leaf)):
+        elif id(p) in embedding_ids or (not layer and any(map(_LOOKED_UP.search, called))):
             parts.embeddings.append((name, p))
         elif groups > 1 and (p.shape[0] == groups or p.shape[1:].numel() == 1):
             parts.depthwise.append((name, p))
-        elif min(_rows_columns(p, layer=layer)) <= 1 or (not layer and _ENTRYWISE.search(leaf)):
+        elif min(_rows_columns(p, layer=layer)) <= 1 or (not layer and any(map(_ENTRYWISE.search, called))):
             parts.vectors.append((name, p))
         elif id(p) in head_ids:
             parts.heads.append((name, p))
@@ -191,6 +197,16 @@ def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]
             yield own_name.removeprefix("."), owner, p
 
 
+def _names_of(name: str, modules: Mapping[str, nn.Module]) -> list[str]:
+    """Return a tensor's own name and those of the lists and dictionaries of tensors that it is in."""
+    path, _, own = name.rpartition(".")
+    names = [own]
+    while isinstance(modules[path], _CONTAINERS) and path:
+        path, _, own = path.rpartition(".")
+        names.append(own)
+    return names
+
+
 def _kernel_shape(layer: nn.Module) -> tuple[int, ...]:
     """Return the shape of a convolution's kernel; its other tensors are scales and biases."""
     first, second = layer.out_channels, layer.in_channels
@@ -208,22 +224,26 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
     for ask in ("get_output_embeddings", "get_classifier"):
         method = getattr(model, ask, None)
         answer = method() if callable(method) else None
-        several = answer if isinstance(answer, (tuple, list, nn.ModuleList)) else [answer]
-        named = [layers[-1] for one in several if isinstance(one, nn.Module) and (layers := _layers(one))]
+        several = answer if isinstance(answer, (tuple, list)) else [answer]
+        named = [layer for one in several if isinstance(one, nn.Module) for layer in _last_layers(one)]
         if named:
             return named
-    by_depth: dict[int, list[nn.Module]] = defaultdict(list)
+    by_depth: dict[int, list[list[nn.Module]]] = defaultdict(list)
     for name, module in model.named_modules():
-        if name.rsplit(".", 1)[-1] in _HEADS:
+        own = name.rsplit(".", 1)[-1]
+        several = isinstance(module, _SEVERAL) and own not in _CHAINS
+        if own in _HEADS or (several and own.removesuffix("s") in _HEADS - _CHAINS):
             # Some classifiers end in a convolution with a kernel of one pixel.
-            layers = _layers(module) if name == "classifier" else _layers(module, nn.Linear)
-            # Blocks inside a model may call a whole module "output"; only a single layer counts there.
-            if layers and (module is layers[-1] or "." not in name):
-                by_depth[name.count(".")].append(layers[-1])
+            kinds = _LAYERS if own.removesuffix("s") == "classifier" and "." not in name else nn.Linear
+            layers = _last_layers(module, kinds) if several else _layers(module, kinds)[-1:]
+            # Blocks inside a model may call a whole module "output"; only single layers count there.
+            singles = list(module.children()) if several else [module]
+            if layers and ("." not in name or layers == singles):
+                by_depth[name.count(".")].append(layers)
     # Layers of such a name deeper inside, or one in every block, are hidden layers.
     outermost = by_depth[min(by_depth)] if by_depth else []
     if outermost:
-        return outermost if len(outermost) == 1 else []
+        return outermost[0] if len(outermost) == 1 else []
     trained = [child for child in model.children() if next(child.parameters(), None) is not None]
     if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
         last = trained[-1]
@@ -234,5 +254,12 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
     return []
 
 
-def _layers(module: nn.Module, kinds: type | tuple[type, ...] = (nn.Linear, *_CONVOLUTIONS)) -> list[nn.Module]:
+def _last_layers(module: nn.Module, kinds: type | tuple[type, ...] = _LAYERS) -> list[nn.Module]:
+    """Return a module's last layer, or that of each module in a list or a dictionary of them."""
+    if isinstance(module, _SEVERAL):
+        return [layer for child in module.children() for layer in _last_layers(child, kinds)]
+    return _layers(module, kinds)[-1:]
+
+
+def _layers(module: nn.Module, kinds: type | tuple[type, ...] = _LAYERS) -> list[nn.Module]:
     return [m for m in module.modules() if isinstance(m, kinds)]

@@ -20,6 +20,7 @@ from .options import (
     check_parameters,
     check_state,
     in_dtypes_of,
+    in_order_of,
     plain_numbers,
 )  # fmt: skip
 from .partition import by_reading, partition
@@ -551,12 +552,14 @@ class LMO(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check the whole state before loading any of it.
 
+        If both the state and this optimizer have the tensors' names, each tensor gets the state saved under its own.
+
         Raises:
-            ValueError: this is not an optimizer's state, a group has a different geometry (the message lists the
-                differences), the state is another of our optimizers', an option is out of range, or a momentum has a
-                different shape or is not finite.
+            ValueError: this is not an optimizer's state, it has tensors of other names, a group has another geometry
+                (the message lists the differences), the state is another of our optimizers', an option is out of
+                range, or a momentum has a different shape or is not finite.
         """
-        self.check_state_dict(state_dict)
+        state_dict = self._checked(state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, geometry in zip(self.param_groups, geometries, strict=True):
@@ -571,6 +574,11 @@ class LMO(Optimizer):
         Raises:
             ValueError: see `load_state_dict`.
         """
+        self._checked(state_dict)
+
+    def _checked(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state in the order of this optimizer's tensors."""
+        state_dict = in_order_of(type(self).__name__, self.param_groups, state_dict)
         check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         saved = state_dict["param_groups"]
@@ -595,6 +603,7 @@ class LMO(Optimizer):
                 self._check_group(self.defaults | group)
             except ValueError as error:
                 raise ValueError(f"the saved optimizer's group {i}: {error}") from None
+        return state_dict
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_skipped": self._skipped}

@@ -1,7 +1,9 @@
 """Checks of an optimizer's options, tensors, gradients and saved states, and their error messages."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from torch import Tensor
 
 __all__ = [
     "check_betas", "check_capture", "check_gradients", "check_options", "check_parameters", "check_state",
-    "in_dtypes_of", "plain_numbers",
+    "in_dtypes_of", "in_order_of", "plain_numbers",
 ]  # fmt: skip
 
 
@@ -126,22 +128,84 @@ def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: x.item() if isinstance(x, np.generic) else x for name, x in options.items()}
 
 
-def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any]) -> None:
-    """Raise ValueError if a saved state cannot belong to this optimizer, before any of it is loaded.
-
-    Args:
-        who: name of the optimizer.
-        params: its tensors, numbered as in the state.
-        state_dict: as `torch.optim.Optimizer.state_dict` returns it.
-    """
+def _check_is_state(who: str, state_dict: Any) -> None:
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise ValueError(
             f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
         )
+
+
+# What wrappers (DDP, torch.compile, FSDP, activation checkpointing) put before the names of a model's tensors.
+_WRAPPERS = re.compile(
+    r"^((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
+    r"|(?<=\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+
+
+def in_order_of(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved state with its groups and tensors in the order of these groups, by the tensors' names.
+
+    A state without names, or for groups without names, stays as it is, and so does one whose groups hold other tensors.
+
+    Raises:
+        ValueError: this is not an optimizer's state, or one with other names; the message lists the difference.
+    """
+    _check_is_state(who, state_dict)
+    here = [_names_of(group) for group in groups]
+    saved = [_names_of(group) for group in state_dict["param_groups"]]
+    mine, theirs = ([name for names in each for name in names or ()] for each in (here, saved))
+    nameless = None in here or None in saved or len({*mine}) < len(mine) or len({*theirs}) < len(theirs)
+    if nameless:
+        return dict(state_dict)
+    missing, unknown = (
+        [name for name in one if name not in {*other}] for one, other in ((mine, theirs), (theirs, mine))
+    )
+    if missing or unknown:
+        raise ValueError(
+            "the saved optimizer has tensors of other names: "
+            + "; ".join(
+                f"{len(names)} only {where}, such as {', '.join(names[:3])}"
+                for where, names in (("saved", unknown), ("here", missing))
+                if names
+            )
+        )
+    places = {frozenset(names or ()): i for i, names in enumerate(saved)}
+    if len(here) != len(saved) or any(frozenset(names or ()) not in places for names in here):
+        return dict(state_dict)
+    ordered = []
+    for group, names in zip(groups, here, strict=True):
+        i = places[frozenset(names or ())]
+        was = state_dict["param_groups"][i]
+        numbers = dict(zip(saved[i] or (), was["params"], strict=True))
+        found = {**was, "params": [numbers[name] for name in names or ()]}
+        ordered.append(found | ({"param_names": group["param_names"]} if "param_names" in was else {}))
+    return {**state_dict, "param_groups": ordered}
+
+
+def _names_of(group: Mapping[str, Any]) -> list[str] | None:
+    """The names of a group's tensors without wrappers; None if it has none."""
+    # Distributed checkpoints number tensors by their names, in the order of the optimizer that loads them.
+    numbers = group["params"]
+    named = numbers if numbers and all(isinstance(one, str) for one in numbers) else group.get("param_names")
+    if named is None or len(named) != len(numbers):
+        return None if numbers else []
+    return [_WRAPPERS.sub("", name) for name in named]
+
+
+def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any]) -> None:
+    """Raise ValueError if a saved state cannot belong to this optimizer, before any of it is loaded.
+
+    Args:
+        who: name of the optimizer.
+        params: its tensors, in the order of the state's groups.
+        state_dict: as `torch.optim.Optimizer.state_dict` returns it.
+    """
+    numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+    numbered = dict(zip(numbers, params, strict=False))
     whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
     for i, state in state_dict["state"].items():
-        p = params[i] if isinstance(i, int) and i < len(params) else None
+        p = numbered.get(i)
         for name, value in state.items():
             if not isinstance(value, Tensor) or name == "step" or value.is_meta:
                 continue

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .lmo import LMO
-from .options import check_state
+from .options import check_state, in_order_of
 
 __all__ = ["Together"]
 
@@ -137,7 +137,8 @@ class Together(Optimizer):
         """Like `torch.optim.Optimizer.load_state_dict`, but check every optimizer's share before loading any.
 
         Raises:
-            ValueError: the saved groups differ in number or size, or a rate, an option or a momentum is invalid.
+            ValueError: the saved groups differ in number, size or the tensors' names, or a rate, an option or a
+                momentum is invalid.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, state_dict)
@@ -157,6 +158,7 @@ class Together(Optimizer):
 
     def _checked_shares(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
         """Return each optimizer's share of a state."""
+        state_dict = in_order_of(type(self).__name__, self.param_groups, state_dict)
         check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
         saved = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in saved], [len(group["params"]) for group in self.param_groups]

@@ -1,0 +1,161 @@
+"""A saved state goes to the tensors that it was saved for, by their names."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.geometry import Spectral
+from autowarm.optim import Together
+
+
+def together(model: nn.Module) -> Together:
+    named = list(model.named_parameters())
+    matrices = [(name, p) for name, p in named if p.ndim == 2]
+    vectors = [(name, p) for name, p in named if p.ndim < 2]
+    return Together(Muon(matrices, lr=0.02), torch.optim.AdamW(vectors, lr=0.02))
+
+
+MAKERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "muon": lambda m: Muon.from_model(m, lr=0.02, heads=[]),
+    "muon, blocks": lambda m: Muon.from_model(m, lr=0.02, heads=[], blocks={"b": 2}),
+    "lion": lambda m: Lion.from_model(m, lr=0.02),
+    "signsgd": lambda m: SignSGD.from_model(m, lr=0.02),
+    "normsgd": lambda m: NormSGD.from_model(m, lr=0.02),
+    "lmo": lambda m: LMO.from_model(m, lr=0.02, geometry=Spectral()),
+    "named tensors": lambda m: Lion(m.named_parameters(), lr=0.02),
+    "together": together,
+}
+every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+def a_model(order: str = "abc") -> nn.Module:
+    """Layers of one shape, registered in this order, whose weights do not depend on it."""
+    model = nn.ModuleDict({name: nn.Linear(6, 6) for name in order})
+    for name, p in model.named_parameters():
+        p.data = torch.randn(p.shape, generator=torch.Generator().manual_seed(sum(map(ord, name))))
+    return model
+
+
+def train(model: nn.Module, opt: torch.optim.Optimizer, steps: range) -> dict[str, torch.Tensor]:
+    for t in steps:
+        for name, p in model.named_parameters():
+            seed = sum(map(ord, name.replace("_orig_mod.", "").replace("module.", ""))) + 1000 * t
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed))
+        opt.step()
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def saved(make: Callable, steps: int = 3) -> tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, torch.Tensor]]:
+    """The weights and the state after some steps, and the weights two steps later."""
+    model = a_model()
+    opt = make(model)
+    train(model, opt, range(steps))
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(opt.state_dict())
+    return weights, state, train(model, opt, range(steps, steps + 2))
+
+
+@every_optimizer
+@pytest.mark.parametrize("order", ["abc", "acb", "bac", "cba"])
+def test_layers_registered_in_another_order_keep_their_momenta(make: Callable, order: str) -> None:
+    weights, state, after = saved(make)
+    before = copy.deepcopy(state)
+    model = a_model(order)
+    model.load_state_dict(weights)
+    opt = make(model)
+    named = [list(group["param_names"]) for group in opt.param_groups]
+    opt.load_state_dict(state)
+    for name, p in train(model, opt, range(3, 5)).items():
+        assert torch.equal(p, after[name])
+    assert [group["param_names"] for group in opt.param_groups] == named
+    assert state["param_groups"] == before["param_groups"]  # the caller's, which is not changed
+
+
+WRAPPED: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "module.": lambda m: nn.ModuleDict({"module": m}),
+    "_orig_mod.": lambda m: Renamed(m, "_orig_mod"),
+    "module._orig_mod.": lambda m: nn.ModuleDict({"module": Renamed(m, "_orig_mod")}),
+    "_orig_mod.module.": lambda m: Renamed(nn.ModuleDict({"module": m}), "_orig_mod"),
+}
+
+
+class Renamed(nn.Module):
+    def __init__(self, inner: nn.Module, name: str) -> None:
+        super().__init__()
+        self.add_module(name, inner)
+
+
+@every_optimizer
+@pytest.mark.parametrize("prefix", WRAPPED)
+@pytest.mark.parametrize("wrapped_first", [False, True])
+def test_wrappers_do_not_change_a_name(make: Callable, prefix: str, wrapped_first: bool) -> None:
+    models = a_model(), WRAPPED[prefix](a_model("cab"))
+    first, second = reversed(models) if wrapped_first else models
+    opts = make(first), make(second)
+    train(first, opts[0], range(2))
+    second.load_state_dict(
+        {name: first.state_dict()[other] for name in second.state_dict() for other in first.state_dict()
+         if other.removeprefix(prefix) == name.removeprefix(prefix)}
+    )  # fmt: skip
+    opts[1].load_state_dict(copy.deepcopy(opts[0].state_dict()))
+    found = [train(model, opt, range(2, 4)) for model, opt in zip((first, second), opts, strict=True)]
+    plain = [{name.removeprefix(prefix): p for name, p in each.items()} for each in found]
+    assert plain[0].keys() == plain[1].keys()
+    assert all(torch.equal(p, plain[1][name]) for name, p in plain[0].items())
+
+
+@every_optimizer
+@pytest.mark.parametrize("order", ["abd", "dbc", "xyz"])
+def test_other_names_are_named_and_nothing_is_loaded(make: Callable, order: str) -> None:
+    _, state, _ = saved(make)
+    model = a_model(order)
+    try:
+        opt = make(model)
+    except ValueError:  # no name for the pattern of blocks
+        return
+    gone, new = next(name for name in "abc" if name not in order), next(name for name in order if name not in "abc")
+    groups = copy.deepcopy(opt.state_dict()["param_groups"])
+    with pytest.raises(ValueError, match=rf"other names: \d only saved, such as .*{gone}\..*; \d only here, .*{new}\."):
+        opt.load_state_dict(state)
+    assert not opt.state
+    assert opt.state_dict()["param_groups"] == groups
+
+
+@every_optimizer
+@pytest.mark.parametrize("nameless", ["saved", "here"])
+def test_without_names_the_order_decides(make: Callable, nameless: str) -> None:
+    weights, state, after = saved(make)
+    model = a_model()
+    model.load_state_dict(weights)
+    opt = make(model)
+    for group in state["param_groups"] if nameless == "saved" else opt.param_groups:
+        del group["param_names"]
+    opt.load_state_dict(state)
+    for name, p in train(model, opt, range(3, 5)).items():
+        assert torch.equal(p, after[name])
+
+
+@every_optimizer
+def test_a_distributed_checkpoint_is_taken_as_it_addresses_tensors(make: Callable) -> None:
+    """It replaces numbers by names, in the order of the optimizer that loads it; ``param_names`` may be older."""
+    weights, state, after = saved(make)
+    model = a_model("cba")
+    model.load_state_dict(weights)
+    opt = make(model)
+    by_name = {
+        name: state["state"][number]
+        for group in state["param_groups"]
+        for number, name in zip(group["params"], group["param_names"], strict=True)
+    }
+    groups = [
+        {**next(g for g in state["param_groups"] if set(g["param_names"]) == set(own["param_names"])),
+         "params": list(own["param_names"])}
+        for own in opt.param_groups
+    ]  # fmt: skip
+    opt.load_state_dict({"state": by_name, "param_groups": groups})
+    for name, p in train(model, opt, range(3, 5)).items():
+        assert torch.equal(p, after[name])

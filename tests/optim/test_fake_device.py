@@ -14,6 +14,7 @@ from fake_device import (
     watched,
 )
 from torch import nn
+from torch.distributed.tensor import DTensor, Shard
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim.step.adamw import adamw_, has_fused_adamw
@@ -152,6 +153,19 @@ def test_a_rate_that_replays_cannot_read_is_refused(cls):
         params = fake_parameters([(4, 4)])
         with pytest.raises(ValueError, match="capturable needs lr on the parameters' device"):
             cls(params, lr=nn.Parameter(torch.tensor(0.1), requires_grad=False), capturable=True)
+
+
+@pytest.mark.parametrize("cls", [Muon, LMO, lambda params: LMO(params, geometry="rows")])
+def test_a_tensor_in_too_many_pieces_is_refused_when_it_is_given(cls, meshes):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        local = torch.empty(4, 2, device="cuda:0")
+        size = {"shape": torch.Size((8, 8)), "stride": (8, 1)}
+        cut = DTensor.from_local(local, meshes["hsdp"], [Shard(0), Shard(1)], run_check=False, **size)
+        opt = cls(fake_parameters([(8, 8)]))
+        with pytest.raises(NotImplementedError, match="sharded over 2 dimensions of its mesh"):
+            opt.add_param_group({"params": [nn.Parameter(cut)]})
+        assert len(opt.param_groups) == 1
+        SignSGD([nn.Parameter(cut)], lr=0.1)  # needs no whole tensor
 
 
 def test_stacks_of_both_orientations_are_joined_where_that_saves_one():

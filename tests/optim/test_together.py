@@ -246,3 +246,18 @@ def test_a_refused_gradient_stops_all_of_them() -> None:
     with pytest.raises(ValueError, match="sparse"):
         both.step()
     assert torch.equal(first, torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("kind", ["sparse", "complex", "whole"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_whatever_one_of_ours_refuses_is_refused_before_another_steps(kind: str, nested: bool) -> None:
+    first, second = (torch.nn.Parameter(torch.ones(3, 3)) for _ in range(2))
+    last = Lion([second], lr=0.1)
+    opt = Together(torch.optim.SGD([first], lr=0.1), Together(last) if nested else last)
+    first.grad = torch.ones(3, 3)
+    bad = {"sparse": torch.eye(3).to_sparse(), "complex": torch.eye(3) + 1j, "whole": torch.eye(3, dtype=torch.int64)}
+    second.grad_dtype = None
+    second.grad = bad[kind]
+    with pytest.raises(ValueError, match=f"Lion needs.*{kind}"):
+        opt.step()
+    assert torch.equal(first, torch.ones(3, 3))

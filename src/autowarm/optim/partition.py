@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import nn
 from torch.nn import Parameter
@@ -207,12 +208,12 @@ def _names_of(name: str, modules: Mapping[str, nn.Module]) -> list[str]:
     return names
 
 
-def _kernel_shape(layer: nn.Module) -> tuple[int, ...]:
+def _kernel_shape(layer: Any) -> tuple[int, ...]:
     """Return the shape of a convolution's kernel; its other tensors are scales and biases."""
     first, second = layer.out_channels, layer.in_channels
     if isinstance(layer, _TRANSPOSED_CONVOLUTIONS):
         first, second = second, first
-    return (first, second // layer.groups, *layer.kernel_size)  # type: ignore[operator, return-value, misc]
+    return (first, second // layer.groups, *layer.kernel_size)
 
 
 def _rows_columns(p: Parameter, *, layer: bool) -> tuple[int, int]:
@@ -231,13 +232,13 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
     by_depth: dict[int, list[list[nn.Module]]] = defaultdict(list)
     for name, module in model.named_modules():
         own = name.rsplit(".", 1)[-1]
-        several = isinstance(module, _SEVERAL) and own not in _CHAINS
-        if own in _HEADS or (several and own.removesuffix("s") in _HEADS - _CHAINS):
+        is_list = isinstance(module, _SEVERAL) and own not in _CHAINS
+        if own in _HEADS or (is_list and own.removesuffix("s") in _HEADS - _CHAINS):
             # Some classifiers end in a convolution with a kernel of one pixel.
             kinds = _LAYERS if own.removesuffix("s") == "classifier" and "." not in name else nn.Linear
-            layers = _last_layers(module, kinds) if several else _layers(module, kinds)[-1:]
+            layers = _last_layers(module, kinds) if is_list else _layers(module, kinds)[-1:]
             # Blocks inside a model may call a whole module "output"; only single layers count there.
-            singles = list(module.children()) if several else [module]
+            singles = list(module.children()) if is_list else [module]
             if layers and ("." not in name or layers == singles):
                 by_depth[name.count(".")].append(layers)
     # Layers of such a name deeper inside, or one in every block, are hidden layers.

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
-from autowarm.optim import lmo
+from autowarm.optim import Together, lmo
 from autowarm.optim.step import agreement, nonfinite
 
 SIZES = (2, 4)
@@ -36,6 +36,8 @@ COPIES = {
     "sign": lambda m, ranks: LMO(m.named_parameters(), lr=0.1, geometry="sign", process_group=ranks),
     "rows": lambda m, ranks: LMO(m.parameters(), lr=0.1, geometry="rows", process_group=ranks),
 }
+# The first of several optimizers must not step before all ranks know that the second can.
+COPIES["together"] = lambda m, ranks: Together(torch.optim.SGD(m[0].parameters(), lr=0.1), COPIES["muon"](m[1:], ranks))
 SHARDS = {
     "muon": lambda m: Muon.from_model(m, lr=0.1, dtype=torch.float32),
     "lion": lambda m: Lion(m.named_parameters(), lr=0.1),
@@ -131,30 +133,37 @@ def alone(make, tensor):
     return weights(model), optimizer.skipped_updates
 
 
+def skipping(make, ranks, where, place, spoils):
+    """The gap to one process if a gradient of one rank is not finite, and whether it was counted once."""
+    with on(where):
+        model = net()
+        optimizer = make(model, ranks)
+        for seed in range(3):
+            put_gradients(model, seed)
+            if seed == 1 and spoils:
+                not_finite([*model.parameters()][place])
+            optimizer.step()
+        skipped = optimizer.skipped_updates
+    expected, skips = alone(make, place)
+    gap = max((a - b).abs().max().item() for a, b in zip(weights(model), expected, strict=True))
+    return gap, skipped == skips == 1
+
+
 def copies(ranks):
     rank, last = dist.get_rank(ranks), dist.get_world_size(ranks) - 1
     found = {}
+    held = {"spectral": ["a matrix"], "together": ["a matrix", "a vector"]}
     for where in WHERE:
         for name, make in COPIES.items():
             for tensor, place in TENSORS.items():
-                if name == "spectral" and "matrix" not in tensor:
+                if tensor not in held.get(name, TENSORS):
                     continue
-                with on(where):
-                    model = net()
-                    optimizer = make(model, ranks)
-                    for seed in range(3):
-                        put_gradients(model, seed)
-                        if seed == 1 and rank == last:
-                            not_finite([*model.parameters()][place])
-                        optimizer.step()
-                    skipped = optimizer.skipped_updates
-                expected, skips = alone(make, place)
-                gap = max((a - b).abs().max().item() for a, b in zip(weights(model), expected, strict=True))
-                found["not finite", where, name, tensor] = gap, skipped == skips == 1
+                if name != "together":
+                    found["not finite", where, name, tensor] = skipping(make, ranks, where, place, rank == last)
                 for what, spoil in DIFFERENCES.items():
                     for before in (0, 1):
                         # The rank that differs sends no matrices, and these ranks would wait for them.
-                        if where == "device" and before and name in ("muon", "spectral"):
+                        if where == "device" and before and name in ("muon", "spectral", "together"):
                             continue
                         model = net()
                         optimizer = make(model, ranks)

@@ -3,13 +3,17 @@
 python benchmarks/which_rate.py
 """
 
+import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # where `studies` is
+
 from autowarm.lab.config import EngineConfig, FindRateConfig, OptimizerConfig, RunConfig
 from autowarm.lab.execution.rate import search
 from autowarm.plotting import styled
+from studies.tasks import StudyTask
 
 SEARCHES = (("llama", "muon", "Small LLaMA, Muon"), ("swin", "lion", "Small Swin, Lion: cannot tell"))
 
@@ -20,10 +24,10 @@ def main() -> None:
     drawn = Figure(figsize=(8.4, 3.4), layout="constrained")
     for axes, (task, optimizer, title) in zip(drawn.subplots(1, 2), SEARCHES, strict=True):
         run = RunConfig(
-            task=task, steps=1000, clip=0.0, optimizer=OptimizerConfig(weight_decay=0.0),
+            task=StudyTask(task).key, steps=1000, clip=0.0, optimizer=OptimizerConfig(weight_decay=0.0),
             engine=EngineConfig(precision="float32", device="cpu"),
         )  # fmt: skip
-        search(FindRateConfig(run, optimizer)).plot(ax=axes).set_title(title)
+        search(FindRateConfig(run, optimizer), StudyTask(task)).plot(ax=axes).set_title(title)
     drawn.savefig(Path(__file__).parent.parent / "docs" / "figures" / "which-rate.png", dpi=160)
 
 

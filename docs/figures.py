@@ -3,7 +3,7 @@
 python docs/figures.py [NAME ...]
 
 Some figures are drawn where their runs are made, in seconds: `first` and `warming-up`, with the study's pages, by
-`autowarm study warm-up --root .`, and `which-rate` by `python benchmarks/which_rate.py`.
+`python -m studies warm-up --root .`, and `which-rate` by `python benchmarks/which_rate.py`.
 """
 
 import dataclasses
@@ -17,6 +17,8 @@ from tempfile import TemporaryDirectory
 
 from matplotlib.figure import Figure
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # where `studies` is
+
 from autowarm.lab.analysis.figures import encoded, sweep_figure
 from autowarm.lab.analysis.results import read_results
 from autowarm.lab.calibration import CalibrateConfig
@@ -27,12 +29,12 @@ from autowarm.lab.config.build import parse
 from autowarm.lab.config.yaml_files import merged
 from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
-from autowarm.lab.study.cells import RAMP_ALONE
-from autowarm.lab.study.pages.figures import differences_figure, evidence_figure
-from autowarm.lab.study.pages.grids import GRIDS, horizon_figure, judged
-from autowarm.lab.study.pages.peak import peak_figure
-from autowarm.lab.study.rows import Rows
-from autowarm.lab.study.verdicts import verdicts
+from studies.cells import RAMP_ALONE
+from studies.pages.figures import differences_figure, evidence_figure
+from studies.pages.grids import GRIDS, horizon_figure, judged
+from studies.pages.peak import peak_figure
+from studies.rows import Rows
+from studies.verdicts import verdicts
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "data"

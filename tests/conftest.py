@@ -46,3 +46,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "trainers" if file.startswith(("tests/integrations/", "tests/test_examples.py")) else file
 
     return ByLauncher(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOWARM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -7,10 +7,12 @@ import pkgutil
 import pytest
 
 import autowarm
+import studies
 
 MODULES = [
     module.name
-    for module in pkgutil.walk_packages(autowarm.__path__, "autowarm.")
+    for package in (autowarm, studies)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if not module.name.endswith("__main__")
 ]
 

@@ -1,12 +1,10 @@
-"""Numbers and tables for the Markdown pages."""
+"""Tables for the Markdown pages."""
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from .statistics import Estimate
-
-__all__ = ["comma_separated", "percent", "plus_minus", "table"]
+__all__ = ["comma_separated", "table"]
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -35,14 +33,3 @@ def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[object]]) -
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([headings, *rows])
     return text.getvalue()
-
-
-def percent(x: float) -> str:
-    """Format a relative difference in percent, with its sign."""
-    return f"{100 * x:+.2f}"
-
-
-def plus_minus(estimate: Estimate) -> str:
-    """Format a relative difference and its standard error in percent."""
-    error = "" if estimate.stderr is None else f" ± {100 * estimate.stderr:.2f}"
-    return percent(estimate.mean) + error

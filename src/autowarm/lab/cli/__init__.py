@@ -1,6 +1,6 @@
 """The `autowarm` command. Parsing imports neither torch nor transformers, so help is quick.
 
-- `runs`: compare, sweep, train.      - `study`: study.      - `rate`: find-rate.
+- `runs`: compare, sweep, train.      - `rate`: find-rate.
 - `paper`: figure, smoothness, calibrate.      - `files`: report, data.
 """
 
@@ -16,7 +16,6 @@ from ..config import LabError, UsageError, nearest, printable
 from ..training.stopping import Interrupted
 from . import files, paper, runs
 from .rate import find_rate
-from .study import study
 
 __all__ = ["main"]
 
@@ -31,7 +30,6 @@ commands:
   calibrate MODEL show the schedule before any training: κ, Δ', the loss at which the warm-up ends, plots
   find-rate       suggest a peak rate by a range test, on the lab's task or your own
   sweep           make the runs of a grid, each once, on this machine or a Ray cluster, and report them
-  study NAME      make a study of this library, such as warm-up, and its pages
   smoothness      measure curvature over the gap along a run of each optimizer, with fits and figures
   figure NAME     make a figure or table of the paper, or all; figure --list names them with their costs
   report FOLDER   make the table, the figures and the report of a comparison or a sweep again
@@ -43,7 +41,7 @@ commands:
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "compare": runs.compare, "train": runs.train, "calibrate": paper.calibrate, "sweep": runs.sweep,
     "find-rate": find_rate,
-    "study": study, "smoothness": paper.smoothness, "figure": paper.figure, "report": files.report,
+    "smoothness": paper.smoothness, "figure": paper.figure, "report": files.report,
     "data": files.data,
 }  # fmt: skip
 

@@ -253,7 +253,7 @@ class SmoothnessConfig:
     """Curvature over the gap along one run of each optimizer (paper, Table "assumption_hyperparams").
 
     Args:
-        run: settings that all runs share, with a linear schedule; the study sets the optimizer and the steps.
+        run: settings that all runs share, with a linear schedule; the measurement sets the optimizer and the steps.
         rates: the optimizers to run, each with its peak rate.
         steps: updates of each optimizer's run; `run.steps` for those not given.
         options: further keyword arguments of each optimizer's `from_model`.

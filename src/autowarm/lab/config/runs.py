@@ -11,11 +11,7 @@ from .errors import nearest, require
 OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "radam", "schedule-free", "prodigy", "d-adaptation", "dog")
 
 # The small tasks of `autowarm.lab.tasks.small`, each with its own model, data and batch.
-SMALL_TASKS = (
-    "lm-small", "lm-middle", "lm-large", "post-norm", "vit", "mlp", "factor", "llama", "llama-x8", "llama-long",
-    "llama-bytes", "swin", "swin-x8", "tune-near", "tune-far", "tune-near-lora", "tune-far-lora",
-    "unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy",
-)  # fmt: skip
+SMALL_TASKS = ("lm-small", "mlp")
 ScheduleName = Literal["adaptive", "paper", "linear", "untuned", "constant", "greedy", "wsd"]
 
 
@@ -176,9 +172,8 @@ class RunConfig:
     """All settings of one run.
 
     Args:
-        task: a small task with its own model, data and batch: lm-small, lm-middle, lm-large, post-norm, vit, mlp,
-            factor, llama, llama-x8, llama-long, llama-bytes, swin, swin-x8, tune-near, tune-far, tune-near-lora,
-            tune-far-lora, unsmoothed, cnn, autoencoder, regression, copier or policy. Null trains `model` on `data`.
+        task: a small task with its own model, data and batch: lm-small (a language model) or mlp (a classifier of
+            digits). Null trains `model` on `data`.
         model: the network.
         data: the text.
         optimizer: the optimizer.
@@ -278,7 +273,7 @@ class RunConfig:
 
     @property
     def is_own_task(self) -> bool:
-        """Whether the task is a user's own code. Its name contains a hash, so no config file can name it."""
+        """Whether the task is code beside the lab's, such as the user's. No config file can name it."""
         return self.task is not None and "@" in self.task
 
     @property

@@ -23,10 +23,9 @@ from typing import Any, TypeAlias
 from ..analysis.results import Results, write_results
 from ..config import CompareConfig, DataConfig, EngineName, LabError, ModelConfig, Point, RunConfig, SweepConfig
 from ..files import locked, write_json
-from ..tasks import make_task
+from ..tasks import Source, make_task
 from ..tasks.blame import blamed
 from ..tasks.language import Language
-from ..tasks.own import PackedTask
 from ..training.identity import identity, run_id
 from ..training.loop import train
 from ..training.metrics import read_result
@@ -49,7 +48,7 @@ class Planned:
     point: Point
     id: str
     folder: Path
-    own: PackedTask | None = None  # the user's own task, if it trains one
+    own: Source | None = None  # of the task, if the config names none of the lab's
 
     @property
     def name(self) -> str:
@@ -80,7 +79,7 @@ class Planned:
         return Job(self.name, self.point.run.steps, call, self.folder)
 
 
-def _train(run: RunConfig, folder: Path, own: PackedTask | None, on_step: OnStep) -> dict[str, Any]:
+def _train(run: RunConfig, folder: Path, own: Source | None, on_step: OnStep) -> dict[str, Any]:
     if own is None:
         return train(run, folder, on_step)
     # The backward pass and the optimizers also run the user's code.
@@ -88,7 +87,7 @@ def _train(run: RunConfig, folder: Path, own: PackedTask | None, on_step: OnStep
         return train(run, folder, on_step, own=own)
 
 
-def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) -> list[Planned]:
+def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> list[Planned]:
     """Return the runs with their ids and folders. This also prepares the text or images that they need."""
     planned = []
     for point in points:
@@ -98,7 +97,7 @@ def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) ->
     return planned
 
 
-def make(config: PlanConfig, points: Sequence[Point], display: Display, own: PackedTask | None = None) -> Results:
+def make(config: PlanConfig, points: Sequence[Point], display: Display, own: Source | None = None) -> Results:
     """Make every unfinished run of a plan, ``config.points()``, and write its manifest and `results.json`.
 
     Raises:

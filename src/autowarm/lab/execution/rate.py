@@ -5,27 +5,26 @@ from torch import Tensor, nn
 from autowarm.rate import RateSearch, find_rate
 
 from ..config import FindRateConfig
-from ..tasks import make_task
-from ..tasks.own import AdaptedTask, PackedTask
+from ..tasks import Source, make_task
 from ..training.parallel import joined
 from ..training.setup import Setup
 
 __all__ = ["search"]
 
 
-def search(config: FindRateConfig, own: PackedTask | None = None) -> RateSearch:
+def search(config: FindRateConfig, own: Source | None = None) -> RateSearch:
     """Search with the run's model, data, precision, accumulation and clipping, on one process or torchrun's ranks.
 
     Args:
         config: the settings of the search.
-        own: the user's own task, if the run's config names one.
+        own: the source of the task, if the run's config names none of the lab's.
 
     Raises:
         LabError: the data is missing, or the user's code fails.
     """
     run = config.search_run
     with joined(run.engine) as ranks:
-        task = make_task(run) if own is None else AdaptedTask(own, run)
+        task = make_task(run, own)
         setup = Setup(run, task, ranks)
         batches = task.batches(0, ranks.rows(run))
 

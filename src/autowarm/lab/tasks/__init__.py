@@ -1,21 +1,21 @@
 """Tasks: a network, its batches and its loss, which is all that the training loop needs to know.
 
 - `language`: next-token prediction by a LLaMA.      - `images`: image classification.
-- `small`: tasks of a second or two for the studies, made of `recipe`s; `finetuning` and `fresh` add more of them.
+- `small`: tasks of a second or two.
 - `own`: a user's own task, from `FILE.py:NAME` or from Python.      - `blame`: where in the user's code a mistake is.
 - `models`: the networks of `language`, `images` and `small`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ..config import RunConfig
 
-__all__ = ["Batch", "Task", "make_task"]
+__all__ = ["Batch", "Source", "Task", "make_task"]
 
 Batch = Any  # a tuple of tensors, except in a user's own task
 
@@ -62,16 +62,40 @@ class Task(ABC):
         return list(zip(*(part.chunk(count) for part in moved), strict=True))
 
 
-def make_task(config: RunConfig) -> Task:
-    """Make the task of a run and prepare its data.
+class Source(Protocol):
+    """What makes the task of a run whose config names none of the lab's; it is sent to worker processes.
+
+    Attributes:
+        name: the task's name.
+        sha256: hash of everything outside the lab that determines the task.
+        file: the file of its code, beside which mistakes are looked for.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def file(self) -> str: ...
+
+    def make(self, config: RunConfig) -> Task:
+        """Make the task in a run; its `sha256` is the source's."""
+
+
+def make_task(config: RunConfig, own: Source | None = None) -> Task:
+    """Make the task of a run and prepare its data. `own` is the task's source if the config names none of the lab's.
 
     Raises:
         LabError: the data is missing.
     """
+    if own is not None:
+        return own.make(config)
     if config.task is not None:
-        from .small import SmallTask
+        from .small import TASKS, RecipeTask
 
-        return SmallTask(config)
+        return RecipeTask(config.task, TASKS[config.task], config)
     if config.model.sees_images:
         from .images import Classification
 

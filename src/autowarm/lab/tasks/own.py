@@ -85,7 +85,7 @@ class OwnTask(Protocol):
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A user's task, ready to be sent to other processes."""
+    """A user's task, ready to be sent to other processes; a `Source`."""
 
     name: str
     sha256: str  # of its code and its attributes
@@ -98,6 +98,10 @@ class PackedTask:
     def key(self) -> str:
         """The value of `RunConfig.task` for this task."""
         return f"{self.name}@{self.sha256[:12]}"
+
+    def make(self, config: RunConfig) -> "AdaptedTask":
+        """Make the task in a run."""
+        return AdaptedTask(self, config)
 
     def check_optimizers(self, names: Iterable[str], key: str = "rates") -> None:
         """Check that each optimizer, named under this key, is the task's or the lab's.

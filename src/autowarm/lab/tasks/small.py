@@ -1,50 +1,61 @@
-"""Small tasks for the warm-up study. Each run takes seconds on one core.
+"""The lab's small tasks, which train in seconds on one core, and what others like them are made of.
 
-The tasks are diverse: language models of three sizes, a deep post-norm transformer (known to need warm-up), a vision
-transformer and an MLP on scikit-learn's scanned digits, and a deep linear network with a known best loss. The paper's
-two architectures, LLaMA and Swin, each come with a small batch and one eight times as large. "llama-long" has a quarter
-of LLaMA's small batch, for runs of many steps, and "llama-bytes" reads bytes instead of tokens. Batches are functions
-of (seed, step).
+A task is a `Recipe`: four functions, of which the batches are functions of (seed, step).
 """
 
-import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import DataConfig, ModelConfig, RunConfig
+from ..config import DataConfig, RunConfig
 from ..data import batch as sample
 from ..data import prepare, validation_batches
 from ..data.images import scanned_digits
-from . import Batch, Task, fresh
-from .finetuning import fine_tuning
-from .models import classifier, llama, token_loss
-from .recipe import Recipe
+from . import Batch, Task
 
-__all__ = ["TASKS", "SmallTask"]
+__all__ = ["TASKS", "Recipe", "RecipeTask", "Transformer", "digits", "generator", "language", "next_token_loss"]
 
 _SMOOTHING = 0.1  # label smoothing, usual for vision transformers; it keeps the loss away from 0
-_WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
 
 
-class SmallTask(Task):
-    """The small task that a run's config names."""
+@dataclass(frozen=True)
+class Recipe:
+    """A small task in four functions."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.name, self.sha256 = str(config.task), ""  # code makes the data, and the run's id covers that
-        self._recipe, self._config = TASKS[self.name], config
-        self.first_bounds = self._recipe.first_bounds
+    about: str  # a description in a few words
+    build: Callable[[], nn.Module]  # draws the weights from the global generator
+    draw: Callable[[int, int], Batch]  # (seed, step) → a tuple of tensors
+    loss: Callable[..., Tensor]  # (model, *batch) → mean loss
+    held_out: Callable[[], Iterator[Batch]]  # validation batches
+    scores: Callable[..., dict[str, Tensor]] | None = None  # (model, *batch) → validation's numbers, if not the loss
+    first_bounds: bool = True  # see `Task`
+
+
+class RecipeTask(Task):
+    """A recipe in one run.
+
+    Args:
+        name: the task's name.
+        recipe: what it is made of.
+        config: the run.
+        sha256: hash of the recipe's code, if that is outside the lab, whose code a run's id covers.
+    """
+
+    def __init__(self, name: str, recipe: Recipe, config: RunConfig, sha256: str = "") -> None:
+        self.name, self.sha256, self.first_bounds = name, sha256, recipe.first_bounds
+        self._recipe, self._config = recipe, config
 
     def model(self) -> nn.Module:
         model = self._recipe.build()
         if not self._config.engine.compile:
             return model
-        compiled = _compiled(self.name)
+        compiled = _compiled(self._recipe)
         compiled.load_state_dict(model.state_dict())
         compiled.zero_grad()
         return compiled
@@ -65,18 +76,14 @@ class SmallTask(Task):
 
 
 @cache
-def _compiled(name: str) -> nn.Module:
+def _compiled(recipe: Recipe) -> nn.Module:
     """Return this process's only network for the task, so that only the first run compiles it."""
-    return TASKS[name].build()
+    return recipe.build()
 
 
-def _random(*key: int) -> np.random.Generator:
+def generator(*key: int) -> np.random.Generator:
+    """Return a generator of random numbers that depend on the key alone."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
-
-
-def _drawn_seed() -> int:
-    """Draw a seed for a model builder that takes one."""
-    return int(torch.randint(2**31, ()))
 
 
 class Block(nn.Module):
@@ -132,21 +139,20 @@ class Transformer(nn.Module):
         return self.head(x if self.causal else x.mean(dim=1))
 
 
-def _language(vocab: int, width: int, depth: int, sequences: int, length: int, kind: str = "pre-norm") -> Recipe:
-    """Predict the next token of Python's documentation and source, with a "llama", "pre-norm" or "post-norm"."""
+def next_token_loss(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the mean cross-entropy of a `Transformer`'s next-token predictions."""
+    return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
-    def build() -> nn.Module:
-        if kind != "llama":
-            norm = kind.removesuffix("-norm")
-            return Transformer(vocab, vocab, length, width=width, depth=depth, causal=True, norm=norm)
-        heads, ff = max(1, width // 16), 8 * width // 3
-        shape = ModelConfig(vocab_size=vocab, width=width, layers=depth, heads=heads, ff=ff, seq_len=length)
-        return llama(shape, _drawn_seed())
 
-    def loss(model: nn.Module, tokens: Tensor) -> Tensor:
-        if kind == "llama":
-            return token_loss(model, tokens)
-        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+def language(
+    about: str,
+    build: Callable[[], nn.Module],
+    vocab: int,
+    sequences: int,
+    length: int = 32,
+    loss: Callable[..., Tensor] = next_token_loss,
+) -> Recipe:
+    """Predict the next token of Python's documentation and source."""
 
     def draw(seed: int, step: int) -> Batch:
         return (torch.from_numpy(sample(prepare(DataConfig(), vocab).train, seed, step, sequences, length)),)
@@ -154,9 +160,7 @@ def _language(vocab: int, width: int, depth: int, sequences: int, length: int, k
     def held_out() -> Iterator[Batch]:
         return zip(map(torch.from_numpy, validation_batches(prepare(DataConfig(), vocab).val, 8, 64, length)))
 
-    name = "LLaMA" if kind == "llama" else f"{kind} transformer"
-    about = f"{name}, {depth} layers of {width}, {sequences}×{length} tokens of {vocab}"
-    return Recipe(about, build, draw, loss, held_out)
+    return Recipe(f"{about}, {sequences}×{length} tokens of {vocab}", build, draw, loss, held_out)
 
 
 @lru_cache
@@ -164,12 +168,12 @@ def _scans() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return training images and labels, then validation images and labels."""
     pixels, labels = scanned_digits()
     images = (pixels / 16.0 - 0.3).astype(np.float32)
-    order = _random(0).permutation(len(images))
+    order = generator(0).permutation(len(images))
     train, val = order[:1197], order[1197:]
     return images[train], labels[train], images[val], labels[val]
 
 
-def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Recipe:
+def digits(about: str, build: Callable[[], nn.Module], size: int = 32) -> Recipe:
     """Classify 8×8 digits, each shifted at random by up to one pixel."""
 
     def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
@@ -177,7 +181,7 @@ def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Recip
 
     def draw(seed: int, step: int) -> Batch:
         images, labels, _, _ = _scans()
-        random = _random(seed, step)
+        random = generator(seed, step)
         chosen = random.integers(0, len(images), size)
         padded = np.pad(images[chosen], ((0, 0), (1, 1), (1, 1)), constant_values=-0.3)
         rows, columns = random.integers(0, 3, (2, size, 1)) + np.arange(8)
@@ -191,91 +195,17 @@ def _digits(build: Callable[[], nn.Module], about: str, size: int = 32) -> Recip
     return Recipe(about, build, draw, loss, held_out)
 
 
-class Patches(nn.Module):
-    """(batch, 8, 8) → (batch, 16, 4)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.unfold(1, 2, 2).unfold(2, 2, 2).flatten(3).flatten(1, 2)
-
-
-def _vit() -> nn.Module:
-    return nn.Sequential(Patches(), Transformer(4, 10, 16, width=48, depth=3, causal=False))
-
-
-def _swin() -> nn.Module:
-    shape = ModelConfig(name="swin", layers=2, width=16, heads=2)
-    return nn.Sequential(nn.Unflatten(1, (1, 8)), classifier(shape, _drawn_seed(), 10, (1, 8, 8)))
-
-
 def _mlp() -> nn.Module:
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
     )
 
 
-@cache
-def _linear_map() -> Tensor:
-    random = _random(1)
-    left, right = (np.linalg.qr(random.standard_normal((_WIDTH, _WIDTH)))[0] for _ in range(2))
-    spectrum = 2.0 / np.arange(1, _WIDTH + 1)
-    return torch.from_numpy((left * spectrum @ right).astype(np.float32))
+def _transformer() -> nn.Module:
+    return Transformer(512, 512, 32, width=48, depth=2, causal=True)
 
 
-def _factorisation(size: int = 16) -> Recipe:
-    """Fit a product of matrices to a noisy linear map with a known spectrum. f* is the variance of the noise."""
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return (model(x) - y).square().mean()
-
-    def draw(seed: int, step: int) -> Batch:
-        random = _random(seed, step)
-        x, noise = (torch.from_numpy(random.standard_normal((size, _WIDTH), dtype=np.float32)) for _ in range(2))
-        return x, x @ _linear_map().T + _NOISE * noise
-
-    def population(model: Any, *batch: Tensor) -> dict[str, Tensor]:
-        """Return the exact expected loss ‖W_L…W_1 − A‖²/width + noise²."""
-        product = torch.eye(_WIDTH)
-        for layer in model:
-            product = layer.weight @ product
-        return {"loss": (product - _linear_map()).square().sum() / _WIDTH + _NOISE**2}
-
-    def build() -> nn.Module:
-        layers = [nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_DEPTH)]
-        for layer in layers:
-            nn.init.normal_(layer.weight, std=1 / math.sqrt(_WIDTH))
-        return nn.Sequential(*layers)
-
-    about = f"deep linear network, {_DEPTH} layers of {_WIDTH}, f* = {_NOISE**2:.2f}"
-    return Recipe(about, build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
-
-
-def _transformer(tokens: int) -> nn.Module:
-    return Transformer(tokens, tokens, 24, width=32, depth=2, causal=True)
-
-
-_MLP = _digits(_mlp, "MLP on digits, 64–128–128–10")
 TASKS: dict[str, Recipe] = {
-    "lm-small": _language(512, 48, 2, sequences=16, length=32),
-    "lm-middle": _language(1024, 96, 4, sequences=8, length=32),
-    "lm-large": _language(2048, 256, 5, sequences=8, length=32),
-    "post-norm": _language(512, 48, 6, sequences=16, length=32, kind="post-norm"),
-    "vit": _digits(_vit, "vision transformer on digits, 3 layers of 48"),
-    "mlp": _MLP,
-    "factor": _factorisation(),
-    "llama": _language(512, 32, 2, sequences=16, length=32, kind="llama"),
-    "llama-x8": _language(512, 32, 2, sequences=128, length=32, kind="llama"),
-    "llama-long": _language(512, 32, 2, sequences=4, length=32, kind="llama"),
-    "llama-bytes": _language(257, 32, 2, sequences=4, length=32, kind="llama"),
-    "swin": _digits(_swin, "Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images"),
-    "swin-x8": _digits(_swin, "the same Swin, 256 images", 256),
-    "tune-near": fine_tuning("near"),
-    "tune-far": fine_tuning("far"),
-    "tune-near-lora": fine_tuning("near", lora=True),
-    "tune-far-lora": fine_tuning("far", lora=True),
-    "unsmoothed": fresh.unsmoothed(_MLP.draw, _MLP.held_out),
-    "cnn": fresh.cnn(_MLP.draw, _MLP.held_out),
-    "autoencoder": fresh.autoencoder(_MLP.draw, _MLP.held_out),
-    "regression": fresh.regression(),
-    "copier": fresh.copier(_transformer),
-    "policy": fresh.policy(),
+    "lm-small": language("pre-norm transformer, 2 layers of 48", _transformer, 512, sequences=16),
+    "mlp": digits("MLP on digits, 64–128–128–10", _mlp),
 }

@@ -35,9 +35,9 @@ from torch.optim import Optimizer
 
 from ..config import LabError, RunConfig, differences
 from ..files import locked, write_atomically, write_json
-from ..tasks import Batch, Task, make_task
+from ..tasks import Batch, Source, Task, make_task
 from ..tasks.models import save_weights
-from ..tasks.own import AdaptedTask, PackedTask
+from ..tasks.own import AdaptedTask
 from .checkpoint import Checkpoints, whole_weights
 from .identity import identity, run_id
 from .metrics import MetricsLog, Progress, finite, read_metrics, read_result
@@ -64,7 +64,7 @@ def train(
     on_step: Callable[[Progress], bool | None] | None = None,
     watch: Callable[[nn.Module, Optimizer], Watch] | None = None,
     stop: Stop | None = None,
-    own: PackedTask | None = None,
+    own: Source | None = None,
 ) -> dict[str, Any]:
     """Train one run to its end. If the folder holds an unfinished run, resume it.
 
@@ -75,7 +75,7 @@ def train(
         watch: makes an observer of the updates, such as `autowarm.smoothness.Probe`. It must not disturb them, and
             checkpoints do not save its state.
         stop: catches signals for the run.
-        own: the user's own task, if the config names one.
+        own: the source of the task, if the config names none of the lab's.
 
     Returns:
         The run's result, as in its `result.json`.
@@ -89,15 +89,12 @@ def train(
         if config.task is not None and ranks.world > 1:
             raise LabError(f"the task {config.task!r} runs on one process and there are {ranks.world} ranks")
 
-        def make() -> Task:
-            return make_task(config) if own is None else AdaptedTask(own, config)
-
         def claim() -> Task:
             held.enter_context(locked(folder))
-            return make()
+            return make_task(config, own)
 
         # The first rank prepares the data for all.
-        task = ranks.first(claim, shared=False) or make()
+        task = ranks.first(claim, shared=False) or make_task(config, own)
         who = json.loads(json.dumps(identity(config, task.sha256)))
         ranks.agree(who)  # compares the data too: machines may hold different files under one name
         ran_as = {**who, "precision": precision_of(config, ranks.device)}

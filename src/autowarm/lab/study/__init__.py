@@ -1,1 +1,0 @@
-"""The study of warm-ups: what is run, the rows of finished runs, and the pages computed from them."""

@@ -1,0 +1,147 @@
+"""The command: a study from its plan to its pages."""
+
+import argparse
+import difflib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from autowarm.lab.config import LabError, UsageError
+from autowarm.lab.execution.display import Display
+from autowarm.lab.training.stopping import Interrupted, Stop
+
+from .cells import SEEDS, cells
+from .pages.fair import write_fair_tables
+from .pages.grids import write_grid_pages
+from .pages.peak import write_peak_pages
+from .pages.write import write_pages
+from .plans import STUDIES
+from .plans.warm_up import CELL_STAGES, Stage, missing
+from .rows import Cell, PlannedRow, Rows, tidy
+from .runs import make
+from .verdicts import judge
+
+__all__ = ["main"]
+
+_ABOUT = """\
+Make a study's missing runs, stage by stage, each planned from the results of the stages before, then its pages
+(--root .). Run it again to continue.
+
+warm-up      compares the default with hand-set warm-ups, fixed shares and peers
+fair         adds a wider grid to its rows
+horizon      compares for one small LLaMA from 1,000 to 64,000 steps
+fine-tuning  compares from trained weights
+fresh        compares on six tasks that the rule has not seen
+peak         compares peak="auto" with tuned rates
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status, as `autowarm.lab.cli.main` does."""
+    given = _parser().parse_args(argv)
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        if given.cell is not None and given.name != "warm-up":
+            raise UsageError("--cell belongs to the study warm-up")
+        path = given.rows or Path(f"docs/data/studies/{'warm-up' if given.name == 'fair' else given.name}.jsonl")
+        rows = Rows.load(path)
+        if given.plan:
+            _list_stages(STUDIES[given.name], rows)
+        elif given.cell is not None:
+            _again(given, rows)
+        else:
+            _go_on(given, rows, path)
+    except LabError as error:
+        print(f"studies: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except (KeyboardInterrupt, Interrupted) as error:
+        print("\ninterrupted; the same command continues from here", file=sys.stderr)
+        return 128 + getattr(error, "signal", signal.SIGINT)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m studies", None, _ABOUT, formatter_class=argparse.RawTextHelpFormatter)
+    option = parser.add_argument
+    option("name", choices=list(STUDIES), metavar="NAME", help=f"the study: {', '.join(STUDIES)}")
+    option("--plan", action="store_true", help="only list the stages and how many of their runs are made")
+    option("--cell", metavar="CELL", help="repeat every run of this setting of warm-up, store the results separately,\n"
+                                          "and compare them with the stored ones")  # fmt: skip
+    option("--rows", type=Path, metavar="FILE", help="finished runs, one per line, which are not repeated\n"
+                                                     "(default: the study's file in docs/data/studies)")  # fmt: skip
+    option("--root", type=Path, help="repository into whose docs/ and README.md the pages are written; none by default")
+    option("--out", type=Path, default=Path("runs/studies"), help="folder of unfinished runs, which go on from there")
+    option("--engine", choices=["processes", "ray"], default="processes", help="on this machine, or on a cluster")
+    option("--workers", type=_count, help="processes side by side (default: one per GPU, or per core)")
+    option("--address", help="the Ray cluster's, HOST:PORT or auto; by default Ray is started here")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return int(text)
+
+
+def _list_stages(stages: Mapping[str, Stage], rows: Rows) -> None:
+    for name, stage in stages.items():
+        try:
+            planned = stage(rows)
+        except LabError as error:  # it is planned by rows that are not there yet
+            print(f"{name:<16} {error}")
+            continue
+        made = [run for run in planned if run in rows]
+        hours = sum(rows[run].get("seconds", 0.0) for run in made) / 3600
+        print(f"{name:<16} {len(made):>5} of {len(planned):>5} runs made, {hours:.1f} CPU-hours")
+
+
+def _go_on(given: argparse.Namespace, rows: Rows, path: Path) -> None:
+    while left := missing(rows, STUDIES[given.name]):
+        _make(given, left, path)
+        rows = Rows.load(path)
+    if path.exists():
+        tidy(path)
+    print(f"all {len(rows)} runs are in {path}")
+    if given.root is not None:
+        grid_pages = partial(write_grid_pages, given.name)
+        write = {"warm-up": write_pages, "fair": write_fair_tables, "peak": write_peak_pages}
+        for page in write.get(given.name, grid_pages)(rows, given.root):
+            print(page)
+
+
+def _again(given: argparse.Namespace, rows: Rows) -> None:
+    by_name = {cell.name: cell for cell in cells(rows)}
+    if given.cell not in by_name:
+        near = difflib.get_close_matches(given.cell, by_name, 3) or sorted(by_name)[:3]
+        raise UsageError(
+            f"the study has no setting {given.cell!r}; docs/evidence.md lists them, such as {', '.join(near)}"
+        )
+    cell, path = by_name[given.cell], given.out / "again.jsonl"
+    again = Rows.load(path)
+    for stage in CELL_STAGES:
+        _make(given, [run for run in stage(again, [cell]) if run not in again], path)
+        again = Rows.load(path)
+    _compare(rows, again, cell)
+
+
+def _make(given: argparse.Namespace, planned: Sequence[PlannedRow], path: Path) -> None:
+    if planned:
+        display = Display()
+        with Stop(), display:
+            make(planned, path, given.out / "runs", display, given.engine, given.workers, given.address)
+
+
+def _compare(kept: Rows, again: Rows, cell: Cell) -> None:
+    for where, rows in (("kept", kept), ("made again", again)):
+        v = judge(rows, cell, SEEDS)
+        print(f"{where}: best {v.best}, default − best {100 * v.mean:+.2f} ± {100 * v.stderr:.2f} %")
+    both = [(row, kept[run]) for row in again if (run := PlannedRow.of(row)) in kept and run.cell == cell]
+    equal = sum(a["val_loss"] == b["val_loss"] for a, b in both)
+    apart = [abs(a["val_loss"] / b["val_loss"] - 1) for a, b in both if a["val_loss"] and b["val_loss"]]
+    print(f"{equal} of {len(both)} runs are equal to the bit, as only the machine that made them promises; the largest "
+          f"relative difference of a loss is {max(apart, default=0.0):.2g}")  # fmt: skip

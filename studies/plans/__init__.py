@@ -1,0 +1,18 @@
+"""The studies' plans, written before their runs.
+
+- `warm_up`: the default against hand-set warm-ups, fixed shares and peers in chosen settings; a wider grid ("fair").
+- `grid`: a full grid of settings.      - `horizon`: runs of 1,000 to 64,000 steps.      - `peak`: ``peak="auto"``.
+- `transfer`: fine-tuning, and fresh tasks.
+"""
+
+from collections.abc import Mapping
+
+from . import horizon, peak, transfer, warm_up
+
+__all__ = ["STUDIES"]
+
+STUDIES: Mapping[str, Mapping[str, warm_up.Stage]] = {
+    "warm-up": warm_up.STAGES, "fair": warm_up.STAGES | warm_up.FAIR_STAGES, "horizon": horizon.STAGES,
+    "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES, "peak": peak.STAGES,
+}  # fmt: skip
+"""The stages of every study, in their order, by its name in the command."""

@@ -1,0 +1,47 @@
+"""Two more studies: fine-tuning, and tasks that no rule was developed on. Planned before their first runs.
+
+"fine-tuning" continues from a trained LLaMA, on text near to or far from the old one, with all weights or with LoRA.
+The best warm-ups are short there, so a warm-up over half of the run is costly. "fresh" has six tasks unlike all others.
+"""
+
+import math
+from collections.abc import Sequence
+
+from ..cells import DEFAULT, RAMP_ALONE
+from ..rows import Rows
+from ..statistics import Seeds
+from .grid import Grid, hand_set_grid
+from .warm_up import Stage
+
+__all__ = ["ADVISED", "CHANCE", "FINE_TUNING", "FINE_TUNING_STAGES", "FRESH", "FRESH_STAGES"]
+
+_SEEDS = Seeds((0, 1), (10, 11, 12, 13, 14))
+_RATES = {
+    "muon": (0.001, 0.003, 0.01, 0.03, 0.1),
+    "lion": (0.0001, 0.0003, 0.001, 0.003, 0.01),
+    "signsgd": (0.0003, 0.001, 0.003, 0.01, 0.03),
+    "normsgd": (0.003, 0.01, 0.03, 0.1, 0.3),
+    "adamw": (0.0003, 0.001, 0.003, 0.01, 0.03),
+}
+
+
+def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
+    """The rates to try: trained weights need lower rates than new ones, such as LoRA's."""
+    tuned = task.startswith("tune-") and not task.endswith("-lora")
+    return [lr / 10 for lr in _RATES[optimizer]] if tuned else _RATES[optimizer]
+
+
+ADVISED = f"{DEFAULT} max_warmup=0.1"  # for fine-tuning
+CHANCE = f"{DEFAULT} chance_loss={math.log(512):.3f}"  # ln(vocabulary)
+FINE_TUNING = Grid(
+    ("tune-near", "tune-far", "tune-near-lora", "tune-far-lora"), (100, 300, 1000), ("adamw", "muon", "lion"), _rates,
+    hand_set_grid(0.03, 0.1, 0.5), _SEEDS, beside=(ADVISED, CHANCE),
+)  # fmt: skip
+FRESH = Grid(
+    ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), tuple(_RATES), _rates,
+    hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS, beside=(RAMP_ALONE,),
+)  # fmt: skip
+
+_ALL = ("tuning", "hand", "tested", "default")
+FINE_TUNING_STAGES: dict[str, Stage] = FINE_TUNING.stages(*_ALL)
+FRESH_STAGES: dict[str, Stage] = FRESH.stages(*_ALL)

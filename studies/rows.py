@@ -1,0 +1,190 @@
+"""The finished runs of a study: one file, with one run per line."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import BaseFileLock, FileLock
+
+from autowarm.lab.config import LabError
+from autowarm.lab.files import write_atomically
+
+from .statistics import Losses
+
+__all__ = ["Cell", "PlannedRow", "Row", "Rows", "append", "tidy"]
+
+Row = Mapping[str, Any]
+"""A finished run: its plan, its losses, where and why its warm-up ended, and the seconds it took."""
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A setting: a task trained by an optimizer for a number of steps at a peak rate."""
+
+    task: str
+    optimizer: str
+    steps: int
+    lr: float
+
+    @property
+    def name(self) -> str:
+        """The name of the cell on pages and in commands.
+
+        Example:
+            >>> from studies.rows import Cell
+            >>> Cell("mlp", "muon", 1000, 0.03).name
+            'mlp.muon.1000.0.03'
+        """
+        return f"{self.task}.{self.optimizer}.{self.steps}.{self.lr:g}"
+
+
+@dataclass(frozen=True, order=True)
+class PlannedRow:
+    """Identifies one run of a study, and holds all that is needed to make it.
+
+    Args:
+        part: the part of the study: "tuning", "cells", "parts", "forms", "peers", "orders",
+            "sensitivity" or "peak".
+        cell: the setting.
+        schedule: the study's name of the schedule, such as "linear 0.1" or "default max_warmup=0.2".
+        seed: seed of the initial weights, and of the order of the data if `order` is 0.
+        order: a separate seed for the order of the data; 0 uses `seed`.
+        target_loss: the f* given to Algorithm 1. It follows from other rows, so it does not help to identify the run.
+    """
+
+    part: str
+    cell: Cell
+    schedule: str
+    seed: int
+    order: int = 0
+    target_loss: float | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, row: Row) -> "PlannedRow":
+        """The plan of a finished run."""
+        return cls(row["part"], Cell(**row["cell"]), row["schedule"], row["seed"], row.get("order", 0))
+
+
+class Rows:
+    """Finished runs, indexed by their plans.
+
+    Args:
+        rows: the runs; if two have the same plan, the later one counts.
+
+    Example:
+        >>> from studies.rows import Cell, Rows
+        >>> cell = {"task": "mlp", "optimizer": "muon", "steps": 200, "lr": 0.03}
+        >>> run = {"part": "cells", "cell": cell, "schedule": "default", "seed": 0, "val_loss": 0.7, "diverged": False}
+        >>> rows = Rows([run, {**run, "seed": 1, "val_loss": None, "diverged": True}])
+        >>> rows.losses("cells", Cell(**cell), "default")
+        {0: 0.7, 1: inf}
+    """
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._rows = {PlannedRow.of(row): row for row in rows}
+        self._seeds: dict[tuple[str, Cell, str], dict[int, Row]] = {}
+        for planned, row in self._rows.items():
+            if not planned.order:
+                self._seeds.setdefault((planned.part, planned.cell, planned.schedule), {})[planned.seed] = row
+
+    @classmethod
+    def load(cls, path: Path) -> "Rows":
+        """The rows in a file, or no rows if the file does not exist.
+
+        Raises:
+            LabError: a line is not a run.
+        """
+        return cls(_parsed(path)) if path.exists() else cls()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Iterate in sorted order, so that equal rows make equal files."""
+        return (self._rows[planned] for planned in sorted(self._rows))
+
+    def __contains__(self, planned: PlannedRow) -> bool:
+        return planned in self._rows
+
+    def __getitem__(self, planned: PlannedRow) -> Row:
+        return self._rows[planned]
+
+    def runs(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Mapping[int, Row]:
+        """The runs of a schedule in a cell, by seed: all of them, or those of the given seeds.
+
+        Raises:
+            LabError: the run of a given seed has not been made.
+        """
+        found = self._seeds.get((part, cell, schedule), {})
+        if seeds is None:
+            return found
+        wanted = list(seeds)
+        if left := [seed for seed in wanted if seed not in found]:
+            raise LabError(
+                f"{cell.name} has not been run under {schedule!r} with the seeds {left} (part {part!r} of the study): "
+                "run its stages in their order"
+            )
+        return {seed: found[seed] for seed in wanted}
+
+    def losses(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Losses:
+        """The held-out losses of these `runs`, by seed; infinite if the run diverged."""
+        return {
+            seed: math.inf if row["diverged"] or row["val_loss"] is None else float(row["val_loss"])
+            for seed, row in self.runs(part, cell, schedule, seeds).items()
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the rows, sorted, one per line. A reader sees the complete old file or the complete new one."""
+        write_atomically(path, b"".join(map(_line, self)))
+
+
+def append(path: Path, row: Row) -> None:
+    """Add a finished run to a file; on return it is on disk. Other processes may add runs at the same time.
+
+    Readers ignore a line that a crash or a full disk cut short, and the next call removes it. If a run was made twice,
+    the later line counts, and `tidy` removes the earlier one.
+    """
+    line = _line(row)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path), open(path, "ab") as file:
+        file.truncate(len(_whole(path)))
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def tidy(path: Path) -> None:
+    """Sort the lines of a file that runs were appended to, and keep each run once."""
+    with _locked(path):
+        Rows.load(path).save(path)
+
+
+def _locked(path: Path) -> BaseFileLock:
+    return FileLock(path.with_name(f".{path.name}.lock"))
+
+
+def _line(row: Row) -> bytes:
+    text = json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def _whole(path: Path) -> bytes:
+    data = path.read_bytes()
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _parsed(path: Path) -> Iterator[Row]:
+    for number, line in enumerate(_whole(path).splitlines(), 1):
+        try:
+            row = json.loads(line)
+            PlannedRow.of(row)
+        except (ValueError, TypeError, KeyError) as error:
+            raise LabError(
+                f"{path} is damaged: line {number} is not a run ({error!r}); restore the file, or delete the line so "
+                "that the run is made again"
+            ) from None
+        yield row

@@ -1,0 +1,209 @@
+"""Makes the study's runs on the lab's engine: turns planned rows into configs of runs, and their results into rows."""
+
+import math
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autowarm.lab.config import EngineConfig, EngineName, LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig
+from autowarm.lab.execution.display import Display
+from autowarm.lab.execution.engine import execute, plan
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.metrics import Progress
+
+from .plans.horizon import TASKS as HORIZON_TASKS
+from .rows import Cell, PlannedRow, Row, append
+from .tasks import StudyTask
+
+__all__ = ["Curve", "curve_of", "make", "row_of", "run_of"]
+
+Curve = Sequence[tuple[float, float]]
+"""For each update, its rate as a share of the peak and its training loss."""
+
+_NO_LENGTH = ("untuned", "wsd", "greedy", "own")  # schedules whose results have no length of a warm-up
+_DIV = 100.0  # of the hand-set forms, as in the paper's ablation
+
+
+def make(
+    planned: Sequence[PlannedRow],
+    rows: Path,
+    store: Path,
+    display: Display,
+    engine: EngineName = "processes",
+    workers: int | None = None,
+    address: str | None = None,
+) -> None:
+    """Make these runs. As each run finishes, append it to the rows and delete its folder.
+
+    Args:
+        planned: runs that are not in the rows yet.
+        rows: file of the rows.
+        store: folder of the unfinished runs, from which an interrupted run resumes.
+        display: shows everything that happens.
+        engine, workers, address: see `autowarm.lab.execution.engine.execute`.
+
+    Raises:
+        LabError: a run failed. Finished runs are kept.
+    """
+    by_name = {_name(one): one for one in planned}
+    runs = [plan([Point(name, run_of(one))], store, StudyTask(one.cell.task))[0] for name, one in by_name.items()]
+    folders = {run.name: run.folder for run in runs}
+
+    def keep(name: str, result: dict[str, Any]) -> None:
+        append(rows, row_of(by_name[name], result))
+        shutil.rmtree(folders[name])
+
+    done = [run for run in runs if run.finished]  # the command was killed before their rows were written
+    for run in done:
+        keep(run.name, run.row())
+    left = [run for run in runs if run not in done]
+    failed = execute(left, display, engine, workers, address, on_row=keep)
+    if failed:
+        name, message = next(iter(failed.items()))
+        raise LabError(f"{len(failed)} runs of the study failed, the first is {name}: {message}")
+
+
+def run_of(planned: PlannedRow) -> RunConfig:
+    """The config of a planned run.
+
+    The study's names of schedules:
+
+    - "linear 0.1": a hand-set linear warm-up over 10 % of the run, from 0.
+    - "tenth 0.1": the same, from a tenth of the peak.
+    - "hand 0.1 cosine wsd": a hand-set warm-up of any form, from a hundredth of the peak.
+    - "default": ours, with arguments of `AdaptiveWarmup` as ``key=value``; fstar is f* as a share of the first loss.
+    - "paper": Algorithm 1.
+    - "untuned": a linear warm-up of 2/(1 − β2) updates.
+    - "wsd", "greedy": the schedules of transformers.
+    - "own": for optimizers that need no warm-up schedule; a constant rate or a cosine, whichever the optimizer needs.
+    """
+    cell = planned.cell
+    return RunConfig(
+        task=StudyTask(cell.task).key,
+        optimizer=OptimizerConfig(cell.optimizer, cell.lr, weight_decay=0.0, options=_options(cell)),
+        schedule=_schedule(planned),
+        steps=cell.steps,
+        seed=planned.seed,
+        order=planned.order or None,
+        clip=0.0,
+        checkpoint_every=4000,
+        # Each process compiles the network once, which pays off only in long runs.
+        engine=EngineConfig(precision="float32", device="cpu", keep_weights=False, compile=cell.task in HORIZON_TASKS),
+    )
+
+
+def curve_of(planned: PlannedRow) -> Curve:
+    """Make the run in this process and return its curve."""
+    found: list[tuple[float, float]] = []
+
+    def note(progress: Progress) -> None:
+        found.append((progress.lr / planned.cell.lr, progress.loss))
+
+    with tempfile.TemporaryDirectory() as folder:
+        train(run_of(planned), Path(folder), note, own=StudyTask(planned.cell.task))
+    return found
+
+
+def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
+    """The row of a finished run."""
+    cell = planned.cell
+    row = {
+        "part": planned.part,
+        "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps, "lr": cell.lr},
+        "schedule": planned.schedule,
+        "seed": planned.seed,
+        **({"order": planned.order} if planned.order else {}),
+        **{key: result[key] for key in ("val_loss", "train_loss", "first_loss", "diverged")},
+        "warmup_steps": None if planned.schedule.split()[0] in _NO_LENGTH else result["warmup_steps"],
+        "ended_by": result["ended_by"],
+        **({"metric": result["metric"]} if result["metric"] else {}),
+        **({"peak": result["peak"]} if "peak" in result else {}),
+        "seconds": round(result["seconds"], 2),
+    }
+    said = sorted({re.sub(r"\s+", " ", text) for text in result["warnings"] if "sign geometry" not in text})
+    return {**row, **({"warnings": said} if said else {})}
+
+
+def _name(planned: PlannedRow) -> str:
+    order = f" order{planned.order}" if planned.order else ""
+    return f"{planned.part}: {planned.cell.name} {planned.schedule} seed{planned.seed}{order}"
+
+
+def _beta(steps: int, longest: float, shortest: float = 10) -> float:
+    """The β whose memory is 2 % of the run, within bounds.
+
+    A momentum that remembers half the run does not test a warm-up (see the notebook on Lion's β2).
+    """
+    return 1 - 1 / min(longest, max(shortest, 0.02 * steps))
+
+
+def _options(cell: Cell) -> dict[str, Any]:
+    steps = cell.steps
+    options: dict[str, dict[str, Any]] = {
+        "muon": {"momentum": _beta(steps, 20), "heads": []},  # every matrix by Muon, the last layer too
+        "lion": {"betas": [0.9, _beta(steps, 100, shortest=20)]},
+        "signsgd": {"momentum": _beta(steps, 10)},
+        "normsgd": {"momentum": _beta(steps, 20)},
+        "adamw": {"betas": [0.9, _beta(steps, 1000)], "fused": True},
+        "radam": {"betas": [0.9, _beta(steps, 1000)]},
+        "schedule-free": {"warmup_steps": max(1, steps // 20)},  # as its authors advise
+        "prodigy": {},
+        "d-adaptation": {},
+        "dog": {"reps_rel": 1e-4} if cell.task == "cnn" else {},  # its authors' advice for batch normalisation
+    }
+    return options[cell.optimizer]
+
+
+def _schedule(planned: PlannedRow) -> ScheduleConfig:
+    kind, *words = planned.schedule.split()
+    steps = planned.cell.steps
+    match kind:
+        case "linear":
+            return ScheduleConfig("linear", round(float(words[0]) * steps))
+        case "tenth":
+            return ScheduleConfig("linear", round(float(words[0]) * steps), div=10.0)
+        case "hand":
+            share, warmup, decay = words
+            return ScheduleConfig("linear", round(float(share) * steps), warmup, decay, div=_DIV)  # type: ignore[arg-type]
+        case "own":
+            # Schedule-Free and DoG need no schedule. Prodigy and D-Adaptation need a cosine; RAdam needs no warm-up.
+            cosine = planned.cell.optimizer in ("prodigy", "d-adaptation", "radam")
+            return ScheduleConfig("linear", 0) if cosine else ScheduleConfig("constant")
+        case "untuned" | "wsd" | "greedy":
+            return ScheduleConfig(kind)
+        case "paper":
+            return ScheduleConfig("paper", target_loss=planned.target_loss)
+        case "default":
+            given = {key: _value(text) for key, text in (word.split("=") for word in words)}
+            if (share := given.pop("fstar", None)) is not None:
+                first = _first_loss(planned)
+                given["target_loss"] = share * first if first > 0 else (2 - share) * first  # f(x0) − (1−share)·|f(x0)|
+            names = ("max_warmup", "chance_loss", "smoothing", "peak")
+            own: dict[str, Any] = {key: given.pop(key) for key in names if key in given}
+            return ScheduleConfig("adaptive", options=own, **given)
+        case _:
+            raise LabError(f"the study knows no schedule {planned.schedule!r}")
+
+
+def _value(text: str) -> Any:
+    if text == "None":
+        return None
+    return text if text.isalpha() else float(text)
+
+
+def _first_loss(planned: PlannedRow) -> float:
+    """The loss of the run's first batch, before any update."""
+    config = run_of(PlannedRow(planned.part, planned.cell, "default", planned.seed, planned.order))
+    task = StudyTask(planned.cell.task).make(config)
+    torch.manual_seed(config.seed)
+    model = task.model()
+    with torch.no_grad():
+        found = task.loss(model, next(task.batches(0, slice(None)))).item()
+    if not math.isfinite(found):
+        raise LabError(f"{planned.cell.name}: the first loss is {found}")
+    return found

@@ -1,0 +1,77 @@
+"""Tasks that no rule has seen, and fine-tuning: each learns, and is the same each time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autowarm.lab.config import EngineConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.training.loop import train
+from studies.tasks import TASKS, StudyTask, finetuning
+
+RATES = {"unsmoothed": 3e-3, "cnn": 1e-2, "autoencoder": 3e-3, "regression": 3e-3, "copier": 3e-3, "policy": 1e-2}
+
+
+def result(task: str, folder: Path, steps: int = 60, lr: float = 3e-3) -> dict[str, Any]:
+    return train(
+        RunConfig(
+            task=StudyTask(task).key, steps=steps, clip=0.0, optimizer=OptimizerConfig("adamw", lr),
+            schedule=ScheduleConfig("linear", steps // 12),
+            engine=EngineConfig(precision="float32", device="cpu", keep_weights=False),
+        ),
+        folder,
+        own=StudyTask(task),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("task", RATES)
+def test_a_fresh_task_learns(task: str, tmp_path: Path) -> None:
+    before = result(task, tmp_path / "before", 1, 1e-9)["val_loss"]
+    assert result(task, tmp_path / "after", lr=RATES[task])["val_loss"] < 0.9 * before
+
+
+@pytest.mark.parametrize("task", [*RATES])
+def test_a_step_draws_the_same_whatever_was_drawn_before(task: str) -> None:
+    draw = TASKS[task].draw
+    first, other = draw(3, 7), draw(3, 8)
+    torch.rand(5)
+    assert all(torch.equal(a, b) for a, b in zip(first, draw(3, 7), strict=True))
+    assert not torch.equal(first[0], other[0])
+    assert not torch.equal(first[0], draw(4, 7)[0])
+
+
+def test_a_policy_gradient_may_have_either_sign_and_has_not_diverged(tmp_path: Path) -> None:
+    found = result("policy", tmp_path)
+    assert not found["diverged"]
+    assert 0 < found["val_loss"] < 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lora", [False, True])
+def test_fine_tuning_goes_on_from_what_was_learnt_and_scores_both_texts(
+    lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS, "tune-near", finetuning.fine_tuning("near", lora=lora, steps=40))
+    found = result("tune-near", tmp_path, steps=10)
+    assert 5.0 < found["first_loss"] < 6.1  # log 512 = 6.24 before anything is learnt
+    assert found["val_loss"] < found["first_loss"]
+    assert set(found["metric"]) == {"old_loss"}
+    model = TASKS["tune-near"].build()
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert (trained < 0.5 * sum(p.numel() for p in model.parameters())) == lora
+
+
+def test_texts_are_apart() -> None:
+    assert {finetuning.domain(name) for name in ("asyncio/events.py", "json/__init__.py")} == {"near"}
+    assert finetuning.domain("jsonify.py") == "old"
+
+
+def test_a_damaged_cache_of_weights_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(finetuning, "cache_folder", lambda: tmp_path)
+    prepare = finetuning._prepared.__wrapped__
+    expected = {name: weight.clone() for name, weight in prepare(2)[1].items()}  # the file's own bytes change below
+    [path] = tmp_path.glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:100])
+    found = prepare(2)[1]
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())

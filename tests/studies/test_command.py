@@ -1,0 +1,105 @@
+"""`python -m studies`: every study is known by its name, planned from its rows, and gone on with."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from studies import command
+from studies.cells import SEEDS
+from studies.plans import STUDIES
+from studies.plans.warm_up import CELL_STAGES
+from studies.rows import PlannedRow, Rows
+
+from .conftest import made_up
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "figures.py"]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_lists_its_stages(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert command.main([name, "--plan"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(STUDIES[name])
+    assert all(re.search(r" (\d+) of +\1 runs made, [\d.]+ CPU-hours", line) for line in lines)
+
+
+def test_it_is_run_from_the_root_of_a_checkout_and_knows_what_it_cannot_do(tmp_path: Path) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "studies", *words], cwd=ROOT, capture_output=True, text=True, timeout=600,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = run("warm-up", "--cell", "mlp.muon.200.1", "--out", str(tmp_path))
+    assert code == 2
+    assert "the study has no setting 'mlp.muon.200.1'; docs/evidence.md lists them, such as mlp.muon.200." in said
+    assert run("warmup")[0] == 2
+
+
+@pytest.mark.parametrize("words", [["peak", "--cell", "a"], ["peak", "--workers", "0"], ["peak", "--engine", "x"]])
+def test_a_wrong_word_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = command.main(words)
+    except SystemExit as stopped:
+        status = int(str(stopped.code))
+    assert status == 2
+    assert "warm-up" in capsys.readouterr().err or words[1] != "--cell"
+
+
+def test_commands_on_pages_are_understood() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    found = set(re.findall(r"`python -m studies ([^`]+)`", text))
+    assert len(found) >= 3
+    for line in found - {"NAME"}:
+        command._parser().parse_args(shlex.split(line))
+
+
+def test_it_makes_the_missing_runs_stage_by_stage_and_then_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[int] = []
+
+    def make(planned: list[PlannedRow], path: Path, *_: object) -> None:
+        made.append(len(planned))
+        Rows([*Rows.load(path), *map(made_up, planned)]).save(path)
+
+    monkeypatch.setattr(command, "make", make)
+    path = tmp_path / "rows.jsonl"
+    words = ["fresh", "--rows", str(path), "--root", str(tmp_path), "--out", str(tmp_path)]
+    assert command.main(words) == 0
+    assert len(made) == len(STUDIES["fresh"])
+    said = capsys.readouterr().out
+    assert f"all {sum(made)} runs are in {path}" in said
+    assert str(tmp_path / "docs" / "data" / "tables" / "fresh-rules.csv") in said
+    assert command.main(words) == 0
+    assert len(made) == len(STUDIES["fresh"])
+
+
+def test_one_setting_is_made_again_apart_and_compared(
+    study: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    study.save(path)
+    before = path.read_bytes()
+
+    def make(planned: list[PlannedRow], path: Path, *_: object) -> None:
+        Rows([*Rows.load(path), *map(made_up, planned)]).save(path)
+
+    monkeypatch.setattr(command, "make", make)
+    name = command.cells(study)[0].name
+    assert command.main(["warm-up", "--cell", name, "--rows", str(path), "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    count = len(Rows.load(tmp_path / "again.jsonl"))
+    assert count > len(CELL_STAGES) * len(SEEDS.choice)
+    assert f"{count} of {count} runs are equal to the bit" in said
+    assert path.read_bytes() == before

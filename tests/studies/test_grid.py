@@ -1,0 +1,91 @@
+"""Studies of one form: each stage follows from the rows of those before it."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from studies.cells import AUTO, GUESS
+from studies.plans import horizon, peak, transfer
+from studies.plans.warm_up import Stage, missing
+from studies.rows import Cell, PlannedRow, Rows
+from studies.runs import run_of
+from studies.verdicts import judge
+
+STUDIES = {
+    "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES,
+    "peak": peak.STAGES,
+}  # fmt: skip
+
+
+def made(planned: PlannedRow) -> dict[str, object]:
+    """A made-up result: a rate near 0.01 is the best, and so is 10 % from a tenth of the peak."""
+    cell = planned.cell
+    loss = 3.0 + abs(cell.lr - 0.0101) + (planned.schedule != "tenth 0.1")
+    return {
+        "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
+        "lr": cell.lr}, "schedule": planned.schedule, "seed": planned.seed, "val_loss": loss, "diverged": False,
+    }  # fmt: skip
+
+
+def whole(stages: Mapping[str, Stage]) -> tuple[Rows, int]:
+    """The rows of a whole study, and in how many rounds they were planned."""
+    rows, rounds = Rows(), 0
+    while left := missing(rows, stages):
+        rows, rounds = Rows([*rows, *map(made, left)]), rounds + 1
+    return rows, rounds
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_stages_are_planned_in_their_order_and_end(name: str) -> None:
+    stages = STUDIES[name]
+    rows, rounds = whole(stages)
+    assert rounds == len(stages)
+    planned = {run for stage in stages.values() for run in stage(rows)}
+    assert planned == {PlannedRow.of(row) for row in rows}
+    for run in planned:
+        run_of(PlannedRow("cells", run.cell, "linear 0.1", 0))  # a config that is accepted
+
+
+def test_rates_starts_and_targets_follow_from_the_rows() -> None:
+    rows, _ = whole(horizon.STAGES)
+    assert {cell.lr for cell in horizon.SHORT.cells(rows)} == {0.01}
+    tried = {run.cell.lr for run in horizon.LONG.tuning(rows) if run.cell.optimizer == "muon"}
+    assert tried == {0.003, 0.01, 0.03}
+    assert {run.schedule for run in horizon.SHORT.tested(rows)} == {"tenth 0.1"}
+    best = min(row["val_loss"] for row in rows if row["part"] == "cells")
+    assert {run.target_loss for run in horizon.LONG.paper(rows)} == {0.95 * best}
+    searched = horizon.LONG.auto(rows)
+    assert {(run.schedule, run.cell.lr, run.seed) for run in searched} == {(AUTO, GUESS, seed) for seed in (10, 11, 12)}
+
+
+def test_seeds_that_choose_are_none_that_test() -> None:
+    for study in (horizon.SHORT, horizon.LONG, transfer.FINE_TUNING, transfer.FRESH, peak.JUDGED):
+        assert not set(study.seeds.choice) & set(study.seeds.test)
+
+
+def test_both_starts_of_a_hand_set_warm_up() -> None:
+    cell = Cell("llama-long", "muon", 1000, 0.01)
+    cold, warm = (run_of(PlannedRow("cells", cell, f"{word} 0.4", 0)).schedule for word in ("linear", "tenth"))
+    assert (cold.warmup_steps, cold.div) == (400, None)
+    assert (warm.warmup_steps, warm.div) == (400, 10.0)
+
+
+def test_a_verdict_in_percent_in_nats_and_in_progress() -> None:
+    cell = Cell("cnn", "muon", 200, 0.01)
+
+    def row(schedule: str, seed: int, loss: float) -> dict[str, object]:
+        ended = {"warmup_steps": 40, "ended_by": "gap" if seed < 12 else None}
+        return {**made(PlannedRow("cells", cell, schedule, seed)), "val_loss": loss, "first_loss": 2.5, **ended}
+
+    seeds, names = transfer.FRESH.seeds, transfer.FRESH.hand_set
+    every = [(name, seed, 1.0) for name in names for seed in seeds.choice]
+    every += [("default", seed, 1.02 + 0.001 * seed) for seed in (*seeds.choice, *seeds.test)]
+    rows = Rows([row(*one) for one in every] + [row(names[0], seed, 1.0 + 0.001 * seed) for seed in seeds.test])
+    found = judge(rows, cell, seeds, names)
+    assert found.best == names[0]
+    assert found.mean == pytest.approx(0.02 / found.unit)
+    assert found.nats == pytest.approx(0.02)
+    assert found.progress == pytest.approx(0.02 / (2.5 - found.unit))
+    assert found.ended == {"gap": 4, "": 3}
+    assert found.learnt
+    assert not found.passed

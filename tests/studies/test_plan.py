@@ -1,0 +1,123 @@
+"""The stages build on each other, plan each run once, and keep the seeds that choose from those that judge."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autowarm.lab.config import LabError
+from studies.cells import DEFAULT, EXTRA_SEEDS, FAMILIES, HAND_SET, PAPER, SEEDS, cells
+from studies.plans.warm_up import CELL_STAGES, FAIR_STAGES, STAGES, missing
+from studies.rows import PlannedRow, Rows
+from studies.tasks import TASKS
+
+from .conftest import made_up
+
+STORED = Path(__file__).parents[2] / "docs" / "data" / "studies" / "warm-up.jsonl"
+
+
+@pytest.fixture(scope="module")
+def stored() -> Rows:
+    return Rows.load(STORED)
+
+
+def test_every_planned_run_is_among_the_stored_ones(stored: Rows) -> None:
+    assert missing(stored, STAGES | FAIR_STAGES) == []
+
+
+def test_the_stored_rows_are_planned_but_for_rates_of_settings_that_were_dropped(stored: Rows) -> None:
+    planned = {run for stage in (STAGES | FAIR_STAGES).values() for run in stage(stored)}
+    left_over = {run for run in map(PlannedRow.of, stored) if run not in planned}
+    assert {run.part for run in left_over} == {"tuning"}
+    assert len(left_over) == 17
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_plans_each_run_once(stored: Rows, name: str) -> None:
+    planned = STAGES[name](stored)
+    assert len(planned) == len(set(planned)) > 0
+    assert {run.cell.task for run in planned} <= set(TASKS) == set(FAMILIES)
+
+
+def test_no_stage_but_the_first_two_can_be_planned_without_the_ones_before(study: Rows) -> None:
+    assert STAGES["tuning"](Rows()) == missing(Rows())
+    with pytest.raises(LabError, match=r"has not been run under 'linear 0.1' with the seeds \[100\].*in their order"):
+        STAGES["hand"](Rows())
+    with pytest.raises(LabError, match=r"has not been run under 'linear 0' with the seeds \[0, 1\].*in their order"):
+        STAGES["compare"](Rows(row for row in study if row["part"] == "tuning"))
+    with pytest.raises(LabError, match=r"has not been run under 'default' with the seeds \[10\]"):
+        STAGES["more"](Rows(row for row in study if (row["schedule"], row["seed"]) != (DEFAULT, 10)))
+    tuned = Rows(row for row in study if row["part"] == "tuning")
+    assert missing(tuned) == STAGES["hand"](tuned)
+
+
+def test_the_rates_are_the_best_of_the_tuning(study: Rows) -> None:
+    tuned = {0.003, 0.001, 0.009}  # times a third and three
+    assert {cell.lr for cell in cells(study)} == tuned
+
+
+def test_the_best_length_and_the_default_are_compared_on_seeds_that_did_not_choose(study: Rows) -> None:
+    compared = STAGES["compare"](study)
+    hand_set = [run for run in compared if run.schedule != DEFAULT]
+    assert {run.schedule for run in hand_set} == {"linear 0.1"}
+    assert {run.seed for run in hand_set} == set(SEEDS.test)
+    assert {run.seed for run in compared if run.schedule == DEFAULT} == {*SEEDS.test, *SEEDS.choice}
+    assert len(hand_set) == len(cells(study)) * len(SEEDS.test)
+
+
+def test_five_more_seeds_only_where_five_do_not_settle_it(finished: Callable[..., Rows], study: Rows) -> None:
+    assert STAGES["more"](study) == []
+    noisy = cells(study)[0]
+
+    def make(run: PlannedRow) -> dict[str, Any]:
+        row = made_up(run)
+        if run.cell == noisy and run.part == "cells" and run.schedule == DEFAULT and run.seed >= 10:
+            row["val_loss"] += 0.5 * (-1) ** run.seed
+        return row
+
+    rows = finished(make=make)
+    more = STAGES["more"](rows)
+    assert {(run.cell, run.schedule) for run in more} == {(noisy, DEFAULT), (noisy, "linear 0.1")}
+    assert {run.seed for run in more} == set(EXTRA_SEEDS)
+
+
+def test_algorithm_1_is_told_a_target_below_the_best_loss_and_left_out_where_all_diverged(
+    finished: Callable[..., Rows], study: Rows
+) -> None:
+    for run in STAGES["paper"](study):
+        losses = [study.losses("cells", run.cell, schedule) for schedule in HAND_SET]
+        assert run.target_loss == pytest.approx(0.95 * min((x[0] + x[1]) / 2 for x in losses))
+    lost = cells(study)[-1]
+
+    def make(run: PlannedRow) -> dict[str, Any]:
+        return {**made_up(run), "diverged": run.cell == lost and run.schedule in HAND_SET and run.seed < 10}
+
+    told = STAGES["paper"](finished(make=make))
+    assert {run.cell for run in told} == set(cells(study)) - {lost}
+
+
+def test_one_cell_is_made_again_by_its_own_stages(study: Rows) -> None:
+    chosen = cells(study)[3]
+    again = Rows(row for row in study if row["part"] == "tuning")
+    for stage in CELL_STAGES:
+        again = Rows([*again, *map(made_up, stage(again, [chosen]))])
+    made = [PlannedRow.of(row) for row in again if row["part"] == "cells"]
+    assert {run.cell for run in made} == {chosen}
+    assert {run.schedule for run in made} == {*HAND_SET, DEFAULT, PAPER}
+    assert all(again[run] == study[run] for run in made)
+
+
+def test_a_stage_that_was_interrupted_goes_on(finished: Callable[..., Rows], study: Rows) -> None:
+    """Wherever that was: the stages so far can be planned, and the end is the same."""
+    every = list(study)
+    for made in (1500, 2600, len(every) - 1):  # in "compare", between a cell's runs of "paper", before the last run
+        planned = [run for stage in STAGES.values() for run in stage(study)][:made]
+        some = Rows(study[run] for run in planned)
+        assert missing(some)
+        assert list(finished(some)) == every
+
+
+def test_what_is_missing_is_named(study: Rows) -> None:
+    gone = STAGES["forms"](study)[7]
+    assert missing(Rows(row for row in study if PlannedRow.of(row) != gone)) == [gone]

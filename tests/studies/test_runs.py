@@ -1,0 +1,122 @@
+"""The study's runs on the lab's engine."""
+
+import pickle
+import statistics
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.config import LabError, Point
+from autowarm.lab.execution.display import Display
+from autowarm.lab.execution.engine import plan
+from autowarm.lab.training.identity import identity, run_id
+from autowarm.lab.training.loop import train
+from studies.cells import FAMILIES, HAND_SET
+from studies.rows import Cell, PlannedRow, Rows
+from studies.runs import curve_of, make, row_of, run_of
+from studies.tasks import TASKS, StudyTask
+
+STORED = Path(__file__).parents[2] / "docs" / "data" / "studies" / "warm-up.jsonl"
+MLP = Cell("mlp", "signsgd", 20, 0.01)
+
+
+def planned(schedule: str, cell: Cell = MLP, **more: object) -> PlannedRow:
+    return PlannedRow("cells", cell, schedule, 0, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "found"),
+    [
+        ("linear 0.1", ("linear", 2, None, {})),
+        ("linear 0", ("linear", 0, None, {})),
+        ("hand 0.2 cosine wsd", ("linear", 4, 100.0, {})),
+        ("default", ("adaptive", None, None, {})),
+        ("default div=3 max_warmup=0.2 smoothing=0", ("adaptive", None, 3.0, {"max_warmup": 0.2, "smoothing": 0.0})),
+        ("default max_warmup=None", ("adaptive", None, None, {"max_warmup": None})),
+        ("untuned", ("untuned", None, None, {})),
+        ("wsd", ("wsd", None, None, {})),
+        ("greedy", ("greedy", None, None, {})),
+    ],
+)
+def test_a_schedule_in_the_studys_words(schedule: str, found: tuple[object, ...]) -> None:
+    made = run_of(planned(schedule)).schedule
+    assert (made.kind, made.warmup_steps, made.div, made.options) == found
+
+
+def test_what_is_told_of_the_target() -> None:
+    assert run_of(planned("paper", target_loss=0.3)).schedule.target_loss == 0.3
+    first = curve_of(planned("linear 0"))[0][1]
+    assert run_of(planned("default fstar=0.5")).schedule.target_loss == pytest.approx(0.5 * first, rel=1e-6)
+    for seed in range(4):  # the first loss of this task is near zero, of either sign
+        run = PlannedRow("cells", Cell("policy", "muon", 20, 0.01), "default fstar=-1e6", seed)
+        assert (run_of(run).schedule.target_loss or 0.0) < -1.0
+    with pytest.raises(LabError, match="knows no schedule 'zigzag'"):
+        run_of(planned("zigzag"))
+
+
+def test_the_order_of_the_data_has_a_seed_of_its_own() -> None:
+    straight, again = (curve_of(planned("linear 0.1", order=order)) for order in (0, 7))
+    assert straight[0][0] == again[0][0]
+    assert straight[0][1] != again[0][1]
+
+
+def test_runs_become_rows_once(tmp_path: Path, jobs_here: None) -> None:
+    rows, store = tmp_path / "rows.jsonl", tmp_path / "runs"
+    runs = [planned("linear 0.1"), planned("default")]
+    # One was finished by a command that was killed before it wrote the row.
+    unwritten = run_of(runs[0])
+    make(runs[1:], rows, store, Display())
+    assert len(Rows.load(rows)) == 1
+    make(runs[:1], rows, store, Display())
+    found = Rows.load(rows)
+    assert [run in found for run in runs] == [True, True]
+    assert list(store.glob("*/result.json")) == []
+    assert found[runs[0]]["warmup_steps"] == 2
+    result = train(unwritten, tmp_path / "again", own=StudyTask("mlp"))
+    assert row_of(runs[0], result)["val_loss"] == found[runs[0]]["val_loss"]
+
+
+# One of each kind: MLP, deep linear, language models of two architectures, pictures by a transformer.
+KINDS = [
+    Cell("mlp", "signsgd", 200, 0.01),
+    Cell("factor", "adamw", 1000, 0.003),
+    Cell("lm-small", "adamw", 200, 0.01),
+    Cell("llama", "signsgd", 200, 0.01),
+    Cell("swin", "muon", 200, 0.03),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cell", KINDS, ids=lambda cell: cell.name)
+def test_a_setting_made_again_agrees_with_its_stored_runs(cell: Cell, tmp_path: Path) -> None:
+    rows = Rows.load(STORED)
+    for schedule in ("default", HAND_SET[3]):
+        stored = rows.losses("cells", cell, schedule)
+        noise = statistics.stdev(rows.losses("cells", cell, "default").values())
+        result = train(
+            run_of(PlannedRow("cells", cell, schedule, 0)), tmp_path / schedule.replace(" ", "-"),
+            own=StudyTask(cell.task),
+        )  # fmt: skip
+        assert (
+            abs(result["val_loss"] - stored[0]) <= 4 * noise
+        )  # two runs that rounding or dropout set apart differ by √2 of it
+
+
+def test_every_task_of_a_cell_is_there() -> None:
+    assert set(FAMILIES) == set(TASKS)
+
+
+def test_a_worker_gets_a_task_by_its_name_and_the_runs_id_covers_the_tasks_code(tmp_path: Path) -> None:
+    source = StudyTask("cnn")
+    assert pickle.loads(pickle.dumps(source)) == source
+    config = run_of(planned("linear 0.1", Cell("cnn", "adamw", 20, 0.01)))
+    assert (config.task, config.is_own_task) == ("cnn@studies", True)
+    assert source.make(config).sha256 == source.sha256
+    [run] = plan([Point("one", config)], tmp_path, source)
+    assert run.id == run_id(identity(config, source.sha256)) != run_id(identity(config, ""))
+
+
+def test_a_stage_is_made_by_worker_processes(tmp_path: Path) -> None:
+    runs = [planned("linear 0.1", Cell(task, "adamw", 3, 0.01)) for task in ("cnn", "mlp")]
+    make(runs, tmp_path / "rows.jsonl", tmp_path / "runs", Display(), workers=1)
+    assert all(run in Rows.load(tmp_path / "rows.jsonl") for run in runs)

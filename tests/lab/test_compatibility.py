@@ -1,4 +1,4 @@
-"""What earlier versions wrote is read, or refused by its schema: stored samples of each, made by `tests/data`."""
+"""What is stored is read, or refused by its schema: samples made by `tests/data/make_samples.py`."""
 
 import json
 import shutil
@@ -45,9 +45,11 @@ def test_a_stored_checkpoint_is_loaded(samples: Any, tmp_path: Path) -> None:
     assert len(states) == len(weights)
 
 
-@pytest.mark.parametrize("schema", range(1, SCHEMA))
-def test_an_earlier_checkpoint_is_refused_by_name_and_left_alone(samples: Any, schema: int, tmp_path: Path) -> None:
-    folder = shutil.copytree(SAMPLES / f"checkpoints-{schema}", tmp_path / "run")
+@pytest.mark.parametrize("schema", [1, SCHEMA + 1])
+def test_another_checkpoint_is_refused_by_its_number_and_left_alone(samples: Any, schema: int, tmp_path: Path) -> None:
+    folder = shutil.copytree(SAMPLES / f"checkpoints-{SCHEMA}", tmp_path / "run")
+    manifest = folder / "checkpoint-00000003" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": schema}))
     before = contents(folder)
     with pytest.raises(LabError, match=rf"checkpoint-00000003 has schema {schema}, this version reads {SCHEMA}"):
         Checkpoints(folder, ALONE, "sample").load(*samples.small())
@@ -85,10 +87,11 @@ def test_a_later_schema_is_named_and_not_read(tmp_path: Path, samples: Any) -> N
         scheduler.load_state_dict({**scheduler.state_dict(), "version": later})
 
 
-def test_a_manifest_of_shards_from_before_schemas_is_read(tmp_path: Path) -> None:
+def test_a_manifest_of_shards_without_a_schema_is_refused(tmp_path: Path) -> None:
     manifest = {"complete": True, "shards": [], "tokenizer": {"vocab_size": 9}, "tokens": 0, "documents": 0}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    assert read_manifest(tmp_path) == {**manifest, "schema": 1}
+    with pytest.raises(LabError, match=r"is damaged \(it has no schema\): delete the folder and make it again"):
+        read_manifest(tmp_path)
 
 
 def test_a_checkpoint_says_its_schema_run_and_step(samples: Any, tmp_path: Path) -> None:

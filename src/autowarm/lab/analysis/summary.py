@@ -138,7 +138,7 @@ def _summary(rows: Sequence[Row], own: bool) -> Summary:
         if not some:
             return None
         warmup = sum(row["warmup_steps"] for row in some) / len(some)
-        by_time = sum(row.get("ended_by") in ("max_warmup", "floor") for row in some)
+        by_time = sum(row.get("ended_by") == "max_warmup" for row in some)
         return Point(warmup, {row["seed"]: loss(row) for row in some}, by_time)
 
     def of(kind: str, warmup: int | None = None) -> Point | None:

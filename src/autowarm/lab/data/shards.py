@@ -101,8 +101,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     path, remedy = folder / MANIFEST, "delete the folder and make it again"
     if not path.exists():
         return None
-    manifest = read_object(path, remedy, "complete", "shards", "tokenizer", "tokens", "documents")
-    if manifest.setdefault("schema", SCHEMA) != SCHEMA:  # the first manifests had no schema
+    manifest = read_object(path, remedy, "schema", "complete", "shards", "tokenizer", "tokens", "documents")
+    if manifest["schema"] != SCHEMA:
         raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: {remedy}")
     for row in manifest["shards"]:
         if not isinstance(row, dict) or not {"file", "part", "tokens", "sha256"} <= row.keys():

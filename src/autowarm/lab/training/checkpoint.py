@@ -33,7 +33,7 @@ __all__ = ["Checkpoints", "whole_weights"]
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 2  # schema 1 used DCP's own format, whose index is a pickle
+SCHEMA = 2
 _MANIFEST, _REST = "manifest.json", "rest.pt"
 
 

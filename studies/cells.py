@@ -11,13 +11,6 @@ from collections.abc import Iterable, Mapping
 from .rows import Cell, Rows
 from .statistics import Seeds
 
-__all__ = [
-    "AUTO", "DEFAULT", "EXTRA_SEEDS", "FAIR", "FAMILIES", "GUESS", "HAND_SET", "OPTIMIZERS",
-    "PAPER", "PEER_TUNING", "RAMP_ALONE", "RATE_FACTORS", "SEEDS", "TUNING", "TUNING_SCHEDULE", "TUNING_SEED", "cells",
-    "form_cells", "peer_cells", "quick_cells", "scheduled_cells", "sensitivity_cells", "share_of", "title",
-    "tuned_rates",
-]  # fmt: skip
-
 FAMILIES = {
     **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm", "llama", "llama-x8"), "language"),
     **dict.fromkeys(("llama-long", "llama-bytes"), "language"),

@@ -25,8 +25,6 @@ from .rows import Cell, PlannedRow, Rows, tidy
 from .runs import make
 from .verdicts import judge
 
-__all__ = ["main"]
-
 _ABOUT = """\
 Make a study's missing runs, stage by stage, each planned from the results of the stages before, then its pages
 (--root .). Run it again to continue.
@@ -96,7 +94,7 @@ def _list_stages(stages: Mapping[str, Stage], rows: Rows) -> None:
             print(f"{name:<16} {error}")
             continue
         made = [run for run in planned if run in rows]
-        hours = sum(rows[run].get("seconds", 0.0) for run in made) / 3600
+        hours = sum(rows[run]["seconds"] for run in made) / 3600
         print(f"{name:<16} {len(made):>5} of {len(planned):>5} runs made, {hours:.1f} CPU-hours")
 
 

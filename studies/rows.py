@@ -10,12 +10,9 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock
 
+from autowarm.lab.analysis.statistics import Losses
 from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
-
-from .statistics import Losses
-
-__all__ = ["Cell", "PlannedRow", "Row", "Rows", "append", "tidy"]
 
 Row = Mapping[str, Any]
 """A finished run: its plan, its losses, where and why its warm-up ended, and the seconds it took."""

@@ -20,8 +20,6 @@ from .plans.horizon import TASKS as HORIZON_TASKS
 from .rows import Cell, PlannedRow, Row, append
 from .tasks import StudyTask
 
-__all__ = ["Curve", "curve_of", "make", "row_of", "run_of"]
-
 Curve = Sequence[tuple[float, float]]
 """For each update, its rate as a share of the peak and its training loss."""
 

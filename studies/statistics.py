@@ -13,13 +13,7 @@ from typing import TypeVar
 import numpy as np
 from scipy import stats
 
-from autowarm.lab.analysis.statistics import CAP, Estimate, Losses, differences, paired
-
-__all__ = [
-    "CAP", "Estimate", "Losses", "Seeds", "by_family", "by_task", "choose", "differences", "discoveries", "exceeds",
-    "excess", "leave_one_out", "mean_loss", "no_worse", "p_value", "percent", "plus_minus", "rate_sensitivity",
-    "ratios", "regrets",
-]  # fmt: skip
+from autowarm.lab.analysis.statistics import CAP, Estimate, Losses, paired
 
 Option = TypeVar("Option")
 Setting = TypeVar("Setting")

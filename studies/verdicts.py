@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autowarm.lab.analysis.statistics import CAP, Estimate, Losses, differences
+
 from .cells import DEFAULT, EXTRA_SEEDS, HAND_SET, PAPER, SEEDS, cells
 from .rows import Cell, Rows
-from .statistics import CAP, Estimate, Losses, Seeds, choose, differences, exceeds, mean_loss, percent, regrets
-
-__all__ = ["ALL_SEEDS", "TOLERANCE", "Verdict", "hand_set", "headline", "judge", "verdicts"]
+from .statistics import Seeds, choose, exceeds, mean_loss, percent, regrets
 
 TOLERANCE = 0.005  # relative: the largest difference that counts as none, and standard error that counts
 ALL_SEEDS = Seeds(SEEDS.choice, (*SEEDS.test, *EXTRA_SEEDS))

@@ -6,31 +6,12 @@ from collections.abc import Sequence
 
 from autowarm.lab.analysis.markdown import table
 
-from ..cells import (
-    DEFAULT,
-    FAMILIES,
-    HAND_SET,
-    PAPER,
-    SEEDS,
-    form_cells,
-    quick_cells,
-    title,
-)
+from ..cells import DEFAULT, FAMILIES, HAND_SET, PAPER, SEEDS, form_cells, quick_cells, title
 from ..plans.warm_up import FORM_SHARES, FORMS, STUDY_SEEDS, TARGETS
 from ..rows import Rows
 from ..statistics import by_task, discoveries, exceeds, no_worse, p_value, percent, plus_minus
 from ..verdicts import TOLERANCE, Verdict, headline
-from .tables import (
-    batch_pairs,
-    changes,
-    family_means,
-    form_cost,
-    mean_difference,
-    mean_regrets,
-    target_cost,
-)
-
-__all__ = ["claims", "evidence", "fixed_regrets", "summary"]
+from .tables import batch_pairs, changes, family_means, form_cost, mean_difference, mean_regrets, target_cost
 
 
 def evidence(rows: Rows, judged: Sequence[Verdict]) -> dict[str, object]:

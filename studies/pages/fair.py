@@ -6,19 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from autowarm.lab.analysis.markdown import comma_separated
-from autowarm.lab.files import write_atomically
+from autowarm.lab.analysis.statistics import CAP, Estimate
 
 from ..cells import DEFAULT, FAIR, FAMILIES, RAMP_ALONE, SEEDS, sensitivity_cells, title
 from ..plans.transfer import FRESH
 from ..plans.warm_up import SENSITIVITY
 from ..rows import Cell, Rows
-from ..statistics import CAP, Estimate, by_family, by_task, mean_loss, percent, plus_minus, rate_sensitivity
+from ..statistics import by_family, by_task, mean_loss, percent, plus_minus, rate_sensitivity
 from ..verdicts import Verdict, hand_set, judge, verdicts
-
-__all__ = [
-    "RULES", "fair_table", "fair_tested_table", "fresh_rules_table", "rule_regrets", "sensitivity_table",
-    "write_fair_tables",
-]  # fmt: skip
+from . import write_files
 
 _TRANSFORMERS = ("language", "vision", "fine-tuning")
 
@@ -146,16 +142,8 @@ def _lines(costs: Mapping[str, Mapping[Cell, float]], kind_of: Callable[[Cell], 
 def write_fair_tables(rows: Rows, root: Path) -> list[Path]:
     """Write the tables of the wider grid into docs/ and return their paths.
 
-    Args:
-        rows: rows of the whole study.
-        root: root of the repository.
-
     Raises:
         LabError: a run has not been made.
     """
     learnt = [v for v in verdicts(rows) if v.learnt]
-    made = {"fair": fair_table(rows, learnt), "fair-tested": fair_tested_table(rows, learnt)}
-    paths = [root / "docs" / "data" / "tables" / f"{name}.csv" for name in made]
-    for path, text in zip(paths, made.values(), strict=True):
-        write_atomically(path, text)
-    return paths
+    return write_files(root, {"fair": fair_table(rows, learnt), "fair-tested": fair_tested_table(rows, learnt)})

@@ -17,8 +17,6 @@ from ..runs import Curve
 from ..verdicts import TOLERANCE, Verdict
 from .evidence import fixed_regrets
 
-__all__ = ["curves_figure", "curves_wanted", "differences_figure", "evidence_figure", "first_figure"]
-
 _LOOKS = dict(zip(OPTIMIZERS, zip((BLUE, ORANGE, GREEN, PINK, SKY), "os^Dv", strict=True), strict=True))
 
 

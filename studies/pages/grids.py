@@ -10,10 +10,9 @@ from typing import TypeAlias
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from autowarm.lab.analysis.figures import COLOURS, encoded
+from autowarm.lab.analysis.figures import COLOURS
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.config import LabError
-from autowarm.lab.files import write_atomically
 from autowarm.plotting import INK, styled
 
 from ..cells import DEFAULT, PAPER, RAMP_ALONE, title
@@ -23,19 +22,9 @@ from ..plans.transfer import ADVISED, CHANCE
 from ..rows import Rows
 from ..statistics import percent, plus_minus
 from ..verdicts import Verdict, judge
+from . import write_files
 from .fair import fresh_rules_table
 from .peak import horizon_rates_table
-
-__all__ = [
-    "GRIDS",
-    "fine_tuning_summary",
-    "grid_summary",
-    "grid_table",
-    "horizon_figure",
-    "judged",
-    "share_left",
-    "write_grid_pages",
-]
 
 _ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
 _FORMS = {RAMP_ALONE: "the ramp alone", ADVISED: "max_warmup=0.1", CHANCE: "chance_loss"}
@@ -241,31 +230,21 @@ def _draw_horizons(above: Axes, below: Axes, some: Sequence[Verdict], ramp: Sequ
 
 
 def write_grid_pages(name: str, rows: Rows, root: Path) -> list[Path]:
-    """Write the tables of a study into docs/ and, for the horizon study, its figure.
+    """Write the tables of a study of this form, and the figure of "horizon", into docs/; return their paths.
 
-    Args:
-        name: "horizon", "fine-tuning" or "fresh".
-        rows: rows of the study, which need not be complete.
-        root: root of the repository.
-
-    Returns:
-        The paths of the files written.
+    The rows may be incomplete.
     """
-    verdicts, docs = judged(rows, GRIDS[name]), root / "docs"
+    verdicts = judged(rows, GRIDS[name])
     beside = {form: judged(rows, GRIDS[name], form) for form in GRIDS[name][0].beside}
+    files: dict[str, str | Figure] = {name: grid_table(rows, verdicts, beside)}
     if name == "fine-tuning":
-        summary = fine_tuning_summary(rows, verdicts, beside[CHANCE])
+        files["fine-tuning-summary"] = fine_tuning_summary(rows, verdicts, beside[CHANCE])
     else:
-        summary = grid_summary(verdicts, beside, of_progress=name == "fresh")
-    tables = {name: grid_table(rows, verdicts, beside), f"{name}-summary": summary}
+        files[f"{name}-summary"] = grid_summary(verdicts, beside, of_progress=name == "fresh")
     if name == "fresh":
-        tables["fresh-rules"] = fresh_rules_table(rows, beside[RAMP_ALONE])  # made after the default
+        files["fresh-rules"] = fresh_rules_table(rows, beside[RAMP_ALONE])  # made after the default
     if name == "horizon":
-        tables["peak-horizons"] = horizon_rates_table(rows)
-    written = [docs / "data" / "tables" / f"{table}.csv" for table in tables]
-    for path, text in zip(written, tables.values(), strict=True):
-        write_atomically(path, text)
-    if name == "horizon" and verdicts:
-        written.append(docs / "figures" / "horizons.png")
-        write_atomically(written[-1], encoded(horizon_figure(verdicts, beside[RAMP_ALONE]), "png"))
-    return written
+        files["peak-horizons"] = horizon_rates_table(rows)
+        if verdicts:
+            files["horizons"] = horizon_figure(verdicts, beside[RAMP_ALONE])
+    return write_files(root, files)

@@ -12,10 +12,8 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from autowarm.lab.analysis.figures import encoded
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.config import LabError
-from autowarm.lab.files import write_atomically
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
 
 from ..cells import AUTO, DEFAULT, GUESS, TUNING_SEED
@@ -24,9 +22,7 @@ from ..plans.horizon import LONG, LONGEST, SHORT, TASKS
 from ..plans.peak import COMMON, DEVELOPED_ON, JUDGED, LARGER, PART, RATES, WITHOUT_RATE
 from ..rows import Cell, Rows
 from ..statistics import mean_loss
-
-__all__ = ["Outcome", "horizon_rates_table", "outcomes", "peak_figure", "peak_table", "sensitivity", "write_peak_pages"]
-
+from . import write_files
 
 _MEASURES = ("settings", "within 3 times", "progress lost: mean (worst)", "higher loss, median", "diverged")
 _SEEN = ("tasks it was developed on", "tasks it was judged on")
@@ -184,16 +180,9 @@ def horizon_rates_table(rows: Rows) -> str:
 
 
 def write_peak_pages(rows: Rows, root: Path) -> list[Path]:
-    """Write the table and the figure into docs/ and return their paths.
-
-    Args:
-        rows: rows of the study, which may be incomplete.
-        root: root of the repository.
-    """
-    table, figure = root / "docs" / "data" / "tables" / "peak-rates.csv", root / "docs" / "figures" / "peak-rates.png"
-    write_atomically(table, peak_table(rows))
-    write_atomically(figure, encoded(peak_figure(rows), "png"))
-    return [table, figure]
+    """Write the table and the figure into docs/ and return their paths. The rows may be incomplete."""
+    table = peak_table(rows)
+    return [*write_files(root, {"peak-rates": table}), *write_files(root, {"peak-rates": peak_figure(rows)})]
 
 
 def _summary(some: Sequence[Outcome]) -> list[str]:

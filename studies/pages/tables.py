@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from autowarm.lab.analysis.markdown import comma_separated
+from autowarm.lab.analysis.statistics import Estimate
 
 from ..cells import (
     DEFAULT,
@@ -20,30 +21,13 @@ from ..cells import (
     scheduled_cells,
     share_of,
     title,
-)  # fmt: skip
+)
 from ..plans.warm_up import FORMS, ORDERS, PARTS, PEER_SCHEDULES, STUDY_SEEDS, TARGETS, adaptive_form, hand_set_forms
 from ..rows import Cell, PlannedRow, Rows
-from ..statistics import (
-    Estimate,
-    by_family,
-    by_task,
-    exceeds,
-    excess,
-    leave_one_out,
-    mean_loss,
-    percent,
-    plus_minus,
-    ratios,
-)
+from ..statistics import by_family, by_task, exceeds, excess, leave_one_out, mean_loss, percent, plus_minus, ratios
 from ..tasks import TASKS
 from ..verdicts import TOLERANCE, Verdict
 from .fair import sensitivity_table
-
-__all__ = [
-    "batch_pairs", "changes",
-    "family_means", "form_cost", "mean_difference", "mean_regrets",
-    "tables", "target_cost",
-]  # fmt: skip
 
 _EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
 _INSTEAD = {"schedule-free": "Schedule-Free AdamW, tuned rate", "radam": "RAdam, tuned rate", "prodigy": "Prodigy"}

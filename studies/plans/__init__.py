@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from . import horizon, peak, transfer, warm_up
 
-__all__ = ["STUDIES"]
-
 STUDIES: Mapping[str, Mapping[str, warm_up.Stage]] = {
     "warm-up": warm_up.STAGES, "fair": warm_up.STAGES | warm_up.FAIR_STAGES, "horizon": horizon.STAGES,
     "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES, "peak": peak.STAGES,

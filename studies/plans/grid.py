@@ -12,8 +12,6 @@ from ..rows import Cell, PlannedRow, Rows
 from ..statistics import Seeds, choose, mean_loss
 from .warm_up import Stage
 
-__all__ = ["Grid", "RatesToTry", "hand_set_grid"]
-
 _TOLD = 0.95  # Algorithm 1's f* as a share of the best hand-set loss: better than a user can know
 
 RatesToTry = Callable[[Rows, str, int, str], Sequence[float]]

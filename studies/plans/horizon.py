@@ -27,8 +27,6 @@ from ..statistics import Seeds
 from .grid import Grid, RatesToTry, hand_set_grid
 from .warm_up import Stage
 
-__all__ = ["BESIDE", "LONG", "LONGEST", "SHORT", "STAGES", "TASKS"]
-
 TASKS = ("llama-long", "llama-bytes")
 OPTIMIZERS = ("muon", "lion", "normsgd", "adamw")
 RATES = {

@@ -13,8 +13,6 @@ from ..statistics import Seeds
 from .grid import Grid
 from .warm_up import Stage
 
-__all__ = ["COMMON", "DEVELOPED_ON", "GUESSES", "JUDGED", "LARGER", "PART", "RATES", "SEEDS", "STAGES", "WITHOUT_RATE"]
-
 GUESSES = (1e-6, 1e-3, 10.0)  # other lr, which must not change the result
 RATES = {
     "muon": tuple(2.0**k for k in range(-10, -2)),

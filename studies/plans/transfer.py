@@ -13,8 +13,6 @@ from ..statistics import Seeds
 from .grid import Grid, hand_set_grid
 from .warm_up import Stage
 
-__all__ = ["ADVISED", "CHANCE", "FINE_TUNING", "FINE_TUNING_STAGES", "FRESH", "FRESH_STAGES"]
-
 _SEEDS = Seeds((0, 1), (10, 11, 12, 13, 14))
 _RATES = {
     "muon": (0.001, 0.003, 0.01, 0.03, 0.1),

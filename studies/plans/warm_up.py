@@ -26,11 +26,6 @@ from ..rows import Cell, PlannedRow, Rows
 from ..statistics import choose, mean_loss
 from ..verdicts import hand_set, judge
 
-__all__ = [
-    "CELL_STAGES", "FAIR_STAGES", "FORMS", "FORM_SHARES", "ORDERS", "PARTS", "PEER_SCHEDULES", "SENSITIVITY",
-    "STAGES", "STUDY_SEEDS", "TARGETS", "Stage", "adaptive_form", "algorithm_1_target", "hand_set_forms", "missing",
-]  # fmt: skip
-
 Stage = Callable[[Rows], list[PlannedRow]]
 
 STUDY_SEEDS = (30, 31, 32)

@@ -14,8 +14,6 @@ from autowarm.lab.tasks.small import Recipe, RecipeTask
 
 from . import finetuning, fresh, small
 
-__all__ = ["TASKS", "StudyTask"]
-
 TASKS: dict[str, Recipe] = small.TASKS | finetuning.TASKS | fresh.TASKS
 
 

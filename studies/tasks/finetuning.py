@@ -26,8 +26,6 @@ from autowarm.lab.files import write_atomically
 from autowarm.lab.tasks.models import llama, token_loss
 from autowarm.lab.tasks.small import Recipe
 
-__all__ = ["TASKS", "domain", "fine_tuning"]
-
 logger = logging.getLogger(__name__)
 
 SHAPE = ModelConfig(vocab_size=512, width=48, heads=3, ff=128, seq_len=32)

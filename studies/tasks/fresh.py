@@ -14,8 +14,6 @@ from torch.nn import functional as F
 from autowarm.lab.tasks.small import TASKS as LAB
 from autowarm.lab.tasks.small import Recipe, Transformer
 
-__all__ = ["TASKS"]
-
 _FEATURES, _ACTIONS = 16, 8
 _SYMBOLS, _COPIED = 16, 12
 _DIGITS = LAB["mlp"]

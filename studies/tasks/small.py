@@ -20,8 +20,6 @@ from autowarm.lab.tasks import small as lab
 from autowarm.lab.tasks.models import classifier, llama, token_loss
 from autowarm.lab.tasks.small import Recipe, Transformer, digits, generator, language
 
-__all__ = ["TASKS"]
-
 _WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
 
 

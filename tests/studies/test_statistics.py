@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from autowarm.lab.analysis.statistics import Estimate, differences
 from studies.statistics import (
-    Estimate,
     Seeds,
     by_family,
     by_task,
     choose,
-    differences,
     discoveries,
     exceeds,
     excess,

@@ -102,13 +102,7 @@ def share_of(schedule: str) -> float:
 
 
 def title(schedule: str) -> str:
-    """The title of a schedule on a page; that of a hand-set warm-up is its length in percent of the run.
-
-    Example:
-        >>> from studies.cells import title
-        >>> title("linear 0"), title("linear 0.05"), title("tenth 0.1"), title("paper"), title("default")
-        ('none', '5 %', '10 % from lr/10', 'Algorithm 1', 'default')
-    """
+    """The title of a schedule on a page; that of a hand-set warm-up is its length in percent of the run."""
     match schedule.split():
         case ["linear" | "tenth" as start, share]:
             length = f"{100 * float(share):g} %" if float(share) else "none"

@@ -29,13 +29,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The name of the cell on pages and in commands.
-
-        Example:
-            >>> from studies.rows import Cell
-            >>> Cell("mlp", "muon", 1000, 0.03).name
-            'mlp.muon.1000.0.03'
-        """
+        """The cell on pages and in commands, such as mlp.muon.1000.0.03."""
         return f"{self.task}.{self.optimizer}.{self.steps}.{self.lr:g}"
 
 
@@ -43,14 +37,9 @@ class Cell:
 class PlannedRow:
     """Identifies one run of a study, and holds all that is needed to make it.
 
-    Args:
-        part: the part of the study: "tuning", "cells", "parts", "forms", "peers", "orders",
-            "sensitivity" or "peak".
-        cell: the setting.
-        schedule: the study's name of the schedule, such as "linear 0.1" or "default max_warmup=0.2".
-        seed: seed of the initial weights, and of the order of the data if `order` is 0.
-        order: a separate seed for the order of the data; 0 uses `seed`.
-        target_loss: the f* given to Algorithm 1. It follows from other rows, so it does not help to identify the run.
+    The schedule is one of the study's names, such as "linear 0.1" (see `studies.runs.run_of`). The seed is that of the
+    initial weights, and of the order of the data if `order` is 0. The target loss is the f* given to Algorithm 1. It
+    follows from other rows, so it does not help to identify the run.
     """
 
     part: str

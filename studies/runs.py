@@ -36,14 +36,9 @@ def make(
     workers: int | None = None,
     address: str | None = None,
 ) -> None:
-    """Make these runs. As each run finishes, append it to the rows and delete its folder.
+    """Make these runs, which have no rows yet. As each one finishes, append it to the rows and delete its folder.
 
-    Args:
-        planned: runs that are not in the rows yet.
-        rows: file of the rows.
-        store: folder of the unfinished runs, from which an interrupted run resumes.
-        display: shows everything that happens.
-        engine, workers, address: see `autowarm.lab.execution.engine.execute`.
+    Unfinished runs go on from the folder `store`. See `autowarm.lab.execution.engine.execute` for the rest.
 
     Raises:
         LabError: a run failed. Finished runs are kept.

@@ -21,11 +21,7 @@ Setting = TypeVar("Setting")
 
 @dataclass(frozen=True)
 class Seeds:
-    """The seeds that choose an option, and the seeds that judge the choice. The two sets are disjoint.
-
-    Raises:
-        ValueError: one of the two is empty, or they have a seed in common.
-    """
+    """The seeds that choose an option, and the seeds that judge the choice. The two sets are disjoint."""
 
     choice: tuple[int, ...]
     test: tuple[int, ...]
@@ -78,11 +74,7 @@ def discoveries(p_values: Sequence[float | None], level: float = 0.05) -> list[b
 
 
 def mean_loss(losses: Losses, seeds: Iterable[int]) -> float:
-    """The mean over the seeds; infinite if one of the runs diverged.
-
-    Raises:
-        ValueError: a seed is missing.
-    """
+    """The mean over the seeds, which must be there; infinite if one of the runs diverged."""
     wanted = list(seeds)
     if missing := [seed for seed in wanted if seed not in losses]:
         raise ValueError(f"no loss for the seeds {missing}, only for {sorted(losses)}")

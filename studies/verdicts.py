@@ -87,11 +87,7 @@ class Verdict:
 def hand_set(
     rows: Rows, cell: Cell, names: Sequence[str] = HAND_SET, choice: Sequence[int] = SEEDS.choice
 ) -> dict[str, Losses]:
-    """The losses of each hand-set warm-up on the seeds of the choice, and on all other seeds that were run.
-
-    Raises:
-        LabError: the grid has not been run.
-    """
+    """The losses of each hand-set warm-up on the seeds of the choice, which must be there, and on all others."""
     for schedule in names:
         rows.runs("cells", cell, schedule, choice)
     return {schedule: rows.losses("cells", cell, schedule) for schedule in names}
@@ -100,14 +96,9 @@ def hand_set(
 def judge(
     rows: Rows, cell: Cell, seeds: Seeds = ALL_SEEDS, names: Sequence[str] = HAND_SET, schedule: str = DEFAULT
 ) -> Verdict:
-    """Compare the default with the best hand-set warm-up: some seeds choose the best, other seeds test it.
-
-    `schedule` may name another form of the default.
+    """Compare the default, or a form of it, with the best hand-set warm-up: some seeds choose it, others test it.
 
     Seeds of the test beyond the first five are left out unless both have been run on them.
-
-    Raises:
-        LabError: a run that this needs has not been made.
     """
     options = hand_set(rows, cell, names, seeds.choice)
     best = choose(options, seeds.choice)

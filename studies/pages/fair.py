@@ -38,19 +38,11 @@ def rule_regrets(
     seeds: Sequence[int] = SEEDS.choice,
     of_progress: bool = False,
 ) -> dict[str, Mapping[Cell, float]]:
-    """The regret of each rule in each setting.
+    """The regret of each rule in each setting of the verdicts.
 
-    Args:
-        rows: of the study.
-        verdicts: of the settings.
-        grid: the hand-set warm-ups among which the best is, by the study's names.
-        seeds: that choose the best, and over which the regret is averaged.
-        of_progress: divide by the best warm-up's progress from the first loss, instead of by its loss. Settings whose
-            held-out loss cannot be compared with the first loss, because it is higher, are left out; without
-            `of_progress`, those whose best loss is zero.
-
-    Raises:
-        LabError: a run of the grid has not been made.
+    The best of the grid on the seeds is what a rule is compared with. `of_progress` divides by the best warm-up's
+    progress from the first loss, instead of by its loss. Settings whose held-out loss cannot be compared with the first
+    loss, because it is higher, are left out; without `of_progress`, those whose best loss is zero.
     """
     found: dict[str, dict[Cell, float]] = {name: {} for name in RULES}
     for v in verdicts:
@@ -68,11 +60,7 @@ def rule_regrets(
 
 
 def sensitivity_table(rows: Rows) -> str:
-    """CSV: for each optimizer, the mean excess loss of rates from a third to ten times the tuned one over the best.
-
-    Raises:
-        LabError: a run has not been made.
-    """
+    """CSV: for each optimizer, the mean excess loss of rates from a third to ten times the tuned one over the best."""
     found: dict[str, dict[str, list[float]]] = {}
     for tuned, at in sensitivity_cells(rows).items():
         for name in SENSITIVITY:
@@ -117,12 +105,7 @@ def fair_tested_table(rows: Rows, learnt: list[Verdict]) -> str:
 
 
 def fresh_rules_table(rows: Rows, verdicts: Sequence[Verdict]) -> str:
-    """CSV: mean regret on each of the fresh tasks, as a part of the progress, and over all as a part of the loss.
-
-    Args:
-        rows: of the study "fresh".
-        verdicts: on its complete settings.
-    """
+    """CSV: mean regret on each fresh task, as a part of the progress, and over all as a part of the loss."""
     by_unit = [rule_regrets(rows, verdicts, FRESH.hand_set, FRESH.seeds.choice, unit) for unit in (True, False)]
     lost, cost = (_lines(some, lambda cell: cell.task) for some in by_unit)
     return comma_separated(
@@ -140,10 +123,6 @@ def _lines(costs: Mapping[str, Mapping[Cell, float]], kind_of: Callable[[Cell], 
 
 
 def write_fair_tables(rows: Rows, root: Path) -> list[Path]:
-    """Write the tables of the wider grid into docs/ and return their paths.
-
-    Raises:
-        LabError: a run has not been made.
-    """
+    """Write the tables of the wider grid into docs/ and return their paths."""
     learnt = [v for v in verdicts(rows) if v.learnt]
     return write_files(root, {"fair": fair_table(rows, learnt), "fair-tested": fair_tested_table(rows, learnt)})

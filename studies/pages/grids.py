@@ -51,13 +51,7 @@ def judged(rows: Rows, grids: Iterable[Grid], schedule: str = DEFAULT) -> list[V
 
 
 def grid_table(rows: Rows, verdicts: Sequence[Verdict], beside: Forms) -> str:
-    """CSV, with one line per setting.
-
-    Args:
-        rows: of the study.
-        verdicts: of the default.
-        beside: of other forms of the default.
-    """
+    """CSV, with one line per setting: the default's verdicts, and those of other forms beside it."""
     others = [{v.cell: plus_minus(v.difference) for v in some} for some in beside.values()]
 
     def line(v: Verdict) -> list[object]:
@@ -81,10 +75,7 @@ def grid_table(rows: Rows, verdicts: Sequence[Verdict], beside: Forms) -> str:
 def grid_summary(verdicts: Sequence[Verdict], beside: Forms, of_progress: bool = False) -> str:
     """CSV, with one line per task and horizon; means over the optimizers.
 
-    Args:
-        verdicts: of the default.
-        beside: of other forms of the default.
-        of_progress: show the difference as a part of the progress from the first loss too, where that can be compared.
+    `of_progress` shows the difference as a part of the progress from the first loss too, where that can be compared.
     """
     others = {form: _kinds(some) for form, some in beside.items()}
     has_paper = any(PAPER in v.regret for v in verdicts)
@@ -170,12 +161,7 @@ def share_left(verdicts: Iterable[Verdict]) -> str:
 
 @styled
 def horizon_figure(verdicts: Sequence[Verdict], ramp: Sequence[Verdict]) -> Figure:
-    """For each task, the costs of the default, its ramp alone, Algorithm 1 and no warm-up by horizon; below, lengths.
-
-    Args:
-        verdicts: of the default.
-        ramp: of `RAMP_ALONE`.
-    """
+    """By task, the costs of the default, its ramp alone, Algorithm 1 and no warm-up at each horizon; below, lengths."""
     tasks = [task for task in horizon.TASKS if any(v.cell.task == task for v in verdicts)]
     figure = Figure(figsize=(2.6 * len(horizon.OPTIMIZERS) + 0.8, 4.6 * len(tasks)), layout="constrained")
     for part, task in zip(figure.subfigures(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):

@@ -30,15 +30,12 @@ _INSTEAD = {"Prodigy": "prodigy", "D-Adaptation": "d-adaptation", "Schedule-Free
 
 
 class Outcome(NamedTuple):
-    """The result of one way to choose the rate in one setting.
+    """What one way to choose the rate costs in one setting. The cell is at the tuned rate; losses are means over seeds.
 
-    Attributes:
-        cell: the setting, at the tuned rate.
-        cost: loss / loss at the tuned rate − 1; infinite if a run diverged.
-        lost: the part of the tuned rate's progress from the first loss that is not made; infinite if a run diverged.
-            None if the held-out loss cannot be compared with the first loss, because it is higher even at the tuned
-            rate (a policy gradient's surrogate loss).
-        rate: rate / tuned rate; None for an optimizer that needs no rate.
+    `cost` is loss / loss at the tuned rate − 1, and `lost` the part of the tuned rate's progress from the first loss
+    that is not made; both are infinite if a run diverged. `lost` is None if the held-out loss is above the first loss
+    even at the tuned rate, as a policy gradient's is. `rate` is relative to the tuned one; None for an optimizer that
+    needs no rate.
     """
 
     cell: Cell
@@ -50,11 +47,7 @@ class Outcome(NamedTuple):
 def outcomes(rows: Rows, grid: Grid, way: str, part: str = PART) -> Iterator[Outcome]:
     """The outcome in every setting in which the tuned rate does not diverge on other seeds.
 
-    Args:
-        rows: rows of the study.
-        grid: of the tasks that the search was developed on, or that judge it; with AdamW alone for what replaces it.
-        way: "search", "common", or the name of an optimizer that needs no rate.
-        part: part of the study that the runs belong to.
+    The way is "search", "common", or the name of an optimizer that needs no rate, whose grid has AdamW alone.
     """
     seeds = grid.seeds.test
     for cell in grid.cells(rows):
@@ -104,16 +97,7 @@ def _only(grid: Grid, optimizers: Sequence[str]) -> Grid:
 
 
 def sensitivity(rows: Rows, grid: Grid, cell: Cell) -> list[tuple[float, float]]:
-    """For each rate tried in the tuning, rate / tuned rate and the part of the progress that is lost.
-
-    Args:
-        rows: rows of the study.
-        grid: that the setting is of.
-        cell: the setting, at the tuned rate.
-
-    Returns:
-        Pairs in the order of the rates; the loss is infinite if the run diverged.
-    """
+    """For each rate of the tuning, rate / tuned rate and the part of the progress lost; infinite if it diverged."""
     here = [one for one in grid.tuning_cells(rows) if replace(one, lr=cell.lr) == cell]
     runs = [rows.runs("tuning", one, grid.tuned_under, [TUNING_SEED])[TUNING_SEED] for one in here]
     best = rows.runs("tuning", cell, grid.tuned_under, [TUNING_SEED])[TUNING_SEED]
@@ -128,10 +112,7 @@ def sensitivity(rows: Rows, grid: Grid, cell: Cell) -> list[tuple[float, float]]
 def peak_figure(rows: Rows, steps: int = 1000) -> Figure:
     """For each optimizer, the progress lost over rate / tuned rate: a line per task, a dot for what the search found.
 
-    Args:
-        rows: rows of the study.
-        steps: horizon. Tasks whose runs are not all made are left out, and so are those whose loss cannot be compared
-            with the first one.
+    Tasks whose runs are not all made are left out, and so are those whose loss cannot be compared with the first one.
     """
     figure = Figure(figsize=(7.6, 5.2), layout="constrained")
     *panels, spare = figure.subplots(2, 3, sharex=True, sharey=True).flat
@@ -165,10 +146,9 @@ def _draw_setting(axes: Axes, found: Outcome, curve: Sequence[tuple[float, float
 
 
 def horizon_rates_table(rows: Rows) -> str:
-    """CSV: the cost of ``peak="auto"`` in long runs of language models; a horizon is left out until its runs are made.
+    """CSV: the cost of ``peak="auto"`` in the horizon study, whose rates are tuned under a hand-set warm-up of 10 %.
 
-    Args:
-        rows: of the horizon study, whose rates are tuned under a hand-set warm-up of 10 %.
+    A horizon is left out until its runs are made.
     """
     lines = []
     for grid in (SHORT, LONG, LONGEST):

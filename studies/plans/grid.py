@@ -19,26 +19,16 @@ RatesToTry = Callable[[Rows, str, int, str], Sequence[float]]
 
 
 def hand_set_grid(*shares: float) -> tuple[str, ...]:
-    """No warm-up, and each share of the run from two starts: "linear" from 0, "tenth" from lr/10, as the default.
-
-    Example:
-        >>> hand_set_grid(0.1, 0.5)
-        ('linear 0', 'linear 0.1', 'linear 0.5', 'tenth 0.1', 'tenth 0.5')
-    """
+    """No warm-up, and each share of the run from two starts: "linear" from 0, "tenth" from lr/10, as the default."""
     return ("linear 0", *(f"{start} {share:g}" for start in ("linear", "tenth") for share in shares))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Every task at every horizon with every optimizer.
+    """Every task at every horizon (a number of updates) with every optimizer.
 
-    Args:
-        tasks, horizons, optimizers: the settings are their product; horizons are numbers of updates.
-        rates: gives the rates to try in a setting.
-        hand_set: the warm-ups that the best is chosen from, by the study's names.
-        seeds: for the choice and for the test.
-        tuned_under: the schedule under which the rates are tuned.
-        beside: other forms of the default to run on all seeds, by the study's names.
+    `rates` gives the rates to try in a setting, under the schedule `tuned_under`. The best of the hand-set warm-ups is
+    chosen on some seeds and tested on others; `beside` are other forms of the default to run on all seeds.
     """
 
     tasks: Sequence[str]

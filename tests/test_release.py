@@ -55,6 +55,14 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+def test_the_wheel_knows_nothing_of_the_projects_own_studies(built: Path) -> None:
+    (path,) = built.glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        sources = {name: wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".py")}
+    assert [name for name in sources if "stud" in name] == ["autowarm/smoothness/study.py"]  # the fits to curvature
+    assert [name for name, code in sources.items() if re.search(r"^\s*(from|import) studies", code, re.MULTILINE)] == []
+
+
 def test_the_source_distribution_is_small_and_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
     (archive,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
     assert archive.stat().st_size < 1_000_000

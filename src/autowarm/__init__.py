@@ -2,6 +2,7 @@
 
 - `AdaptiveWarmup`: a learning-rate scheduler that needs no ``warmup_steps``. `find_rate` suggests its peak rate.
 - `Muon`, `Lion`, `SignSGD`, `NormSGD`: optimizers. `LMO`: the general form, with any geometry for each group.
+- `replay`: where `AdaptiveWarmup` would have ended the warm-up of a past run, from its log (`autowarm.logs`).
 - `autowarm.geometry`, `autowarm.schedule`, `autowarm.theory`: the paper's norms, schedule and theorems as code.
 - `autowarm.smoothness`: the curvature along your own run.
 - `autowarm.integrations`: adapters for transformers, Lightning and Accelerate.
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from .logs import replay as replay
     from .optim import LMO as LMO
     from .optim import Lion as Lion
     from .optim import Muon as Muon
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
     from .rate import find_rate as find_rate
     from .schedule import AdaptiveWarmup as AdaptiveWarmup
 
-__all__ = ["LMO", "AdaptiveWarmup", "Lion", "Muon", "NormSGD", "SignSGD", "find_rate"]
+__all__ = ["LMO", "AdaptiveWarmup", "Lion", "Muon", "NormSGD", "SignSGD", "find_rate", "replay"]
 
-_HOMES = dict.fromkeys(__all__, "optim") | {"AdaptiveWarmup": "schedule", "find_rate": "rate"}
-_ROOMS = ("geometry", "integrations", "lab", "optim", "orthogonalize", "rate", "schedule", "smoothness", "theory")
+_HOMES = dict.fromkeys(__all__, "optim") | {
+    "AdaptiveWarmup": "schedule", "find_rate": "rate", "replay": "logs"
+}  # fmt: skip
+_ROOMS = ("geometry", "integrations", "lab", "logs", "optim", "orthogonalize", "rate", "schedule", "smoothness",
+          "theory")  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,163 @@
+"""Finds step, loss and rate among the columns of a log, and the runs among its rows."""
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .log import Log, LogError, make_log
+
+__all__ = ["logs_of"]
+
+Record = Mapping[str, Any]
+
+# Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.
+_STEPS = ("trainer_global_step", "train_global_step", "global_step", "step", "iteration", "iter", "update", "updates")
+_LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_train", "train_loss_step", "loss_step",
+           "train_training_loss")  # fmt: skip
+_RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
+_LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)")
+_LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)")
+_OTHER_LOSS = re.compile(r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)")
+_RUNS = ("run", "run_id", "run_name")
+# A chart that Weights & Biases exports has a column "NAME - METRIC" for every run, and its extremes.
+_WIDE = re.compile(r"^(?P<run>.+) - (?P<column>.+?)(?P<extreme>__MIN|__MAX)?$")
+
+
+def logs_of(
+    records: Sequence[Record],
+    name: str,
+    *,
+    loss: str | None = None,
+    step: str | None = None,
+    lr: str | None = None,
+    **facts: Any,
+) -> list[Log]:
+    """Return the runs in the rows of a log.
+
+    Args:
+        records: the rows; a value that a row lacks was not logged, and None stands for one that is not finite.
+        name: what to call the run.
+        loss, step, lr: names of columns; None finds them by the usual names.
+        facts: further arguments of `make_log`.
+
+    Raises:
+        LogError: no run has the columns; the message lists those that there are.
+    """
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    runs = _split(records, columns, loss)
+    logs, failed = [], []
+    for run, rows in runs.items():
+        try:
+            logs.append(_log(rows, f"{name}: {run}" if len(runs) > 1 else name, loss, step, lr, facts))
+        except LogError as error:
+            failed.append(error)
+    if not logs:
+        raise failed[0] if failed else LogError(f"{name}: no rows")
+    return logs
+
+
+def _split(records: Sequence[Record], columns: Sequence[str], loss: str | None) -> dict[str, Sequence[Record]]:
+    """The rows of each run, by its name."""
+    wide = [found for column in columns if (found := _WIDE.match(column))]
+    if wide and loss not in columns and _first(columns, _LOSSES) is None:
+        shared = [column for column in columns if not _WIDE.match(column)]
+        apart: dict[str, Sequence[Record]] = {}
+        for run in dict.fromkeys(found["run"] for found in wide):
+            own = [(m.string, m["column"]) for m in wide if m["run"] == run and not m["extreme"]]
+            renamed = [*((column, column) for column in shared), *own]
+            apart[run] = [{new: record[old] for old, new in renamed if old in record} for record in records]
+        return apart
+    key = next((column for column in columns if _plain(column) in _RUNS), None)
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(str(record.get(key, "")) if key else "", []).append(record)
+    return dict(groups)
+
+
+def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, lr: str | None, facts: Any) -> Log:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    notes = list(facts.get("notes", ()))
+    of_loss = _given(loss, columns, name) or _loss(columns, name)
+    of_step = _given(step, columns, name) or _first(columns, _STEPS)
+    of_rate = _given(lr, columns, name) or _rate(columns, notes)
+    if of_step is None:
+        if any(_plain(column) == "epoch" for column in columns):
+            raise LogError(
+                f"{name}: no column counts updates ({_listed(columns)}), and a loss per epoch says too little: name "
+                "the column with step= (--step)"
+            )
+        notes.append("no column counts updates, so each loss counts as one update")
+        rows = [{**row, "step": number} for number, row in enumerate((row for row in rows if of_loss in row), start=1)]
+        of_step = "step"
+    losses = _series(rows, of_step, of_loss)
+    if not losses[0]:
+        raise LogError(f"{name}: the column {of_loss!r} has no number beside a {of_step!r} ({_listed(columns)})")
+    rates = _series(rows, of_step, of_rate) if of_rate is not None else ([], [])
+    return make_log(name, *losses, *(rates if rates[0] else (None, None)), **{**facts, "notes": notes})
+
+
+def _series(rows: Iterable[Record], step: str, column: str) -> tuple[list[float], list[float]]:
+    at, values = [], []
+    for row in rows:
+        if column in row and step in row:
+            value, when = number(row[column]), number(row[step])
+            if value is not None and when is not None and not math.isnan(when):
+                at.append(when)
+                values.append(value)
+    return at, values
+
+
+def number(value: Any) -> float | None:
+    """The value as a number: NaN for null, and None for what is no number, such as a histogram or a word."""
+    if value is None:
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return f"columns: {', '.join(columns[:20])}{', …' if len(columns) > 20 else ''}"
+
+
+def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:
+    plain = {_plain(column): column for column in reversed(columns)}
+    return next((plain[name] for name in names if name in plain), None)
+
+
+def _given(wanted: str | None, columns: Sequence[str], name: str) -> str | None:
+    if wanted is None or wanted in columns:
+        return wanted
+    alike = [column for column in columns if _plain(column) == _plain(wanted)]
+    if len(alike) == 1:
+        return alike[0]
+    near = difflib.get_close_matches(wanted, columns, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise LogError(f"{name}: there is no column {wanted!r}: {hint}{_listed(columns)}")
+
+
+def _loss(columns: Sequence[str], name: str) -> str:
+    if (usual := _first(columns, _LOSSES)) is not None:
+        return usual
+    like = [column for column in columns if _LIKE_A_LOSS.search(_plain(column))]
+    like = [column for column in like if not _OTHER_LOSS.search(_plain(column))]
+    if len(like) == 1:
+        return like[0]
+    what = "no column looks like a training loss" if not like else f"which is the loss, {' or '.join(like)}?"
+    raise LogError(f"{name}: {what} Name it with loss= (--loss). {_listed(columns)}")
+
+
+def _rate(columns: Sequence[str], notes: list[str]) -> str | None:
+    if (usual := _first(columns, _RATES)) is not None:
+        return usual
+    like = [column for column in columns if _LIKE_A_RATE.search(_plain(column))]
+    if len(like) > 1:
+        notes.append(f"of the rates {', '.join(like)} the first is read; lr= (--lr) names another")
+    return like[0] if like else None

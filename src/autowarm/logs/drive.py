@@ -1,0 +1,122 @@
+"""Gives a log's losses to the real scheduler, as recorded or as its own rates would have met them."""
+
+import math
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+from .log import Log
+from .result import Reading
+
+__all__ = ["Make", "as_recorded", "closed_loop"]
+
+# Makes the scheduler of an optimizer and a number of updates.
+Make = Callable[[Optimizer, int], Any]
+
+
+class _Still(Optimizer):
+    """An optimizer whose steps change nothing, for a scheduler to count and to set the rate of."""
+
+    def __init__(self, lr: float) -> None:
+        super().__init__([torch.nn.Parameter(torch.zeros(1, 1))], {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        return None
+
+
+def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
+    """Give the scheduler the loss of each update in the log; where there is none, the interpolated one.
+
+    Args:
+        log: the run.
+        make: makes the scheduler.
+        whole: whether to go on to the end of the run; otherwise the reading stops at the end of the warm-up.
+    """
+    if log.interpolated:
+        every = np.arange(1, log.updates[-1] + 1)
+        losses = np.interp(every, log.updates, log.losses)
+        between = np.isin(every, log.updates, invert=True)
+        losses[between] += log.noise * np.random.default_rng(0).standard_normal(len(every))[between]
+    else:
+        losses = log.losses
+    known = losses.tolist()
+    return _drive(log, make, lambda update, _: known[update] if update < len(known) else None, whole)
+
+
+def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
+    """Give the scheduler the loss that the recorded run had at the summed rate which the scheduler has reached.
+
+    In the log, the loss is a function L of S = Σ lr, the sum of the rates of all updates before. At each update of ours
+    we read L at our own S, linearly between logged losses. Reading at a step of h logged losses keeps h² of their
+    noise's variance from one update to the next, so noise with the rest of it is added.
+
+    Args:
+        log: the run, with rates.
+        make, whole: see `as_recorded`.
+    """
+    assert log.rates is not None
+    finite = np.isfinite(log.losses)
+    before = np.concatenate([[0.0], np.cumsum(log.rates)])
+    sums: list[float] = before[log.updates[finite] - 1].tolist()
+    losses: list[float] = log.losses[finite].tolist()
+    noise = log.noise
+    draws = np.random.default_rng(0).standard_normal(log.total_steps).tolist()
+    last = 0.0  # the place of the update before, in logged losses
+
+    def loss_at(update: int, summed: float) -> float | None:
+        nonlocal last
+        here = bisect_right(sums, summed) - 1
+        if here >= len(sums) - 1:
+            return losses[-1] if summed == sums[-1] else None  # past the end of the log
+        share = (summed - sums[here]) / (sums[here + 1] - sums[here])
+        step, last = here + share - last, here + share
+        loss = losses[here] + share * (losses[here + 1] - losses[here])
+        return loss if share == 0.0 or step >= 1.0 else loss + noise * math.sqrt(1.0 - step * step) * draws[update]
+
+    return _drive(log, make, loss_at, whole)
+
+
+def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float | None], whole: bool) -> Reading:
+    """Step a scheduler through a run.
+
+    Args:
+        log: the run.
+        make: makes the scheduler.
+        loss_at: the loss at the update of this index, after rates with this sum; None if it is not known.
+        whole: whether to go on after the warm-up.
+    """
+    peak = 1.0 if log.rates is None else float(log.rates.max())
+    optimizer = _Still(peak)
+    rates, losses, notes, summed = [], [], [], 0.0
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        schedule = make(optimizer, log.total_steps)
+        for update in range(log.total_steps):
+            rate = float(optimizer.param_groups[0]["lr"])
+            loss = loss_at(update, summed)
+            rates.append(rate)
+            losses.append(math.nan if loss is None else loss)
+            optimizer.step()
+            try:
+                schedule.step() if loss is None else schedule.step(loss)
+            except RuntimeError as error:  # too many losses in a row that are not finite
+                notes.append(f"the scheduler stops the run at update {update + 1}: {error}")
+                break
+            summed += rate
+            if not whole and schedule.ended_by is not None:
+                break
+    notes += dict.fromkeys(str(warning.message) for warning in said)
+    ended_by = schedule.ended_by
+    return Reading(
+        total_steps=log.total_steps,
+        warmup_steps=None if ended_by is None else int(schedule.warmup_steps),
+        ended_by=ended_by,
+        rates=np.array(rates),
+        losses=np.array(losses),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,142 @@
+"""Turns the text of a log into rows: JSON, JSON lines, and tables with or without a header."""
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .columns import logs_of
+from .log import Log, LogError, make_log
+
+__all__ = ["logs_in"]
+
+_NAMES = ("step", "loss", "lr")  # of a table without a header
+
+
+def logs_in(text: str, name: str, columns: Mapping[str, Any], **facts: Any) -> list[Log]:
+    """Return the runs in the text of a file, recognised by its content.
+
+    Args:
+        text: the file's text.
+        name: what to call it.
+        columns: the column names given, for `logs_of`.
+        facts: further arguments of `make_log`.
+
+    Raises:
+        LogError: the text is no log; the message says why.
+    """
+    if not text.strip():
+        raise LogError(f"{name}: the file is empty")
+    if text.lstrip()[0] not in "{[":
+        return logs_of(_table(text, name), name, **columns, **facts)
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        return _logs_of_objects(*_lines(text, name), name, columns, facts)
+    if isinstance(whole, dict) and isinstance(whole.get("log_history"), list):
+        return _trainer_state(whole, name, columns, facts)
+    if isinstance(whole, list):
+        return _logs_of_objects(whole, [], name, columns, facts)
+    return _logs_of_objects([whole], [], name, columns, facts)
+
+
+def _trainer_state(state: Mapping[str, Any], name: str, columns: Mapping[str, Any], facts: Any) -> list[Log]:
+    """A log of transformers' Trainer, where a loss is the mean of the updates since the one logged before."""
+    facts = dict(facts)
+    planned = state.get("max_steps")
+    if facts.get("total_steps") is None and isinstance(planned, int) and planned > 0:
+        facts["total_steps"] = planned
+    return logs_of(_objects(state["log_history"], name), name, averaged=True, **columns, **facts)
+
+
+def _logs_of_objects(
+    found: Sequence[Any], notes: list[str], name: str, columns: Mapping[str, Any], facts: Any
+) -> list[Log]:
+    rows = _objects(found, name)
+    facts = {**facts, "notes": [*facts.get("notes", ()), *notes]}
+    if all(isinstance(row.get("losses"), list) for row in rows):
+        return [_curve(row, name if len(rows) == 1 else f"{name}: {number}", facts) for number, row in enumerate(rows)]
+    if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
+        # One object with a list for each column.
+        lists = {key: value for key, value in rows[0].items() if isinstance(value, list)}
+        length = max(map(len, lists.values()))
+        rows = [{key: value[i] for key, value in lists.items() if i < len(value)} for i in range(length)]
+    return logs_of(rows, name, **columns, **facts)
+
+
+def _objects(found: Any, name: str) -> list[Mapping[str, Any]]:
+    if not found or not all(isinstance(row, dict) for row in found):
+        raise LogError(
+            f"{name}: this JSON holds no rows: a log is a list of objects, an object a line, or transformers' "
+            "trainer_state.json"
+        )
+    return list(found)
+
+
+def _curve(row: Mapping[str, Any], name: str, facts: Any) -> Log:
+    """A whole curve in one object: losses, and where known their steps and the rate at every 50th update."""
+    facts, losses, shares = dict(facts), row["losses"], row.get("share_of_peak_every_50")
+    if facts.get("total_steps") is None:
+        facts["total_steps"] = row.get("total_steps")
+    return make_log(
+        str(row.get("name", name)),
+        row.get("steps") or range(1, len(losses) + 1),
+        [math.nan if loss is None else loss for loss in losses],
+        None if shares is None else range(0 if row.get("steps") else 1, 50 * len(shares) + 1, 50)[: len(shares)],
+        shares,
+        used_warmup=row.get("warmup_used"),
+        **facts,
+    )
+
+
+def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
+    """An object a line. A last line that is cut off is left out, and said to be."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    rows = []
+    for number, line in lines:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if number == lines[-1][0] and rows:
+                return rows, [f"line {number} is cut off and left out"]
+            raise LogError(f"{name}: line {number} is no JSON: {line.strip()[:60]!r}") from None
+    return rows, []
+
+
+def _table(text: str, name: str) -> list[dict[str, str]]:
+    """A table: comma, semicolon, tab or space between cells, a header or not. An empty cell was not logged."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines[0].startswith("#"):
+        lines[0] = lines[0].lstrip("# ")  # as numpy.savetxt writes a header
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if not lines:
+        raise LogError(f"{name}: the file holds comments alone")
+    delimiter = next((mark for mark in ("\t", ",", ";") if mark in lines[0]), None)
+    cells = [line.split() for line in lines] if delimiter is None else list(csv.reader(lines, delimiter=delimiter))
+    cells = [[cell.strip() for cell in row] for row in cells]
+    header = cells[0]
+    if _is_number(header[0]) or all(map(_is_number, header)):
+        if len(header) > len(_NAMES):
+            raise LogError(
+                f"{name}: {len(header)} columns without a header: give them names in a first line, such as step,loss,lr"
+            )
+        header = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
+        rows = cells
+    else:
+        rows = [row for row in cells[1:] if row != header]
+    if not rows:
+        raise LogError(f"{name}: a header ({', '.join(header)}) and no rows")
+    if delimiter is None and len(header) != len(rows[0]):
+        raise LogError(
+            f"{name}: this is no table; its first line is {lines[0][:60]!r}. Columns step and loss are needed"
+        )
+    return [{key: cell for key, cell in zip(header, row, strict=False) if cell} for row in rows]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

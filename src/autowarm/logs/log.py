@@ -1,0 +1,201 @@
+"""What is kept of one run's log: a loss at some updates, and the rate at every update."""
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Log", "LogError", "make_log"]
+
+Array = NDArray[np.float64]
+
+# More updates than any run makes: such a "step" counts samples or tokens.
+_MOST_UPDATES = 20_000_000
+# If more than this share of the losses are NaN, they mark steps without a loss, not losses that were not finite.
+_MOSTLY_NAN = 0.5
+# If the step goes back more often than after this share of the rows, rows are out of order; otherwise a run resumed.
+_OUT_OF_ORDER = 0.1
+
+
+class LogError(ValueError):
+    """A log that cannot be read; the message says what was found, what is needed, and what to do."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Log:
+    """The log of one run.
+
+    Attributes:
+        name: the run's name.
+        updates: the updates that have a loss, rising, counted from 1.
+        losses: their losses; a non-finite one only if every update has a loss.
+        rates: the learning rate of each update up to the last one logged; None if the log has none.
+        total_steps: T, the number of updates that the run was planned for.
+        used_warmup: the update at which the rate first reached its highest value; 0 if it started there; None if the
+            log has no rates.
+        averaged: whether a loss is the mean of the updates since the one logged before, as in transformers' logs.
+        notes: what a reader of the result should know, in sentences.
+    """
+
+    name: str
+    updates: NDArray[np.int64]
+    losses: Array
+    rates: Array | None
+    total_steps: int
+    used_warmup: int | None
+    averaged: bool
+    notes: tuple[str, ...]
+
+    @property
+    def interpolated(self) -> bool:
+        """Whether some updates up to the last one logged have no loss of their own."""
+        return len(self.updates) < self.updates[-1]
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of one update's loss about its trend, from the median of the second differences."""
+        known = self.losses[np.isfinite(self.losses)]
+        if len(known) < 5:
+            return 0.0
+        of_logged = float(np.median(np.abs(np.diff(known, 2)))) / (0.6745 * math.sqrt(6.0))
+        return of_logged * math.sqrt(float(np.median(np.diff(self.updates)))) if self.averaged else of_logged
+
+    def __repr__(self) -> str:
+        rates = "no rates" if self.rates is None else f"peak rate {self.rates.max():.3g}"
+        return f"Log({self.name!r}: {len(self.losses)} losses of {self.total_steps} updates, {rates})"
+
+
+def make_log(
+    name: str,
+    steps: ArrayLike,
+    losses: ArrayLike,
+    rate_steps: ArrayLike | None = None,
+    rates: ArrayLike | None = None,
+    *,
+    total_steps: int | None = None,
+    used_warmup: int | None = None,
+    averaged: bool = False,
+    first_loss: float | None = None,
+    notes: Sequence[str] = (),
+) -> Log:
+    """Put a log in order: count from 1, let later rows win, find the rate of every update.
+
+    Args:
+        name: the run's name.
+        steps, losses: the logged losses in the order of the file. Steps count from 0 or 1.
+        rate_steps, rates: the logged rates, at steps of their own; None if there are none.
+        total_steps: T; None takes the last step.
+        used_warmup: the warm-up that was used, if it is known; None looks for it in the rates.
+        averaged: whether a loss is the mean of the updates since the one logged before.
+        first_loss: the loss at the first update, for a log that begins later; None takes the first one logged.
+        notes: what is already known about the log.
+
+    Raises:
+        LogError: there is no curve in it.
+    """
+    said = list(notes)
+    at, values = _in_order(*_pairs(name, steps, losses), "losses", said)
+    finite = np.isfinite(values)
+    if finite.mean() < _MOSTLY_NAN:
+        at, values, finite = at[finite], values[finite], finite[finite]
+    if finite.sum() < 2:
+        raise LogError(
+            f"{name}: {int(finite.sum())} finite losses, and a curve needs at least 2: choose another column"
+        )
+    shift = 1 if at[0] == 0 else 0
+    updates, last = at + shift, int(at[-1]) + shift
+    if last > _MOST_UPDATES:
+        raise LogError(
+            f"{name}: the last step is {last:,}, which counts samples or tokens rather than updates: choose the column "
+            "that counts updates"
+        )
+    total = _total(name, total_steps, last)
+    if not finite.all() and len(updates) < last:
+        said.append(f"{int((~finite).sum())} losses that are not finite are left out")
+        updates, values = updates[finite], values[finite]
+    if averaged:
+        updates = _middles(updates)
+    if updates[0] > 1:
+        if first_loss is None:
+            first_loss = float(values[np.isfinite(values)][0])
+            said.append(
+                f"the log begins at update {updates[0]}: earlier losses are taken as {first_loss:.4g}, the first one "
+                "logged (first_loss= sets the loss at update 1)"
+            )
+        updates, values = np.concatenate([[1], updates]), np.concatenate([[first_loss], values])
+    if len(updates) < updates[-1]:
+        said.append(
+            f"a loss every {float(np.median(np.diff(updates))):.0f} updates: between them it is interpolated, with "
+            "noise of the curve's own size"
+        )
+    every = None
+    if rates is not None and rate_steps is not None:
+        known, seen = _in_order(*_pairs(name, rate_steps, rates), "rates", [])
+        known, seen = known[np.isfinite(seen)] + shift, seen[np.isfinite(seen)]
+        if len(seen) and seen.min() >= 0 and seen.max() > 0:
+            every = np.interp(np.arange(1, last + 1), known, seen)
+            if used_warmup is None:
+                reached = int(np.argmax(seen >= seen.max() * (1 - 1e-6)))
+                used_warmup = int(known[reached]) if reached else 0
+        else:
+            said.append("the rates in the log are not positive numbers, so they are not used")
+    return Log(name, updates.astype(np.int64), values, every, total, used_warmup, averaged, tuple(said))
+
+
+def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
+    at, found = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if at.ndim != 1 or at.shape != found.shape:
+        raise LogError(
+            f"{name}: steps and values must be two lists of one length, got shapes {at.shape}, {found.shape}"
+        )
+    if not len(at):
+        raise LogError(f"{name}: no losses")
+    if not (np.isfinite(at).all() and (at >= 0).all() and (at == np.round(at)).all()):
+        odd = at[~((at >= 0) & (at == np.round(at)))][0]
+        raise LogError(
+            f"{name}: steps must be whole numbers from 0, got {odd:g}: choose the column that counts updates"
+        )
+    return at, found
+
+
+def _in_order(at: Array, values: Array, what: str, said: list[str]) -> tuple[NDArray[np.int64], Array]:
+    """Rows with rising steps. Where a run resumed from an earlier step, the rows from there on replace the old ones."""
+    steps = at.astype(np.int64)
+    back = np.flatnonzero(np.diff(steps) <= 0) + 1
+    if len(back) > _OUT_OF_ORDER * len(steps):
+        reverse, kept = np.unique(steps[::-1], return_index=True)
+        if len(reverse) < len(steps):
+            said.append(f"{len(steps) - len(reverse)} {what} are of a step that comes again: the last one counts")
+        return reverse, values[::-1][kept]
+    keep = np.ones(len(steps), dtype=bool)
+    lowest = np.minimum.accumulate(steps[::-1])[::-1]  # of this row and all later ones
+    keep[:-1] = steps[:-1] < lowest[1:]
+    if len(back):
+        places = ", ".join(str(steps[i]) for i in back[:3]) + (", …" if len(back) > 3 else "")
+        said.append(f"the run resumed at step {places}: the later {what} count")
+    return steps[keep], values[keep]
+
+
+def _middles(updates: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The middle of the updates that each mean is over."""
+    gap = int(np.median(np.diff(updates)))
+    before = max(0, int(updates[0]) - gap)
+    return (np.concatenate([[before], updates[:-1]]) + 1 + updates) // 2
+
+
+def _total(name: str, total_steps: Any, last: int) -> int:
+    if total_steps is None:
+        return last
+    try:
+        total = operator.index(total_steps)
+    except TypeError:
+        raise LogError(f"total_steps must be a whole number, got {total_steps!r}") from None
+    if total < last:
+        raise LogError(
+            f"{name}: total_steps={total}, but the log goes to update {last}: give the run's whole length, or none"
+        )
+    return total

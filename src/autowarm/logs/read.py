@@ -1,0 +1,104 @@
+"""Finds the runs in a file or a folder."""
+
+import gzip
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+from .columns import logs_of
+from .events import is_events, rows_of_events
+from .formats import logs_in
+from .log import Log, LogError
+
+__all__ = ["read"]
+
+# What a run's folder may hold, in the order of preference.
+_FILES = ("trainer_state.json", "metrics.csv", "metrics.jsonl")
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    loss: str | None = None,
+    step: str | None = None,
+    lr: str | None = None,
+    total_steps: int | None = None,
+    first_loss: float | None = None,
+) -> list[Log]:
+    """Return the runs in a log, whose format is recognised by its content.
+
+    It reads transformers' ``trainer_state.json``, Lightning's ``metrics.csv``, TensorBoard's event files, exports of
+    Weights & Biases (CSV of a chart or a history, JSON lines), the lab's ``metrics.jsonl``, tables of steps and losses
+    with or without a header, and any CSV or JSON lines with such columns, all also compressed by gzip. A folder may
+    hold a run's log, or several runs' event files.
+
+    Args:
+        path: the file or the folder.
+        loss, step, lr: names of columns; None finds them by the usual names.
+        total_steps: T; None takes it from the file, or else its last step.
+        first_loss: the loss at update 1, for a log that begins later.
+
+    Raises:
+        LogError: there is no run to read; the message says what was found, what is needed, and what to do.
+        OSError: the file cannot be opened.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from autowarm.logs import read
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "losses.txt")
+        ...     _ = path.write_text("step loss\\n1 4.0\\n2 3.0\\n3 2.5\\n")
+        ...     [log] = read(path)
+        >>> log.losses
+        array([4. , 3. , 2.5])
+    """
+    columns = {"loss": loss, "step": step, "lr": lr}
+    facts: dict[str, Any] = {"total_steps": total_steps, "first_loss": first_loss}
+    path, name = Path(path), _name(Path(path))
+    if path.is_dir():
+        return _folder(path, columns, facts)
+    data = path.read_bytes()
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise LogError(f"{name}: the compressed file is damaged: {error}") from None
+    if is_events(data):
+        return logs_of(rows_of_events(path), name, **columns, **facts)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise LogError(
+            f"{name}: a binary file that is no event file of TensorBoard. Export the run as CSV or JSON lines"
+        ) from None
+    return logs_in(text, name, columns, **facts)
+
+
+def _folder(folder: Path, columns: dict[str, Any], facts: dict[str, Any]) -> list[Log]:
+    # transformers keeps the whole history in each checkpoint.
+    checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda file: file.stat().st_mtime)
+    for file in [*(folder / name for name in _FILES), *checkpoints[-1:]]:
+        if file.is_file():
+            return read(file, **columns, **facts)
+    runs = sorted({file.parent for file in folder.rglob("*tfevents*")})
+    logs, failed = [], []
+    for run in runs:
+        try:
+            logs += logs_of(rows_of_events(run), _name(run), **columns, **facts)
+        except LogError as error:
+            failed.append(error)
+    if not logs:
+        raise (
+            failed[0]
+            if failed
+            else LogError(
+                f"{folder}: none of {', '.join(_FILES)} or TensorBoard's event files is in this folder: name a file"
+            )
+        )
+    return logs
+
+
+def _name(path: Path) -> str:
+    """The file with its folder, which tells runs apart whose files have one name."""
+    return str(Path(*path.parts[-2:])) if len(path.parts) > 1 else str(path)

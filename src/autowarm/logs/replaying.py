@@ -1,0 +1,111 @@
+"""Replays a log: the runs that `read` finds, or arrays, through both readings."""
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from .drive import as_recorded, closed_loop
+from .log import Log, LogError, make_log
+from .read import read
+from .result import Replay
+
+__all__ = ["replay"]
+
+# What the schedule needs of an optimizer that is not there: its norm, and κ of GPT-2 124M's matrices in that norm.
+_KAPPA = {"spectral": 38_400.0, "sign": 124_318_464.0, "frobenius": 50.0}
+
+
+def replay(
+    log: str | os.PathLike[str] | Log | tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike],
+    *,
+    total_steps: int | None = None,
+    run: str | None = None,
+    loss: str | None = None,
+    step: str | None = None,
+    lr: str | None = None,
+    first_loss: float | None = None,
+    geometry: Literal["spectral", "sign", "frobenius"] = "sign",
+    schedule: Callable[..., Any] | None = None,
+    whole: bool = True,
+    **options: Any,
+) -> Replay:
+    """Show where `AdaptiveWarmup` would have ended a past run's warm-up, beside the warm-up that was used.
+
+    The losses go to the real scheduler in two readings:
+
+    - *as recorded*: each logged loss at its own update;
+    - *closed loop*: the recorded run gives the loss as a function L(S) of the summed rate S = Σ lr. Under our schedule
+      S grows at another pace, so at each update we read L at the S that our schedule has reached. This assumes that the
+      loss depends on how far the rates have taken the weights, and not on how fast: to first order this holds, but it
+      cannot show that a rate is too high, and it says less the further our rates are from those that were used.
+
+    If the log has a loss only every few updates, the others are interpolated, with noise of the curve's own size.
+
+    Args:
+        log: a file or folder that `read` understands, one of its `Log` objects, or arrays (steps, losses) or (steps,
+            losses, rates).
+        total_steps: T, if the run was planned to be longer than its log; None takes it from the file, or the last step.
+        run: the name of the run, or its end, if the file holds several.
+        loss, step, lr: the names of columns; None finds them by the usual names.
+        first_loss: the loss at update 1, for a log that begins later, such as ln(vocabulary) for a language model.
+        geometry: the norm of the optimizer's steps: "spectral" for Muon, "sign" for Lion and Adam, "frobenius" for SGD.
+            κ is that of GPT-2 124M; ``kappa=`` sets another one.
+        schedule: makes the scheduler from an optimizer, total_steps and the options; None is `AdaptiveWarmup`.
+        whole: whether to go on after the warm-up, to have the rates of the whole run; False takes less time.
+        options: further arguments of the scheduler, such as ``max_warmup``.
+
+    Raises:
+        LogError: the log cannot be read, or has no run or several of that name; it is a `ValueError`.
+        ValueError: an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> import autowarm
+        >>> steps = np.arange(1, 1001)
+        >>> losses = 2 + 8 * np.exp(-steps / 100)
+        >>> rates = 1e-3 * np.minimum(1, steps / 200)  # a hand-set warm-up of 200 updates
+        >>> found = autowarm.replay((steps, losses, rates))
+        >>> found.used_warmup, found.ended_by
+        (200, 'gap')
+        >>> found.recorded.warmup_steps < found.closed_loop.warmup_steps < 400
+        True
+    """
+    if isinstance(log, Log):
+        chosen = log
+    elif isinstance(log, tuple):
+        steps, losses, rates = (*log, None)[:3]
+        chosen = make_log("log", steps, losses, None if rates is None else steps, rates, total_steps=total_steps,
+                          first_loss=first_loss)  # fmt: skip
+    else:
+        chosen = _chosen(
+            read(log, loss=loss, step=step, lr=lr, total_steps=total_steps, first_loss=first_loss), run, log
+        )
+    if schedule is None:
+        from ..schedule import AdaptiveWarmup
+
+        schedule = AdaptiveWarmup
+    make = partial(schedule, **_norm(schedule, geometry, options), **options)
+    looped = None if chosen.rates is None else closed_loop(chosen, make, whole=whole)
+    return Replay(chosen, as_recorded(chosen, make, whole=whole), looped)
+
+
+def _norm(schedule: Callable[..., Any], geometry: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The norm and κ, for a scheduler that asks for them."""
+    if geometry not in _KAPPA:
+        raise ValueError(f"geometry must be one of {', '.join(_KAPPA)}, got {geometry!r}")
+    asked = inspect.signature(schedule).parameters
+    norm = {"geometry": geometry, "kappa": _KAPPA[geometry]}
+    return {name: value for name, value in norm.items() if name in asked and name not in options}
+
+
+def _chosen(logs: list[Log], run: str | None, place: Any) -> Log:
+    matching = [log for log in logs if run is None or log.name == run or log.name.endswith(run)]
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(repr(log.name) for log in logs[:10]) + (", …" if len(logs) > 10 else "")
+    found = "several runs" if run is None else f"{len(matching) or 'no'} runs with a name that ends in {run!r}"
+    raise LogError(f"{place}: {found}; name one with run= (--run), or pass one of autowarm.logs.read's: {names}")

@@ -1,0 +1,190 @@
+"""The result of a replay: numbers, a table in text, a plot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plotting import BLUE, GREEN, GREY, INK, ORANGE, STYLE
+from .log import Log
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Reading", "Replay"]
+
+_ENDED_BY = {"gap": "loss"}  # the scheduler's own words, where a reader would need the theory
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What the scheduler did with one way of reading a log.
+
+    Attributes:
+        total_steps: T.
+        warmup_steps: the update at which the warm-up ended; None if it did not.
+        ended_by: what ended it, in the scheduler's words; None if nothing did.
+        rates: the rate of each update.
+        losses: the loss that the scheduler was given at each update; NaN for none.
+        notes: what the scheduler warned about.
+    """
+
+    total_steps: int
+    warmup_steps: int | None
+    ended_by: str | None
+    rates: NDArray[np.float64]
+    losses: NDArray[np.float64]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def warmup_share(self) -> float | None:
+        """The warm-up as a share of the run; None if it did not end."""
+        return None if self.warmup_steps is None else self.warmup_steps / self.total_steps
+
+    @property
+    def ended_by_loss(self) -> bool:
+        """Whether the loss ended the warm-up, rather than a limit."""
+        return self.ended_by in ("gap", "loss")
+
+    def __str__(self) -> str:
+        """The end of the warm-up in a few words, such as "812 (16.2%), by loss"."""
+        if self.warmup_steps is None or self.ended_by is None:
+            return "not ended"
+        return f"{share_of(self.warmup_steps, self.total_steps)}, by {_ENDED_BY.get(self.ended_by, self.ended_by)}"
+
+    def __repr__(self) -> str:
+        return f"Reading(warm-up {self})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Replay:
+    """Where the scheduler would have ended a past run's warm-up, beside the warm-up that was used.
+
+    Attributes:
+        log: the run.
+        recorded: each logged loss given at its own update.
+        closed_loop: the loss as a function of the summed rate; None if the log has no rates.
+    """
+
+    log: Log
+    recorded: Reading
+    closed_loop: Reading | None
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.log.name
+
+    @property
+    def total_steps(self) -> int:
+        """T, the number of updates that the run was planned for."""
+        return self.log.total_steps
+
+    @property
+    def used_warmup(self) -> int | None:
+        """The update at which the recorded rate first reached its highest value; None if the log has no rates."""
+        return self.log.used_warmup
+
+    @property
+    def interpolated(self) -> bool:
+        """Whether some updates have no loss in the log."""
+        return self.log.interpolated
+
+    @property
+    def reading(self) -> Reading:
+        """The reading to go by: the closed loop, or the log as recorded if it has no rates."""
+        return self.closed_loop or self.recorded
+
+    @property
+    def warmup_steps(self) -> int | None:
+        """The update at which the warm-up would have ended, by `reading`; None if it would not."""
+        return self.reading.warmup_steps
+
+    @property
+    def warmup_share(self) -> float | None:
+        """The same as a share of the run."""
+        return self.reading.warmup_share
+
+    @property
+    def ended_by(self) -> str | None:
+        """What would have ended it, by `reading`."""
+        return self.reading.ended_by
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before you trust the result, in sentences."""
+        missing = () if self.closed_loop else ("the log has no learning rates, so there is no closed loop",)
+        of_scheduler = [note for reading in (self.recorded, self.closed_loop) if reading for note in reading.notes]
+        return tuple(dict.fromkeys([*self.log.notes, *missing, *of_scheduler]))
+
+    def __repr__(self) -> str:
+        """The result in a few lines."""
+        lines = [
+            f"{self.name}: {self.total_steps:,} updates",
+            f"  warm-up used         {self.used_words}",
+            f"  as recorded          {self.recorded}",
+            f"  closed loop          {self.closed_loop or 'needs the learning rates'}",
+        ]
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+    @property
+    def used_words(self) -> str:
+        """The warm-up that was used, in words."""
+        if self.used_warmup is None:
+            return "not in the log"
+        return share_of(self.used_warmup, self.total_steps) if self.used_warmup else "none"
+
+    def plot(self, axes: "Sequence[Axes] | None" = None) -> "Sequence[Axes]":
+        """Plot the logged losses above the rates, as shares of the peak: used, as recorded, and closed loop.
+
+        Args:
+            axes: two matplotlib axes to draw on; None makes new ones.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        if axes is None:
+            axes = _new_axes()
+        above, below = axes
+        log, total = self.log, self.total_steps
+        finite = np.isfinite(log.losses)
+        above.plot(log.updates[finite], log.losses[finite], color=GREY, linewidth=0.8)
+        low, high = np.quantile(log.losses[finite], [0.0, 0.999])
+        room = 0.05 * (high - low) or 1.0
+        above.set(ylim=(low - room, high + room), ylabel="loss")
+        shown = [("as recorded", self.recorded, GREEN, ":"), ("closed loop", self.closed_loop, ORANGE, "--")]
+        if log.rates is not None:
+            updates = np.arange(1, len(log.rates) + 1)
+            below.plot(updates, log.rates / log.rates.max(), color=BLUE, label=f"used: {self.used_words}")
+            if self.used_warmup:
+                above.axvline(self.used_warmup, color=BLUE, linewidth=1.2)
+        for label, reading, colour, line in shown:
+            if reading is None:
+                continue
+            updates = np.arange(1, len(reading.rates) + 1)
+            peak = 1.0 if log.rates is None else log.rates.max()
+            below.plot(updates, reading.rates / peak, color=colour, linestyle=line, label=f"{label}: {reading}")
+            if reading.warmup_steps is not None:
+                above.axvline(reading.warmup_steps, color=colour, linestyle=line, linewidth=1.2)
+        below.set(xlabel="update", ylabel="rate / peak", ylim=(0.0, 1.05))
+        for ax in axes:
+            ax.set_xlim(0, total)
+        below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), labelcolor=INK)
+        return axes
+
+
+def share_of(steps: int, total: int) -> str:
+    """A number of updates with its share of the run."""
+    return f"{steps:,} ({100 * steps / total:.1f}%)"
+
+
+def _new_axes() -> "Sequence[Axes]":
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ImportError("a plot needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
+    with plt.rc_context(STYLE):
+        axes: Sequence[Axes] = plt.subplots(2, figsize=(5.6, 5.2), sharex=True, layout="constrained")[1]
+    return axes

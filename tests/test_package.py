@@ -27,7 +27,7 @@ def test_every_public_name_is_there() -> None:
         autowarm.AdaptiveWormup  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["geometry", "lab", "optim", "orthogonalize", "rate", "smoothness", "theory"])
+@pytest.mark.parametrize("name", ["geometry", "lab", "logs", "optim", "orthogonalize", "rate", "smoothness", "theory"])
 def test_a_room_lists_what_is_public_and_nothing_else(name: str) -> None:
     room = importlib.import_module(f"autowarm.{name}")
     assert sorted(room.__all__) == dir(room)
@@ -88,11 +88,11 @@ import sys, torch, numpy
 before = {name.partition(".")[0] for name in sys.modules}
 from autowarm import *
 import autowarm.geometry, autowarm.orthogonalize, autowarm.schedule, autowarm.optim, autowarm.theory
-import autowarm.smoothness
+import autowarm.logs, autowarm.smoothness
 third = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names) - {"autowarm"}
 # Lazily loaded parts of torch itself bring in what they find installed; none of it is ours.
 print(sorted(third & {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "yaml", "scipy",
-                      "lightning", "pytorch_lightning", "accelerate"}))
+                      "lightning", "pytorch_lightning", "accelerate", "tensorboard"}))
 print(sorted({"autowarm.lab", "autowarm.integrations"} & set(sys.modules)))
 for trainer in ("transformers", "lightning", "accelerate"):
     for name in (trainer, "pytorch_lightning"):

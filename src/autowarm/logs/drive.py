@@ -30,7 +30,9 @@ class _Still(Optimizer):
 
 
 def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
-    """Give the scheduler the loss of each update in the log; where there is none, the interpolated one.
+    """Give the scheduler the loss of each update in the log; where there is none, an interpolated one.
+
+    Past the end of an unfinished run's log, every loss is the last one, here and in the closed loop.
 
     Args:
         log: the run.
@@ -45,7 +47,7 @@ def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
     else:
         losses = log.losses
     known = losses.tolist()
-    return _drive(log, make, lambda update, _: known[update] if update < len(known) else None, whole)
+    return _drive(log, make, lambda update, _: known[min(update, len(known) - 1)], whole)
 
 
 def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
@@ -68,11 +70,11 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
     draws = np.random.default_rng(0).standard_normal(log.total_steps).tolist()
     last = 0.0  # the place of the update before, in logged losses
 
-    def loss_at(update: int, summed: float) -> float | None:
+    def loss_at(update: int, summed: float) -> float:
         nonlocal last
         here = bisect_right(sums, summed) - 1
-        if here >= len(sums) - 1:
-            return losses[-1] if summed == sums[-1] else None  # past the end of the log
+        if here == len(sums) - 1:
+            return losses[-1]
         share = (summed - sums[here]) / (sums[here + 1] - sums[here])
         step, last = here + share - last, here + share
         loss = losses[here] + share * (losses[here + 1] - losses[here])
@@ -81,13 +83,13 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
     return _drive(log, make, loss_at, whole)
 
 
-def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float | None], whole: bool) -> Reading:
+def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float], whole: bool) -> Reading:
     """Step a scheduler through a run.
 
     Args:
         log: the run.
         make: makes the scheduler.
-        loss_at: the loss at the update of this index, after rates with this sum; None if it is not known.
+        loss_at: the loss at the update of this index, after rates with this sum.
         whole: whether to go on after the warm-up.
     """
     peak = 1.0 if log.rates is None else float(log.rates.max())
@@ -100,10 +102,10 @@ def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float | None], 
             rate = float(optimizer.param_groups[0]["lr"])
             loss = loss_at(update, summed)
             rates.append(rate)
-            losses.append(math.nan if loss is None else loss)
+            losses.append(loss)
             optimizer.step()
             try:
-                schedule.step() if loss is None else schedule.step(loss)
+                schedule.step(loss)
             except RuntimeError as error:  # too many losses in a row that are not finite
                 notes.append(f"the scheduler stops the run at update {update + 1}: {error}")
                 break

@@ -17,8 +17,10 @@ Array = NDArray[np.float64]
 _MOST_UPDATES = 20_000_000
 # If more than this share of the losses are NaN, they mark steps without a loss, not losses that were not finite.
 _MOSTLY_NAN = 0.5
-# If the step goes back more often than after this share of the rows, rows are out of order; otherwise a run resumed.
-_OUT_OF_ORDER = 0.1
+# If the step goes back this often, and after this share of the rows, rows are out of order; otherwise a run resumed.
+_OUT_OF_ORDER = (3, 0.1)
+# A log that ends before this share of the run is said to.
+_UNFINISHED = 0.95
 
 
 class LogError(ValueError):
@@ -53,7 +55,7 @@ class Log:
     @property
     def interpolated(self) -> bool:
         """Whether some updates up to the last one logged have no loss of their own."""
-        return len(self.updates) < self.updates[-1]
+        return bool(len(self.updates) < self.updates[-1])
 
     @property
     def noise(self) -> float:
@@ -106,7 +108,7 @@ def make_log(
         raise LogError(
             f"{name}: {int(finite.sum())} finite losses, and a curve needs at least 2: choose another column"
         )
-    shift = 1 if at[0] == 0 else 0
+    shift = 1 if _counts_from_zero(at) else 0
     updates, last = at + shift, int(at[-1]) + shift
     if last > _MOST_UPDATES:
         raise LogError(
@@ -124,26 +126,28 @@ def make_log(
             first_loss = float(values[np.isfinite(values)][0])
             said.append(
                 f"the log begins at update {updates[0]}: earlier losses are taken as {first_loss:.4g}, the first one "
-                "logged (first_loss= sets the loss at update 1)"
+                "logged; first_loss= (--first-loss) sets the loss at update 1"
             )
         updates, values = np.concatenate([[1], updates]), np.concatenate([[first_loss], values])
     if len(updates) < updates[-1]:
+        every, mean = float(np.median(np.diff(updates))), ", the mean over them" if averaged else ""
         said.append(
-            f"a loss every {float(np.median(np.diff(updates))):.0f} updates: between them it is interpolated, with "
-            "noise of the curve's own size"
+            f"a loss every {every:.0f} updates{mean}: in between it is interpolated, with noise of the curve's own size"
         )
-    every = None
+    if last < _UNFINISHED * total:
+        said.append(f"the log ends at update {last:,} of {total:,}: later losses are taken as the last one")
+    of_updates = None
     if rates is not None and rate_steps is not None:
         known, seen = _in_order(*_pairs(name, rate_steps, rates), "rates", [])
         known, seen = known[np.isfinite(seen)] + shift, seen[np.isfinite(seen)]
         if len(seen) and seen.min() >= 0 and seen.max() > 0:
-            every = np.interp(np.arange(1, last + 1), known, seen)
+            of_updates = np.interp(np.arange(1, last + 1), known, seen)
             if used_warmup is None:
                 reached = int(np.argmax(seen >= seen.max() * (1 - 1e-6)))
                 used_warmup = int(known[reached]) if reached else 0
         else:
             said.append("the rates in the log are not positive numbers, so they are not used")
-    return Log(name, updates.astype(np.int64), values, every, total, used_warmup, averaged, tuple(said))
+    return Log(name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said))
 
 
 def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
@@ -166,7 +170,8 @@ def _in_order(at: Array, values: Array, what: str, said: list[str]) -> tuple[NDA
     """Rows with rising steps. Where a run resumed from an earlier step, the rows from there on replace the old ones."""
     steps = at.astype(np.int64)
     back = np.flatnonzero(np.diff(steps) <= 0) + 1
-    if len(back) > _OUT_OF_ORDER * len(steps):
+    often, share = _OUT_OF_ORDER
+    if len(back) >= max(often, share * len(steps)):
         reverse, kept = np.unique(steps[::-1], return_index=True)
         if len(reverse) < len(steps):
             said.append(f"{len(steps) - len(reverse)} {what} are of a step that comes again: the last one counts")
@@ -178,6 +183,12 @@ def _in_order(at: Array, values: Array, what: str, said: list[str]) -> tuple[NDA
         places = ", ".join(str(steps[i]) for i in back[:3]) + (", …" if len(back) > 3 else "")
         said.append(f"the run resumed at step {places}: the later {what} count")
     return steps[keep], values[keep]
+
+
+def _counts_from_zero(steps: NDArray[np.int64]) -> bool:
+    """Whether the first update is step 0, as it is for Lightning, which logs steps 49, 99, … every 50 updates."""
+    first = int(steps[0]) + 1
+    return first == 1 or (first > 2 and first == np.median(np.diff(steps)) and not ((steps + 1) % first).any())
 
 
 def _middles(updates: NDArray[np.int64]) -> NDArray[np.int64]:

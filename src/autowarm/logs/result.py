@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Reading", "Replay"]
 
-_ENDED_BY = {"gap": "loss"}  # the scheduler's own words, where a reader would need the theory
+# The scheduler's own words, where a reader would have to know its arguments.
+_ENDED_BY = {"gap": "the loss", "loss": "the loss", "max_warmup": "the limit"}
+_MOST_POINTS = 4_000  # of a plotted line; more would show the same, in a larger file
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,7 @@ class Reading:
         warmup_steps: the update at which the warm-up ended; None if it did not.
         ended_by: what ended it, in the scheduler's words; None if nothing did.
         rates: the rate of each update.
-        losses: the loss that the scheduler was given at each update; NaN for none.
+        losses: the loss that the scheduler was given at each update.
         notes: what the scheduler warned about.
     """
 
@@ -46,10 +48,10 @@ class Reading:
     @property
     def ended_by_loss(self) -> bool:
         """Whether the loss ended the warm-up, rather than a limit."""
-        return self.ended_by in ("gap", "loss")
+        return self.ended_by not in (None, "max_warmup", "decay_now")
 
     def __str__(self) -> str:
-        """The end of the warm-up in a few words, such as "812 (16.2%), by loss"."""
+        """The end of the warm-up in a few words: "812 (16.2%), by the loss", or "by the limit" of max_warmup."""
         if self.warmup_steps is None or self.ended_by is None:
             return "not ended"
         return f"{share_of(self.warmup_steps, self.total_steps)}, by {_ENDED_BY.get(self.ended_by, self.ended_by)}"
@@ -150,29 +152,34 @@ class Replay:
         above, below = axes
         log, total = self.log, self.total_steps
         finite = np.isfinite(log.losses)
-        above.plot(log.updates[finite], log.losses[finite], color=GREY, linewidth=0.8)
-        low, high = np.quantile(log.losses[finite], [0.0, 0.999])
+        updates, losses = log.updates[finite], log.losses[finite]
+        _line(above, updates, losses, color=GREY, linewidth=0.8)
+        low, high = np.quantile(losses, [0.0, 0.999])
         room = 0.05 * (high - low) or 1.0
         above.set(ylim=(low - room, high + room), ylabel="loss")
-        shown = [("as recorded", self.recorded, GREEN, ":"), ("closed loop", self.closed_loop, ORANGE, "--")]
+        peak = 1.0 if log.rates is None else log.rates.max()
+        shown: list[tuple[str, NDArray[np.float64], int | None, str, str]] = []
         if log.rates is not None:
-            updates = np.arange(1, len(log.rates) + 1)
-            below.plot(updates, log.rates / log.rates.max(), color=BLUE, label=f"used: {self.used_words}")
-            if self.used_warmup:
-                above.axvline(self.used_warmup, color=BLUE, linewidth=1.2)
-        for label, reading, colour, line in shown:
-            if reading is None:
-                continue
-            updates = np.arange(1, len(reading.rates) + 1)
-            peak = 1.0 if log.rates is None else log.rates.max()
-            below.plot(updates, reading.rates / peak, color=colour, linestyle=line, label=f"{label}: {reading}")
-            if reading.warmup_steps is not None:
-                above.axvline(reading.warmup_steps, color=colour, linestyle=line, linewidth=1.2)
+            shown.append((f"used: {self.used_words}", log.rates, self.used_warmup, BLUE, "-"))
+        shown.append((f"as recorded: {self.recorded}", self.recorded.rates, self.recorded.warmup_steps, GREEN, ":"))
+        if self.closed_loop is not None:
+            looped = self.closed_loop
+            shown.append((f"closed loop: {looped}", looped.rates, looped.warmup_steps, ORANGE, "--"))
+        for label, rates, end, colour, style in shown:
+            look: dict[str, Any] = {"color": colour, "linestyle": style}
+            _line(below, np.arange(1, len(rates) + 1), rates / peak, label=label, **look)
+            if end:
+                above.axvline(end, linewidth=1.2, **look)
         below.set(xlabel="update", ylabel="rate / peak", ylim=(0.0, 1.05))
         for ax in axes:
             ax.set_xlim(0, total)
         below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), labelcolor=INK)
         return axes
+
+
+def _line(ax: "Axes", updates: NDArray[Any], values: NDArray[np.float64], **look: Any) -> None:
+    every = -(-len(updates) // _MOST_POINTS)
+    ax.plot(updates[::every], values[::every], **look)
 
 
 def share_of(steps: int, total: int) -> str:

@@ -16,9 +16,9 @@ from .results import Results
 from .summary import Row, headline, margin_of, verdict
 from .table import HEADINGS, cells
 
-__all__ = ["Files", "html", "make", "warnings"]
+__all__ = ["TEMPLATES", "Files", "data_uri", "html", "make", "warnings"]
 
-_TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def make(results: Results) -> Files:
 def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
     """Return the whole page with embedded pictures. Each cell has its own, so that they stack on a narrow screen."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     summaries, document = results.summaries, results.document
     return environment.get_template("report.html.j2").render(
@@ -56,9 +56,9 @@ def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
         verdicts=[(summary.title, verdict(summary)) for summary in summaries],
         headings=HEADINGS,
         rows=[cells(summary) for summary in summaries],
-        sweeps=[(summary.title, _data_uri(figures.sweep_figure([summary]))) for summary in summaries if summary.manual],
+        sweeps=[(summary.title, data_uri(figures.sweep_figure([summary]))) for summary in summaries if summary.manual],
         curves=[
-            (summary.title, _data_uri(figures.curves_figure([summary], [some])))
+            (summary.title, data_uri(figures.curves_figure([summary], [some])))
             for summary, some in zip(summaries, curves, strict=True)
             if some
         ],
@@ -83,5 +83,6 @@ def warnings(rows: Sequence[Row]) -> list[str]:
     return [f"{where}: {texts[0]}" for where, texts in found.items() if texts]
 
 
-def _data_uri(figure: Figure) -> str:
+def data_uri(figure: Figure) -> str:
+    """The figure as an SVG that a page holds itself."""
     return "data:image/svg+xml;base64," + base64.b64encode(figures.encoded(figure, "svg")).decode()

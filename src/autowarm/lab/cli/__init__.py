@@ -1,6 +1,6 @@
 """The `autowarm` command. Parsing imports neither torch nor transformers, so help is quick.
 
-- `runs`: compare, sweep, train.      - `rate`: find-rate.
+- `runs`: compare, sweep, train.      - `rate`: find-rate.      - `replay`: replay.
 - `paper`: figure, smoothness, calibrate.      - `files`: report, data.
 """
 
@@ -16,6 +16,7 @@ from ..config import LabError, UsageError, nearest, printable
 from ..training.stopping import Interrupted
 from . import files, paper, runs
 from .rate import find_rate
+from .replay import replay
 
 __all__ = ["main"]
 
@@ -28,6 +29,7 @@ commands:
   compare         compare adaptive with hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)
   train           train one run, in its own folder
   calibrate MODEL show the schedule before any training: κ, Δ', the loss at which the warm-up ends, plots
+  replay FILE…    show where the warm-up of your past runs would have ended, from their logs
   find-rate       suggest a peak rate by a range test, on the lab's task or your own
   sweep           make the runs of a grid, each once, on this machine or a Ray cluster, and report them
   smoothness      measure curvature over the gap along a run of each optimizer, with fits and figures
@@ -40,7 +42,7 @@ commands:
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "compare": runs.compare, "train": runs.train, "calibrate": paper.calibrate, "sweep": runs.sweep,
-    "find-rate": find_rate,
+    "find-rate": find_rate, "replay": replay,
     "smoothness": paper.smoothness, "figure": paper.figure, "report": files.report,
     "data": files.data,
 }  # fmt: skip

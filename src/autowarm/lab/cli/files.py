@@ -12,7 +12,7 @@ from ..config.build import parse
 if TYPE_CHECKING:
     from ..analysis.results import Results
 
-__all__ = ["complain", "data", "present", "report"]
+__all__ = ["Parser", "complain", "data", "present", "report"]
 
 _KINDS = {
     "fineweb": "make token shards of FineWeb's 10-billion-token sample",
@@ -21,7 +21,7 @@ _KINDS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """argparse that raises our UsageError."""
 
     def error(self, message: str) -> NoReturn:
@@ -30,7 +30,7 @@ class _Parser(argparse.ArgumentParser):
 
 def report(argv: list[str]) -> int:
     """Make the table, the figures and the page of a results folder again."""
-    parser = _Parser("autowarm report", description="Make the table, the figures and the HTML report again.")
+    parser = Parser("autowarm report", description="Make the table, the figures and the HTML report again.")
     parser.add_argument("folder", nargs="?", default="runs/compare", type=Path, help="of a comparison or a sweep")
     folder = parser.parse_args(argv).folder
 

@@ -1,0 +1,97 @@
+"""Shows replays of past runs: a table for the terminal, numbers for JSON, a figure, and a self-contained HTML page."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autowarm.logs import Reading, Replay
+from autowarm.plotting import styled
+
+from .figures import literal
+from .report import TEMPLATES, data_uri
+
+__all__ = ["figure", "html", "numbers", "show"]
+
+HEADINGS = ("run", "updates", "warm-up used", "as recorded", "closed loop")
+_COLUMNS = 3
+
+
+def cells(replay: Replay) -> list[str]:
+    """One row of the table, as text."""
+    looped = "–" if replay.closed_loop is None else _short(replay.closed_loop)
+    return [replay.name, f"{replay.total_steps:,}", replay.used_words, _short(replay.recorded), looped]
+
+
+def _short(reading: Reading) -> str:
+    return str(reading).replace(" by the", "")
+
+
+def show(replays: Sequence[Replay], console: Console) -> None:
+    """Print a row for each run, then what to know of them; a note that several runs share is printed once."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for index, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=index > 0, overflow="fold")
+    for replay in replays:
+        table.add_row(*map(Text, cells(replay)))
+    console.print(table)
+    for text, names in notes(replays).items():
+        where = "" if len(names) == len(replays) else f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: "
+        console.print(f"note: {where}{text}", markup=False, soft_wrap=True)
+
+
+def notes(replays: Sequence[Replay]) -> dict[str, list[str]]:
+    """Each note with the names of its runs."""
+    found: dict[str, list[str]] = {}
+    for replay in replays:
+        for text in replay.notes:
+            found.setdefault(text, []).append(replay.name)
+    return found
+
+
+def numbers(replay: Replay) -> dict[str, Any]:
+    """The result as plain numbers and text."""
+    return {
+        "name": replay.name, "total_steps": replay.total_steps, "used_warmup": replay.used_warmup,
+        "recorded": _reading(replay.recorded),
+        "closed_loop": None if replay.closed_loop is None else _reading(replay.closed_loop),
+        "interpolated": replay.interpolated, "notes": list(replay.notes),
+    }  # fmt: skip
+
+
+def _reading(reading: Reading) -> dict[str, Any]:
+    return {"warmup_steps": reading.warmup_steps, "share": reading.warmup_share, "ended_by": reading.ended_by}
+
+
+@styled
+def figure(replays: Sequence[Replay]) -> Figure:
+    """Draw losses above rates, one column a run, at most three in a row."""
+    columns = min(_COLUMNS, len(replays))
+    lines = math.ceil(len(replays) / columns)
+    drawn = Figure(figsize=(4.6 * columns, 5.4 * lines), layout="constrained")
+    parts = drawn.subfigures(lines, columns, squeeze=False).flat
+    for part, replay in zip(parts, replays, strict=False):
+        axes = part.subplots(2, sharex=True)
+        replay.plot(axes)
+        axes[0].set_title(literal(replay.name))
+    return drawn
+
+
+def html(replays: Sequence[Replay]) -> str:
+    """Return a page with the table, the notes and a picture of each run."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    several = len(replays) != 1
+    return environment.get_template("replay.html.j2").render(
+        title=f"{len(replays)} runs replayed" if several else f"{replays[0].name} replayed",
+        headings=HEADINGS,
+        rows=[cells(replay) for replay in replays],
+        notes=[(text, names if several else []) for text, names in notes(replays).items()],
+        pictures=[(replay.name, data_uri(figure([replay]))) for replay in replays],
+    )

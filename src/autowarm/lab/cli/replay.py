@@ -1,0 +1,99 @@
+"""`autowarm replay`: where the schedule would have ended the warm-up of past runs, from their logs."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ..config import LabError, UsageError
+from .files import Parser
+
+__all__ = ["replay"]
+
+_ABOUT = """\
+Show where AdaptiveWarmup would have ended the warm-up of past runs, and what would have ended it, beside the warm-up
+that was used. The losses of the log go to the real scheduler.
+
+FILE: transformers' trainer_state.json, Lightning's metrics.csv, TensorBoard's event files or their folder, an export of
+Weights & Biases, metrics.jsonl, or any CSV, JSON lines or plain table of steps and losses.
+"""
+# The norm of an optimizer's steps, by the optimizer's name.
+_NORMS = {"muon": "spectral", "adamw": "sign", "adam": "sign", "lion": "sign", "signsgd": "sign", "sgd": "frobenius"}
+
+
+def replay(argv: list[str]) -> int:
+    """Print a table of the runs in all files; return 1 if none of a file's runs could be read."""
+    options = _parser().parse_args(argv)
+
+    from autowarm.logs import Replay, read
+    from autowarm.logs import replay as replayed
+
+    columns = {"loss": options.loss, "step": options.step, "lr": options.lr, "total_steps": options.total_steps,
+               "first_loss": options.first_loss}  # fmt: skip
+    limit = {} if options.max_warmup is None else {"max_warmup": options.max_warmup}
+    found: list[Replay] = []
+    for path in options.files:
+        try:
+            logs = [log for log in read(path, **columns) if options.run in log.name]
+            if not logs:
+                raise UsageError(f"{path}: no run has {options.run!r} in its name")
+            found += [replayed(log, geometry=_NORMS[options.optimizer], **limit) for log in logs]  # type: ignore[arg-type]
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        except OSError as error:
+            raise LabError(f"{path}: {error.strerror or error}") from None
+    if options.json:
+        from ..analysis.replay import numbers
+
+        print(json.dumps([numbers(one) for one in found], indent=1, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from ..analysis.replay import show
+
+        show(found, Console(highlight=False))
+    _write(options, found)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser("autowarm replay", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add: Any = parser.add_argument
+    add("files", nargs="+", metavar="FILE", type=Path, help="logs of past runs, files or folders")
+    add("--loss", metavar="COLUMN", help="the training loss, if it has an unusual name")
+    add("--step", metavar="COLUMN", help="the number of updates")
+    add("--lr", metavar="COLUMN", help="the learning rate")
+    add("--run", metavar="TEXT", default="", help="only the runs with this in their names")
+    add("--total-steps", metavar="T", type=int, help="the run's planned length, if the log ends earlier")
+    add("--first-loss", metavar="LOSS", type=float, help="the loss at update 1, if the log begins later")
+    add("--max-warmup", metavar="LIMIT", type=_limit, help="the longest warm-up, a share of the run or updates")
+    add("--optimizer", choices=_NORMS, default="adamw", help="the run's optimizer (default: adamw)")
+    add("--figure", metavar="FILE.png", type=Path, help="draw losses and rates; .svg works, too")
+    add("--html", metavar="FILE.html", type=Path, help="write a page with the table and the figures")
+    add("--json", action="store_true", help="print JSON in place of the table")
+    return parser
+
+
+def _limit(text: str) -> float | int:
+    """A share has a point; a whole number is a number of updates."""
+    return int(text) if text.isdecimal() else float(text)
+
+
+def _write(options: argparse.Namespace, found: list[Any]) -> None:
+    if options.figure is None and options.html is None:
+        return
+    import sys
+
+    from ..analysis.figures import encoded
+    from ..analysis.replay import figure, html
+    from ..files import write_atomically
+
+    if options.figure is not None:
+        ending = options.figure.suffix.removeprefix(".")
+        if ending not in ("png", "svg"):
+            raise UsageError(f"--figure takes a name that ends in .png or .svg, got {options.figure}")
+        write_atomically(options.figure, encoded(figure(found), ending))
+    if options.html is not None:
+        write_atomically(options.html, html(found))
+    for path in filter(None, (options.figure, options.html)):
+        print(path, file=sys.stderr if options.json else sys.stdout)

@@ -1,0 +1,159 @@
+"""Judges a warm-up's rule on many recorded loss curves: where it ends each warm-up, and what ends it.
+
+    python studies/curves.py CURVES.jsonl.gz OUT.csv [--rule MODULE:FACTORY]
+
+A curve is an object on its own line, with `losses`, `steps`, `total_steps`, `warmup_used`, `optimizer_norm`,
+`model_shapes` and `share_of_peak_every_50`, see `autowarm.logs`. Where the rates are not recorded but the warm-up is, we
+assume a linear warm-up, then the decay of the curve's family.
+"""
+
+import argparse
+import csv
+import gzip
+import importlib
+import inspect
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from autowarm.geometry import total_kappa
+from autowarm.logs import Reading, Replay, replay
+from autowarm.logs.log import Log, make_log
+
+COLUMNS = ("name", "kind", "optimizer", "T", "people", "recorded", "recorded ended by", "closed loop",
+           "closed loop ended by", "rates")  # fmt: skip
+LONG = 10_000  # updates
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Replay every curve, write the rows, print the summary."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("curves", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rule", default="autowarm:AdaptiveWarmup", metavar="MODULE:FACTORY",
+                        help="makes a scheduler: factory(optimizer, total_steps, **options)")  # fmt: skip
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the factory, in JSON")
+    given = parser.parse_args()
+    module, _, factory = given.rule.partition(":")
+    rule = getattr(importlib.import_module(module), factory)
+    options = {name: json.loads(value) for name, _, value in (text.partition("=") for text in given.option)}
+    rows = judge(read_curves(given.curves), rule, options)
+    write(rows, given.out)
+    print(summary(rows))
+
+
+def read_curves(path: Path) -> Iterator[dict[str, Any]]:
+    """The curves in a file of JSON lines, compressed by gzip or not."""
+    opened = gzip.open(path, "rt") if path.suffix == ".gz" else open(path)
+    with opened as lines:
+        yield from map(json.loads, lines)
+
+
+def judge(curves: Iterator[dict[str, Any]], rule: Callable[..., Any], options: Mapping[str, Any]) -> list[Row]:
+    """Replay each curve under the rule, both as recorded and in the closed loop."""
+    rows = []
+    for curve in curves:
+        log, rates = log_of(curve)
+        asked = inspect.signature(rule).parameters
+        norm = curve["optimizer_norm"]
+        of_model = {"geometry": norm, "kappa": kappa(curve["model_shapes"], norm)}
+        wanted = {name: value for name, value in of_model.items() if name in asked} | dict(options)
+        rows.append(row_of(curve, replay(log, schedule=rule, whole=False, **{"geometry": norm} | wanted), rates))
+    return rows
+
+
+def log_of(curve: Mapping[str, Any]) -> tuple[Log, str]:
+    """The curve as a log, and where its rates are from."""
+    steps, losses, total = curve["steps"], curve["losses"], curve["total_steps"]
+    updates = np.arange(1, total + 1)
+    shares, used = curve.get("share_of_peak_every_50"), curve["warmup_used"]
+    at: np.ndarray | None = None
+    if shares is not None:
+        at, rates, source = 1 + 50 * np.arange(len(shares)), np.array(shares), "recorded"
+    elif used is not None:
+        progress = np.clip((updates - used) / max(1, total - used), 0.0, 1.0)
+        decay = np.ones(total) if "constant" in curve["family"] else 0.5 * (1.0 + np.cos(np.pi * progress))
+        at, rates, source = updates, np.minimum(updates / max(1, used), 1.0) * decay, "assumed"
+    else:
+        rates, source = None, "unknown"
+    first = 1 if steps is None else 1 - min(steps[0], 1)  # a whole curve starts at update 1, a sparse one at step 0
+    places = np.arange(1, len(losses) + 1) if steps is None else np.array(steps) + first
+    return make_log(curve["name"], places, losses, at, rates, total_steps=total, used_warmup=used), source
+
+
+def kappa(model: str, norm: str) -> float:
+    """κ of a model's matrices; only their shapes count."""
+    layers, width, vocabulary, context, ff = {
+        "gpt2": (12, 768, 50_257, 1024, 3072),
+        "gpt2xl": (48, 1600, 50_257, 1024, 6400),
+        "llama33": (8, 384, 50_304, 0, 1024),
+    }[model]
+    block = [(3 * width, width), (width, width), (ff, width), (width, ff)]
+    shapes = block * layers + [(vocabulary, width)]
+    if context:
+        shapes.append((context, width))
+    else:
+        shapes += [(ff, width)] * layers + [(vocabulary, width)]  # a gated layer and an untied output
+    return total_kappa([torch.empty(shape, device="meta") for shape in shapes], norm)
+
+
+def row_of(curve: Mapping[str, Any], found: Replay, rates: str) -> Row:
+    """A row of the table; shares of the run are rounded to a tenth of a percent."""
+    used, looped = found.used_warmup, found.closed_loop
+    values = (
+        curve["name"], curve["family"], curve["optimizer_norm"], found.total_steps,
+        None if used is None else round(used / found.total_steps, 4),
+        *_end(found.recorded), *(_end(looped) if looped is not None else (None, None)), rates,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _end(reading: Reading) -> tuple[float | None, str | None]:
+    share = reading.warmup_share
+    return None if share is None else round(share, 4), reading.ended_by
+
+
+def write(rows: Sequence[Row], path: Path) -> None:
+    """Write the rows as CSV."""
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """A line per kind and reading: median share, the part ended by the clock, the largest share of long runs."""
+    lines = [
+        f"{'kind':<26}{'runs':>5}{'people':>8}  {'reading':<12}{'median':>8}{'by clock':>10}{'longest, T ≥ 10⁴':>18}"
+    ]
+    kinds = dict.fromkeys(row["kind"] for row in rows)
+    for kind in [*kinds, "all"]:
+        chosen = [row for row in rows if kind in (row["kind"], "all")]
+        people = _percent(statistics.median, [row["people"] for row in chosen])
+        for reading in ("recorded", "closed loop"):
+            read = [row for row in chosen if row[f"{reading} ended by"] is not None]
+            shares = [row[reading] for row in read]
+            clock = sum(row[f"{reading} ended by"] == "max_warmup" for row in read)
+            long = _percent(max, [row[reading] for row in read if row["T"] >= LONG])
+            by_clock = f"{100 * clock / len(read):.0f}%" if read else "–"
+            lines.append(
+                f"{kind:<26}{len(read):>5}{people:>8}  {reading:<12}{_percent(statistics.median, shares):>8}"
+                f"{by_clock:>10}{long:>18}"
+            )
+    return "\n".join(lines)
+
+
+def _percent(what: Callable[[list[float]], float], shares: Sequence[float | None]) -> str:
+    known = [share for share in shares if share is not None]
+    return f"{100 * what(known):.1f}%" if known else "–"
+
+
+if __name__ == "__main__":
+    main()

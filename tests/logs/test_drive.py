@@ -1,0 +1,149 @@
+"""Both readings against the scheduler driven by hand."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from autowarm import AdaptiveWarmup
+from autowarm.logs.drive import as_recorded, closed_loop
+from autowarm.logs.log import Log, make_log
+
+T = 400
+
+
+def make(optimizer: torch.optim.Optimizer, total_steps: int) -> AdaptiveWarmup:
+    return AdaptiveWarmup(optimizer, total_steps, geometry="sign", kappa=1e8)
+
+
+def by_hand(losses: list[float], peak: float) -> tuple[AdaptiveWarmup, list[float]]:
+    """What a training loop with these losses does."""
+    p = torch.nn.Parameter(torch.zeros(2, 2))
+    optimizer = torch.optim.SGD([p], lr=peak)
+    schedule, rates = make(optimizer, T), []
+    for loss in losses:
+        rates.append(optimizer.param_groups[0]["lr"])
+        p.grad = torch.zeros(2, 2)
+        optimizer.step()
+        schedule.step(loss)
+    return schedule, rates
+
+
+def curve(falls: float, noise: float = 0.05) -> np.ndarray:
+    draw = np.random.default_rng(0).standard_normal(T)
+    return 2.0 + 6.0 * np.exp(-np.arange(T) / falls) + noise * draw
+
+
+@pytest.mark.filterwarnings("ignore:the loss was NaN")
+@pytest.mark.parametrize("falls", [20.0, 60.0, 1e6])
+@pytest.mark.parametrize("broken", [(), (0,), (30, 31, 32)])
+def test_as_recorded_is_the_scheduler_driven_by_hand_to_the_bit(falls: float, broken: tuple[int, ...]) -> None:
+    losses = curve(falls)
+    losses[list(broken)] = math.nan
+    reading = as_recorded(make_log("a", range(1, T + 1), losses, [1, T], [0.3, 0.3]), make, whole=True)
+    schedule, rates = by_hand(losses.tolist(), 0.3)
+    assert reading.rates.tolist() == rates
+    assert np.array_equal(reading.losses, losses, equal_nan=True)
+    assert (reading.warmup_steps, reading.ended_by) == (schedule.warmup_steps, schedule.ended_by)
+    assert reading.ended_by_loss == (falls < T)
+
+
+def loop_over(loss_at: Callable[[float], float], peak: float) -> AdaptiveWarmup:
+    """A run whose loss really is a function of the summed rate."""
+    p = torch.nn.Parameter(torch.zeros(2, 2))
+    optimizer, summed = torch.optim.SGD([p], lr=peak), 0.0
+    schedule = make(optimizer, T)
+    for _ in range(T):
+        loss, rate = loss_at(summed), optimizer.param_groups[0]["lr"]
+        p.grad = torch.zeros(2, 2)
+        optimizer.step()
+        schedule.step(loss)
+        summed += rate
+    return schedule
+
+
+@pytest.mark.parametrize("falls", [10.0, 20.0, 40.0])
+@pytest.mark.parametrize("warmup", [0, 40])
+@pytest.mark.parametrize("every", [1, 5])
+def test_the_closed_loop_is_the_run_that_it_stands_for(falls: float, warmup: int, every: int) -> None:
+    def loss_at(summed: float) -> float:
+        return 2.0 + 6.0 * math.exp(-summed / (0.3 * falls))
+
+    rates = 0.3 * np.minimum(1.0, np.arange(1, T + 1) / max(1, warmup))
+    sums = np.concatenate([[0.0], np.cumsum(rates)[:-1]])
+    steps = np.unique([*range(0, T, every), T - 1])
+    log = make_log("a", steps + 1, [loss_at(float(sums[i])) for i in steps], steps + 1, rates[steps])
+    schedule = loop_over(loss_at, 0.3)
+    reading = closed_loop(log, make, whole=True)
+    assert schedule.ended_by == reading.ended_by
+    assert reading.ended_by_loss
+    assert reading.warmup_steps == pytest.approx(schedule.warmup_steps, abs=1 if every == 1 else 8)
+    # A reading that ignores the rates says something else.
+    assert abs(as_recorded(log, make, whole=False).warmup_steps - schedule.warmup_steps) > 10
+
+
+def test_a_schedule_that_repeats_the_recorded_rates_reads_the_recorded_losses() -> None:
+    losses = curve(60.0, noise=0.3)
+    rates = 0.3 * np.minimum(1.0, (1 + np.arange(T)) / 50)
+
+    class Same:
+        ended_by, warmup_steps = None, 0
+
+        def __init__(self, optimizer: torch.optim.Optimizer, total_steps: int) -> None:
+            self.group, self.left = optimizer.param_groups[0], iter(rates.tolist())
+            self.step()
+
+        def step(self, loss: float | None = None) -> None:
+            self.group["lr"] = next(self.left, 0.0)
+
+    reading = closed_loop(make_log("a", range(1, T + 1), losses, range(1, T + 1), rates), Same, whole=True)
+    assert reading.losses.tolist() == losses.tolist()
+
+
+def sparse(noise: float) -> Log:
+    steps = np.arange(0, 4000, 10)
+    losses = 5.0 - steps / 2000 + noise * np.random.default_rng(1).standard_normal(len(steps))
+    return make_log("a", steps, losses, steps, np.ones(len(steps)))
+
+
+@pytest.mark.parametrize("read", [as_recorded, closed_loop])
+def test_between_logged_losses_the_noise_has_the_size_of_theirs(read: Any) -> None:
+    reading = read(sparse(0.2), make, whole=True)
+    known = reading.losses[:2000]
+    # Half the mean squared difference between neighbours is the variance of the noise.
+    assert math.sqrt(np.mean(np.diff(known) ** 2) / 2) == pytest.approx(0.2, rel=0.15)
+    again = read(sparse(0.2), make, whole=True)
+    assert again.losses.tolist() == reading.losses.tolist()
+
+
+def test_logged_losses_of_a_sparse_log_stay_as_they_are() -> None:
+    log = sparse(0.2)
+    reading = as_recorded(log, make, whole=True)
+    assert reading.losses[log.updates - 1].tolist() == log.losses.tolist()
+
+
+def test_a_reading_may_stop_at_the_end_of_the_warm_up() -> None:
+    log = make_log("a", range(1, T + 1), curve(60.0), [1], [0.3])
+    short, whole = as_recorded(log, make, whole=False), as_recorded(log, make, whole=True)
+    assert short.warmup_steps == whole.warmup_steps == len(short.rates)
+    assert len(whole.rates) == T
+
+
+def test_past_the_end_of_an_unfinished_log_the_last_loss_stays() -> None:
+    log = make_log("a", range(1, 101), curve(1e6)[:100], [1], [0.3], total_steps=T)
+    assert any("ends at update 100 of 400" in note for note in log.notes)
+    for reading in (as_recorded(log, make, whole=True), closed_loop(log, make, whole=True)):
+        assert len(reading.rates) == T
+        assert reading.losses[-1] == log.losses[-1]
+        assert (reading.warmup_steps, reading.ended_by) == (T // 2, "max_warmup")
+
+
+def test_a_scheduler_that_stops_a_run_is_reported() -> None:
+    losses = curve(1e6)
+    losses[50:120] = math.nan
+    reading = as_recorded(make_log("a", range(1, T + 1), losses), make, whole=True)
+    assert reading.warmup_steps is None
+    assert any(note.startswith("the scheduler stops the run at update 70") for note in reading.notes)

@@ -1,0 +1,175 @@
+"""Text of every format becomes the same curve; what is no log is refused in words."""
+
+import contextlib
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autowarm.logs.formats import logs_in
+from autowarm.logs.log import Log, LogError
+
+ROWS = [(1, 4.0, 0.1), (2, 3.0, 0.2), (3, 2.0, 0.2)]
+
+
+def only(text: str, **columns: str) -> Log:
+    [log] = logs_in(text, "log", columns)
+    return log
+
+
+def is_the_curve(log: Log, *, rates: bool = True) -> bool:
+    same = log.updates.tolist() == [1, 2, 3] and log.losses.tolist() == [4.0, 3.0, 2.0]
+    return same and (
+        log.rates is None if not rates else log.rates is not None and log.rates.tolist() == [0.1, 0.2, 0.2]
+    )
+
+
+TABLE = "\n".join(f"{step},{loss},{lr}" for step, loss, lr in ROWS)
+TABLES = {
+    "comma": f"step,loss,lr\n{TABLE}\n",
+    "quoted": f'"Step","train/loss","train/learning_rate"\n{TABLE}',
+    "no header": TABLE,
+    "tab": f"global_step\ttrain_loss\tlearning_rate\n{TABLE}".replace(",", "\t"),
+    "semicolon": f"iter;training loss;lr\n{TABLE}".replace(",", ";"),
+    "spaces": f"step  loss  lr\n{TABLE}".replace(",", "   "),
+    "numpy's comment": f"# step loss lr\n{TABLE}".replace(",", " "),
+    "windows": f"step,loss,lr\n{TABLE}\n".replace("\n", "\r\n"),
+    "header again after a resume": "step,loss,lr\n1,4.0,0.1\nstep,loss,lr\n2,3.0,0.2\n3,2.0,0.2\n",
+    "JSON lines": "\n".join(json.dumps({"step": s, "loss": x, "lr": r}) for s, x, r in ROWS),
+    "JSON list": json.dumps([{"_step": s, "train/loss": x, "lr-AdamW": r} for s, x, r in ROWS], indent=1),
+    "JSON columns": json.dumps({"step": [1, 2, 3], "loss": [4.0, 3.0, 2.0], "lr": [0.1, 0.2, 0.2]}),
+    "rates apart": "step,lr-AdamW,train_loss\n1,0.1,\n1,,4\n2,0.2,\n2,,3\n3,0.2,\n3,,2\n",
+    "other losses": "step,val/loss,lr,train/loss\n1,9,0.1,4\n2,9,0.2,3\n3,9,0.2,2\n",
+}
+
+
+@pytest.mark.parametrize("text", TABLES.values(), ids=TABLES)
+def test_the_same_curve_in_every_form(text: str) -> None:
+    assert is_the_curve(only(text))
+
+
+def test_named_columns_are_taken_before_the_usual_ones() -> None:
+    text = "step,loss,it,nll,eta\n10,9,1,4,0.1\n20,9,2,3,0.2\n30,9,3,2,0.2\n"
+    assert is_the_curve(only(text, loss="nll", step="it", lr="eta"))
+
+
+def test_two_columns_have_no_rates_and_one_counts_its_rows() -> None:
+    assert is_the_curve(only("1 4\n2 3\n3 2\n"), rates=False)
+    log = only("4\n3\n2\n")
+    assert is_the_curve(log, rates=False)
+    assert "each loss counts as one update" in log.notes[0]
+
+
+finite = st.floats(-1e6, 1e6, allow_subnormal=False)
+
+
+@given(st.lists(finite, min_size=2, max_size=30), st.sampled_from([",", "\t", " ", "  "]), st.booleans())
+def test_a_table_of_two_columns_comes_back_to_the_bit(losses: list[float], mark: str, header: bool) -> None:
+    lines = [f"step{mark}loss"] * header + [f"{i}{mark}{loss!r}" for i, loss in enumerate(losses, start=1)]
+    assert only("\n".join(lines)).losses.tolist() == losses
+
+
+@given(st.lists(finite | st.just(math.nan), min_size=2, max_size=30))
+def test_json_lines_come_back_to_the_bit_and_null_is_not_finite(losses: list[float]) -> None:
+    if sum(map(math.isfinite, losses)) < max(2, len(losses) / 2):
+        return
+    rows = [{"step": i, "loss": loss if math.isfinite(loss) else None} for i, loss in enumerate(losses, start=1)]
+    assert np.array_equal(only("\n".join(map(json.dumps, rows))).losses, losses, equal_nan=True)
+
+
+def test_a_trainers_state_knows_the_planned_length_and_holds_means() -> None:
+    history = [{"step": s, "loss": 9.0 - s / 10, "learning_rate": 1e-3, "epoch": 0.1} for s in (10, 20, 30)]
+    history += [{"step": 30, "eval_loss": 1.0}, {"step": 30, "train_loss": 5.0, "train_runtime": 1.0}]
+    log = only(json.dumps({"log_history": history, "max_steps": 100, "global_step": 30}))
+    assert (log.total_steps, log.averaged, log.updates.tolist()) == (100, True, [1, 5, 15, 25])
+    assert log.losses.tolist() == [8.0, 8.0, 7.0, 6.0]
+
+
+def test_a_chart_of_weights_and_biases_holds_several_runs() -> None:
+    text = (
+        '"Step","blue - train/loss","blue - train/loss__MIN","blue - train/loss__MAX","red - 2 - train/loss"\n'
+        '"0","4","4","4","8"\n"1","3","3","3","7"\n"2","2","2","2",""\n'
+    )
+    blue, red = logs_in(text, "chart.csv", {})
+    assert (blue.name, red.name) == ("chart.csv: blue", "chart.csv: red - 2")
+    assert is_the_curve(blue, rates=False)
+    assert red.losses.tolist() == [8.0, 7.0]
+
+
+def test_a_column_of_runs_tells_them_apart_and_a_run_without_losses_is_left_out() -> None:
+    text = "run,step,loss\na,1,4\nb,1,8\na,2,3\nb,2,7\na,3,2\nb,3,6\nc,1,\n"
+    first, second = logs_in(text, "log", {})
+    assert is_the_curve(first, rates=False)
+    assert second.losses.tolist() == [8.0, 7.0, 6.0]
+
+
+def test_curves_have_a_line_each() -> None:
+    lines = [
+        {"name": "whole", "total_steps": 100, "warmup_used": 7, "steps": None, "losses": [3.0, 2.0] * 50,
+         "share_of_peak_every_50": [0.5, 1.0]},
+        {"name": "sparse", "total_steps": 90, "warmup_used": None, "steps": [0, 50, 80], "losses": [3.0, None, 1.0]},
+    ]  # fmt: skip
+    whole, sparse = logs_in("\n".join(map(json.dumps, lines)), "curves", {})
+    assert (whole.name, whole.total_steps, whole.used_warmup) == ("whole", 100, 7)
+    assert whole.rates is not None
+    assert whole.rates[[0, 25, 50, 99]] == pytest.approx([0.5, 0.75, 1.0, 1.0])
+    assert (sparse.total_steps, sparse.updates.tolist(), sparse.rates) == (90, [1, 81], None)
+
+
+def test_a_last_line_that_is_cut_off_is_left_out_and_said_to_be() -> None:
+    log = only('{"step": 1, "loss": 4}\n{"step": 2, "loss": 3}\n{"step": 3, "lo')
+    assert log.losses.tolist() == [4.0, 3.0]
+    assert log.notes == ("line 3 is cut off and left out",)
+
+
+MALFORMED = {
+    "": "the file is empty",
+    " \n": "the file is empty",
+    "#\n# here": "the file holds comments alone",
+    "step,loss\n": "a header \\(step, loss\\) and no rows",
+    "step,accuracy\n1,0.5\n2,0.6": "no column looks like a training loss.*--loss.*columns: step, accuracy",
+    "step,dice_loss,ce_loss\n1,1,1\n2,1,1": "which is the loss, dice_loss or ce_loss\\?.*--loss",
+    "step,val_loss\n1,1\n2,1": "no column looks like a training loss.*columns: step, val_loss",
+    "epoch,loss\n1,4\n2,3": "a loss per epoch says too little",
+    "step,loss\n1,high\n2,low": "the column 'loss' has no number beside a 'step'",
+    "1,2,3,4\n5,6,7,8": "4 columns without a header",
+    "Dear reader\nthis is a letter": "is no table|no column looks like a training loss",
+    "Epoch 1: loss is 3.2\nEpoch 2: loss is 3.0, and more": "no column|is no table",
+    '{"step": 1, "loss": 2}\nnot json\n{"step": 3, "loss": 2}': "line 2 is no JSON: 'not json'",
+    "[1, 2, 3]": "this JSON holds no rows",
+    "[]": "this JSON holds no rows",
+    '{"log_history": []}': "this JSON holds no rows",
+    '{"log_history": [{"step": 1, "eval_loss": 2}]}': "no column looks like a training loss.*step, eval_loss",
+    "step,loss\n1,4": "1 finite losses",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), MALFORMED.items())
+def test_what_is_no_log_is_refused_in_words(text: str, message: str) -> None:
+    with pytest.raises(LogError, match=f"log: .*({message})"):
+        logs_in(text, "log", {})
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"loss": "train_los"},
+            "there is no column 'train_los': did you mean 'train/loss'\\?.*columns: step, train/loss",
+        ),
+        ({"step": "tokens"}, "there is no column 'tokens'"),
+        ({"lr": "rate"}, "there is no column 'rate'"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named_with_those_that_are(columns: dict[str, str], message: str) -> None:
+    with pytest.raises(LogError, match=message):
+        logs_in("step,train/loss\n1,4\n2,3", "log", columns)
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_a_log_or_an_error_in_words(text: str) -> None:
+    with contextlib.suppress(LogError):
+        logs_in(text, "log", {})

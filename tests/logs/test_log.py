@@ -1,0 +1,121 @@
+"""Logs put in order: resumed, sparse, broken, begun late."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autowarm.logs.log import LogError, make_log
+
+
+def test_a_whole_log_stays_as_it_is() -> None:
+    log = make_log("a", [1, 2, 3], [3.0, 2.0, 1.0], [1, 2, 3], [0.5, 1.0, 1.0])
+    assert log.updates.tolist() == [1, 2, 3]
+    assert log.losses.tolist() == [3.0, 2.0, 1.0]
+    assert log.rates is not None
+    assert log.rates.tolist() == [0.5, 1.0, 1.0]
+    assert (log.total_steps, log.used_warmup, log.interpolated, log.notes) == (3, 2, False, ())
+    assert repr(log) == "Log('a': 3 losses of 3 updates, peak rate 1)"
+
+
+@pytest.mark.parametrize("steps", [[0, 1, 2, 3], [1, 2, 3, 4]])
+def test_steps_count_from_0_or_from_1(steps: list[int]) -> None:
+    assert make_log("a", steps, [4.0, 3.0, 2.0, 1.0]).updates.tolist() == [1, 2, 3, 4]
+
+
+def test_every_fifth_step_counts_from_0_if_the_fifth_update_is_step_4() -> None:
+    assert make_log("a", [4, 9, 14], [3.0, 2.0, 1.0]).total_steps == 15
+    assert make_log("a", [5, 10, 15], [3.0, 2.0, 1.0]).total_steps == 15
+
+
+def test_after_a_resume_the_later_rows_count_and_the_old_ones_from_there_on_are_gone() -> None:
+    # The crash came after step 30, the run resumed from 15, and then logged at other steps.
+    log = make_log("a", [1, 10, 20, 30, 15, 25, 35], [9.0, 8.0, 7.0, 6.0, 0.5, 0.4, 0.3])
+    assert log.updates.tolist() == [1, 10, 15, 25, 35]
+    assert log.losses.tolist() == [9.0, 8.0, 0.5, 0.4, 0.3]
+    assert any("resumed at step 15" in note and "later losses count" in note for note in log.notes)
+
+
+def test_a_step_that_comes_again_and_again_keeps_its_last_loss() -> None:
+    log = make_log("a", [1, 1, 2, 2, 3, 3], [9.0, 3.0, 9.0, 2.0, 9.0, 1.0])
+    assert log.losses.tolist() == [3.0, 2.0, 1.0]
+    assert any("3 losses are of a step that comes again" in note for note in log.notes)
+
+
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=40).filter(lambda steps: len(set(steps)) > 1))
+def test_updates_always_rise_and_the_last_row_is_always_kept(steps: list[int]) -> None:
+    if steps[-1] == 1:
+        steps = [*steps, 2]
+    losses = np.arange(len(steps), dtype=float)
+    try:
+        log = make_log("a", steps, losses, first_loss=0.0)
+    except LogError:
+        return  # only one loss was left
+    assert (np.diff(log.updates) > 0).all()
+    assert log.updates[0] == 1
+    assert len(steps) - 1 in log.losses
+
+
+def test_a_log_that_begins_late_says_so_and_takes_a_first_loss() -> None:
+    late = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0])
+    assert (late.updates[0], late.losses[0]) == (1, 6.0)
+    assert "begins at update 50" in late.notes[0]
+    told = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0], first_loss=10.8)
+    assert (told.updates[0], told.losses[0]) == (1, 10.8)
+    assert not any("begins" in note for note in told.notes)
+    assert any("every 50 updates" in note and "interpolated" in note for note in told.notes)
+    assert told.interpolated
+
+
+def test_means_stand_in_the_middle_of_their_updates_and_one_update_scatters_more() -> None:
+    losses = np.random.default_rng(0).standard_normal(400)
+    mean = make_log("a", np.arange(10, 4001, 10), losses, averaged=True)
+    assert mean.updates[:4].tolist() == [1, 5, 15, 25]
+    assert mean.noise == pytest.approx(math.sqrt(10), rel=0.15)
+    single = make_log("a", np.arange(10, 4001, 10), losses)
+    assert single.noise == pytest.approx(1.0, rel=0.15)
+    assert make_log("a", range(1, 11), range(10), averaged=True).updates.tolist() == list(range(1, 11))
+
+
+def test_losses_that_are_not_finite_stay_in_a_whole_log_and_leave_a_sparse_one() -> None:
+    whole = make_log("a", [1, 2, 3, 4], [3.0, math.nan, math.inf, 1.0])
+    assert np.isfinite(whole.losses).tolist() == [True, False, False, True]
+    sparse = make_log("a", [1, 11, 21, 31], [3.0, math.nan, 2.0, 1.0])
+    assert sparse.updates.tolist() == [1, 21, 31]
+    assert any("1 losses that are not finite are left out" in note for note in sparse.notes)
+
+
+def test_where_most_losses_are_nan_they_mark_steps_without_one() -> None:
+    losses = [float(step) if step % 5 == 1 else math.nan for step in range(1, 32)]
+    assert make_log("a", range(1, 32), losses).updates.tolist() == list(range(1, 32, 5))
+
+
+def test_rates_have_steps_of_their_own_and_are_known_at_every_update() -> None:
+    log = make_log("a", [1, 2, 3, 4, 5], np.ones(5), [2, 4], [0.2, 0.4])
+    assert log.rates is not None
+    assert log.rates == pytest.approx([0.2, 0.2, 0.3, 0.4, 0.4])
+    assert log.used_warmup == 4
+    assert make_log("a", [1, 2], [2.0, 1.0], [1, 2], [1.0, 0.5]).used_warmup == 0
+    zero = make_log("a", [1, 2], [2.0, 1.0], [1, 2], [0.0, 0.0])
+    assert zero.rates is None
+    assert "not positive" in zero.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "losses", "options", "message"),
+    [
+        ([], [], {}, "no losses"),
+        ([1, 2], [1.0], {}, "two lists of one length"),
+        ([1, 2], [math.nan, 1.0], {}, "1 finite losses, and a curve needs at least 2"),
+        ([1, 2.5], [2.0, 1.0], {}, "whole numbers from 0, got 2.5: choose the column that counts updates"),
+        ([-1, 2], [2.0, 1.0], {}, "whole numbers from 0, got -1"),
+        ([1, 10**9], [2.0, 1.0], {}, "1,000,000,000, which counts samples or tokens rather than updates"),
+        ([1, 5], [2.0, 1.0], {"total_steps": 3}, "total_steps=3, but the log goes to update 5"),
+        ([1, 5], [2.0, 1.0], {"total_steps": 9.5}, "total_steps must be a whole number, got 9.5"),
+    ],
+)
+def test_what_is_no_curve_is_refused_in_words(steps: list, losses: list, options: dict, message: str) -> None:
+    with pytest.raises(LogError, match=message):
+        make_log("a", steps, losses, **options)

@@ -1,0 +1,52 @@
+"""Files and folders: compressed, binary, missing, with several runs."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from autowarm.logs import LogError, read
+
+TEXT = "step,loss,lr\n1,4,0.1\n2,3,0.2\n3,2,0.2\n"
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "any name", "bom.csv"])
+def test_the_content_decides_and_not_the_name(name: str, tmp_path: Path) -> None:
+    data = ("\ufeff" * (name == "bom.csv") + TEXT).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    [log] = read(tmp_path / name)
+    assert log.losses.tolist() == [4.0, 3.0, 2.0]
+    assert log.name == f"{tmp_path.name}/{name}"
+
+
+def test_a_folder_gives_its_log_and_the_newest_checkpoints_history(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 4}\n{"step": 2, "loss": 3}\n')
+    [log] = read(str(tmp_path))
+    assert log.losses.tolist() == [4.0, 3.0]
+    trainer = tmp_path / "trainer"
+    for step in (9, 10):
+        (trainer / f"checkpoint-{step}").mkdir(parents=True)
+        rows = ",".join(f'{{"step": {i}, "loss": {i}}}' for i in range(1, step + 1))
+        (trainer / f"checkpoint-{step}" / "trainer_state.json").write_text(f'{{"log_history": [{rows}]}}')
+    assert len(read(trainer)[0].losses) == 10
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x80\x81\x82\x00", "a binary file that is no event file of TensorBoard. Export the run"),
+        (gzip.compress(TEXT.encode())[:-12], "the compressed file is damaged"),
+        (b"", "the file is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_words(data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(data)
+    with pytest.raises(LogError, match=message):
+        read(tmp_path / "log")
+
+
+def test_an_empty_folder_and_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="none of trainer_state.json, .* is in this folder: name a file"):
+        read(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "log")

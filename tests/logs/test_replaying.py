@@ -1,0 +1,92 @@
+"""`autowarm.replay`: what it takes, what it says, what it refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import autowarm
+from autowarm.logs import LogError, read, replay
+
+T = 600
+STEPS = np.arange(1, T + 1)
+LOSSES = 2.0 + 6.0 * np.exp(-STEPS / 60)
+RATES = 3e-4 * np.minimum(1.0, STEPS / 90)
+TEXT = "step,loss,lr\n" + "".join(f"{s},{x!r},{r!r}\n" for s, x, r in zip(STEPS.tolist(), LOSSES.tolist(), RATES.tolist(), strict=True))  # fmt: skip # noqa: E501
+
+
+def test_a_path_a_log_and_arrays_give_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(TEXT)
+    found = [autowarm.replay(path), replay(str(path)), replay(read(path)[0]), replay((STEPS, LOSSES, RATES))]
+    for one in found:
+        assert one.closed_loop is not None
+        assert (one.total_steps, one.used_warmup, one.interpolated, one.notes) == (T, 90, False, ())
+        assert one.closed_loop.rates.tolist() == found[0].closed_loop.rates.tolist()  # type: ignore[union-attr]
+        assert (one.warmup_steps, one.ended_by) == (one.closed_loop.warmup_steps, one.closed_loop.ended_by)
+        assert one.closed_loop.ended_by_loss
+        assert one.warmup_share == one.warmup_steps / T  # type: ignore[operator]
+    text = repr(found[0])
+    assert "600 updates" in text
+    assert "warm-up used         90 (15.0%)" in text
+    assert f"closed loop          {found[0].warmup_steps} (" in text
+
+
+def test_without_rates_there_is_one_reading_and_a_note() -> None:
+    found = replay((STEPS, LOSSES))
+    assert (found.closed_loop, found.used_warmup) == (None, None)
+    assert found.reading is found.recorded
+    assert found.notes == ("the log has no learning rates, so there is no closed loop",)
+    assert "not in the log" in repr(found)
+
+
+def test_options_reach_the_scheduler() -> None:
+    assert replay((STEPS, LOSSES), max_warmup=30).recorded.ended_by == "max_warmup"
+    assert replay((STEPS, LOSSES), max_warmup=30).warmup_steps == 30
+    assert replay((STEPS, LOSSES), total_steps=2 * T).total_steps == 2 * T
+    late = replay((STEPS, LOSSES), target_loss=1.9)
+    assert late.recorded.losses.tolist() == LOSSES.tolist()
+    assert late.warmup_steps != replay((STEPS, LOSSES)).warmup_steps
+    with pytest.raises(ValueError, match="max_warmup is a share of the run"):
+        replay((STEPS, LOSSES), max_warmup=0.0)
+    with pytest.raises(ValueError, match="geometry must be one of spectral, sign, frobenius, got 'muon'"):
+        replay((STEPS, LOSSES), geometry="muon")  # type: ignore[arg-type]
+
+
+def test_another_scheduler_is_given_what_it_asks_for() -> None:
+    seen: dict[str, Any] = {}
+
+    class Mine:
+        ended_by, warmup_steps = "loss", 3
+
+        def __init__(self, optimizer: torch.optim.Optimizer, total_steps: int, *, limit: int) -> None:
+            seen.update(total_steps=total_steps, limit=limit)
+
+        def step(self, loss: float) -> None:
+            seen["loss"] = loss
+
+    found = replay((STEPS, LOSSES), schedule=Mine, limit=7)
+    assert seen == {"total_steps": T, "limit": 7, "loss": LOSSES[-1]}
+    assert (found.warmup_steps, found.recorded.ended_by_loss) == (3, True)
+    assert str(found.recorded) == "3 (0.5%), by the loss"
+
+
+def test_one_of_several_runs_is_chosen_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{run},{s},{x * scale}" for run, scale in (("blue", 1.0), ("red", 2.0)) for s, x in zip(STEPS, LOSSES, strict=True)]  # fmt: skip # noqa: E501
+    path.write_text("\n".join(["run,step,loss", *rows]))
+    assert replay(path, run="red").log.losses[0] == pytest.approx(2 * LOSSES[0])
+    with pytest.raises(LogError, match=r"several runs; name one with run= .*: '.*: blue', '.*: red'"):
+        replay(path)
+    with pytest.raises(LogError, match="no runs with a name that ends in 'green'"):
+        replay(path, run="green")
+
+
+def test_what_the_scheduler_warns_about_is_noted() -> None:
+    losses = LOSSES.copy()
+    losses[5] = np.nan
+    found = replay((STEPS, losses, RATES))
+    assert any("the loss was NaN or infinite at step 6" in note for note in found.notes)
+    assert np.isfinite(found.closed_loop.losses).all()  # type: ignore[union-attr]

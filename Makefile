@@ -31,7 +31,7 @@ test-all: $(READY)
 
 # What torch and numpy alone are enough for, in an environment of the caller's: make core PYTHON=python
 CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/orthogonalize \
-        tests/optim tests/schedule tests/smoothness tests/theory
+        tests/logs tests/optim tests/schedule tests/smoothness tests/theory
 # What of it another processor's instructions can change: sums and products in another order.
 NUMERICS := tests/test_geometry.py tests/test_geometry_rows_columns.py \
             $(addprefix tests/orthogonalize/test_,iterate.py polar.py singular.py) \

@@ -3,8 +3,8 @@
     python studies/curves.py CURVES.jsonl.gz OUT.csv [--rule MODULE:FACTORY]
 
 A curve is an object on its own line, with `losses`, `steps`, `total_steps`, `warmup_used`, `optimizer_norm`,
-`model_shapes` and `share_of_peak_every_50`, see `autowarm.logs`. Where the rates are not recorded but the warm-up is, we
-assume a linear warm-up, then the decay of the curve's family.
+`model_shapes` and `share_of_peak_every_50`, see `autowarm.logs`. Where the rates are not recorded but the warm-up is,
+we assume a linear warm-up, then the decay of the curve's family.
 """
 
 import argparse
@@ -50,9 +50,8 @@ def main() -> None:
 
 
 def read_curves(path: Path) -> Iterator[dict[str, Any]]:
-    """The curves in a file of JSON lines, compressed by gzip or not."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else open(path)
-    with opened as lines:
+    """The curves in a file of JSON lines, compressed by gzip."""
+    with gzip.open(path, "rt") as lines:
         yield from map(json.loads, lines)
 
 

@@ -49,7 +49,7 @@ def replay(
         log: a file or folder that `read` understands, one of its `Log` objects, or arrays (steps, losses) or (steps,
             losses, rates).
         total_steps: T, if the run was planned to be longer than its log; None takes it from the file, or the last step.
-        run: the name of the run, or its end, if the file holds several.
+        run: the name of the run, or a part of it, if the file holds several.
         loss, step, lr: the names of columns; None finds them by the usual names.
         first_loss: the loss at update 1, for a log that begins later, such as ln(vocabulary) for a language model.
         geometry: the norm of the optimizer's steps: "spectral" for Muon, "sign" for Lion and Adam, "frobenius" for SGD.
@@ -103,9 +103,9 @@ def _norm(schedule: Callable[..., Any], geometry: str, options: dict[str, Any]) 
 
 
 def _chosen(logs: list[Log], run: str | None, place: Any) -> Log:
-    matching = [log for log in logs if run is None or log.name == run or log.name.endswith(run)]
+    matching = [log for log in logs if log.name == run] or [log for log in logs if run is None or run in log.name]
     if len(matching) == 1:
         return matching[0]
     names = ", ".join(repr(log.name) for log in logs[:10]) + (", …" if len(logs) > 10 else "")
-    found = "several runs" if run is None else f"{len(matching) or 'no'} runs with a name that ends in {run!r}"
+    found = "several runs" if run is None else f"{len(matching) or 'no'} runs with {run!r} in their names"
     raise LogError(f"{place}: {found}; name one with run= (--run), or pass one of autowarm.logs.read's: {names}")

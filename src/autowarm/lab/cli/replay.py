@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ _NORMS = {"muon": "spectral", "adamw": "sign", "adam": "sign", "lion": "sign", "
 
 
 def replay(argv: list[str]) -> int:
-    """Print a table of the runs in all files; return 1 if none of a file's runs could be read."""
+    """Print a table of the runs in all files, and write a figure and a page of them."""
     options = _parser().parse_args(argv)
+    if options.figure is not None and options.figure.suffix not in (".png", ".svg"):
+        raise UsageError(f"--figure takes a name that ends in .png or .svg, got {options.figure}")
 
     from autowarm.logs import Replay, read
     from autowarm.logs import replay as replayed
@@ -34,9 +37,11 @@ def replay(argv: list[str]) -> int:
     found: list[Replay] = []
     for path in options.files:
         try:
-            logs = [log for log in read(path, **columns) if options.run in log.name]
+            every = read(path, **columns)
+            logs = [log for log in every if options.run in log.name]
             if not logs:
-                raise UsageError(f"{path}: no run has {options.run!r} in its name")
+                names = ", ".join(repr(log.name) for log in every)
+                raise UsageError(f"{path}: no run has {options.run!r} in its name: {names}")
             found += [replayed(log, geometry=_NORMS[options.optimizer], **limit) for log in logs]  # type: ignore[arg-type]
         except ValueError as error:
             raise UsageError(str(error)) from None
@@ -82,17 +87,12 @@ def _limit(text: str) -> float | int:
 def _write(options: argparse.Namespace, found: list[Any]) -> None:
     if options.figure is None and options.html is None:
         return
-    import sys
-
     from ..analysis.figures import encoded
     from ..analysis.replay import figure, html
     from ..files import write_atomically
 
     if options.figure is not None:
-        ending = options.figure.suffix.removeprefix(".")
-        if ending not in ("png", "svg"):
-            raise UsageError(f"--figure takes a name that ends in .png or .svg, got {options.figure}")
-        write_atomically(options.figure, encoded(figure(found), ending))
+        write_atomically(options.figure, encoded(figure(found), options.figure.suffix[1:]))
     if options.html is not None:
         write_atomically(options.html, html(found))
     for path in filter(None, (options.figure, options.html)):

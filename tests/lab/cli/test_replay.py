@@ -1,0 +1,97 @@
+"""`autowarm replay`: the table, the files it writes, and its messages."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from autowarm import logs
+from autowarm.lab.cli import main
+
+T = 400
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    rows = [(s, 2 + 6 * math.exp(-s / 40), 1e-3 * min(1.0, s / 50)) for s in range(1, T + 1)]
+    (tmp_path / "whole.csv").write_text("step,loss,lr\n" + "".join(f"{s},{x!r},{r!r}\n" for s, x, r in rows))
+    (tmp_path / "sparse.txt").write_text("".join(f"{s} {x}\n" for s, x, _ in rows[9::10]))
+    (tmp_path / "two.csv").write_text("run,step,loss\n" + "".join(f"a,{s},{x}\nb,{s},{2 * x}\n" for s, x, _ in rows))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["replay", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_row_for_each_run_and_each_note_once(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "whole.csv", "sparse.txt", "two.csv")
+    whole = logs.replay("whole.csv")
+    [row] = [line for line in text.splitlines() if line.startswith("whole.csv")]
+    assert "50 (12.5%)" in row
+    assert f"{whole.recorded.warmup_steps} ({100 * whole.recorded.warmup_share:.1f}%), loss" in row  # type: ignore[operator]
+    assert f"{whole.warmup_steps} (" in row
+    assert max(map(len, text.split("note:")[0].splitlines())) <= 80
+    assert text.count("no learning rates") == 1
+    assert "sparse.txt and 2 more: the log has no learning rates" in text
+    assert "two.csv: b" in text
+
+
+def test_json_holds_both_readings(capsys: pytest.CaptureFixture[str]) -> None:
+    [whole, sparse] = json.loads(said(capsys, "whole.csv", "sparse.txt", "--json"))
+    found = logs.replay("whole.csv")
+    assert whole == {
+        "name": "whole.csv", "total_steps": T, "used_warmup": 50, "interpolated": False, "notes": [],
+        "recorded": {"warmup_steps": found.recorded.warmup_steps, "share": found.recorded.warmup_share,
+                     "ended_by": found.recorded.ended_by},
+        "closed_loop": {"warmup_steps": found.warmup_steps, "share": found.warmup_share, "ended_by": found.ended_by},
+    }  # fmt: skip
+    assert (sparse["closed_loop"], sparse["interpolated"]) == (None, True)
+
+
+def test_options_reach_the_log_and_the_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
+    [one] = json.loads(said(capsys, "two.csv", "--run", "b", "--total-steps", "800", "--max-warmup", "20", "--json"))
+    assert (one["name"], one["total_steps"], one["recorded"]["warmup_steps"]) == ("two.csv: b", 800, 20)
+    [first] = json.loads(said(capsys, "sparse.txt", "--first-loss", "11", "--json"))
+    assert not any("begins" in note for note in first["notes"])
+    [share] = json.loads(said(capsys, "whole.csv", "--max-warmup", "0.1", "--optimizer", "muon", "--json"))
+    assert share["recorded"]["warmup_steps"] == 40
+
+
+def test_a_figure_and_a_page_are_written_and_the_page_needs_nothing_else(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, "whole.csv", "two.csv", "--figure", "out/replay.png", "--html", "replay.html")
+    assert text.splitlines()[-2:] == ["out/replay.png", "replay.html"]
+    assert (files / "out" / "replay.png").read_bytes().startswith(b"\x89PNG")
+    page = (files / "replay.html").read_text()
+    assert page.count('src="data:image/svg+xml;base64,') == 3
+    assert "http" not in page.replace("http-equiv", "")
+    for name in ("whole.csv", "two.csv: a", "two.csv: b", "50 (12.5%)"):
+        assert name in page
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["missing.csv"], 1, "missing.csv: No such file"),
+        (["whole.csv", "--loss", "los"], 2, "there is no column 'los': did you mean 'loss'? columns: step, loss, lr"),
+        (["whole.csv", "--max-warmup", "7.5"], 2, "max_warmup is a share of the run"),
+        (["whole.csv", "--max-warmup", "half"], 2, "argument --max-warmup"),
+        (["whole.csv", "--total-steps", "5"], 2, "total_steps=5, but the log goes to update 400"),
+        (["two.csv", "--run", "z"], 2, "no run has 'z' in its name: 'two.csv: a', 'two.csv: b'"),
+        (["whole.csv", "--optimizer", "adan"], 2, "argument --optimizer: invalid choice: 'adan'"),
+        (["whole.csv", "--figure", "replay.bmp"], 2, "--figure takes a name that ends in .png or .svg"),
+        ([], 2, "FILE"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", *words]) == status
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors

@@ -43,7 +43,8 @@ def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
         every = np.arange(1, log.updates[-1] + 1)
         losses = np.interp(every, log.updates, log.losses)
         between = np.isin(every, log.updates, invert=True)
-        losses[between] += log.noise * np.random.default_rng(0).standard_normal(len(every))[between]
+        noise = np.interp(every, log.updates, log.noise) * np.random.default_rng(0).standard_normal(len(every))
+        losses[between] += noise[between]
     else:
         losses = log.losses
     known = losses.tolist()
@@ -66,7 +67,7 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
     before = np.concatenate([[0.0], np.cumsum(log.rates)])
     sums: list[float] = before[log.updates[finite] - 1].tolist()
     losses: list[float] = log.losses[finite].tolist()
-    noise = log.noise
+    noise: list[float] = log.noise.tolist()
     draws = np.random.default_rng(0).standard_normal(log.total_steps).tolist()
     last = 0.0  # the place of the update before, in logged losses
 
@@ -78,7 +79,9 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
         share = (summed - sums[here]) / (sums[here + 1] - sums[here])
         step, last = here + share - last, here + share
         loss = losses[here] + share * (losses[here + 1] - losses[here])
-        return loss if share == 0.0 or step >= 1.0 else loss + noise * math.sqrt(1.0 - step * step) * draws[update]
+        return (
+            loss if share == 0.0 or step >= 1.0 else loss + noise[here] * math.sqrt(1.0 - step * step) * draws[update]
+        )
 
     return _drive(log, make, loss_at, whole)
 

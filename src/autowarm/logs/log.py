@@ -4,9 +4,11 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Log", "LogError", "make_log"]
@@ -19,6 +21,8 @@ _MOST_UPDATES = 20_000_000
 _MOSTLY_NAN = 0.5
 # If the step goes back this often, and after this share of the rows, rows are out of order; otherwise a run resumed.
 _OUT_OF_ORDER = (3, 0.1)
+# The noise at a loss is that of this many second differences around it.
+_NEARBY = 25
 # A log that ends before this share of the run is said to.
 _UNFINISHED = 0.95
 
@@ -57,14 +61,23 @@ class Log:
         """Whether some updates up to the last one logged have no loss of their own."""
         return bool(len(self.updates) < self.updates[-1])
 
-    @property
-    def noise(self) -> float:
-        """The standard deviation of one update's loss about its trend, from the median of the second differences."""
+    @cached_property
+    def noise(self) -> Array:
+        """At each finite logged loss, the standard deviation of one update's loss about its trend.
+
+        It is estimated from the second differences of the losses nearby: they hardly feel a trend, and their median
+        hardly feels an outlier. In many runs the first losses scatter far less than later ones.
+        """
         known = self.losses[np.isfinite(self.losses)]
         if len(known) < 5:
-            return 0.0
-        of_logged = float(np.median(np.abs(np.diff(known, 2)))) / (0.6745 * math.sqrt(6.0))
-        return of_logged * math.sqrt(float(np.median(np.diff(self.updates)))) if self.averaged else of_logged
+            return np.zeros(len(known))
+        size = np.abs(np.diff(known, 2))
+        window = min(_NEARBY, len(size))
+        local = np.median(sliding_window_view(size, window), axis=1) / (0.6745 * math.sqrt(6.0))
+        if self.averaged:
+            local = local * math.sqrt(float(np.median(np.diff(self.updates))))
+        before = (len(known) - len(local)) // 2
+        return np.pad(local, (before, len(known) - len(local) - before), mode="edge")
 
     def __repr__(self) -> str:
         rates = "no rates" if self.rates is None else f"peak rate {self.rates.max():.3g}"

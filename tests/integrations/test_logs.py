@@ -89,7 +89,8 @@ def test_a_writer_of_torchs_with_a_resume_and_several_runs(tmp_path: Path) -> No
 
     for run, first in (("blue", 4.0), ("red", 8.0)):
         for steps in (range(1, 41), range(21, 61)):  # the second process resumes from update 20
-            with SummaryWriter(str(tmp_path / run), filename_suffix=f".{steps[0]}") as writer:
+            resumed = {"purge_step": steps[0]} if steps[0] > 1 else {}
+            with SummaryWriter(str(tmp_path / run), filename_suffix=f".{steps[0]}", **resumed) as writer:
                 for step in steps:
                     writer.add_scalar("Loss/train", first + (steps[0] > 1) - step / 100, step)
                     writer.add_scalar("Loss/validation", 1.0, step)

@@ -119,6 +119,27 @@ def test_between_logged_losses_the_noise_has_the_size_of_theirs(read: Any) -> No
     assert again.losses.tolist() == reading.losses.tolist()
 
 
+class Constant:
+    """A scheduler that keeps the rate at a share of the peak."""
+
+    ended_by, warmup_steps = None, 0
+
+    def __init__(self, optimizer: torch.optim.Optimizer, total_steps: int, *, share: float) -> None:
+        optimizer.param_groups[0]["lr"] *= share
+
+    def step(self, loss: float) -> None:
+        assert math.isfinite(loss)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
+def test_a_slower_schedule_meets_as_much_noise_from_one_update_to_the_next(share: float) -> None:
+    losses = 5.0 + 0.2 * np.random.default_rng(2).standard_normal(8000)
+    log = make_log("a", range(1, 8001), losses, [1], [1.0])
+    read = closed_loop(log, lambda *given: Constant(*given, share=share), whole=True).losses
+    assert math.sqrt(np.mean(np.diff(read) ** 2) / 2) == pytest.approx(0.2, rel=0.1)
+    assert (read.tolist() == losses.tolist()) == (share == 1.0)
+
+
 def test_logged_losses_of_a_sparse_log_stay_as_they_are() -> None:
     log = sparse(0.2)
     reading = as_recorded(log, make, whole=True)

@@ -91,7 +91,7 @@ def test_a_trainers_state_knows_the_planned_length_and_holds_means() -> None:
 def test_a_chart_of_weights_and_biases_holds_several_runs() -> None:
     text = (
         '"Step","blue - train/loss","blue - train/loss__MIN","blue - train/loss__MAX","red - 2 - train/loss"\n'
-        '"0","4","4","4","8"\n"1","3","3","3","7"\n"2","2","2","2",""\n'
+        '"0","4","1","9","8"\n"1","3","1","9","7"\n"2","2","1","9",""\n'
     )
     blue, red = logs_in(text, "chart.csv", {})
     assert (blue.name, red.name) == ("chart.csv: blue", "chart.csv: red - 2")

@@ -12,7 +12,7 @@ TEXT = "step,loss,lr\n1,4,0.1\n2,3,0.2\n3,2,0.2\n"
 
 @pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "any name", "bom.csv"])
 def test_the_content_decides_and_not_the_name(name: str, tmp_path: Path) -> None:
-    data = ("\ufeff" * (name == "bom.csv") + TEXT).encode()
+    data = ("\ufeff" + TEXT.partition("\n")[2] if name == "bom.csv" else TEXT).encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     [log] = read(tmp_path / name)
     assert log.losses.tolist() == [4.0, 3.0, 2.0]

@@ -55,8 +55,8 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
     """Give the scheduler the loss that the recorded run had at the summed rate which the scheduler has reached.
 
     In the log, the loss is a function L of S = Σ lr, the sum of the rates of all updates before. At each update of ours
-    we read L at our own S, linearly between logged losses. Reading at a step of h logged losses keeps h² of their
-    noise's variance from one update to the next, so noise with the rest of it is added.
+    we read L at our own S, linearly between logged losses. What interpolation takes from the scatter between one update
+    and the next is added again, as noise.
 
     Args:
         log: the run, with rates.
@@ -69,7 +69,7 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
     losses: list[float] = log.losses[finite].tolist()
     noise: list[float] = log.noise.tolist()
     draws = np.random.default_rng(0).standard_normal(log.total_steps).tolist()
-    last = 0.0  # the place of the update before, in logged losses
+    last = (0, 0.0)  # where the update before was read: after this logged loss, this share of the way to the next one
 
     def loss_at(update: int, summed: float) -> float:
         nonlocal last
@@ -77,13 +77,26 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
         if here == len(sums) - 1:
             return losses[-1]
         share = (summed - sums[here]) / (sums[here + 1] - sums[here])
-        step, last = here + share - last, here + share
+        lost = 1.0 - 0.5 * _scatter(here - last[0], last[1], share) if update else 0.0
+        last = (here, share)
         loss = losses[here] + share * (losses[here + 1] - losses[here])
-        return (
-            loss if share == 0.0 or step >= 1.0 else loss + noise[here] * math.sqrt(1.0 - step * step) * draws[update]
-        )
+        return loss + noise[here] * math.sqrt(lost) * draws[update] if lost > 0.0 else loss
 
     return _drive(log, make, loss_at, whole)
+
+
+def _scatter(passed: int, before: float, after: float) -> float:
+    """The variance of the difference between two interpolated losses, if each logged loss has its own noise of variance 1.
+
+    Args:
+        passed: how many logged losses lie between the two.
+        before, after: the share of the way to the next logged loss, at each of the two.
+    """
+    if passed == 0:
+        return 2.0 * (after - before) ** 2
+    shared = 1.0 - before - after  # what is left of the one logged loss that both contain
+    middle = shared**2 if passed == 1 else before**2 + (1.0 - after) ** 2
+    return (1.0 - before) ** 2 + middle + after**2
 
 
 def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float], whole: bool) -> Reading:

@@ -124,7 +124,7 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
         header = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
         rows = cells
     else:
-        rows = [row for row in cells[1:] if row != header]
+        rows = cells[1:]
     if not rows:
         raise LogError(f"{name}: a header ({', '.join(header)}) and no rows")
     if delimiter is None and len(header) != len(rows[0]):

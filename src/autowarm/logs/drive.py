@@ -86,7 +86,7 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
 
 
 def _scatter(passed: int, before: float, after: float) -> float:
-    """The variance of the difference between two interpolated losses, if each logged loss has its own noise of variance 1.
+    """The variance of the difference between two interpolated losses, where logged ones have noise of variance 1.
 
     Args:
         passed: how many logged losses lie between the two.

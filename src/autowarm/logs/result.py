@@ -154,7 +154,7 @@ class Replay:
         finite = np.isfinite(log.losses)
         updates, losses = log.updates[finite], log.losses[finite]
         _line(above, updates, losses, color=GREY, linewidth=0.8)
-        low, high = np.quantile(losses, [0.0, 0.999])
+        low, high = losses.min(), max(losses[0], np.quantile(losses, 0.999))  # a spike may leave the plot
         room = 0.05 * (high - low) or 1.0
         above.set(ylim=(low - room, high + room), ylabel="loss")
         peak = 1.0 if log.rates is None else log.rates.max()
@@ -173,7 +173,7 @@ class Replay:
         below.set(xlabel="update", ylabel="rate / peak", ylim=(0.0, 1.05))
         for ax in axes:
             ax.set_xlim(0, total)
-        below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), labelcolor=INK)
+        below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), labelcolor=INK, frameon=False)
         return axes
 
 

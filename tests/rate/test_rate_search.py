@@ -5,11 +5,11 @@ import math
 import matplotlib
 import numpy as np
 import pytest
-from autowarm.rate.search import has_broken, noise_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autowarm.rate import RateSearch
+from autowarm.rate.search import has_broken, noise_of
 
 RATES = np.geomspace(1e-6, 100, 100)
 

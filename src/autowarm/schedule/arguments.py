@@ -4,23 +4,16 @@ import functools
 import inspect
 import math
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..optim.known import frames_of_ours
+from .shapes import Shape, is_flat
 
-__all__ = ["UNSET", "clean", "renamed", "without_warmup_steps"]
+__all__ = ["LEAST_STEPS", "check_horizon", "check_peak", "clean", "without_warmup_steps"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "UNSET"  # help() shows it as a default
-
-
-UNSET: Any = _Unset()
+LEAST_STEPS = 100  # the shortest run that has room for a search for the peak rate
 
 
 def _whole(x: Any) -> int:
@@ -89,17 +82,25 @@ def clean(**given: Any) -> dict[str, Any]:
     return checked
 
 
-def renamed(**names: Any) -> Any:
-    """Return the value of a renamed argument, with a `DeprecationWarning` if it was passed by its old name.
+def check_peak(peak: str, total_steps: int | None) -> None:
+    """Raise ValueError if ``peak`` is unknown, or the run has no room for a search."""
+    if peak not in ("given", "auto"):
+        raise ValueError(f'peak must be "given" (the lr of the groups) or "auto", got {peak!r}')
+    if peak == "auto" and total_steps is not None and total_steps < LEAST_STEPS:
+        raise ValueError(
+            f'peak="auto" needs a run of at least {LEAST_STEPS} updates to search in, got total_steps={total_steps}'
+        )
 
-    Args:
-        names: the value passed by the old name (`UNSET` if there is none), then the value passed by the new name.
-    """
-    (old, former), (new, value) = names.items()
-    if former is UNSET:
-        return value
-    warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=frames_of_ours())
-    return former
+
+def check_horizon(total_steps: int | None, decay: Shape, updates: int = 0) -> None:
+    """Raise ValueError if the decay needs an end and there is none, or if the end is over."""
+    if total_steps is None and not is_flat(decay):
+        raise ValueError(
+            "total_steps=None leaves the run's end open, which needs a flat decay: give total_steps, or use "
+            'decay="wso" and call decay_now(steps) when the run should end'
+        )
+    if total_steps is not None and total_steps < updates:
+        raise ValueError(f"total_steps={total_steps} is over: {updates} updates were made already")
 
 
 def without_warmup_steps(init: Init) -> Init:

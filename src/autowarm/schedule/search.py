@@ -20,11 +20,10 @@ from .profile import Profile
 from .rule import HostRule, Notices, Timeline
 from .saved import boolean, check, count, list_of, number, optional
 
-__all__ = ["LEAST_STEPS", "PeakSearch"]
+__all__ = ["PeakSearch"]
 
 LOWEST, HIGHEST = 1e-6, 100.0  # rates tried, as in `autowarm.find_rate`
 _SHARE, _FEWEST, _MOST = 0.1, 30, 100  # length of the search: share of the run, and bounds in updates
-LEAST_STEPS = 100  # the shortest run that has room for a search
 
 
 class PeakSearch:
@@ -101,6 +100,11 @@ class PeakSearch:
         return rate.device if isinstance(rate, Tensor) else None
 
     @property
+    def updates(self) -> int:
+        """The number of updates so far."""
+        return self._host.updates
+
+    @property
     def timeline(self) -> Timeline:
         """The warm-up and decay that follow the search."""
         return self._host.timeline
@@ -155,10 +159,8 @@ class PeakSearch:
         """The rule that follows the search, which has seen no loss yet."""
         return self._host
 
-    def following(self) -> "PeakSearch | HostRule":
-        """Once the search is over: the run from its start, at the peak rate that was found."""
-        if not self.over:
-            return self
+    def following(self) -> HostRule:
+        """The run from its start, at the peak rate that was found."""
         found = self.found
         if found.guess is None:
             warnings.warn(

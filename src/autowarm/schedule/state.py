@@ -3,14 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torch.optim import Optimizer
+
+from .arguments import check_horizon
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates
+from .rule import HostRule, Plan
 from .rule.state import State
 from .rule.timeline import OPENING
 from .saved import Checks, check, count, finite, list_of, number, optional, rate
 from .search import PeakSearch
 
-__all__ = ["STATE_VERSION", "differences", "read_state"]
+__all__ = ["STATE_VERSION", "read_state", "resumed"]
 
 STATE_VERSION = 8
 
@@ -78,13 +82,48 @@ def read_state(state: Any) -> dict[str, Any]:
     return dict(state)
 
 
-def differences(saved: Mapping[str, Any], here: Mapping[str, Any], ignore: set[str]) -> dict[str, str]:
-    """Describe the settings that differ, by name."""
-    return {
+def resumed(
+    state: Mapping[str, Any], settings: Mapping[str, Any], plan: Plan, optimizer: Optimizer, *, kappa_counted: bool
+) -> tuple[HostRule, str | None]:
+    """The rule of a saved state, extended if it was saved under another ``total_steps``.
+
+    Args:
+        state: as `read_state` returns it.
+        settings, plan: those of the scheduler that loads it.
+        optimizer: its optimizer.
+        kappa_counted: whether κ was computed from the optimizer's tensors.
+
+    Returns:
+        The rule, and a warning if it was extended.
+
+    Raises:
+        ValueError: the settings differ; the message lists the differences.
+    """
+    saved, rule_state, peaks = state["settings"], state["rule"], state["base_lrs"]
+    ignored = {"total_steps", "chance_loss"}  # the chance loss acts at f(x0), and the state knows what it did then
+    begun = rule_state["gap0"] is not None or state["search"] is not None
+    if kappa_counted and saved.get("kappa") is not None and begun:
+        ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
+    differ = {
         name: f"saved {saved.get(name)!r}, here {value!r}"
-        for name, value in here.items()
-        if name not in ignore and saved.get(name) != value
+        for name, value in settings.items()
+        if name not in ignored and saved.get(name) != value
     }
+    if len(peaks) > len(optimizer.param_groups):
+        differ["parameter groups"] = f"saved {len(peaks)}, here {len(optimizer.param_groups)}"
+    if differ:
+        what = "; ".join(f"{name}: {how}" for name, how in differ.items())
+        raise ValueError(f"the saved schedule differs from this one: {what}")
+    rule = HostRule.of(plan.at(next((lr for lr in peaks if lr > 0), plan.lr), saved["kappa"]), rule_state)
+    total, planned = settings["total_steps"], rule.timeline.planned_steps
+    if total in (saved["total_steps"], planned):
+        return rule, None
+    check_horizon(total, plan.decay, rule.updates)
+    rule.extend(total)
+    return rule, (
+        f"the schedule was saved for total_steps={planned} and is loaded for total_steps={total}: it continues to "
+        f"{total}, as after extend({total})"
+    )
 
 
 def _from_version_7(old: Mapping[str, Any]) -> dict[str, Any]:

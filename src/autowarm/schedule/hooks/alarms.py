@@ -2,6 +2,7 @@
 
 import warnings
 
+from ...losses import Ranks
 from ...optim.known import frames_of_ours
 from ..rule import HostRule, Notices, Phase
 from .clock import UpdateClock
@@ -27,20 +28,25 @@ class Alarms:
         self.said: set[str] = set()
 
     def check(
-        self, notices: Notices, updates: int, phase: Phase, clock: UpdateClock, *, skipped: bool, observed: bool
+        self, notices: Notices, phase: Phase, clock: UpdateClock, ranks: Ranks, *, skipped: bool, observed: bool
     ) -> None:
         """Check the outcome of a scheduler's step.
 
         Args:
-            notices: the latest notices of the rule.
-            updates: the number of updates so far.
-            phase, clock: the scheduler's.
+            notices: the latest notices of the phase.
+            phase, clock, ranks: the scheduler's.
             skipped: whether there was no update.
             observed: whether there was a loss.
 
         Raises:
-            RuntimeError: ``max_nonfinite`` is reached.
+            RuntimeError: ``max_nonfinite`` is reached, or ranks disagree.
         """
+        updates = phase.updates
+        if notices.disagree:
+            raise RuntimeError(
+                "ranks disagree: AdaptiveWarmup has different steps or settings on them, at or shortly before step "
+                f"{updates}; this rank's settings are {ranks.settings}"
+            )
         if skipped:
             self._idle(clock)
             return

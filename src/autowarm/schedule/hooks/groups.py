@@ -12,13 +12,13 @@ from ...optim.wrapped import hook, inside
 from ..rule import Phase
 from ..saved import Checks, boolean, list_of, optional, rate
 
-__all__ = ["GroupRates", "checked_peaks"]
+__all__ = ["GroupRates", "first_peak"]
 
 Rate = float | Tensor
 
 
-def checked_peaks(optimizer: Optimizer) -> list[float]:
-    """Each group's peak rate; a rate of 0 freezes its group.
+def first_peak(optimizer: Optimizer) -> float:
+    """The peak rate of the first group that has one; a rate of 0 freezes its group.
 
     Raises:
         ValueError: a rate is negative or not finite, or none is positive.
@@ -27,7 +27,7 @@ def checked_peaks(optimizer: Optimizer) -> list[float]:
     peaks = [math.nan if lr is None else float(lr) for lr in given]  # Adafactor may have none
     if not all(lr >= 0 and math.isfinite(lr) for lr in peaks) or not any(peaks):
         raise ValueError(f"every group's lr must be finite and not negative, and one positive, got {peaks}")
-    return peaks
+    return next(lr for lr in peaks if lr > 0)
 
 
 class GroupRates:
@@ -81,16 +81,27 @@ class GroupRates:
                 return True
         return False
 
-    def new_peaks(self) -> list[Rate] | None:
-        """The rates that were set before the first update, as the peaks to take; None if they cannot be peaks."""
-        rates = [group["lr"] for group in self._optimizer.param_groups]
-        values = [float(rate) for rate in rates]
+    def grown(self) -> bool:
+        """Whether groups were added since the last call of `adopt`."""
+        return len(self._optimizer.param_groups) != len(self.warms)
+
+    def take_as_peaks(self, peaks: list[Rate]) -> bool:
+        """Take the rates that were set before the first update as the peaks, if they can be.
+
+        Args:
+            peaks: the scheduler's ``base_lrs``, changed in place.
+
+        Returns:
+            Whether they were taken.
+        """
+        values = [float(group["lr"]) for group in self._optimizer.param_groups]
         if not all(rate >= 0 and math.isfinite(rate) for rate in values) or not any(values):
-            return None
-        return [
-            (rate.clone() if isinstance(rate, Tensor) else rate) if value != float(written) else peak
-            for rate, value, written, peak in zip(rates, values, self._written, self._peaks(), strict=True)
-        ]
+            return False
+        for i, (group, value) in enumerate(zip(self._optimizer.param_groups, values, strict=True)):
+            if value != float(self._written[i]):
+                rate = group["lr"]
+                peaks[i] = group["initial_lr"] = rate.clone() if isinstance(rate, Tensor) else rate
+        return True
 
     def notice(self) -> str | None:
         """Find the rates that others have changed, and update the factors.
@@ -144,9 +155,6 @@ class GroupRates:
 
     def _quotient(self, rate: Tensor, i: int) -> Tensor:
         return torch.nan_to_num(rate / self._aims[i], nan=1.0).clamp(0.0, 1.0)  # 0/0 where a group is frozen
-
-    def _peaks(self) -> list[Rate]:
-        return [group["initial_lr"] for group in self._optimizer.param_groups]
 
     def _before_load(self, *_: Any) -> None:
         self._before = [float(group["lr"]) for group in self._optimizer.param_groups]

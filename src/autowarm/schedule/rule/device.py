@@ -76,7 +76,7 @@ class DeviceRule:
         assert rule.averages is not None
         self.device: torch.device | None = device
         self._rule, self.timeline, self.profile, self.target_loss = rule, rule.timeline, rule.profile, rule.target_loss
-        self._updates, self._weight = rule.updates, rule.weight
+        self.updates, self._weight = rule.updates, rule.weight
         self._losses = rule.failures  # counted from the last finite one before
         wide = torch.float32 if device.type == "mps" else torch.float64
         decay_start = math.inf if rule.decay_start is None else float(rule.decay_start)
@@ -97,7 +97,7 @@ class DeviceRule:
     def __setstate__(self, state: tuple[HostRule, torch.device]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
-    sees_skipped = False
+    sees_skipped = over = False
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ class DeviceRule:
         return self.on_host().name
 
     def following(self) -> "DeviceRule":
-        """This rule itself: warm-up and decay are one."""
+        """Nothing follows."""
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class DeviceRule:
     def steady_share(self) -> Tensor:
         """The share of groups without a warm-up."""
         if self._notices.decay_start is None:
-            return torch.where(self._decay_start <= self._updates, self.share, self._one)
+            return torch.where(self._decay_start <= self.updates, self.share, self._one)
         return self.timeline.steady(self.share)
 
     def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> _Loss | None:
@@ -151,7 +151,7 @@ class DeviceRule:
 
     def advance(self, updates: int, loss: _Loss | None) -> None:
         """As `HostRule.advance`, without waiting."""
-        made, self._updates = updates - self._updates, updates
+        made, self.updates = updates - self.updates, updates
         if loss is not None:
             self._losses += 1
             self._last_good.masked_fill_(loss.good, self._losses)
@@ -169,7 +169,7 @@ class DeviceRule:
 
     def notices(self) -> Notices:
         """The latest notices that have arrived on the host."""
-        self._copy.send(self._updates, self._losses)
+        self._copy.send(self.updates, self._losses)
         if (arrived := self._copy.read()) is not None:
             (updates, losses), (decay_start, last_good, disagree) = arrived
             ended = int(decay_start) if math.isfinite(decay_start) else None
@@ -185,7 +185,7 @@ class DeviceRule:
             known,
             share=share,
             averages=Averages(*averages),
-            updates=self._updates,
+            updates=self.updates,
             failures=int(self._losses - last_good),
             weight=self._weight,
         )
@@ -211,16 +211,16 @@ class DeviceRule:
             self._averages = torch.where(loss.finite, torch.stack(fresher.values()), self._averages)
         # Where losses were not finite, the share stays; without a loss, the ramp goes on.
         goes_on = self._true if loss is None else loss.good
-        share, ended = self._rule.warmup_share(self._updates, Averages(*self._averages.unbind()))
+        share, ended = self._rule.warmup_share(self.updates, Averages(*self._averages.unbind()))
         self.share = torch.where(goes_on, share, self.share)
         if ended is False:
             return
         ended = ended & goes_on
         self.share = self.share.masked_fill(ended, 1.0)
         if fresh:
-            self._decay_start.masked_fill_(ended, self._updates)
+            self._decay_start.masked_fill_(ended, self.updates)
         else:  # only the first end counts, and later ones are greater
-            torch.minimum(self._decay_start, self._never.masked_fill(ended, self._updates), out=self._decay_start)
+            torch.minimum(self._decay_start, self._never.masked_fill(ended, self.updates), out=self._decay_start)
 
 
 def _check_takes_tensors(shape: Shape, like: Tensor) -> None:

@@ -57,6 +57,11 @@ class Notices(NamedTuple):
     disagree: bool
     decay_start: int | None
 
+    @property
+    def trouble(self) -> bool:
+        """Whether there is something to say."""
+        return bool(self.failures or self.disagree)
+
 
 class Phase(Protocol):
     """A part of a run: the search for the peak rate, or warm-up and decay, on the host or on a device.
@@ -66,6 +71,8 @@ class Phase(Protocol):
         sees_skipped: whether losses of updates that a GradScaler skipped count.
         device: where the numbers are; None for the host.
         timeline: where warm-up and decay lie.
+        updates: the number of updates so far.
+        over: whether the next phase begins.
         share: η/lr for the next update; in (0, 1], except in a search.
         steady_share: the same for groups without a warm-up, which stay at the peak until the common decay.
     """
@@ -75,6 +82,12 @@ class Phase(Protocol):
 
     @property
     def sees_skipped(self) -> bool: ...
+
+    @property
+    def over(self) -> bool: ...
+
+    @property
+    def updates(self) -> int: ...
 
     @property
     def device(self) -> torch.device | None: ...
@@ -101,7 +114,7 @@ class Phase(Protocol):
         """Set the shares for the next update, after this many updates."""
 
     def following(self) -> "Phase":
-        """What the run goes on with: this phase itself, or the next one."""
+        """The next phase, once this one is over."""
 
     def notices(self) -> Notices:
         """What the scheduler needs to know."""
@@ -117,7 +130,7 @@ class HostRule(State):
     """A schedule's state, and how each loss changes it."""
 
     device = None
-    sees_skipped = False
+    sees_skipped = over = False
 
     @property
     def name(self) -> str:
@@ -146,7 +159,7 @@ class HostRule(State):
         return self
 
     def following(self) -> "HostRule":
-        """This rule itself: warm-up and decay are one."""
+        """Nothing follows."""
         return self
 
     def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> float | None:

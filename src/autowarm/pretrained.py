@@ -1,0 +1,208 @@
+"""Tells from the weights alone whether a model was trained before.
+
+Whatever the distribution that new weights are drawn from, the entries of a new matrix are *exchangeable*: none is
+special by its row or column. Training ends that: some neurons grow, and gradients of low rank align the rows. For an
+m × n matrix with entries w, three quantities are 1 if its entries are exchangeable, for every shape and distribution:
+
+- F of the rows and F of the columns: an analysis of variance of w². F is the variance of the lines' mean squares over
+  that which equal lines would have: F = n·var(row means of w²)/var(w²). Then F is close to χ²(m − 1)/(m − 1), of which
+  the cube root is normal (Wilson and Hilferty, 1931).
+- C, the mean of n·cos² of the angles between the lines of the shorter side, less the matrix's mean. Its standard error
+  is √(2/P) for P pairs of lines, or more if entries are heavy-tailed or sparse.
+
+Muon's updates, which are nearly orthogonal, show in F; those of Adam, Lion and SGD show in C first. Orthogonal and
+identity matrices have F and C below 1, which is no evidence of training, and a common scale cancels. Each matrix scores
+the largest of its three z-scores, between 0 and 6, so that a few structured ones (a table of sines, a state-space
+model's decays) do not decide. A model of K matrices looks trained if the mean score exceeds 2 + 4/√K; new models score
+about 1, models trained long score about 6.
+
+Two further signs take precedence, in this order:
+
+- Gains of norms start at a constant. If most gains still have it, the model is new.
+- Zero matrices (out, r) beside random ones (r, in), r below a quarter of the other sizes, are LoRA's adapters. If most
+  matrices are such pairs, they belong to a trained model whose weights the optimizer does not see.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from .devices import collective_device
+
+__all__ = ["Verdict", "detect"]
+
+_FEWEST = 8  # rows and columns of a matrix, and entries of a vector, that count
+_SAMPLE = 1024  # at most so many rows and columns are read, evenly spaced
+_CAP = 6.0  # the highest score of one matrix
+_TYPICAL, _SURE = 1.5, 4.0  # mean score of a trained model, and how many standard errors above it
+_FRESH = 0.003  # relative spread of gains that are as new; one update of a warm-up does not exceed it
+
+
+class Verdict(NamedTuple):
+    """Whether weights were trained before, and why.
+
+    Attributes:
+        trained: the answer. Without evidence it is False.
+        sign: what decided: "gains", "adapters" or "matrices"; "nothing" if no tensor counts.
+        score: the mean score of the matrices, from 0 to 6; NaN if none counts.
+        threshold: the score above which the matrices say "trained".
+    """
+
+    trained: bool
+    sign: Literal["gains", "adapters", "matrices", "nothing"]
+    score: float
+    threshold: float
+
+
+@torch.no_grad()
+def detect(
+    source: "torch.optim.Optimizer | nn.Module | Iterable[Tensor]", process_group: dist.ProcessGroup | None = None
+) -> Verdict:
+    """Tell whether weights were trained before. Reads each tensor once and waits for the device once.
+
+    All floating-point tensors of an optimizer count, frozen ones too. Of sharded tensors (DTensor), each rank reads its
+    own part, and the ranks share one verdict: each of them must call this.
+
+    Args:
+        source: an optimizer, a model, or the tensors.
+        process_group: the ranks that share the verdict; None means all, if `torch.distributed` is in use.
+
+    Example:
+        >>> import torch
+        >>> from autowarm.pretrained import detect
+        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> detect(optimizer).trained
+        False
+        >>> for _ in range(100):
+        ...     x = torch.randn(64, 64)
+        ...     optimizer.zero_grad()
+        ...     (model(x) - x.abs()).square().sum(1).mean().backward()
+        ...     optimizer.step()
+        >>> detect(optimizer).trained
+        True
+    """
+    together = dist.is_available() and dist.is_initialized() and dist.get_world_size(process_group) > 1
+    world = dist.get_world_size(process_group) if together else 1
+    found = _Evidence()
+    tensors = [p for p in _tensors(source) if p.is_floating_point() and p.layout is torch.strided and not p.is_meta]
+    matrices = [(p, _local(p)) for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
+    vectors = [(p, _local(p)) for p in tensors if p.ndim == 1]
+    vectors = [(p, v) for p, v in vectors if v.numel() >= _FEWEST]
+    read = _to_host([*(_score(w) for _, w in matrices), *(_gain(v) for _, v in vectors)])
+    zero, random = Counter[int](), Counter[int]()
+    for (p, _), (score, is_zero) in zip(matrices, read[: len(matrices)], strict=True):
+        rows, columns = p.shape[0], p.shape[1:].numel()
+        zero[columns] += bool(is_zero and 4 * columns < rows)
+        random[rows] += bool(not is_zero and 4 * rows < columns)
+        if not math.isnan(score):
+            weight = 1 / _copies(p, world)
+            found.score += weight * score
+            found.scored += weight
+    found.paired = 2 * sum((zero & random).values())
+    found.matrices = len(matrices)
+    for is_gain, is_fresh in read[len(matrices) :]:
+        found.gains += is_gain
+        found.fresh += is_gain * is_fresh
+    if together:
+        found.add_up(process_group)
+    return found.verdict()
+
+
+class _Evidence:
+    """What a rank has found, in numbers that add up over the ranks."""
+
+    def __init__(self) -> None:
+        self.score = self.scored = self.paired = self.matrices = self.gains = self.fresh = 0.0
+
+    def add_up(self, group: dist.ProcessGroup | None) -> None:
+        sums = torch.tensor(list(vars(self).values()), dtype=torch.float32, device=collective_device(group))
+        dist.all_reduce(sums, group=group)
+        vars(self).update(zip(vars(self), sums.tolist(), strict=True))
+
+    def verdict(self) -> Verdict:
+        score = self.score / self.scored if self.scored else math.nan
+        threshold = _TYPICAL + _SURE / math.sqrt(self.scored) if self.scored else math.inf
+        if 2 * self.fresh > self.gains:
+            return Verdict(False, "gains", score, threshold)
+        if 2 * self.paired > self.matrices:
+            return Verdict(True, "adapters", score, threshold)
+        return Verdict(score > threshold, "matrices" if self.scored else "nothing", score, threshold)
+
+
+def _tensors(source: Any) -> list[Tensor]:
+    if isinstance(source, nn.Module):
+        return list(source.parameters())
+    if hasattr(source, "param_groups"):
+        return [p for group in source.param_groups for p in group["params"]]
+    return list(source)
+
+
+def _local(p: Tensor) -> Tensor:
+    """This rank's part of a DTensor."""
+    return p.detach().to_local() if hasattr(p, "to_local") else p.detach()
+
+
+def _copies(p: Any, world: int) -> int:
+    """How many ranks hold the same entries; of a plain tensor we assume that all do."""
+    if not hasattr(p, "placements"):
+        return world
+    return math.prod(p.device_mesh.size(i) for i, place in enumerate(p.placements) if place.is_replicate())
+
+
+def _to_host(pairs: list[Tensor]) -> list[list[float]]:
+    return torch.stack([pair.to(pairs[0].device) for pair in pairs]).tolist() if pairs else []
+
+
+def _gain(v: Tensor) -> Tensor:
+    """Whether a vector is a norm's gains, which lie around a value other than 0, and whether they are as new."""
+    v = v.float()
+    spread, mean = v.std(), v.mean().abs()
+    return torch.stack([(mean > 3 * spread).float(), (spread <= _FRESH * mean).float()])
+
+
+def _score(w: Tensor) -> Tensor:
+    """A matrix's score, NaN if it is too small or constant, and whether it is zero."""
+    if not w.numel():
+        return w.new_tensor([math.nan, 0.0], dtype=torch.float32)
+    # Kernels (out, in, k, k) and stacks (experts, out, in) become the matrix with the longest shorter side.
+    shapes = [(w.shape[:i].numel(), w.shape[i:].numel()) for i in range(1, w.ndim)]
+    w = w.reshape(max(shapes, key=min))
+    if w.shape[0] > w.shape[1]:
+        w = w.T
+    w = w[:: -(-w.shape[0] // _SAMPLE), :: -(-w.shape[1] // _SAMPLE)].float()
+    largest = w.abs().amax()
+    w = w / largest  # the fourth powers of small entries would underflow
+    squares = w.square()
+    live = squares > 0  # rows and columns of zeros, as an embedding's padding, do not count
+    m, n = live.any(1).sum(), live.any(0).sum()
+    squares = squares / (squares.sum() / (m * n))
+    variance = (squares.square().sum() - m * n) / (m * n - 1)
+    rows, columns = squares.sum(1) / n, squares.sum(0) / m
+    scales = torch.minimum(_z_of_variances(rows, n, m, variance), _z_of_variances(columns, m, n, variance))
+    w = (w - w.sum() / (m * n)) * live / columns.clamp_min(1e-12).sqrt()
+    score = torch.maximum(scales, _z_of_angles(w, m, n)).clamp(0.0, _CAP)
+    counts = (m >= _FEWEST) & (n >= _FEWEST) & (variance > 1e-4)
+    return torch.stack([torch.where(counts, score, math.nan), (largest == 0).float()])
+
+
+def _z_of_variances(means: Tensor, length: Tensor, lines: Tensor, variance: Tensor) -> Tensor:
+    """z of F: of lines of this length, with these mean squares; the entries' squares have mean 1 and this variance."""
+    ratio = length * ((means - 1).square() * (means > 0)).sum() / (lines - 1) / variance
+    error = 2 / (9 * (lines - 1))
+    return (ratio.clamp_min(0) ** (1 / 3) - (1 - error)) / error.sqrt()
+
+
+def _z_of_angles(w: Tensor, lines: Tensor, length: Tensor) -> Tensor:
+    """z of C: of the angles between the rows."""
+    w = w / w.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    cosines = (w @ w.T).float().square().fill_diagonal_(0.0) * length
+    pairs = lines * (lines - 1)  # each twice
+    mean = cosines.sum() / pairs
+    variance = cosines.square().sum() / pairs - mean.square()
+    return (mean - 1) * (pairs / 2).sqrt() / variance.clamp_min(2.0).sqrt()

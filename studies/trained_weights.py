@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from autowarm.pretrained import Verdict, detect
 
 TABLE = Path(__file__).parents[1] / "docs" / "data" / "tables" / "trained-weights.csv"
-COLUMNS = ("part", "half", "name", "optimizer", "updates", "loss", "truth", "says", "sign", "score", "threshold")
+COLUMNS = ("part", "half", "name", "optimizer", "updates", "loss", "truth", "says", "evidence", "score", "threshold")
 
 LARGEST = 30_000_000  # weights of a new model: smaller siblings are preferred, wider configs are narrowed
 
@@ -257,7 +257,7 @@ Row = dict[str, object]
 def row(part: str, half: str, name: str, truth: str, verdict: Verdict, **more: object) -> Row:
     says = "trained" if verdict.trained else "new"
     numbers = {"score": f"{verdict.score:.2f}", "threshold": f"{verdict.threshold:.2f}"}
-    return dict(part=part, half=half, name=name, truth=truth, says=says, sign=verdict.sign, **numbers, **more)
+    return dict(part=part, half=half, name=name, truth=truth, says=says, evidence=verdict.evidence, **numbers, **more)
 
 
 def new_rows(package: str) -> Iterator[Row]:

@@ -45,6 +45,7 @@ NEW: dict[str, Callable[[Tensor], Tensor]] = {
     "scales by blocks of rows": through_matrix(of_variance_by_rows),
     "scales by blocks of columns": through_matrix(lambda w: of_variance_by_rows(w.T.contiguous()).T),
     "bfloat16": lambda w: w.normal_(std=0.02).bfloat16(),
+    "float16": lambda w: w.normal_(std=0.02).half(),
     "float8": lambda w: w.normal_().to(torch.float8_e4m3fn),
     "float64": lambda w: w.double().normal_(),
     "zeros": nn.init.zeros_,
@@ -80,7 +81,7 @@ def test_trained_matrices_are_trained(name):
     model, before, after = taught(OPTIMIZERS[name], updates=200)
     assert not before.trained
     assert after.trained
-    assert after.sign == "matrices"
+    assert after.evidence == "matrices"
     assert detect(model.bfloat16()).trained
 
 
@@ -112,17 +113,17 @@ def test_untouched_gains_outvote_the_matrices():
     ones = [torch.ones(64) for _ in range(3)]
     learnt = [1 + 0.05 * torch.randn(64) for _ in range(3)]
     assert detect(structured()).trained
-    assert detect([*structured(), *ones]) == detect([*structured(), *ones])._replace(trained=False, sign="gains")
-    assert detect([*structured(), *learnt, *ones[:2]]).sign == "matrices"
+    assert detect([*structured(), *ones]) == detect([*structured(), *ones])._replace(trained=False, evidence="gains")
+    assert detect([*structured(), *learnt, *ones[:2]]).evidence == "matrices"
 
 
 def test_gains_after_one_update_of_a_warm_up_are_untouched():
-    assert detect([*structured(), 1 + 1e-3 * torch.randn(64).sign()]).sign == "gains"
+    assert detect([*structured(), 1 + 1e-3 * torch.randn(64).sign()]).evidence == "gains"
 
 
 @pytest.mark.parametrize("vector", [torch.zeros(64), torch.linspace(-1, 1, 64), torch.ones(4), torch.ones(64).int()])
 def test_biases_and_short_vectors_are_no_gains(vector):
-    assert detect([*structured(), vector]).sign == "matrices"
+    assert detect([*structured(), vector]).evidence == "matrices"
 
 
 def adapters(rank: int, *, layers: int = 4, out: int = 96) -> list[Tensor]:
@@ -133,12 +134,12 @@ def adapters(rank: int, *, layers: int = 4, out: int = 96) -> list[Tensor]:
 def test_adapters_belong_to_a_trained_model(rank):
     found = detect(adapters(rank))
     # With one row or column nothing is a matrix, but adapters of rank 1 are rare.
-    assert found[:2] == ((True, "adapters") if rank > 1 else (False, "nothing"))
+    assert found[:2] == ((True, "adapters") if rank > 1 else (False, "none"))
     assert detect([*adapters(rank), torch.randn(10, 64)]).trained == (rank > 1)
 
 
 def test_adapters_of_convolutions():
-    assert detect([torch.randn(4, 32, 3, 3), torch.zeros(64, 4, 1, 1)]).sign == "adapters"
+    assert detect([torch.randn(4, 32, 3, 3), torch.zeros(64, 4, 1, 1)]).evidence == "adapters"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_other_zero_matrices_are_no_adapters(block):
     ],
 )
 def test_without_evidence_nothing_is_trained(tensors):
-    assert detect(tensors) == Verdict(trained=False, sign="nothing", score=0.0, threshold=math.inf)
+    assert detect(tensors) == Verdict(trained=False, evidence="none", score=0.0, threshold=math.inf)
 
 
 def test_non_finite_weights_are_no_evidence():
@@ -205,7 +206,7 @@ def ranks(rank_launcher, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("what", "trained", "sign"),
+    ("what", "trained", "evidence"),
     [
         ("new", False, "matrices"),
         ("trained", True, "matrices"),
@@ -217,10 +218,10 @@ def ranks(rank_launcher, tmp_path_factory):
         ("one rank has nothing", True, "matrices"),
     ],
 )
-def test_ranks_share_one_verdict(ranks, what, trained, sign):
+def test_ranks_share_one_verdict(ranks, what, trained, evidence):
     first, second = (found[what] for found in ranks)
     assert first == second
-    assert first[:2] == (trained, sign)
+    assert first[:2] == (trained, evidence)
 
 
 def test_copies_count_once(ranks):

@@ -1,26 +1,26 @@
 """Tells from the weights alone whether a model was trained before.
 
-Whatever the distribution that new weights are drawn from, the entries of a new matrix are *exchangeable*: none is
-special by its row or column. Training ends that: some neurons grow, and gradients of low rank align the rows. For an
-m × n matrix with entries w, three quantities are 1 if its entries are exchangeable, for every shape and distribution:
+The entries of a new matrix are *exchangeable*, whatever distribution they are drawn from: none is special by its row or
+column. Training ends that: some neurons grow, and gradients of low rank align the rows. For an m × n matrix of
+exchangeable entries w, these quantities are 1, in any shape and on any scale:
 
-- F of the rows and F of the columns: an analysis of variance of w². F is the variance of the lines' mean squares over
-  that which equal lines would have: F = n·var(row means of w²)/var(w²). Then F is close to χ²(m − 1)/(m − 1), of which
-  the cube root is normal (Wilson and Hilferty, 1931).
-- C, the mean of n·cos² of the angles between the lines of the shorter side, less the matrix's mean. Its standard error
-  is √(2/P) for P pairs of lines, or more if entries are heavy-tailed or sparse.
+- F, an analysis of variance of w² by rows, F = n·var(row means of w²)/var(w²), and the same by columns. The cube root of
+  F is nearly normal (Wilson and Hilferty, 1931: F is about χ²/(m − 1) with m − 1 degrees of freedom). New matrices may be
+  scaled by rows, such as queries beside keys and values, but not by columns too: the lesser of the two z-scores counts.
+- C, the mean of n·cos² over the angles between the rows, or between the columns if they are fewer. The other side is
+  scaled to equal norms first. The standard error of C is √(2/P) for P pairs, or more if entries are heavy-tailed.
 
-Muon's updates, which are nearly orthogonal, show in F; those of Adam, Lion and SGD show in C first. Orthogonal and
-identity matrices have F and C below 1, which is no evidence of training, and a common scale cancels. Each matrix scores
-the largest of its three z-scores, between 0 and 6, so that a few structured ones (a table of sines, a state-space
-model's decays) do not decide. A model of K matrices looks trained if the mean score exceeds 2 + 4/√K; new models score
-about 1, models trained long score about 6.
+Updates by Adam, Lion or SGD show in C first; those of Muon, which are nearly orthogonal, show in F. Orthogonal and
+identity matrices have F and C below 1, which is no evidence of training. A matrix scores the larger of the two z-scores,
+between 0 and 6, so that a few structured ones (a table of sines, a state-space model's decays) do not decide. A model of
+K matrices looks trained if their mean score exceeds 1 + 3/√K. That of new models is below 1, and long training takes it
+to 6.
 
 Two further signs take precedence, in this order:
 
-- Gains of norms start at a constant. If most gains still have it, the model is new.
-- Zero matrices (out, r) beside random ones (r, in), r below a quarter of the other sizes, are LoRA's adapters. If most
-  matrices are such pairs, they belong to a trained model whose weights the optimizer does not see.
+- The gains of norms start at a constant. If most of them still have it, the model is new.
+- Zero matrices (out, r) beside random ones (r, in), with r below a quarter of the other sizes, are LoRA's adapters. If
+  most matrices are such pairs, they belong to a trained model, whose weights the optimizer need not hold.
 """
 
 import math
@@ -39,7 +39,7 @@ __all__ = ["Verdict", "detect"]
 _FEWEST = 8  # rows and columns of a matrix, and entries of a vector, that count
 _SAMPLE = 1024  # at most so many rows and columns are read, evenly spaced
 _CAP = 6.0  # the highest score of one matrix
-_TYPICAL, _SURE = 1.5, 4.0  # mean score of a trained model, and how many standard errors above it
+_TYPICAL, _SURE = 1.0, 3.0  # mean score of a trained model, and how many standard errors above it
 _FRESH = 0.003  # relative spread of gains that are as new; one update of a warm-up does not exceed it
 
 
@@ -48,13 +48,13 @@ class Verdict(NamedTuple):
 
     Attributes:
         trained: the answer. Without evidence it is False.
-        sign: what decided: "gains", "adapters" or "matrices"; "nothing" if no tensor counts.
+        evidence: what decided: "gains", "adapters" or "matrices"; "none" if no tensor counts.
         score: the mean score of the matrices, from 0 to 6; 0 if none counts.
         threshold: the score above which the matrices say "trained".
     """
 
     trained: bool
-    sign: Literal["gains", "adapters", "matrices", "nothing"]
+    evidence: Literal["gains", "adapters", "matrices", "none"]
     score: float
     threshold: float
 
@@ -132,7 +132,7 @@ class _Evidence:
             return Verdict(False, "gains", score, threshold)
         if 2 * self.paired > self.matrices:
             return Verdict(True, "adapters", score, threshold)
-        return Verdict(score > threshold, "matrices" if self.scored else "nothing", score, threshold)
+        return Verdict(score > threshold, "matrices" if self.scored else "none", score, threshold)
 
 
 def _tensors(source: Any) -> list[Tensor]:

@@ -44,6 +44,9 @@ NEW: dict[str, Callable[[Tensor], Tensor]] = {
     "first row zero": lambda w: torch.cat([torch.zeros_like(w[:1]), torch.randn_like(w[1:])]),
     "scales by blocks of rows": through_matrix(of_variance_by_rows),
     "scales by blocks of columns": through_matrix(lambda w: of_variance_by_rows(w.T.contiguous()).T),
+    "half of the rows tiny": lambda w: w.normal_().mul_(
+        torch.tensor([1.0, 1e-6]).repeat(len(w) // 2).view(-1, *[1] * (w.ndim - 1))
+    ),
     "bfloat16": lambda w: w.normal_(std=0.02).bfloat16(),
     "float16": lambda w: w.normal_(std=0.02).half(),
     "float8": lambda w: w.normal_().to(torch.float8_e4m3fn),
@@ -97,7 +100,7 @@ def test_a_new_head_does_not_make_a_trained_body_new():
 
 def test_frozen_weights_of_the_optimizer_count():
     model, *_ = taught(OPTIMIZERS["adamw"], updates=200)
-    head = nn.Linear(64, 64).requires_grad_()
+    head = nn.Linear(64, 64)
     model.requires_grad_(False)
     assert detect(torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)).trained
     assert not detect(torch.optim.SGD(head.parameters(), lr=0.1)).trained
@@ -107,6 +110,11 @@ def structured() -> list[Tensor]:
     """Matrices that look trained."""
     torch.manual_seed(0)
     return [torch.randn(64, 8) @ torch.randn(8, 64) for _ in range(6)]
+
+
+@pytest.mark.parametrize("scale", [1e-22, 1e22])
+def test_the_scale_of_the_weights_does_not_matter(scale):
+    assert detect([scale * w for w in structured()]).score == pytest.approx(detect(structured()).score)
 
 
 def test_untouched_gains_outvote_the_matrices():
@@ -127,6 +135,7 @@ def test_biases_and_short_vectors_are_no_gains(vector):
 
 
 def adapters(rank: int, *, layers: int = 4, out: int = 96) -> list[Tensor]:
+    torch.manual_seed(0)
     return [w for _ in range(layers) for w in (torch.randn(rank, 64), torch.zeros(out, rank))]
 
 
@@ -143,17 +152,19 @@ def test_adapters_of_convolutions():
 
 
 @pytest.mark.parametrize(
-    "block",
+    ("random", "zero"),  # shapes of a block's random matrices, and of its zero ones
     [
-        pytest.param([torch.randn(256, 64), torch.zeros(64, 256)], id="a zero layer after a wide one"),
-        pytest.param([*[torch.randn(64, 64)] * 3, torch.zeros(64, 64)], id="zero projections"),
-        pytest.param([torch.zeros(384, 64), torch.randn(64, 256), torch.randn(256, 64)], id="zero modulation"),
-        pytest.param([torch.randn(16, 256), torch.randn(256, 16)], id="two new factors"),
-        pytest.param([torch.zeros(4, 256), torch.randn(256, 4)], id="the first factor is zero"),
+        pytest.param([(256, 64)], [(64, 256)], id="a zero layer after a wide one"),
+        pytest.param([(64, 64)] * 3, [(64, 64)], id="zero projections"),
+        pytest.param([(64, 256), (256, 64)], [(384, 64)], id="zero modulation"),
+        pytest.param([(16, 256), (256, 16)], [], id="two new factors"),
+        pytest.param([(256, 4)], [(4, 256)], id="the first factor is zero"),
     ],
 )
-def test_other_zero_matrices_are_no_adapters(block):
-    assert not detect([w.clone() for _ in range(6) for w in block]).trained
+def test_other_zero_matrices_are_no_adapters(random, zero):
+    torch.manual_seed(0)
+    blocks = [w for _ in range(6) for w in (*map(torch.randn, random), *map(torch.zeros, zero))]
+    assert not detect(blocks).trained
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,10 @@ def _score(w: Tensor) -> Tensor:
     variance = (squares.square().sum() - m * n) / (m * n - 1)
     rows, columns = squares.sum(1) / n, squares.sum(0) / m
     scales = torch.minimum(_z_of_variances(rows, n, m, variance), _z_of_variances(columns, m, n, variance))
-    w = (w - w.sum() / (m * n)) * live / columns.clamp_min(1e-12).sqrt()
+    mean, error = w.sum() / (m * n), w.norm() / (m * n)
+    # A mean that is only chance would align rows that are much smaller than others.
+    w = (w - torch.where(mean.abs() > 4 * error, mean, 0.0)) * live
+    w = w / torch.where(columns > 0, columns, 1.0).sqrt()
     score = torch.maximum(scales, _z_of_angles(w, m, n)).clamp(0.0, _CAP)
     counts = (m >= _FEWEST) & (n >= _FEWEST) & (variance > 1e-4)
     return torch.stack([torch.where(counts, score, math.nan), (largest == 0).float()])

@@ -77,13 +77,13 @@ def detect(
         >>> import torch
         >>> from autowarm.pretrained import detect
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         >>> detect(optimizer).trained
         False
         >>> for _ in range(100):
         ...     x = torch.randn(64, 64)
         ...     optimizer.zero_grad()
-        ...     (model(x) - x.abs()).square().sum(1).mean().backward()
+        ...     (model(x) - x.cumsum(1)).square().mean().backward()
         ...     optimizer.step()
         >>> detect(optimizer).trained
         True

@@ -31,6 +31,7 @@ import os
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,13 @@ def timm_models() -> Iterator[tuple[str, nn.Module]]:
     for name in timm.list_models():
         families.setdefault(timm.models._registry._model_to_module[name], []).append(name)
     for family, names in families.items():
-        if name := smallest(names, timm.create_model):
+        if least := smallest(names, timm.create_model):
             torch.manual_seed(0)
-            yield f"timm {family}", timm.create_model(name)
+            yield f"timm {family}", timm.create_model(least)
 
 
 def torchvision_models() -> Iterator[tuple[str, nn.Module]]:
-    import torchvision
+    import torchvision  # type: ignore[import-untyped]
 
     def build(name: str) -> nn.Module:
         backbone = {"weights_backbone": None} if name in detectors else {}
@@ -364,7 +365,14 @@ def later_rows() -> Iterator[Row]:
                 if update == max(UPDATES):
                     break
 
-            def told(what: str, model: nn.Module, truth: str = "trained", which=which, task=task, name=name) -> Row:
+            def told(
+                what: str,
+                model: nn.Module,
+                truth: str = "trained",
+                which: str = which,
+                task: str = task,
+                name: str = name,
+            ) -> Row:
                 return row("later", which, f"{what}: {task}", truth, detect(optimizer_of("SGD", model)), optimizer=name)
 
             headed = copy.deepcopy(body)
@@ -408,9 +416,9 @@ def shipped_rows(folder: Path) -> Iterator[Row]:
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "initialisations": initialisation_rows,
-    **{task: lambda task=task: trained_rows(task) for task in TASKS},
+    **{task: partial(trained_rows, task) for task in TASKS},
     "later": later_rows,
-    **{package: lambda package=package: new_rows(package) for package in NEW},
+    **{package: partial(new_rows, package) for package in NEW},
 }
 
 

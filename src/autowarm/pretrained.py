@@ -34,6 +34,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .devices import collective_device
+from .modes import in_normal_mode
 
 __all__ = ["Verdict", "detect"]
 
@@ -60,6 +61,7 @@ class Verdict(NamedTuple):
     threshold: float
 
 
+@in_normal_mode
 @torch.no_grad()
 def detect(
     source: "torch.optim.Optimizer | nn.Module | Iterable[Tensor]", process_group: dist.ProcessGroup | None = None

@@ -13,6 +13,7 @@ from ..geometry import Geometry, resolve
 from ..losses import Observation, Ranks
 from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
 from ..optim.wrapped import hook, unwrapped
+from ..pretrained import detect
 from .arguments import check_horizon, check_peak, clean, without_warmup_steps
 from .hooks.alarms import Alarms
 from .hooks.clock import UpdateClock
@@ -68,9 +69,11 @@ class AdaptiveWarmup(LRScheduler):
             of the peak rate (1 at p = 0). It takes p as a float, and for a tensor lr as a 0-dim tensor too.
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: the longest warm-up: a share of T in (0, 1], or a whole number of updates from 2, where more than T
-            counts as T; None for no limit. The default is half the run. For fine-tuning, 0.1 is better.
+            counts as T; None for no limit. The default is half the run.
+        trained: whether the weights were trained before, as in fine-tuning; warm-up then takes at most a tenth of the
+            run. None looks at the weights at the first update, see `autowarm.pretrained`.
         chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model. If f(x0) is below
-            three quarters of it, the weights were trained before, and warm-up takes at most a tenth of the run.
+            three quarters of it, the weights count as trained too.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
             The default depends on T: 0.01 up to 4,000 updates; 0.05 from 16,000 on, where the average also starts from
             f(x0) and so lags behind a loss that falls early; linearly in T between them.
@@ -121,6 +124,7 @@ class AdaptiveWarmup(LRScheduler):
         decay: Decay | Shape = "cosine",
         final_ratio: float = 0.0,
         max_warmup: float | int | None = 0.5,
+        trained: bool | None = None,
         chance_loss: float | None = None,
         smoothing: float | None = None,
         max_nonfinite: int | None = 20,
@@ -141,6 +145,8 @@ class AdaptiveWarmup(LRScheduler):
         )
         self._alarms = Alarms(given.pop("max_nonfinite"))
         check_peak(peak, given["total_steps"])
+        if trained not in (True, False, None):
+            raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
         self.process_group = process_group
         given_optimizer = optimizer  # a trainer's wrapper has no step hooks of its own
         if not isinstance(optimizer := unwrapped(optimizer), Optimizer):
@@ -161,6 +167,7 @@ class AdaptiveWarmup(LRScheduler):
             "geometry": None if geometry is None else repr(geometry),
             "warmup": warmup,
             "decay": name_of(decay),
+            "trained": trained,
             **given,
         }
         self._ranks = Ranks(process_group, self._settings)
@@ -233,6 +240,12 @@ class AdaptiveWarmup(LRScheduler):
         """f*, as given or derived from f(x0), then None before the first finite loss. Never waits for the device."""
         return self._phase.target_loss
 
+    @property
+    def trained(self) -> bool | None:
+        """Whether the weights count as trained before the run; None before the first update. Never waits."""
+        settled = self._phase.weights_trained
+        return None if settled is None else self._phase.timeline.trained
+
     def metrics(self) -> dict[str, float | int | str]:
         """The schedule's state for a logger: a flat dictionary of plain numbers and text.
 
@@ -242,7 +255,8 @@ class AdaptiveWarmup(LRScheduler):
             ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
             ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps`` (so far),
             ``warmup_end`` (the update at which warm-up ended or is expected to end, if log Δ keeps falling at its mean
-            pace so far), ``ended_by``. Values that are not known yet are left out.
+            pace so far), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0). Values that are not
+            known yet are left out.
 
         Example:
             >>> import torch
@@ -353,6 +367,8 @@ class AdaptiveWarmup(LRScheduler):
             # Once the weights are broken, a GradScaler skips every update, so the search must see these losses.
             made, loss = (None, None) if loss is None or math.isfinite(loss) else (0, loss)
         if made is not None:
+            if self._phase.weights_trained is None and self._phase.device is None:
+                self._settle()  # all ranks are at this step
             self._phase.advance(updates, loss)
             self.last_epoch = updates
             if self._phase.over:
@@ -395,6 +411,12 @@ class AdaptiveWarmup(LRScheduler):
         self._plan = phase.timeline.plan
         for i, group in enumerate(self.optimizer.param_groups):
             self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (self._plan.lr / given)
+
+    def _settle(self) -> None:
+        """Settle whether the weights were trained before: as told, or from the weights after at most one update."""
+        if (rule := self._phase).name == "warmup":
+            told = self._settings["trained"]
+            rule.on_host().settle(detect(self.optimizer, self.process_group).trained if told is None else told)
 
     def _write(self) -> None:
         self._last_lr = self._groups.write(self.base_lrs, self._phase)
@@ -551,7 +573,7 @@ class AdaptiveWarmup(LRScheduler):
                 "rewarm(total_steps=...) a larger total, which includes the updates already made"
             )
         target = self._plan.target_loss if target_loss is None else given["target_loss"]
-        self._change(lambda rule: HostRule.begin(rule.plan, rule.updates, total, target))
+        self._change(lambda rule: rule.begun_again(total, target))
         self._alarms.said.discard("stalled")
 
     def _change(self, change: "Callable[[HostRule], HostRule | None]") -> None:

@@ -33,6 +33,7 @@ def metrics(phase: Phase, lr: float) -> Metrics:
         "warmup_steps": rule.updates - rule.timeline.origin if rule.ended_by is None else rule.warmup_steps,
         "warmup_end": forecast(rule),
         "ended_by": rule.ended_by,
+        "trained": None if rule.weights_trained is None else int(rule.timeline.trained),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -62,6 +63,8 @@ def one_line(phase: Phase, updates: int, lr: float) -> str:
     words = [f"{phase.name}, update {updates} of {'an open run' if total is None else total}"]
     if phase.name == "search":
         return f"AdaptiveWarmup({words[0]}; lr {lr:.3g})"
+    if rule.timeline.trained:
+        words.append("trained weights")
     words.append(f"lr {lr:.3g} ({rule.share:.3g} of the peak)")
     profile = rule.profile
     if rule.ended_by is not None:

@@ -100,6 +100,11 @@ class PeakSearch:
         return rate.device if isinstance(rate, Tensor) else None
 
     @property
+    def weights_trained(self) -> bool | None:
+        """That of the rule that follows, which will look at the weights that the search restores."""
+        return self._host.weights_trained
+
+    @property
     def updates(self) -> int:
         """The number of updates so far."""
         return self._host.updates

@@ -100,7 +100,7 @@ def resumed(
         ValueError: the settings differ; the message lists the differences.
     """
     saved, rule_state, peaks = state["settings"], state["rule"], state["base_lrs"]
-    ignored = {"total_steps", "chance_loss"}  # the chance loss acts at f(x0), and the state knows what it did then
+    ignored = {"total_steps", "chance_loss", "trained"}  # the state knows whether the weights were trained
     begun = rule_state["gap0"] is not None or state["search"] is not None
     if kappa_counted and saved.get("kappa") is not None and begun:
         ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
@@ -127,10 +127,11 @@ def resumed(
 
 
 def _from_version_7(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a state that does not say how many losses are in its statistics: all since the first few."""
+    """Convert a state that does know whether the weights were trained, nor how many losses are in its statistics."""
     try:
         rule = dict(old["rule"])
         rule["given_target_loss"] = rule.pop("told")
+        rule["weights_trained"] = False
         if rule["averages"] is not None:
             rule["averages"] = [*rule["averages"], float(max(0, rule["losses"] - OPENING))]
         return {**old, "version": STATE_VERSION, "rule": rule}

@@ -76,6 +76,7 @@ class DeviceRule:
         assert rule.averages is not None
         self.device: torch.device | None = device
         self._rule, self.timeline, self.profile, self.target_loss = rule, rule.timeline, rule.profile, rule.target_loss
+        self.weights_trained = rule.weights_trained
         self.updates, self._weight = rule.updates, rule.weight
         self._losses = rule.failures  # counted from the last finite one before
         wide = torch.float32 if device.type == "mps" else torch.float64

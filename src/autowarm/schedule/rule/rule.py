@@ -3,8 +3,8 @@
 During warm-up the share is the higher of two:
 
 - the paper's profile η(Δ) at the smoothed loss, calibrated from the first losses;
-- a *ramp* in time that reaches the peak after ``max_warmup``, or after a tenth of the run if f(x0) shows that the
-  weights were trained before. η(Δ) alone can stall, because the loss falls only as fast as the rate lets it.
+- a *ramp* in time that reaches the peak after ``max_warmup``, or after a tenth of the run if the weights were
+  trained before. η(Δ) alone can stall, because the loss falls only as fast as the rate lets it.
 
 The gap is Δ = loss − f*; if f* is not given, it is 30 % of f(x0). When the gap has fallen below Δ', or the ramp has
 reached the peak, the decay takes over. Without a ramp and without smoothing this is the paper's Algorithm 1, line by
@@ -16,7 +16,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -100,6 +100,9 @@ class Phase(Protocol):
 
     @property
     def target_loss(self) -> float | None: ...
+
+    @property
+    def weights_trained(self) -> bool | None: ...
 
     @property
     def share(self) -> float | Tensor: ...
@@ -257,9 +260,8 @@ class HostRule(State):
             ValueError: the loss is not above f*, or exceeds it by the given Δ' or less.
         """
         plan = self.plan
-        trained = plan.chance_loss is not None and loss < _TRAINED * plan.chance_loss
-        if trained != self.timeline.trained:
-            self.timeline = self.timeline.of_trained_weights(self.updates, trained)
+        far_below_chance = plan.chance_loss is not None and loss < _TRAINED * plan.chance_loss
+        self._shorten(bool(self.weights_trained) or far_below_chance)
         target = self.given_target_loss
         if target is None:
             target = loss - _EXPECTED_FALL * abs(loss)
@@ -281,6 +283,15 @@ class HostRule(State):
             shapes = plan.warmup, plan.decay
             profile = calibrate(gap0, lr=plan.lr, div=plan.div, kappa=plan.kappa, sigma_f2=plan.sigma_f2, target=shapes)
         self.target_loss, self.profile = target, profile
+
+    def settle(self, trained: bool) -> None:
+        """Settle whether the weights were trained before: if they were, the ramp takes a tenth of the run at most."""
+        self.weights_trained = trained
+        self._shorten(trained)
+
+    def _shorten(self, trained: bool) -> None:
+        if trained != self.timeline.trained and self.decay_start is None:
+            self.timeline = self.timeline.of_trained_weights(self.updates, trained)
 
     def _end(self, why: str) -> None:
         self.ended_by, self.decay_start = why, self.updates
@@ -311,6 +322,13 @@ class HostRule(State):
             self._cut_short("decay_now")
         self.decay_start = self.updates
         self.timeline = self.timeline.decaying(self.updates, self.share, steps, decay)
+
+    def begun_again(self, total_steps: int | None, target_loss: float | None) -> Self:
+        """A new warm-up from here, with nothing known about the loss."""
+        new = self.begin(self.plan, self.updates, total_steps, target_loss)
+        if self.weights_trained is not None:
+            new.settle(self.weights_trained)
+        return new
 
     def _cut_short(self, why: str) -> None:
         self.timeline = self.timeline.cut_short(self.share)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..profile import Profile
 from ..saved import (
+    boolean,
     check,
     checks_of,
     count,
@@ -104,6 +105,7 @@ class State:
         opening: the first finite losses, until there are enough for f(x0).
         averages: statistics of the losses since f(x0) was known; None during the opening.
         weight: total weight of the losses in the smoothed loss, 1 − (1 − lag)·(1 − 1/window)ⁿ after n updates.
+        weights_trained: whether the weights were trained before the run; None until someone has looked.
         given_target_loss: f* as given for the current warm-up, or None.
         target_loss: f*, as given or, from the first loss on, derived from it.
     """
@@ -121,6 +123,7 @@ class State:
         optional(_are_averages), write=Averages.values, read=lambda x: Averages(*x)
     )
     weight: float = saved(lambda x: finite(x) and 0 <= x <= 1 + 1e-9, 0.0)
+    weights_trained: bool | None = saved(optional(boolean))
     given_target_loss: float | None = saved(optional(finite))
     target_loss: float | None = saved(optional(finite))
 

@@ -1,0 +1,156 @@
+"""Weights that were trained before the run are recognised at the first update, and shorten the warm-up."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from schedule_runs import saved
+from torch import nn
+
+from autowarm import AdaptiveWarmup, Lion, Muon
+from autowarm.optim import Together
+
+T = 200
+MAKERS: dict[str, Callable[[nn.Module, Any], torch.optim.Optimizer]] = {
+    "Muon": lambda model, lr: Muon.from_model(model, lr, heads=[]),
+    "Lion": lambda model, lr: Lion(model.parameters(), lr),
+    "AdamW": lambda model, lr: torch.optim.AdamW(model.parameters(), lr),
+    "SGD": lambda model, lr: torch.optim.SGD(model.parameters(), lr),
+    "together": lambda model, lr: Together(Lion(model[0].parameters(), lr), Lion(model[2].parameters(), lr)),
+}
+
+
+def new_model(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(48, 64, bias=False), nn.Tanh(), nn.Linear(64, 48, bias=False))
+
+
+def trained_model() -> nn.Sequential:
+    model = new_model()
+    opt = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(150):
+        x = torch.randn(64, 48)
+        opt.zero_grad()
+        (model(x) - x.cumsum(1)).square().mean().backward()
+        opt.step()
+    return model
+
+
+TRAINED = trained_model()
+
+
+def steps(scheduler: AdaptiveWarmup, updates: int, order: str = "after") -> list[float]:
+    """Updates with a loss that never falls, and gradients that leave the weights about as they are."""
+    rates = []
+    for _ in range(updates):
+        if order == "before":
+            scheduler.step(5.0)
+        rates.append(float(scheduler.optimizer.param_groups[0]["lr"]))
+        for group in scheduler.optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = torch.full_like(p, 1e-6)
+        scheduler.optimizer.step()
+        if order == "after":
+            scheduler.step(5.0)
+    return rates
+
+
+def scheduled(model: nn.Module, name: str = "Lion", lr: Any = 1e-6, **options: Any) -> AdaptiveWarmup:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return AdaptiveWarmup(MAKERS[name](copy.deepcopy(model), lr), T, **options)
+
+
+@pytest.mark.parametrize("order", ["after", "before"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_trained_weights_warm_up_for_a_tenth_and_new_ones_for_half(name: str, order: str) -> None:
+    for model, trained, length in ((TRAINED, True, T // 10), (new_model(), False, T // 2)):
+        scheduler = scheduled(model, name)
+        assert scheduler.trained is None
+        steps(scheduler, T // 2 + 5, order)
+        assert (scheduler.trained, scheduler.phase) == (trained, "decay")
+        assert scheduler.warmup_steps == length
+        assert scheduler.metrics()["trained"] == trained
+        assert ("trained weights" in repr(scheduler)) == trained
+
+
+@pytest.mark.parametrize("lr", [1e-6, torch.tensor(1e-6)], ids=["float", "tensor"])
+def test_the_verdict_can_be_given(lr: Any) -> None:
+    for model in (TRAINED, new_model()):
+        for trained, length in ((True, T // 10), (False, T // 2)):
+            scheduler = scheduled(model, lr=lr.clone() if isinstance(lr, torch.Tensor) else lr, trained=trained)
+            steps(scheduler, T // 2 + 5)
+            assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
+    with pytest.raises(ValueError, match="trained must be True, False, or None to look at the weights, got 'yes'"):
+        scheduled(TRAINED, trained="yes")
+
+
+def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:
+    scheduler = scheduled(new_model())
+    with torch.no_grad():
+        for p, w in zip(scheduler.optimizer.param_groups[0]["params"], TRAINED.parameters(), strict=True):
+            p.copy_(w)
+    steps(scheduler, 1)
+    assert scheduler.trained is True
+
+
+def test_a_low_first_loss_says_the_same() -> None:
+    by_weights, by_loss = scheduled(TRAINED), scheduled(new_model(), chance_loss=8.0)
+    rates = steps(by_weights, T), steps(by_loss, T)
+    assert (by_loss.trained, by_loss.warmup_steps) == (True, T // 10)
+    # A loss is known one update later, and the ramp goes on from there.
+    assert rates[0][T // 10 :] == rates[1][T // 10 :]
+    assert all(a >= b >= 0.6 * a for a, b in zip(*rates, strict=True))
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 10, 30])
+def test_a_resumed_run_does_not_look_again(at: int) -> None:
+    straight, first = scheduled(TRAINED), scheduled(TRAINED)
+    rates = steps(straight, 50)
+    head = steps(first, at)
+    second = scheduled(TRAINED if at == 0 else new_model())  # after the first update, whatever the weights are
+    second.load_state_dict(saved(first))
+    assert head + steps(second, 50 - at) == rates
+
+
+def test_a_run_of_new_weights_that_is_resumed_stays_one_of_new_weights() -> None:
+    first = scheduled(new_model())
+    steps(first, 30)
+    second = scheduled(TRAINED, trained=None)
+    second.load_state_dict(saved(first))
+    steps(second, 1)
+    assert second.trained is False
+
+
+def test_a_new_warm_up_keeps_the_verdict() -> None:
+    for model, trained, length in ((TRAINED, True, 20), (new_model(), False, 100)):
+        scheduler = scheduled(model)
+        steps(scheduler, T)
+        scheduler.rewarm(2 * T)
+        steps(scheduler, T // 2 + 5)
+        assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
+
+
+def test_after_a_search_the_weights_that_it_restores_count() -> None:
+    model = new_model()
+    opt = Lion(model.parameters(), lr=1.0)
+    scheduler = AdaptiveWarmup(opt, T, peak="auto")
+    while scheduler.phase == "search":  # at rates far too high, which would change the weights
+        loss = (model(torch.ones(2, 48)) - 1).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        scheduler.step(loss)
+    assert scheduler.trained is None
+    steps(scheduler, 1)
+    assert scheduler.trained is False
+
+
+def test_an_adapters_base_is_trained() -> None:
+    a, b = nn.Parameter(torch.randn(4, 64)), nn.Parameter(torch.zeros(64, 4))
+    scheduler = AdaptiveWarmup(Lion([a, b], lr=1e-6), T, geometry="sign")
+    scheduler.step(5.0)
+    assert scheduler.trained is True

@@ -249,8 +249,11 @@ def test_swapped_shards_are_found_out(copied: Path) -> None:
     [
         ("", r"manifest\.json is damaged"),
         ("[]", r"it holds no object"),
-        ('{"complete": true}', "it has no shards, tokenizer"),
-        ('{"complete": true, "shards": [7], "tokenizer": {}, "tokens": 1, "documents": 1}', "lists a shard as 7"),
+        ('{"schema": 1, "complete": true}', "it has no shards, tokenizer"),
+        (
+            '{"schema": 1, "complete": true, "shards": [7], "tokenizer": {}, "tokens": 1, "documents": 1}',
+            "lists a shard as 7",
+        ),
         ('{"schema": 9, "complete": true, "shards": [], "tokenizer": {}, "tokens": 1, "documents": 1}', "has schema 9"),
     ],
 )

@@ -146,7 +146,7 @@ def test_a_rate_of_zero_leaves_a_group_where_it_is(made: Made) -> None:
     "lr", [math.nan, math.inf, -1.0, torch.tensor(math.nan), torch.tensor(-1.0), torch.tensor(1j), "0.1"], ids=repr
 )
 def test_a_rate_that_is_none_is_refused(made: Made, lr: object) -> None:
-    with pytest.raises(ValueError, match="lr must be positive and finite"):
+    with pytest.raises(ValueError, match="lr must be positive and finite|lr='0.1' is text"):
         made.make([nn.Parameter(torch.zeros(3, 3))], lr=lr)
 
 
@@ -269,7 +269,7 @@ def test_the_cases_are_of_all_kinds() -> None:
 @pytest.mark.parametrize(
     ("geometry", "shape", "message"),
     [
-        (Spectral(transposed=True, method="polar-express"), (2, 3, 4), "a transposed matrix needs 2 dimensions"),
+        (Spectral(transposed=True, method="polar-express"), (5,), "needs at least 2 dimensions"),
         (Spectral(blocks=3), (10, 4), "10 rows .* do not divide into 3"),
         (Spectral(stacked=True), (5,), "a stack of matrices needs at least 2 dimensions"),
     ],

@@ -189,3 +189,31 @@ def test_a_step_that_only_creates_the_state_is_no_update(tensor: bool) -> None:
         opt.step()
         scheduler.step(5.0)
     assert scheduler.last_epoch == 3
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["", "after a step that raised"])
+def test_a_step_that_calls_its_parents_is_one_update(raises: bool) -> None:
+    """PyTorch runs the hooks of both classes, once an optimizer of the parent's class was made."""
+
+    class Noted(torch.optim.SGD):
+        broken = False
+
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            if self.broken:
+                raise RuntimeError
+            super().step()
+
+    p = torch.nn.Parameter(torch.ones(2))
+    torch.optim.SGD([p])
+    opt = Noted([p], lr=0.1)
+    scheduler = AdaptiveWarmup(opt, 20, geometry="frobenius", kappa=4.0)
+    for t in range(10):
+        p.grad = torch.ones(2)
+        if raises and t == 4:
+            opt.broken = True
+            with pytest.raises(RuntimeError):
+                opt.step()
+            opt.broken = False
+        opt.step()
+        scheduler.step(5.0)
+    assert scheduler.last_epoch == 10

@@ -65,13 +65,20 @@ class UpdateClock:
         watched = inside(self.optimizer)
         self._made = self._made or [0] * len(watched)
         made = self._made
+        entered = [False] * len(watched)
 
         for i, one in enumerate(watched):
+            # A class whose step calls its parent's runs the hooks of both, one inside the other: that is one update,
+            # which the inner one ends.
+            def enter(clock: "UpdateClock", *_: Any, i: int = i) -> None:
+                entered[i] = True
 
             def count(clock: "UpdateClock", stepped: Optimizer, *_: Any, i: int = i) -> None:
-                if clock._made is made and not clock.pretended and not _overflowed(stepped):
+                inner, entered[i] = entered[i], False
+                if clock._made is made and inner and not clock.pretended and not _overflowed(stepped):
                     made[i] += 1  # but not for an optimizer that was watched before
 
+            hook(one.register_step_pre_hook, self, enter)
             hook(one.register_step_post_hook, self, count)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

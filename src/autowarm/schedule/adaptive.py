@@ -459,7 +459,9 @@ class AdaptiveWarmup(LRScheduler):
         untouched = self.last_epoch == 0 and self.phase == "warmup" and not self._phase.on_host().started
         if untouched and not beside and self._groups.take_as_peaks(self.base_lrs):
             self._plan = self._plan.at(first_peak(self.optimizer))
-            self._restart()
+            self._phase = self._first_phase(self._phase.timeline.planned_steps)
+            self._groups.restart()
+            self._write()
         return False
 
     def _adopt_groups(self) -> None:

@@ -92,8 +92,9 @@ class GroupRates:
             peaks: the scheduler's ``base_lrs``, changed in place.
 
         Returns:
-            Whether they were taken.
+            Whether a peak has changed.
         """
+        taken = False
         values = [float(group["lr"]) for group in self._optimizer.param_groups]
         if not all(rate >= 0 and math.isfinite(rate) for rate in values) or not any(values):
             return False
@@ -101,7 +102,8 @@ class GroupRates:
             if value != float(self._written[i]):
                 rate = group["lr"]
                 peaks[i] = group["initial_lr"] = rate.clone() if isinstance(rate, Tensor) else rate
-        return True
+                taken = True
+        return taken
 
     def notice(self) -> str | None:
         """Find the rates that others have changed, and update the factors.

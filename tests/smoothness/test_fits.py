@@ -107,6 +107,7 @@ def test_intervals_know_what_they_hold():
         (([1, 2, 2], [1, 2, 3]), "more than 2 different gaps"),
         (([1, 2, 3], [1, 2, 3], "cubic"), "unknown model 'cubic'"),
         (([-1, 2, 3, 4], [1, 2, 3, 4], "power"), "gaps above 0"),
+        (([-1, 2, 3, 4], [1, 2, 3, 4], "assumption"), "gaps above 0"),
     ],
 )
 def test_bad_input(arguments, message):
@@ -127,3 +128,32 @@ def test_blocks_of_residuals_are_summed_as_written_out(size):
     plain = np.array(found.coefficients) + signed @ np.linalg.pinv(np.stack([Δ**0, Δ, Δ**2], axis=1)).T
     expected = np.percentile(plain, [2.5, 97.5], axis=0).T
     np.testing.assert_allclose([(i.low, i.high) for i in bootstrap(Δ, found, block=size)[0]], expected, rtol=1e-9)
+
+
+@given(rho=st.floats(2.2, 6.0), K1=st.floats(0.0, 3.0), K_rho=st.floats(0.05, 2.0))
+def test_the_assumption_finds_its_constants_for_any_rho(rho, K1, K_rho):
+    Δ = np.linspace(0.1, 3, 200)
+    K = 2 + K1 * Δ + K_rho * Δ**rho
+    given_rho = fit(Δ, K, "assumption", rho=rho)
+    assert given_rho.exponents == (0.0, 1.0, rho)
+    assert given_rho.coefficients == pytest.approx((2, K1, K_rho), rel=1e-6, abs=1e-6)
+    free = fit(Δ, K, "assumption")
+    assert free.rho == pytest.approx(rho, rel=1e-3)
+
+
+def test_the_assumption_includes_the_models_without_a_term():
+    Δ = np.linspace(0.1, 5, 80)
+    K = 1 + 2 * Δ + 0.3 * Δ**2 + np.random.default_rng(0).normal(size=80)
+    assert fit(Δ, K, "assumption", rho=2).coefficients == pytest.approx(fit(Δ, K, nonnegative=True).coefficients)
+    assert fit(Δ, K, "power", rho=1).coefficients == pytest.approx(fit(Δ, K, "linear", nonnegative=True).coefficients)
+    free, given_rho = fit(Δ, K, "assumption"), fit(Δ, K, "assumption", rho=2)
+    assert free.r2 >= given_rho.r2
+    assert free.aic - given_rho.aic == pytest.approx(80 * np.log((1 - free.r2) / (1 - given_rho.r2)) + 2)  # ρ counts
+
+
+def test_a_rho_of_no_model():
+    Δ = np.linspace(0.1, 5, 10)
+    with pytest.raises(ValueError, match="'linear' has none to set"):
+        fit(Δ, Δ, "linear", rho=2)
+    with pytest.raises(ValueError, match="rho must be positive"):
+        fit(Δ, Δ, "power", rho=-1)

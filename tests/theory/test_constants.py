@@ -43,6 +43,35 @@ def test_lambda_max_is_the_least_curvature_per_gap(rho, K0, K1, K_rho):
     assert Smoothness(rho, K0, K1, K_rho).lambda_max == pytest.approx(float(expected), rel=1e-9)
 
 
+@given(rho=st.floats(1.05, 30.0), K0=positive, K1=positive, K_rho=positive)
+def test_peak_rate_is_the_maximum_of_the_rate(rho, K0, K1, K_rho):
+    K = Smoothness(rho, K0, K1, K_rho)
+    assert K.peak_gap / K(K.peak_gap) == pytest.approx(K.peak_rate, rel=1e-12)
+    gaps = K.peak_gap * np.geomspace(1e-3, 1e3, 2001)
+    assert np.all(gaps / K(gaps) <= K.peak_rate * (1 + 1e-12))
+    assert K.lambda_max == pytest.approx(math.sqrt(8 / K.peak_rate), rel=1e-12)
+
+
+@pytest.mark.parametrize("rho", ["1.5", "2", "3", "7.25"])
+def test_the_turning_point_is_a_root_of_the_rates_derivative(rho):
+    with mpmath.workdps(40):
+        K0, K1, K_rho, power = map(mpmath.mpf, ("0.3", "2", "5", rho))
+        eta = lambda gap: gap / (K0 + K1 * gap + K_rho * gap**power)  # noqa: E731
+        root = mpmath.findroot(lambda gap: mpmath.diff(eta, gap), (0.05, 5), solver="anderson")
+        peak = float(eta(root))
+    K = Smoothness(float(rho), 0.3, 2.0, 5.0)
+    assert (K.peak_gap, K.peak_rate) == pytest.approx((float(root), peak), rel=1e-13)
+
+
+def test_peak_rate_without_a_peak():
+    assert Smoothness(2.0, 1.0, 4.0, 0.0).peak_rate == 0.25  # approached as the gap grows
+    assert Smoothness(1.0, 1.0, 4.0, 4.0).peak_rate == 0.125
+    assert Smoothness(0.5, 1.0, 4.0, 9.0).peak_rate == 0.25
+    assert Smoothness(0.5, 1.0, 0.0, 9.0).peak_rate == math.inf
+    assert Smoothness(3.0, 0.0, 0.0, 1.0).peak_rate == math.inf  # approached as the gap falls
+    assert Smoothness(3.0, 0.0, 4.0, 1.0).peak_rate == 0.25
+
+
 def test_shapes_without_a_peak():
     assert Smoothness(2.0, 1.0, 1.0, 0.0).peak_gap == math.inf  # decay only
     assert Smoothness(0.5, 1.0, 0.0, 1.0).peak_gap == math.inf

@@ -13,8 +13,8 @@ from autowarm.geometry import Frobenius, Sign, Spectral
 from autowarm.theory import (
     EXPONENTIAL,
     LINEAR,
-    Family,
-    Problem,
+    CompositeProblem,
+    FiniteSum,
     Smoothness,
     barrier,
     catalogue,
@@ -36,7 +36,7 @@ def generator(seed=0):
 
 
 def test_the_barrier_on_the_unit_ball():
-    f = Problem(Frobenius(), ORIGIN, barrier(2.0), features=2**0.5 * EYE)
+    f = CompositeProblem(Frobenius(), ORIGIN, barrier(2.0), features=2**0.5 * EYE)
     for radius in (1e-3, 0.3, 0.9, 0.999):
         x = torch.tensor([radius, 0.0, 0.0], dtype=torch.float64)
         assert f.gap(x) == pytest.approx((1 - radius**2) ** -2 - 1, rel=1e-9)
@@ -59,6 +59,8 @@ def test_the_barrier_on_the_unit_ball():
         (barrier(2.0), lambda q: (1 - q) ** -2 - 1, 1 - 1e-4),
         (barrier(2.7), lambda q: (1 - q) ** mpmath.mpf(-2.7) - 1, 1 - 1e-4),
         (barrier(6.0), lambda q: (1 - q) ** -6 - 1, 1 - 1e-4),
+        (barrier(1.0), lambda q: 1 / (1 - q) - 1, 1 - 1e-4),
+        (barrier(0.5), lambda q: (1 - q) ** mpmath.mpf(-0.5) - 1, 1 - 1e-4),
     ],
 )
 def test_outer_functions_and_their_constants(outer, phi, top):
@@ -84,8 +86,26 @@ def test_barrier_constants_are_sharp_at_the_edge(power):
         assert float(curvature) / barrier(power).K(float(phi(q))) == pytest.approx(1, rel=1e-2)
 
 
+def test_the_barrier_of_rho_3_by_hand():
+    # p = 1, v = 1/(1−q) − 1: Φ′ + 2qΦ″ = 4(1+v)³ − 3(1+v)² = 1 + 6v + 9v² + 4v³, and 2v² ≤ v + v³.
+    K = barrier(1.0).K
+    assert (K.rho, K.K0, K.K1, K.K_rho) == (3.0, 1.0, 18.0, 8.0)
+    gap = np.geomspace(1e-6, 1e6, 200)
+    assert np.all(1 + 6 * gap + 9 * gap**2 + 4 * gap**3 <= K(gap))
+
+
+@given(p=st.floats(0.01, 10.0), gap=st.floats(-9, 9).map(lambda exponent: 10.0**exponent))
+def test_barrier_constants_cover_the_curvature_for_any_rho(p, gap):
+    with mpmath.workdps(40):
+        u = (1 + mpmath.mpf(gap)) ** (1 / mpmath.mpf(p))  # 1/(1−q)
+        curvature = 2 * p * (p + 1) * u ** (p + 2) - p * (2 * p + 1) * u ** (p + 1)
+        K = barrier(p).K
+        assert curvature <= (K.K0 + K.K1 * mpmath.mpf(gap) + K.K_rho * mpmath.mpf(gap) ** K.rho) * (1 + 1e-12)
+        assert min(K.K0, K.K1, K.K_rho) > 0
+
+
 def test_ripples_by_hand():
-    f = Problem(
+    f = CompositeProblem(
         Frobenius(), ORIGIN, features=torch.diag(torch.tensor([1.0, 2.0, 0.5]).double()), ripple=0.8, frequency=3.0
     )
     x = [0.7, -0.2, 0.0]
@@ -94,7 +114,7 @@ def test_ripples_by_hand():
 
 
 def test_the_least_value_is_an_offset():
-    f = Problem(Frobenius(), ORIGIN, f_star=-3.0)
+    f = CompositeProblem(Frobenius(), ORIGIN, f_star=-3.0)
     assert f.value(ORIGIN) == -3.0
     assert f.value(ORIGIN + 1.0) == f.f_star + f.gap(ORIGIN + 1.0) == -1.5
 
@@ -164,12 +184,12 @@ def test_constants_withstand_a_search_and_are_not_slack(name):
     assert ratio > 0.55  # so a K twice too small is found out: see below
 
 
-class Halved(Problem):
+class Halved(CompositeProblem):
     """Claims half the curvature that it has."""
 
     @property
     def K(self):
-        K = Problem.K.func(self)
+        K = CompositeProblem.K.func(self)
         return Smoothness(K.rho, K.K0 / 2, K.K1 / 2, K.K_rho / 2)
 
 
@@ -215,7 +235,7 @@ def test_level_sets_lie_within_their_radius(f, gap, seed):
 
 @pytest.mark.parametrize("geometry", [Frobenius(2.0), Sign(0.5), Spectral(3.0)], ids=lambda g: type(g).__name__)
 def test_level_radius_is_attained_on_an_axis(geometry):
-    f = Problem(geometry, torch.zeros(2, 3, dtype=torch.float64), barrier())
+    f = CompositeProblem(geometry, torch.zeros(2, 3, dtype=torch.float64), barrier())
     axis = torch.zeros(2, 3, dtype=torch.float64)
     axis[0, 0] = 1.1
     assert f.distance(axis) == pytest.approx(f.level_radius(axis), rel=1e-12)
@@ -261,22 +281,23 @@ def test_a_family_draws_all_its_members_alike():
 )
 def test_bad_problems(arguments, error, message):
     with pytest.raises(error, match=message):
-        Problem(**({"geometry": Frobenius(), "x_star": ORIGIN} | arguments))
+        CompositeProblem(**({"geometry": Frobenius(), "x_star": ORIGIN} | arguments))
 
 
 def test_bad_barrier_and_families():
-    with pytest.raises(ValueError, match="at least 2"):
-        barrier(1.5)
+    for power in (0.0, 1e-3, math.inf, math.nan):
+        with pytest.raises(ValueError, match="ρ = 1 \\+ 2/p"):
+            barrier(power)
     with pytest.raises(ValueError, match="share"):
-        Family([])
+        FiniteSum([])
     with pytest.raises(ValueError, match="share"):
-        Family([Problem(Frobenius(), ORIGIN), Problem(Frobenius(), ORIGIN + 1)])
+        FiniteSum([CompositeProblem(Frobenius(), ORIGIN), CompositeProblem(Frobenius(), ORIGIN + 1)])
     with pytest.raises(ValueError, match="share"):
-        Family([Problem(Sign(), ORIGIN)])
+        FiniteSum([CompositeProblem(Sign(), ORIGIN)])
     family = regression_family(EYE, ORIGIN, barrier())
     with pytest.raises(ValueError, match="start nearer"):
         family.radius(ORIGIN + 1.0)
 
 
 def test_a_kernel_makes_the_level_set_unbounded():
-    assert Problem(Sign(), ORIGIN, features=EYE[:2]).level_radius(ORIGIN + 1.0) == math.inf
+    assert CompositeProblem(Sign(), ORIGIN, features=EYE[:2]).level_radius(ORIGIN + 1.0) == math.inf

@@ -10,6 +10,7 @@ from autowarm.theory import (
     constant_bound,
     decay_only_bound,
     decay_only_rate,
+    polyak_rate,
     theorem_1_bound,
     theorem_1_rate,
     theorem_2_bound,
@@ -17,6 +18,7 @@ from autowarm.theory import (
     theorem_3_bound,
     theorem_3_rate,
     theorem_3_uniform_bound,
+    warmup_only_rate,
     weight_decay_limit,
 )
 
@@ -128,3 +130,35 @@ def test_weight_decay_limit():
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# Earlier rates
+
+
+@given(gap=positive, norm=positive)
+def test_warm_up_only_minimises_the_descent_inequality(gap, norm):
+    assert least(lambda eta: -norm * eta + K(gap) / 2 * eta**2, warmup_only_rate(gap, K, norm))
+
+
+def test_golden_values_of_the_earlier_rates():
+    gaps = np.array([0.0, 1.0, 2.0])
+    np.testing.assert_allclose(warmup_only_rate(gaps, Smoothness(3, 1, 2, 5), 3.0), [3, 3 / 8, 3 / 45], rtol=1e-15)
+    np.testing.assert_allclose(polyak_rate(gaps, np.array([0.0, 4.0, 0.5])), [0, 0.25, 4], rtol=1e-15)
+    assert polyak_rate(0.0, 0.0) == 0.0
+
+
+def test_warm_up_only_from_a_peak_and_a_first_rate():
+    lr, div, gap0 = 1e-3, 100.0, 7.5
+    K = Smoothness(1, 1 / lr, (div - 1) / (lr * gap0), 0)
+    assert warmup_only_rate(gap0, K) == pytest.approx(lr / div)
+    assert warmup_only_rate(0.0, K) == pytest.approx(lr)
+    assert np.all(np.diff(warmup_only_rate(np.linspace(0, gap0, 50), K)) < 0)  # the rate rises as the gap falls
+
+
+def test_earlier_rates_refuse_a_wrong_target():
+    with pytest.raises(ValueError, match="never negative"):
+        polyak_rate(-1.0, 1.0)
+    with pytest.raises(ValueError, match="never negative"):
+        warmup_only_rate(-1.0, K)
+    with pytest.raises(ValueError, match="gradient is 0"):
+        polyak_rate(np.array([1.0, 1.0]), np.array([1.0, 0.0]))

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ from theory_strategies import domain_radius, families, gaps, problems, seeds
 from autowarm.geometry import Frobenius, Sign, Spectral
 from autowarm.theory import (
     ClaimViolated,
-    Problem,
+    CompositeProblem,
     barrier,
     catalogue,
     check_constant,
@@ -20,10 +21,13 @@ from autowarm.theory import (
     check_theorem_3,
     decay_only_rate,
     descend,
+    polyak_rate,
     regression_family,
+    theorem_1_bound,
     theorem_1_rate,
     theorem_2_rate,
     theorem_3_rate,
+    warmup_only_rate,
     weight_decay_limit,
 )
 
@@ -76,6 +80,31 @@ def test_theorem_2(f, gap, seed, share, sharp):
 def test_theorem_3(family, share, seed):
     x0 = family.point(share * domain_radius(family), generator(seed))
     check_theorem_3(*(run_theorem_3(family, x0, seed + path) for path in range(3)))
+
+
+@settings(max_examples=40)
+@given(f=problems(), gap=gaps, seed=seeds)
+def test_warm_up_only(f, gap, seed):
+    x0 = f.point(gap, generator(seed))
+    run = descend(f, x0, lambda gap, norm: warmup_only_rate(gap, f.K, norm), STEPS, gradient_norm=True)
+    gradient_norms = run.rates * run.curvatures[:-1]
+    promised = run.gaps[:-1] - gradient_norms**2 / (2 * run.curvatures[:-1])
+    assert np.all(run.gaps[1:] <= promised + 1e-12 * run.gaps[0])
+    assert np.all(run.gaps[1:] <= theorem_1_bound(run.curvatures[:-1], run.D) * (1 + 1e-9))
+    assert np.all(np.diff(1 / run.curvatures) >= 0)  # the step size only rises
+    # Theorem 1's rate has Δ/D for the gradient's norm.
+    assert np.all(theorem_1_rate(run.gaps[:-1], f.K, run.D) <= run.rates * (1 + 1e-9))
+
+
+@settings(max_examples=40)
+@given(f=problems(), gap=gaps, seed=seeds)
+def test_polyak(f, gap, seed):
+    f = dataclasses.replace(f, geometry=Frobenius())
+    run = descend(f, f.point(gap, generator(seed)), polyak_rate, STEPS, gradient_norm=True)
+    squares = run.distances**2
+    assert np.all(squares[1:] <= squares[:-1] - run.rates**2 + 1e-9 * squares[0])
+    least = np.minimum.accumulate(run.gaps[:-1])
+    assert np.all(least <= 2 * run.D**2 / np.cumsum(1 / run.curvatures[:-1]) * (1 + 1e-9))
 
 
 @settings(max_examples=30)
@@ -133,7 +162,7 @@ def test_lambda_max_is_not_needed(norm):
     assert weight_decay_limit(1.0, 1.0, quadratic.K) == 0.0
     check_theorem_2(run_theorem_2(quadratic, quadratic.point(1.0, generator())))
     geometry = quadratic.geometry
-    f = Problem(geometry, torch.zeros(2, 2, dtype=torch.float64), barrier())
+    f = CompositeProblem(geometry, torch.zeros(2, 2, dtype=torch.float64), barrier())
     run = run_theorem_2(f, f.point(1e-6, generator()))
     assert run.weight_decay > 10 * f.K.lambda_max
     check_theorem_2(run)
@@ -143,7 +172,7 @@ def test_lambda_max_is_not_needed(norm):
 def test_outside_l2_the_distance_to_the_start_is_no_bound():
     # Why D is the level set's radius there: the first step moves the largest entry outwards.
     features = torch.tensor([[-1.0, 2.0], [0.1, 0.0], [0.0, 0.1]], dtype=torch.float64)
-    f = Problem(Sign(), torch.zeros(2, dtype=torch.float64), features=features)
+    f = CompositeProblem(Sign(), torch.zeros(2, dtype=torch.float64), features=features)
     run = run_theorem_1(f, torch.tensor([1.0, 0.9], dtype=torch.float64))
     assert run.distances[1] > run.distances[0] == 1.0
     check_theorem_1(run)
@@ -171,7 +200,7 @@ def test_stochastic_gaps_need_not_fall():
     ids=["l2", "linf", "spectral"],
 )
 def test_descend_is_the_update_of_the_paper(geometry, direction):
-    f = Problem(geometry, torch.ones(2, 2, dtype=torch.float64), ripple=0.5)
+    f = CompositeProblem(geometry, torch.ones(2, 2, dtype=torch.float64), ripple=0.5)
     x = x0 = f.point(2.0, generator())
     run = descend(f, x0, lambda gap: 0.1 * gap, 3, weight_decay=0.2)
     for t in range(3):
@@ -221,7 +250,7 @@ def test_a_rate_ten_times_too_large_fails_in_l2(kind):
 
 # On x²/2 from x⁰ = D = 1/λ everything is known. Theorem 1 steps to 1 − k/2 at k times its rate, which must gain
 # Δ²/(2D²K) = Δ⁰/4: k ≤ 2 + √3. Theorem 2 steps to 1 − k/8 and must gain λ²Δ²/(16K) = Δ⁰/32. Theorem 3 must leave 3/4.
-PARABOLA = Problem(Frobenius(), torch.zeros(1, dtype=torch.float64))
+PARABOLA = CompositeProblem(Frobenius(), torch.zeros(1, dtype=torch.float64))
 ONE = torch.ones(1, dtype=torch.float64)
 
 

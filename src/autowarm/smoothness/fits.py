@@ -1,13 +1,14 @@
 """Least-squares fits of K as a function of the gap, and the uncertainty of their coefficients.
 
-Four models: the paper's Assumption "smoothness2" with ρ = 2, and three to compare it with:
+Five models: the paper's Assumption "smoothness2" with any ρ and with ρ = 2, and three to compare it with:
 
-=============  ==========================  ==========================================
-``quadratic``  K0 + K1Δ + K2Δ²             the paper's
-``linear``     K0 + K1Δ                    earlier work's
-``constant``   K0                          classical smoothness
-``power``      K0 + KρΔ^ρ, ρ free          K0, Kρ ≥ 0: which ρ fits the data best?
-=============  ==========================  ==========================================
+==============  ==========================  ==========================================
+``assumption``  K0 + K1Δ + KρΔ^ρ            the paper's; coefficients ≥ 0, ρ given or free
+``quadratic``   K0 + K1Δ + K2Δ²             the paper's practical choice, ρ = 2
+``linear``      K0 + K1Δ                    earlier work's
+``constant``    K0                          classical smoothness
+``power``       K0 + KρΔ^ρ                  coefficients ≥ 0, ρ given or free
+==============  ==========================  ==========================================
 
 A change of f* only changes the coefficients of a quadratic, so its unconstrained curve, R² and AIC do not depend on f*.
 """
@@ -25,6 +26,7 @@ __all__ = ["MODELS", "Fit", "Interval", "bootstrap", "fit"]
 Array = NDArray[np.float64]
 
 MODELS: dict[str, tuple[float, ...]] = {"constant": (0.0,), "linear": (0.0, 1.0), "quadratic": (0.0, 1.0, 2.0)}
+_WITH_RHO: dict[str, tuple[float, ...]] = {"assumption": (0.0, 1.0), "power": (0.0,)}  # the exponents beside ρ
 _RHO = (0.1, 10.0)  # range of a free exponent
 
 
@@ -71,18 +73,26 @@ class Interval:
         return self.low <= value <= self.high
 
 
-def fit(gaps: ArrayLike, smoothness: ArrayLike, model: str = "quadratic", *, nonnegative: bool = False) -> Fit:
+def fit(
+    gaps: ArrayLike,
+    smoothness: ArrayLike,
+    model: str = "quadratic",
+    *,
+    nonnegative: bool = False,
+    rho: float | None = None,
+) -> Fit:
     """Fit a model by least squares.
 
     Args:
         gaps: Δ^t, shape (n,).
         smoothness: K^t, shape (n,).
-        model: "quadratic", "linear", "constant" or "power".
-        nonnegative: require coefficients ≥ 0, as the theorems do; "power" always does.
+        model: "quadratic", "linear", "constant", "power" or "assumption".
+        nonnegative: require coefficients ≥ 0, as the theorems do; "power" and "assumption" always do.
+        rho: ρ > 0 for "power" and "assumption"; None finds the one from 0.1 to 10 that fits best.
 
     Raises:
         ValueError: the model is unknown, the arrays differ in length or are not finite, there are too few different
-            gaps, or a gap for "power" is not positive.
+            gaps, a gap for a free ρ is not positive, or ``rho`` is not positive or belongs to another model.
 
     Example:
         >>> import numpy as np
@@ -91,23 +101,31 @@ def fit(gaps: ArrayLike, smoothness: ArrayLike, model: str = "quadratic", *, non
         >>> found = fit(Δ, 1 + 2 * Δ + 3 * Δ**2)
         >>> [round(c, 6) for c in found.coefficients], round(found.r2, 6)
         ([1.0, 2.0, 3.0], 1.0)
+        >>> cubic = fit(Δ, 1 + Δ + Δ**3, "assumption")
+        >>> round(cubic.rho, 4), [round(c, 3) for c in fit(Δ, 1 + Δ + Δ**3, "assumption", rho=3).coefficients]
+        (3.0, [1.0, 1.0, 1.0])
     """
     x, y = _checked(gaps, smoothness)
-    if model == "power":
-        if not np.all(x > 0):
-            raise ValueError("a free exponent needs gaps above 0: lower f* or leave out the points at or below it")
-        exponents: tuple[float, ...] = (0.0, _best_rho(x, y))
+    free = model in _WITH_RHO and rho is None
+    if model in _WITH_RHO:
+        if not np.all(x > 0 if free else x >= 0):
+            raise ValueError("the exponent ρ needs gaps above 0: lower f* or leave out the points at or below it")
+        exponents = (*_WITH_RHO[model], _best_rho(x, y, _WITH_RHO[model]) if rho is None else float(rho))
         nonnegative = True
+        if not 0 < exponents[-1] < math.inf:
+            raise ValueError(f"rho must be positive and finite, got {rho}")
     elif model in MODELS:
         exponents = MODELS[model]
     else:
-        raise ValueError(f'unknown model {model!r}: use "power" or one of {sorted(MODELS)}')
-    if len(np.unique(x)) < len(exponents) + (model == "power"):
+        raise ValueError(f"unknown model {model!r}: use one of {sorted([*MODELS, *_WITH_RHO])}")
+    if rho is not None and model not in _WITH_RHO:
+        raise ValueError(f"rho belongs to {sorted(_WITH_RHO)}; {model!r} has none to set")
+    if len(np.unique(x)) < len(exponents) + free:
         raise ValueError(f"{model} needs more than {len(np.unique(x))} different gaps")
     coefficients = _solve(_design(x, exponents), y, nonnegative)
     residuals = y - _design(x, exponents) @ coefficients
     rss, tss = float(residuals @ residuals), float(np.sum((y - y.mean()) ** 2))
-    parameters = len(exponents) + (model == "power")
+    parameters = len(exponents) + free
     floor = max(np.finfo(float).eps ** 2 * float(y @ y), np.finfo(float).tiny)  # keeps the AIC of an exact fit finite
     return Fit(
         model=model,
@@ -139,7 +157,7 @@ def bootstrap(
 
     Args:
         gaps: Δ^t in the order of steps, as given to `fit`.
-        found: an unconstrained fit of any model but "power".
+        found: an unconstrained fit: any model but "power" and "assumption".
         at: gaps at which to evaluate the band; None for ``gaps``.
         level: confidence level of the intervals.
         samples: number of bootstrap samples.
@@ -215,11 +233,11 @@ def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
     return min(feasible, key=lambda c: float(np.sum((y - X @ c) ** 2)))
 
 
-def _best_rho(x: Array, y: Array) -> float:
+def _best_rho(x: Array, y: Array, others: tuple[float, ...]) -> float:
     """Find the exponent of least RSS: a grid, since there may be many minima, then golden section around the best."""
 
     def rss(log_rho: float) -> float:
-        X = _design(x, (0.0, math.exp(log_rho)))
+        X = _design(x, (*others, math.exp(log_rho)))
         return float(np.sum((y - X @ _solve(X, y, True)) ** 2))
 
     grid = np.linspace(math.log(_RHO[0]), math.log(_RHO[1]), 60)

@@ -3,20 +3,25 @@
 - `Smoothness`: the constants of Assumption 2, Δ′ and λ_max, and the lemma that derives them from gradient norms.
 - `theorem_1_rate`, `theorem_1_bound`, …: the theorems' formulas, for numbers or arrays (`autowarm.theory.rates` lists
   them in a table).
-- `Problem`, `Family`, `catalogue`: star-convex functions with proved constants (`autowarm.theory.problems` has the
-  proofs). `smoothness_ratio` and `largest_smoothness_ratio` test the constants numerically.
+- `PowerProfile`: the practical rate Δ/(K0 + K1Δ + KρΔ^ρ) for any ρ > 1, from its peak and its first value.
+- `Problem`, `Family`: what a function of your own needs for the runs and the checks. `CompositeProblem`, `FiniteSum`,
+  `catalogue`: star-convex functions with proved constants (`autowarm.theory.problems` has the proofs).
+  `smoothness_ratio` and `largest_smoothness_ratio` test the constants numerically.
 - `descend`: runs the theorems' method with any rate. `check_theorem_1`, …: check every claim of a theorem at every step
   (`autowarm.theory.verify` says what the proofs need).
 """
 
 from .constants import Smoothness
-from .families import Family, regression_family
+from .families import FiniteSum, regression_family
 from .pairs import largest_smoothness_ratio, smoothness_ratio
-from .problems import EXPONENTIAL, LINEAR, Outer, Problem, barrier, catalogue
+from .problems import EXPONENTIAL, LINEAR, CompositeProblem, Outer, barrier, catalogue
+from .profile import PowerProfile
+from .protocols import Family, Function, Problem
 from .rates import (
     constant_bound,
     decay_only_bound,
     decay_only_rate,
+    polyak_rate,
     theorem_1_bound,
     theorem_1_rate,
     theorem_2_bound,
@@ -24,6 +29,7 @@ from .rates import (
     theorem_3_bound,
     theorem_3_rate,
     theorem_3_uniform_bound,
+    warmup_only_rate,
     weight_decay_limit,
 )
 from .runs import Run, descend
@@ -40,8 +46,12 @@ __all__ = [
     "EXPONENTIAL",
     "LINEAR",
     "ClaimViolated",
+    "CompositeProblem",
     "Family",
+    "FiniteSum",
+    "Function",
     "Outer",
+    "PowerProfile",
     "Problem",
     "Run",
     "Smoothness",
@@ -57,6 +67,7 @@ __all__ = [
     "decay_only_rate",
     "descend",
     "largest_smoothness_ratio",
+    "polyak_rate",
     "regression_family",
     "smoothness_ratio",
     "theorem_1_bound",
@@ -66,6 +77,7 @@ __all__ = [
     "theorem_3_bound",
     "theorem_3_rate",
     "theorem_3_uniform_bound",
+    "warmup_only_rate",
     "weight_decay_limit",
 ]
 

@@ -90,6 +90,32 @@ class Smoothness:
         return float(self.K0**root / ((self.rho - 1) ** root * self.K_rho**root))
 
     @property
+    def peak_rate(self) -> float:
+        """The least upper bound of Δ/K(Δ): 1/(K1 + ρ·(K0/(ρ−1))^{(ρ−1)/ρ}·Kρ^{1/ρ}) for ρ > 1, attained at `peak_gap`.
+
+        Theorem 1's rates are at most 1/D times this, Theorem 2's λ/8 times. Proof: K(Δ)/Δ = K0/Δ + K1 + KρΔ^{ρ−1} has
+        the derivative ((ρ−1)KρΔ^ρ − K0)/Δ², which changes sign once, at Δ′; insert Kρ·Δ′^ρ = K0/(ρ−1). For ρ ≤ 1 it is
+        never positive: K(Δ)/Δ falls to K1 (to K1 + Kρ if ρ = 1), so the rate only decays as the gap falls. The bound
+        is infinite if that limit is 0.
+
+        Example:
+            >>> from autowarm.theory import Smoothness
+            >>> K = Smoothness(rho=3, K0=2, K1=1, K_rho=1)
+            >>> K.peak_gap, K.peak_rate, K.peak_gap / K(K.peak_gap)
+            (1.0, 0.25, 0.25)
+        """
+        least = self._least_per_gap
+        return 1 / least if least > 0 else math.inf
+
+    @property
+    def _least_per_gap(self) -> float:
+        # inf K(Δ)/Δ. A product of roots, because a quotient may overflow.
+        if self.rho <= 1:
+            return self.K1 + (self.K_rho if self.rho == 1 else 0.0)
+        root = 1 / self.rho
+        return self.rho * (self.K0 / (self.rho - 1)) ** (1 - root) * self.K_rho**root + self.K1
+
+    @property
     def lambda_max(self) -> float:
         """λ_max = [8·(ρ·(K0/(ρ−1))^{(ρ−1)/ρ}·Kρ^{1/ρ} + K1)]^{1/2} of Theorem 2, which equals √(8·min K(Δ)/Δ).
 
@@ -100,9 +126,7 @@ class Smoothness:
         """
         if self.rho <= 1:
             raise ValueError(f"λ_max is defined for rho > 1, got {self.rho}")
-        root = 1 / self.rho
-        least = self.rho * (self.K0 / (self.rho - 1)) ** (1 - root) * self.K_rho**root + self.K1
-        return math.sqrt(8 * least)
+        return math.sqrt(8 * self._least_per_gap)
 
     @classmethod
     def from_gradient_norm(cls, rho: float, L0: float, L_rho: float) -> "Smoothness":

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ..geometry import Frobenius, Geometry
 from .constants import Smoothness
-from .problems import LINEAR, Outer, Problem
+from .problems import LINEAR, CompositeProblem, Outer
 
-__all__ = ["Family", "regression_family"]
+__all__ = ["FiniteSum", "regression_family"]
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
-    """f = mean of f_ξ over a uniform ξ: star-convex functions with a common minimiser (the paper's interpolation).
+class FiniteSum:
+    """f = mean of finitely many star-convex f_ξ with a common minimiser (the paper's interpolation), a `Family`.
 
     Theorem 3 assumes weak smoothness (Assumption "smoothness2_weak"), ‖∇f_ξ(x)‖ ≤ K(Δ_ξ)·‖x − x*‖. This is the pair
     form for (x, x*), and it holds for all ξ with the largest L among them. Theorem 3 keeps every path within
@@ -30,14 +30,14 @@ class Family:
 
     Example:
         >>> import torch
-        >>> from autowarm.theory import catalogue, Family
+        >>> from autowarm.theory import catalogue, FiniteSum
         >>> f = catalogue()["l2-ripples"]
-        >>> family = Family([f, f])
+        >>> family = FiniteSum([f, f])
         >>> family.gap(family.point(1.0, torch.Generator().manual_seed(0))) > family.gap(family.x_star)
         True
     """
 
-    components: Sequence[Problem]
+    components: Sequence[CompositeProblem]
 
     def __post_init__(self) -> None:
         first = self.components[0] if self.components else None
@@ -51,7 +51,7 @@ class Family:
             raise ValueError("a family needs Euclidean problems that share x_star, outer and scale")
 
     @property
-    def _steepest(self) -> Problem:
+    def _steepest(self) -> CompositeProblem:
         return max(self.components, key=lambda f: f.L)
 
     @property
@@ -99,7 +99,7 @@ class Family:
         ray = torch.randn(self.x_star.shape, generator=generator, dtype=torch.float64)
         return self.x_star + ray * (D / float(self.geometry.norm(ray)))
 
-    def draw(self, generator: torch.Generator | None = None) -> Problem:
+    def draw(self, generator: torch.Generator | None = None) -> CompositeProblem:
         """Draw f_ξ for a random ξ."""
         return self.components[int(torch.randint(len(self.components), (), generator=generator))]
 
@@ -112,7 +112,7 @@ def regression_family(
     scale: float = 1.0,
     ripple: float = 0.0,
     frequency: float = 4.0,
-) -> Family:
+) -> FiniteSum:
     """Return a regression that x* fits exactly: f_ξ(x) = c·Φ(g(⟨a_ξ, x − x*⟩)) for each row a_ξ.
 
     Example:
@@ -123,9 +123,9 @@ def regression_family(
         >>> family.K.K0, family.gap(torch.ones(2, dtype=torch.float64))
         (4.0, 1.25)
     """
-    return Family(
+    return FiniteSum(
         [
-            Problem(Frobenius(), x_star, outer, scale, features=row[None], ripple=ripple, frequency=frequency)
+            CompositeProblem(Frobenius(), x_star, outer, scale, features=row[None], ripple=ripple, frequency=frequency)
             for row in rows
         ]
     )

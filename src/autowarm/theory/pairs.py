@@ -1,11 +1,12 @@
 """Numerical checks of a problem's constants: Assumption 2 on pairs of points."""
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from .problems import Problem
+from .protocols import Problem
 
 __all__ = ["largest_smoothness_ratio", "smoothness_ratio"]
 
@@ -18,8 +19,8 @@ def smoothness_ratio(problem: Problem, x: Tensor, y: Tensor) -> float:
     Example:
         >>> import torch
         >>> from autowarm.geometry import Sign
-        >>> from autowarm.theory import Problem, smoothness_ratio
-        >>> f = Problem(Sign(), torch.zeros(2, dtype=torch.float64))  # ‖x‖₂²/2, so K = κ = 2 in ℓ∞
+        >>> from autowarm.theory import CompositeProblem, smoothness_ratio
+        >>> f = CompositeProblem(Sign(), torch.zeros(2, dtype=torch.float64))  # ‖x‖₂²/2, so K = κ = 2 in ℓ∞
         >>> smoothness_ratio(f, torch.tensor([1.0, -1.0]).double(), torch.zeros(2).double())
         1.0
     """
@@ -60,20 +61,21 @@ def largest_smoothness_ratio(
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
         return x + share * noise * (x - problem.x_star).norm() / noise.norm()
 
+    point = getattr(problem, "point", partial(_point, problem))
     best, pair = 0.0, (problem.x_star, problem.x_star)
 
     def offer(x: Tensor, y: Tensor) -> None:
         nonlocal best, pair
-        if math.isfinite(problem.gap(x)) and math.isfinite(problem.gap(y)):
+        if all(math.isfinite(problem.gap_and_gradient(end)[0]) for end in (x, y)):
             ratio = smoothness_ratio(problem, x, y)
             if not ratio <= best:
                 best, pair = ratio, (x, y)
 
     for _ in range(starts):
-        x = problem.point(10 ** uniform(-3, 3), generator)
+        x = point(10 ** uniform(-3, 3), generator)
         offer(x, problem.x_star)
         offer(x, near(x, 10 ** uniform(-4, 0)))
-        offer(x, problem.point(10 ** uniform(-3, 3), generator))
+        offer(x, point(10 ** uniform(-3, 3), generator))
         offer(x, problem.x_star + (1 - 10 ** uniform(-4, -1)) * (x - problem.x_star))
     for _ in range(climbs):
         x, y = pair
@@ -84,3 +86,22 @@ def largest_smoothness_ratio(
         else:
             offer(x, near(y, share))
     return best
+
+
+def _point(problem: Problem, gap: float, generator: torch.Generator) -> Tensor:
+    # A random x with this gap, or just below it: along a ray from x* a star-convex f grows without bound.
+    ray = torch.randn(problem.x_star.shape, generator=generator, dtype=problem.x_star.dtype)
+
+    def below(s: float) -> bool:
+        return problem.gap_and_gradient(problem.x_star + s * ray)[0] < gap
+
+    high = 1.0
+    while below(high):  # never far beyond the gap, where f might overflow
+        high *= 2
+    low = high / 2
+    while not below(low):
+        low /= 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) else (low, middle)
+    return problem.x_star + low * ray

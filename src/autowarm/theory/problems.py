@@ -27,9 +27,12 @@ v = Φ(q) and u = 1/(1−q), the outer functions give
 
 - `LINEAR`, Φ = q: K = L.
 - `EXPONENTIAL`, Φ = e^q − 1: K/L = (1+v)(1 + 2·ln(1+v)) ≤ (1+v)(1+2v) = 1 + 3v + 2v².
-- `barrier(p)`, Φ = (1−q)^{−p} − 1 on {q < 1}, p ≥ 2: with ρ = 1+2/p in (1, 2],
-  K/L = 2p(p+1)·u^{p+2} − p(2p+1)·u^{p+1} where u^{p+2} = (1+v)^ρ ≤ 1 + ρv + v^ρ and u^{p+1} = (1+v)^{(1+ρ)/2}
-  ≥ 1 + (1+ρ)v/2. So K/L ≤ p + 3(p+1)·v + 2p(p+1)·v^ρ, which is sharp as v → 0 and as v → ∞.
+- `barrier(p)`, Φ = (1−q)^{−p} − 1 on {q < 1}, p > 0: ρ = 1+2/p is any exponent above 1, and
+  K/L = 2p(p+1)·u^{p+2} − p(2p+1)·u^{p+1} where u^{p+2} = (1+v)^ρ and u^{p+1} = (1+v)^{(1+ρ)/2} ≥ 1 + (1+ρ)v/2. With
+  m = max(1, 2^{ρ−2}), the power mean for ρ ≥ 2 and subadditivity for ρ ≤ 2 give (1+s)^{ρ−1} ≤ m·(1 + s^{ρ−1}), whose
+  integral from 0 to v is (1+v)^ρ ≤ 1 + m·(ρv + v^ρ). So K/L ≤ p + (p+1)(2m(p+2) − 2p − 1)·v + 2p(p+1)m·v^ρ, which
+  for ρ ≤ 2 is p + 3(p+1)·v + 2p(p+1)·v^ρ. It is sharp as v → 0 and, for ρ ≤ 2, as v → ∞; for ρ > 2 the term in v^ρ
+  is m times too large, because (1+v)^ρ then grows faster than v + v^ρ between the two ends.
 
 A factor c > 0 turns K(Δ) into c·K(Δ/c). For (1−‖x‖₂²)⁻² − 1 (A = √2·I, so L = 2, and p = 2) this gives
 K = 4 + 18Δ + 24Δ². The rounder 28·(1+Δ)² is also valid, but seven times too large at the minimum.
@@ -46,7 +49,7 @@ from torch import Tensor
 from ..geometry import Frobenius, Geometry, Sign, Spectral
 from .constants import Smoothness
 
-__all__ = ["EXPONENTIAL", "LINEAR", "Outer", "Problem", "barrier", "catalogue"]
+__all__ = ["EXPONENTIAL", "LINEAR", "CompositeProblem", "Outer", "barrier", "catalogue"]
 
 
 @dataclass(frozen=True)
@@ -76,27 +79,33 @@ def barrier(power: float = 2.0) -> Outer:
     """Return the outer function Φ(q) = (1−q)^{−p} − 1, infinite at q = 1, with ρ = 1 + 2/p.
 
     Raises:
-        ValueError: p < 2. Then ρ > 2, and the constants are not proved.
+        ValueError: p is not positive and finite, or so small that the constants, which grow as 4^{1/p}, overflow.
 
     Example:
         >>> from autowarm.theory.problems import barrier
         >>> barrier(2.0).K
         Smoothness(rho=2.0, K0=2.0, K1=9.0, K_rho=12.0)
+        >>> barrier(1.0).K
+        Smoothness(rho=3.0, K0=1.0, K1=18.0, K_rho=8.0)
     """
     p = power
-    if not (p >= 2 and math.isfinite(p)):
-        raise ValueError(f"the barrier's power must be finite and at least 2, got {p}")
+    if not (2 / 1000 < p < math.inf):
+        raise ValueError(f"the barrier's power must be finite and above 0.002, so that ρ = 1 + 2/p < 1001; got {p}")
+    rho = 1 + 2 / p
+    excess = max(1.0, 2 ** (rho - 2))
     return Outer(
         value=lambda q: torch.expm1(-p * torch.log1p(-q)),
         slope=lambda q: p * (1 - q) ** (-p - 1),
-        K=Smoothness(1 + 2 / p, p, 3 * (p + 1), 2 * p * (p + 1)),
+        K=Smoothness(rho, p, (p + 1) * (2 * excess * (p + 2) - 2 * p - 1), 2 * p * (p + 1) * excess),
         edge=1.0,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class CompositeProblem:
     """f = f* + c·Φ(q), the function that this module's docstring describes. Outside its domain f is infinite.
+
+    It is a `Problem`, as one's own classes can be.
 
     Args:
         geometry: the norm: `Frobenius` (ℓ2), `Sign` (ℓ∞) or `Spectral`, with a number as its radius.
@@ -116,9 +125,9 @@ class Problem:
     Example:
         >>> import torch
         >>> from autowarm.geometry import Frobenius
-        >>> from autowarm.theory.problems import Problem, barrier
+        >>> from autowarm.theory.problems import CompositeProblem, barrier
         >>> x_star = torch.zeros(3, dtype=torch.float64)
-        >>> f = Problem(Frobenius(), x_star, barrier(), features=2**0.5 * torch.eye(3, dtype=torch.float64))
+        >>> f = CompositeProblem(Frobenius(), x_star, barrier(), features=2**0.5 * torch.eye(3, dtype=torch.float64))
         >>> f.K.rho, round(f.K.K0, 9), round(f.K.K1, 9), round(f.K.K_rho, 9)
         (2.0, 4.0, 18.0, 24.0)
         >>> x = f.point(1.0, torch.Generator().manual_seed(0))  # where f(x) − f* = 1
@@ -252,22 +261,18 @@ class Problem:
         """Return Theorem 1's D: ‖x⁰ − x*‖ in ℓ2 (Lemma "boundedness"), otherwise the radius of {f ≤ f(x⁰)}."""
         return self.distance(x0) if isinstance(self.geometry, Frobenius) else self.level_radius(x0)
 
-    def draw(self, generator: torch.Generator | None = None) -> "Problem":
-        """Return the problem itself, as if it were a family of one function."""
-        return self
 
-
-def catalogue(seed: int = 0) -> dict[str, Problem]:
+def catalogue(seed: int = 0) -> dict[str, CompositeProblem]:
     """Return one problem of each kind in each norm, by name: {l2, linf, spectral}-{quadratic, barrier, …}.
 
-    The kinds quadratic (Kρ = 0), barrier and exponential (ρ = 2) are convex; ripples (Kρ = 0) and rippled-barrier
-    (ρ = 5/3) are not.
+    The kinds quadratic (Kρ = 0), barrier and exponential (ρ = 2) and steep-barrier (ρ = 3) are convex; ripples (Kρ = 0)
+    and rippled-barrier (ρ = 5/3) are not.
 
     Example:
         >>> from autowarm.theory.problems import catalogue
         >>> problems = catalogue()
         >>> len(problems), problems["spectral-barrier"].convex, problems["linf-rippled-barrier"].convex
-        (15, True, False)
+        (18, True, False)
     """
     generator = torch.Generator().manual_seed(seed)
     kinds: dict[str, tuple[Outer, float]] = {
@@ -282,11 +287,13 @@ def catalogue(seed: int = 0) -> dict[str, Problem]:
         "linf": (Sign(), (4,)),
         "spectral": (Spectral(), (2, 3)),
     }
+    named = [(norm, kind) for norm in norms for kind in kinds]
+    kinds["steep-barrier"] = (barrier(1.0), 0.0)  # last in every norm, so that the others keep their random numbers
     problems = {}
-    for norm, (geometry, shape) in norms.items():
-        for kind, (outer, ripple) in kinds.items():
-            x_star = torch.randn(shape, generator=generator, dtype=torch.float64)
-            mixing = torch.randn(x_star.numel(), x_star.numel(), generator=generator, dtype=torch.float64)
-            features = torch.eye(x_star.numel(), dtype=torch.float64) + 0.1 * mixing
-            problems[f"{norm}-{kind}"] = Problem(geometry, x_star, outer, features=features, ripple=ripple)
+    for norm, kind in [*named, *((norm, "steep-barrier") for norm in norms)]:
+        (geometry, shape), (outer, ripple) = norms[norm], kinds[kind]
+        x_star = torch.randn(shape, generator=generator, dtype=torch.float64)
+        mixing = torch.randn(x_star.numel(), x_star.numel(), generator=generator, dtype=torch.float64)
+        features = torch.eye(x_star.numel(), dtype=torch.float64) + 0.1 * mixing
+        problems[f"{norm}-{kind}"] = CompositeProblem(geometry, x_star, outer, features=features, ripple=ripple)
     return problems

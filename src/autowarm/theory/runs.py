@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .constants import Array
-from .families import Family
-from .problems import Problem
+from .protocols import Family, Function, Problem, is_family
 
 __all__ = ["Run", "descend"]
 
@@ -46,24 +46,27 @@ class Run:
 def descend(
     problem: Problem | Family,
     x0: Tensor,
-    rate: Callable[[float], float | Array],
+    rate: Callable[..., float | Array],
     steps: int,
     *,
     weight_decay: float = 0.0,
     generator: torch.Generator | None = None,
+    gradient_norm: bool = False,
 ) -> Run:
     """Run x^{t+1} = (1 − λη)x^t + η·LMO(∇f(x^t)) with η = rate(Δ^t); on a `Family`, with the f_ξ drawn at t as f.
 
     Args:
-        problem: the problem to minimise.
+        problem: the problem to minimise, the package's or your own (`Problem`, `Family`).
         x0: x⁰, inside the domain.
-        rate: the rate as a function of the gap.
+        rate: the rate as a function of the gap, or of the gap and the gradient's norm if `gradient_norm`.
         steps: T ≥ 1.
         weight_decay: λ ≥ 0.
         generator: random generator for the draws from a `Family`.
+        gradient_norm: call ``rate(Δ, ‖∇f‖⋆)``, for `polyak_rate` and `warmup_only_rate`.
 
     Raises:
         ValueError: steps < 1, or f(x⁰) is infinite.
+        TypeError: the problem is neither a `Problem` nor a `Family`; the message names what it lacks.
 
     Example:
         >>> import torch
@@ -77,23 +80,24 @@ def descend(
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    geometry, K, x = problem.geometry, problem.K, x0.clone()
-    if not math.isfinite(problem.gap(x)):
-        raise ValueError("x0 is outside the domain: f(x0) is infinite")
+    family = problem if is_family(problem) else None
+    geometry, K, x_star, x = problem.geometry, problem.K, problem.x_star, x0.clone()
     D = problem.radius(x0)
     gaps: list[float] = []
     rates: list[float] = []
     norms: list[float] = []
     distances: list[float] = []
     for t in range(steps + 1):
-        f = problem.draw(generator)
+        f = cast(Function, problem) if family is None else family.draw(generator)
         gap, gradient = f.gap_and_gradient(x)
+        if t == 0 and not math.isfinite(gap):
+            raise ValueError("x0 is outside the domain: f(x0) is infinite")
         gaps.append(gap)
         norms.append(float(geometry.norm(x)))
-        distances.append(problem.distance(x))
+        distances.append(float(geometry.norm(x - x_star)))
         if t == steps or not math.isfinite(gap):
             break
-        rates.append(float(rate(gap)))
+        rates.append(float(rate(gap, float(geometry.dual(gradient))) if gradient_norm else rate(gap)))
         x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(gradient)
     curvatures = [K(gap) if math.isfinite(gap) else math.inf for gap in gaps]
     return Run(

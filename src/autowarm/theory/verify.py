@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .constants import Array
-from .families import Family
+from .protocols import is_family
 from .rates import (
     constant_bound,
     decay_only_bound,
@@ -186,7 +186,7 @@ def check_constant(run: Run, D: float) -> None:
     """Check `constant_bound` at every step of a run with a constant rate. Δ may rise, but never above Δ⁰.
 
     Args:
-        D: the radius of {f ≤ f(x⁰)}, `Problem.level_radius`.
+        D: the radius of {f ≤ f(x⁰)}, `CompositeProblem.level_radius`.
 
     Raises:
         ClaimViolated: a claim fails; the error is about the first such step.
@@ -271,8 +271,8 @@ def check_theorem_3(*runs: Run) -> None:
         raise ValueError("all runs must have one length and start from one x0, or equally far from x*")
     D = runs[0].D
     for run in runs:
-        if not isinstance(run.problem, Family):
-            raise ValueError("Theorem 3 is about a Family")
+        if not is_family(run.problem):
+            raise ValueError("Theorem 3 is about a Family, and a run is on a single Problem")
         squares, gains = run.distances**2, (run.gaps[:-1] / run.curvatures[:-1]) ** 2
         T = np.arange(1, len(run.rates) + 1)
         means = np.cumsum(run.gaps[:-1]) / T

@@ -1,8 +1,34 @@
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
+import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autowarm.lab.config import LabError
-from autowarm.lab.data import batch, validation_batches
+from autowarm.lab.data import batch, training_batches, validation_batches
+from autowarm.lab.data.batches import Sampling
+from autowarm.lab.data.shards import Shards, write_shard
+
+GOLDEN = [[33009, 40928, 48847, 6509, 14428], [2667, 10586, 18505, 26424, 34343], [1352, 9271, 17190, 25109, 33028]]
+lengths = st.lists(st.integers(0, 60), min_size=1, max_size=8)  # of shards
+
+
+def cut(tokens: npt.NDArray[np.uint16], sizes: list[int], folder: str) -> Shards:
+    """The tokens as shards of these sizes."""
+    paths = [Path(folder) / f"train_{i}.bin" for i in range(len(sizes))]
+    for path, part in zip(paths, np.split(tokens, np.cumsum(sizes)[:-1]), strict=True):
+        write_shard(path, part)
+    return Shards(paths)
+
+
+def plain(tokens: npt.NDArray[np.uint16], seed: int, step: int, batch_size: int, seq_len: int) -> npt.NDArray[np.int64]:
+    """A random batch, one token at a time: what stored results were trained on."""
+    random = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
+    starts = random.integers(0, len(tokens) - seq_len, size=batch_size)
+    return np.array([[tokens[start + i] for i in range(seq_len + 1)] for start in starts], dtype=np.int64)
 
 
 def test_a_batch_is_a_pure_function_of_seed_and_step() -> None:
@@ -33,3 +59,67 @@ def test_validation_covers_the_whole_part_evenly_and_always_alike() -> None:
 def test_too_short_a_part_says_how_short() -> None:
     with pytest.raises(LabError, match="needs 9 tokens, the corpus part has 5"):
         batch(np.zeros(5, dtype=np.uint16), 0, 0, 1, 8)
+
+
+def test_the_batches_of_stored_results_stay() -> None:
+    tokens = (np.arange(5000) * 7919 % 50257).astype(np.uint16)
+    found = batch(tokens, seed=3, step=11, batch_size=3, seq_len=4)
+    assert found.dtype == np.int64
+    assert found.tolist() == GOLDEN
+    assert batch(tokens, 3, 11, 3, 4, slice(1, 3)).tolist() == GOLDEN[1:]
+
+
+@settings(max_examples=50)
+@given(
+    sizes=lengths, seed=st.integers(0, 2**40), step=st.integers(0, 2**30), rows=st.integers(1, 9),
+    seq_len=st.integers(1, 70),
+)  # fmt: skip
+def test_batches_from_shards_are_those_of_one_sequence(
+    sizes: list[int], seed: int, step: int, rows: int, seq_len: int
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 2**16, size=sum(sizes)).astype(np.uint16)
+    if len(tokens) <= seq_len:
+        return
+    with TemporaryDirectory() as folder:
+        shards = cut(tokens, sizes, folder)
+        expected = plain(tokens, seed, step, rows, seq_len)
+        assert np.array_equal(batch(shards, seed, step, rows, seq_len), expected)
+        assert np.array_equal(batch(tokens, seed, step, rows, seq_len), expected)
+        epoch = batch(shards, seed, step, rows, seq_len, sampling="epochs")
+        assert np.array_equal(batch(tokens, seed, step, rows, seq_len, sampling="epochs"), epoch)
+        places = np.arange(len(tokens)).reshape(1, -1)
+        assert np.array_equal(shards[places], tokens[places])
+
+
+@settings(max_examples=50)
+@given(
+    count=st.integers(1, 40), tail=st.integers(0, 4), rows=st.integers(1, 50), seed=st.integers(0, 2**40),
+    epochs=st.integers(1, 3),
+)  # fmt: skip
+def test_every_epoch_visits_every_sequence_once(count: int, tail: int, rows: int, seed: int, epochs: int) -> None:
+    tokens = np.arange(5 * count + 1 + tail, dtype=np.uint16)
+    steps = -(-epochs * count // rows)
+    drawn = np.concatenate([batch(tokens, seed, step, rows, 5, sampling="epochs") for step in range(steps)])
+    assert np.all(np.diff(drawn) == 1)
+    for epoch in range(epochs):
+        first = drawn[epoch * count : (epoch + 1) * count, 0]
+        assert sorted(first) == list(range(0, 5 * count, 5))
+
+
+def test_epochs_differ_and_depend_on_the_seed() -> None:
+    tokens = np.arange(1001, dtype=np.uint16)
+    first, second = (batch(tokens, 0, step, 100, 10, sampling="epochs") for step in (0, 1))  # an epoch each
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, batch(tokens, 1, 0, 100, 10, sampling="epochs"))
+    assert not np.array_equal(first, np.sort(first, axis=0))
+
+
+@pytest.mark.parametrize("sampling", ["random", "epochs"])
+def test_a_resumed_run_reads_the_same_batches(sampling: Sampling) -> None:
+    tokens = np.arange(997, dtype=np.uint16)
+    whole = list(training_batches(tokens, 5, 0, 30, 8, 16, slice(2, 6), sampling))
+    resumed = list(training_batches(tokens, 5, 17, 30, 8, 16, slice(2, 6), sampling))
+    assert [b.shape for b in whole] == [(4, 17)] * 30
+    assert all(np.array_equal(a, b) for a, b in zip(whole[17:], resumed, strict=True))
+    alone = batch(tokens, 5, 29, 8, 16, sampling=sampling)
+    assert np.array_equal(resumed[-1], alone[2:6])

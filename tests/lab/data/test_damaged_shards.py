@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from autowarm.lab.config import LabError
-from autowarm.lab.data.shards import open_shard, read_shards, write_shard
+from autowarm.lab.data import batch
+from autowarm.lab.data.shards import Shards, open_shard, read_shards, write_shard
 
 
 @pytest.fixture
@@ -29,3 +30,18 @@ def test_a_token_above_the_vocabulary(folder: Path) -> None:
     assert corpus.train[np.array([0, 1])].tolist() == [1, 2]
     with pytest.raises(LabError, match=r"train_0\.bin holds the token 60000 and its vocabulary ends at 50303"):
         corpus.train[np.array([1, 2])]
+
+
+def test_the_damaged_shard_is_named_also_across_a_border(folder: Path) -> None:
+    write_shard(folder / "train_1.bin", np.array([60000], dtype=np.uint16))
+    write_shard(folder / "train_2.bin", np.arange(9, dtype=np.uint16))
+    corpus = read_shards(folder, 50304)
+    with pytest.raises(LabError, match=r"train_1\.bin holds the token 60000"):
+        batch(corpus.train, 0, 0, 64, 105)
+
+
+@pytest.mark.parametrize("start", [-1, 96])
+def test_a_window_outside_the_tokens_is_refused(folder: Path, start: int) -> None:
+    shards = Shards([folder / "train_0.bin"])
+    with pytest.raises(IndexError, match="windows of 5 tokens must lie in 0 to 100"):
+        shards.windows(np.array([0, start]), 5)

@@ -1,13 +1,17 @@
 import logging
 import shutil
+import tracemalloc
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autowarm.lab.config import DataConfig, LabError
-from autowarm.lab.data import cache_folder, prepare
+from autowarm.lab.data import cache_folder, prepare, text
 
 VOCABULARY = 280
 
@@ -78,6 +82,40 @@ def test_the_embedded_corpus_is_there_and_bounded() -> None:
     corpus = prepare(DataConfig(max_bytes=500_000), 300)
     assert corpus.name == "python"
     assert 50_000 < corpus.tokens < 500_000
+
+
+@given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=30), max_bytes=st.integers(1, 400))
+def test_documents_are_chosen_as_if_all_were_in_memory(sizes: list[int], max_bytes: int) -> None:
+    texts = [(f"{number}.txt", "é" * size) for number, size in enumerate(sizes)]
+    expected, total = [], 0
+    for name, document in sorted(texts, key=lambda item: text._hash("order " + item[0])):
+        total += len(document.encode())
+        if total > max_bytes and expected:
+            break
+        expected.append((name, document))
+    assert text._select(iter(texts), max_bytes) == expected
+
+
+def test_a_large_folder_is_not_held_in_memory() -> None:
+    size, count = 100_000, 300
+
+    def documents() -> Iterator[tuple[str, str]]:
+        for number in range(count):
+            yield f"{number}.txt", chr(97 + number % 26) * size
+
+    tracemalloc.start()
+    try:
+        chosen = text._select(documents(), 5 * size)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(chosen) == 5
+    assert peak < 12 * size
+
+
+def test_text_is_encoded_in_pieces() -> None:
+    assert list(text._pieces(["aaa", "b", "cc", "dd", "e"], size=4)) == [["aaa", "b"], ["cc", "dd"], ["e"]]
+    assert list(text._pieces([])) == []
 
 
 def test_a_missing_or_too_small_folder_is_named(tmp_path: Path) -> None:

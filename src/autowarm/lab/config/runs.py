@@ -66,6 +66,8 @@ class DataConfig:
             and standard library, so nothing is downloaded. Token shards come from `autowarm data`, or have the format
             of kjj0/fineweb10B-gpt2. For .py, .md, .rst, .txt and .parquet files the lab trains a tokenizer.
         max_bytes: read at most this much text, file by file, in an order that mixes topics; shards are used whole.
+        sampling: "random" draws sequences that begin anywhere in the text, with replacement; "epochs" takes every
+            sequence once before any again, in a new order each time.
         images: the classifier's images. "digits" are scikit-learn's 8×8 digits, which need no download; "folder" reads
             `root`, which holds a folder or tar file of training images and one of validation images; any other name is
             timm's, such as "hfds/ILSVRC/imagenet-1k".
@@ -75,6 +77,7 @@ class DataConfig:
 
     corpus: str = "python"
     max_bytes: int = 6_000_000
+    sampling: Literal["random", "epochs"] = "random"
     images: str = "digits"
     root: str = ""
     workers: int = 0

@@ -7,8 +7,8 @@ There is no loader state. A run resumes exactly without saving any, and each ran
     images    pictures with labels, by (seed, step)
 """
 
-from .batches import batch, validation_batches
+from .batches import batch, training_batches, validation_batches
 from .shards import Corpus
 from .text import cache_folder, prepare
 
-__all__ = ["Corpus", "batch", "cache_folder", "prepare", "validation_batches"]
+__all__ = ["Corpus", "batch", "cache_folder", "prepare", "training_batches", "validation_batches"]

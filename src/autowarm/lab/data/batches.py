@@ -1,30 +1,100 @@
-"""Batches of tokens as a pure function of (seed, step)."""
+"""Batches of tokens as a pure function of (seed, step), read ahead of their use."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from ..config import LabError
-from .shards import Tokens
+from .shards import Shards, Tokens
 
 Batch = npt.NDArray[np.int64]
+Sampling = Literal["random", "epochs"]
+T = TypeVar("T")
 _ALL = slice(None)
+_AHEAD = 3  # batches: enough for a slow read now and then, and a few MB
 
 
-def batch(tokens: Tokens, seed: int, step: int, batch_size: int, seq_len: int, rows: slice = _ALL) -> Batch:
+def batch(
+    tokens: Tokens,
+    seed: int,
+    step: int,
+    batch_size: int,
+    seq_len: int,
+    rows: slice = _ALL,
+    sampling: Sampling = "random",
+) -> Batch:
     """Return some rows of a step's global batch, shape (rows, seq_len + 1).
 
-    Columns 0 to seq_len − 1 are the inputs, columns 1 to seq_len the targets. A counter-based generator keyed by
-    (seed, step) draws the positions, so any process can make any batch at any time.
+    Columns 0 to seq_len − 1 are the inputs, columns 1 to seq_len the targets. Any process can make any batch at any
+    time.
 
     Args:
         rows: the rows of the batch that this rank trains on.
+        sampling: "random" draws windows that begin at any token, by a counter-based generator keyed by (seed, step).
+            "epochs" cuts the tokens into (tokens − 1) // seq_len windows and takes each once in every epoch, in the
+            order of a permutation keyed by (seed, epoch); a last piece shorter than seq_len is never seen.
     """
     if len(tokens) <= seq_len:
         raise LabError(f"a sequence needs {seq_len + 1} tokens, the corpus part has {len(tokens)}")
-    random = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
-    return _windows(tokens, random.integers(0, len(tokens) - seq_len, size=batch_size)[rows], seq_len)
+    if sampling == "random":
+        random = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
+        starts = random.integers(0, len(tokens) - seq_len, size=batch_size)[rows]
+    else:
+        count = (len(tokens) - 1) // seq_len
+        epochs, offsets = np.divmod(np.arange(step * batch_size, (step + 1) * batch_size)[rows], count)
+        starts = np.empty(len(epochs), dtype=np.int64)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            starts[here] = permutation(count, seed, epoch)[offsets[here]]
+        starts *= seq_len
+    return _windows(tokens, starts, seq_len)
+
+
+def training_batches(
+    tokens: Tokens,
+    seed: int,
+    first: int,
+    last: int,
+    batch_size: int,
+    seq_len: int,
+    rows: slice = _ALL,
+    sampling: Sampling = "random",
+) -> Iterator[Tensor]:
+    """Yield `batch` of steps first to last − 1 as tensors, read ahead; in pinned memory if there is a GPU.
+
+    From pinned memory a copy to the GPU can overlap with computation: ``tensor.to(device, non_blocking=True)``.
+    """
+    pinned = torch.cuda.is_available()
+
+    def make(step: int) -> Tensor:
+        made = torch.from_numpy(batch(tokens, seed, step, batch_size, seq_len, rows, sampling))
+        return made.pin_memory() if pinned else made
+
+    return read_ahead(make, first, last)
+
+
+def read_ahead(make: Callable[[int], T], first: int, last: int, ahead: int = _AHEAD) -> Iterator[T]:
+    """Yield make(first), …, make(last − 1), which a thread calls in this order, at most ``ahead`` calls in advance.
+
+    An exception of a call is raised in its turn, after the results before it. The thread ends with the iterator: when
+    that is used up, closed, dropped, or raises.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="autowarm-read-ahead")
+    waiting: deque[Future[T]] = deque()
+    try:
+        for step in range(first, last):
+            while step + len(waiting) < min(last, step + ahead):
+                waiting.append(pool.submit(make, step + len(waiting)))
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def validation_batches(
@@ -38,5 +108,14 @@ def validation_batches(
         yield _windows(tokens, chunk[rows], seq_len)
 
 
+@lru_cache(maxsize=2)
+def permutation(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """Return the order of an epoch over ``count`` samples."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64))).permutation(count)
+
+
 def _windows(tokens: Tokens, starts: npt.NDArray[np.int64], seq_len: int) -> Batch:
-    return np.asarray(tokens[starts[:, None] + np.arange(seq_len + 1)], dtype=np.int64)
+    length = seq_len + 1
+    if isinstance(tokens, Shards):
+        return tokens.windows(starts, length).astype(np.int64)
+    return np.lib.stride_tricks.sliding_window_view(tokens, length)[starts].astype(np.int64)

@@ -12,12 +12,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..config import DataConfig, LabError
+from .batches import permutation
 
 _VALIDATION_DIGITS = 360  # a fifth
 _AUGMENTATION: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}  # Swin's training recipe
@@ -98,15 +98,10 @@ def open_images(data: DataConfig, model: str) -> Images:
     return Images(data.images, digest, train, val, int(about.num_classes), settings["input_size"])
 
 
-@lru_cache(maxsize=2)
-def _permutation(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64))).permutation(count)
-
-
 def sample(count: int, seed: int, place: int) -> int:
     """Return the index of the sample at a place in the run. Each epoch has its own permutation."""
     epoch, offset = divmod(place, count)
-    return int(_permutation(count, seed, epoch)[offset])
+    return int(permutation(count, seed, epoch)[offset])
 
 
 class _Placed(Dataset[tuple[Tensor, int]]):

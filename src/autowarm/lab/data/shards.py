@@ -4,10 +4,10 @@ This is the format of kjj0/fineweb10B-gpt2. Files with "val" in their name hold 
 the training part. Folders made by `autowarm data` also have a `manifest.json` with counts, checksums and the tokenizer.
 """
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ _GPT2_VOCABULARY = 50257  # assumed for shards without a manifest
 
 
 class Shards:
-    """Shards as one long sequence, indexed by an array of places. Only the places looked up are read from disk.
+    """Shards as one long sequence, read by windows or by single places. Only what is looked up is read from disk.
 
     Args:
         paths: the files, in order.
@@ -33,22 +33,54 @@ class Shards:
 
     def __init__(self, paths: Sequence[Path], vocabulary: int = 2**16) -> None:
         self._paths, self._vocabulary = paths, vocabulary
-        self._parts = [open_shard(path) for path in paths]
-        self._starts = np.cumsum([0, *(len(part) for part in self._parts)])
+        # As plain arrays over the memory maps: a slice of an np.memmap costs ten times as much.
+        self._parts = [open_shard(path).view(np.ndarray) for path in paths]
+        self._bounds = np.cumsum([0, *(len(part) for part in self._parts)])
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return int(self._bounds[-1])
 
     def __getitem__(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
-        found = np.empty(places.shape, dtype=np.uint16)
-        for path, part, (first, end) in zip(self._paths, self._parts, pairwise(self._starts), strict=True):
-            here = (places >= first) & (places < end)
-            if here.any():
-                found[here] = part[places[here] - first]
-                if (largest := found[here].max()) >= self._vocabulary:  # an embedding would read beyond its end
-                    raise LabError(f"{path} holds the token {largest} and its vocabulary ends at "
-                                   f"{self._vocabulary - 1}: it is damaged or of another tokenizer")  # fmt: skip
+        return self.windows(places.ravel(), 1).reshape(places.shape)
+
+    def windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint16]:
+        """Return the ``length`` tokens from each start, shape (starts, length). A window may run across shards.
+
+        Raises:
+            LabError: a token is outside the vocabulary.
+            IndexError: a window begins before the first token or ends after the last.
+        """
+        if len(starts) and not 0 <= starts.min() <= starts.max() <= len(self) - length:
+            raise IndexError(f"windows of {length} tokens must lie in 0 to {len(self)}, got starts from {starts.min()} "
+                             f"to {starts.max()}")  # fmt: skip
+        found = np.empty((len(starts), length), dtype=np.uint16)
+        shards = self._shard_of(starts)
+        rows = np.argsort(starts)  # so that the disk is read in one direction
+        inside = (starts - self._bounds[shards])[rows]
+        for row, shard, place in zip(rows.tolist(), shards[rows].tolist(), inside.tolist(), strict=True):
+            part = self._parts[shard][place : place + length]
+            if (held := len(part)) < length:
+                later = itertools.islice(self._parts, shard + 1, None)
+                part = np.concatenate([part, *_until(later, length - held)])
+            found[row] = part
+        if found.size and found.max() >= self._vocabulary:  # an embedding would read beyond its end
+            row, column = np.argwhere(found >= self._vocabulary)[0]
+            path = self._paths[int(self._shard_of(starts[row] + column))]
+            raise LabError(f"{path} holds the token {found[row, column]} and its vocabulary ends at "
+                           f"{self._vocabulary - 1}: it is damaged or of another tokenizer")  # fmt: skip
         return found
+
+    def _shard_of(self, places: Any) -> Any:
+        return np.searchsorted(self._bounds, places, side="right") - 1
+
+
+def _until(parts: Iterable[npt.NDArray[np.uint16]], count: int) -> Iterator[npt.NDArray[np.uint16]]:
+    """Yield the first ``count`` tokens of the parts."""
+    for part in parts:
+        if count <= 0:
+            return
+        yield part[:count]
+        count -= len(part)
 
 
 Tokens: TypeAlias = npt.NDArray[np.uint16] | Shards

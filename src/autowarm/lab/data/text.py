@@ -6,10 +6,12 @@ folder of text or parquet files is treated the same way. A folder of token shard
 """
 
 import hashlib
+import heapq
 import logging
+import math
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -121,16 +123,22 @@ def _hash(name: str) -> float:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
 
 
-def _select(texts: Iterator[tuple[str, str]], max_bytes: int) -> list[tuple[str, str]]:
-    """Choose as many documents as fit, in the order of their names' hashes, which mixes code and documentation."""
-    chosen: list[tuple[str, str]] = []
-    total = 0
-    for name, text in sorted(texts, key=lambda item: _hash("order " + item[0])):
-        total += len(text.encode())
-        if total > max_bytes and chosen:
-            break
-        chosen.append((name, text))
-    return chosen
+def _select(texts: Iterable[tuple[str, str]], max_bytes: int) -> list[tuple[str, str]]:
+    """Choose as many documents as fit, in the order of their names' hashes, which mixes code and documentation.
+
+    The documents are taken one by one, and no more than ``max_bytes`` of them and one document are held: whatever does
+    not fit behind those of smaller hashes is dropped, and with it all of larger ones.
+    """
+    held: list[tuple[float, int, str, str]] = []  # a heap with the largest hash first
+    total, cut = 0, math.inf
+    for number, (name, text) in enumerate(texts):
+        if (place := _hash("order " + name)) < cut:
+            heapq.heappush(held, (-place, -number, name, text))
+            total += len(text.encode())
+            while total > max_bytes and len(held) > 1:
+                last = heapq.heappop(held)
+                total, cut = total - len(last[3].encode()), -last[0]
+    return [(name, text) for *_, name, text in sorted(held, reverse=True)]
 
 
 def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
@@ -143,10 +151,26 @@ def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
     tokenizer = learnt_tokenizer(parts["train"], vocab_size)
     digest, tokens = hashlib.sha256(), {}
     for part, documents in parts.items():
-        encodings = tokenizer.encode_batch([END_OF_TEXT + document for document in documents])
-        tokens[part] = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.uint16)
+        tokens[part] = np.concatenate([
+            np.fromiter(chain.from_iterable(encoding.ids for encoding in tokenizer.encode_batch(some)), np.uint16)
+            for some in _pieces(END_OF_TEXT + document for document in documents)
+        ])  # fmt: skip
         digest.update(tokens[part].tobytes())
     return save(tokens, metadata={"sha256": digest.hexdigest(), "tokenizer": tokenizer.to_str()})
+
+
+def _pieces(documents: Iterable[str], size: int = 2**20) -> Iterator[list[str]]:
+    """Yield the documents in lists of about ``size`` characters: an encoding takes a hundred times a text's memory."""
+    piece: list[str] = []
+    length = 0
+    for document in documents:
+        piece.append(document)
+        length += len(document)
+        if length >= size:
+            yield piece
+            piece, length = [], 0
+    if piece:
+        yield piece
 
 
 def learnt_tokenizer(texts: list[str], vocab_size: int) -> "ByteLevelBPETokenizer":

@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+import torch
 from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `studies` is
 
-from autowarm.lab.analysis.figures import encoded, sweep_figure
+from autowarm.lab.analysis.figures import axes_of, encoded, sweep_figure
 from autowarm.lab.analysis.results import read_results
 from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration.calibrate import calibration
@@ -29,6 +31,17 @@ from autowarm.lab.config.build import parse
 from autowarm.lab.config.yaml_files import merged
 from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
+from autowarm.plotting import BLUE, GREY, ORANGE, styled
+from autowarm.theory import (
+    PowerProfile,
+    Smoothness,
+    catalogue,
+    decay_only_rate,
+    descend,
+    polyak_rate,
+    theorem_1_rate,
+    warmup_only_rate,
+)
 from studies.cells import RAMP_ALONE
 from studies.pages.figures import differences_figure, evidence_figure
 from studies.pages.grids import GRIDS, horizon_figure, judged
@@ -66,6 +79,7 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
         "schedules": lambda: differences_figure(verdicts(_study())),
         "horizons": _horizons,
         "peak-rates": lambda: peak_figure(_study("peak")),
+        "rates": styled(_rates),
     }
 
 
@@ -93,6 +107,35 @@ def _curvature() -> SmoothnessConfig:
 
 def _calibration() -> Figure:
     return calibration_figure(calibration(parse(["--config", "calibrate-124m"], CalibrateConfig, "calibrate", "")))
+
+
+def _rates() -> Figure:
+    """Theorem 1's rate beside earlier ones: against the gap for a given peak, and in runs on a problem with ρ = 3."""
+    lr, div, gap0, peak, steps = 1.0, 100.0, 8.0, 2.0, 2000
+    gaps = np.linspace(0, gap0, 801)
+    figure, (left, right) = axes_of(columns=2, width=4.2, height=3.4)
+    for rho, colour in ((1.5, GREY), (2.0, BLUE), (3.0, ORANGE)):
+        left.plot(gaps, PowerProfile(rho, lr, div, gap0, peak)(gaps), color=colour, label=f"Δ/K(Δ), ρ = {rho:g}")
+    only = Smoothness(1, 1 / lr, (div - 1) / (lr * gap0), 0)
+    left.plot(gaps, warmup_only_rate(gaps, only), color="black", linestyle=":", label="warm-up only, 1/K(Δ)")
+    left.set(xlabel="gap Δ, which falls from 8", ylabel="rate η", xlim=(gap0, 0), title="the same first rate and peak")
+    left.legend()
+    f = catalogue()["l2-steep-barrier"]
+    x0 = f.point(50.0, torch.Generator().manual_seed(0))
+    D = f.radius(x0)
+    runs = {
+        "Theorem 1": (descend(f, x0, partial(theorem_1_rate, K=f.K, D=D), steps), BLUE, "-"),
+        "decay only": (descend(f, x0, partial(decay_only_rate, K=f.K, D=D, gap0=50.0), steps), ORANGE, "-"),
+        "warm-up only": (descend(f, x0, lambda gap, norm: warmup_only_rate(gap, f.K, norm), steps, gradient_norm=True),
+                         "black", ":"),
+        "Polyak": (descend(f, x0, polyak_rate, steps, gradient_norm=True), GREY, "-"),
+    }  # fmt: skip
+    for name, (run, colour, style) in runs.items():
+        seen = run.gaps > 1e-6  # smaller gaps are rounding errors
+        right.plot(np.flatnonzero(seen) + 1, run.gaps[seen], color=colour, linestyle=style, label=name)
+    right.set(xscale="log", yscale="log", xlabel="update", ylabel="gap Δ", title="ℓ2, curvature that grows as Δ³")
+    right.legend(loc="lower center")
+    return figure
 
 
 def _horizons() -> Figure:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from autowarm.lab.config import LabError
 from autowarm.lab.data import training_batches
@@ -85,6 +86,17 @@ def test_a_dropped_iterator_ends_its_thread() -> None:
     assert readers() == 1
     del results
     assert readers() == 0
+
+
+def test_batches_are_pinned_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = np.arange(100, dtype=np.uint16)
+    assert not any(b.is_pinned() for b in training_batches(tokens, 0, 0, 2, 2, 4)) or torch.cuda.is_available()
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: (pinned.append(threading.get_ident()), self)[1])
+    assert len(list(training_batches(tokens, 0, 0, 5, 2, 4))) == 5
+    assert len(pinned) == 5
+    assert threading.get_ident() not in pinned  # a copy, so it is the thread's work
 
 
 def test_a_damaged_shards_error_reaches_the_training_loop(tmp_path: Path) -> None:

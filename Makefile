@@ -30,10 +30,10 @@ test-all: $(READY)
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) core PYTHON=$(BIN)/python CORE="$(NUMERICS)"
 
 # What torch and numpy alone are enough for, in an environment of the caller's: make core PYTHON=python
-CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/orthogonalize \
+CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/test_geometry_own.py tests/orthogonalize \
         tests/logs tests/optim tests/schedule tests/smoothness tests/theory
 # What of it another processor's instructions can change: sums and products in another order.
-NUMERICS := tests/test_geometry.py tests/test_geometry_rows_columns.py \
+NUMERICS := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/test_geometry_own.py \
             $(addprefix tests/orthogonalize/test_,iterate.py polar.py singular.py) \
             $(addprefix tests/optim/test_,adamw_part.py batched.py steps.py together.py) \
             $(addprefix tests/smoothness/test_,probe.py sharpness.py) tests/theory/test_problems.py

@@ -5,6 +5,7 @@ import pickle
 import sys
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -19,10 +20,31 @@ from torch.distributed.tensor.parallel import (
 )
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD, find_rate
-from autowarm.geometry import Spectral
+from autowarm.geometry import Geometry, Spectral
+from autowarm.optim.step import sharing
 from autowarm.smoothness import Probe
 
 SIZES = (2, 4)
+
+
+class Lines(Geometry):
+    """Somebody's own geometry of rows."""
+
+    locality = "row"
+
+    def _norm(self, x):
+        return x.norm(dim=1).amax()
+
+    def _dual(self, g):
+        return g.norm(dim=1).sum()
+
+    def _lmo(self, g):
+        return -g / g.norm(dim=1, keepdim=True).clamp_min(1e-30)
+
+    def _kappa(self, shape):
+        return float(shape[0])
+
+
 # One optimizer of each kind of step trains whole models.
 TRAINED = ("muon", "lion", "normsgd", "rows")
 MAKERS = {
@@ -32,6 +54,7 @@ MAKERS = {
     "normsgd": lambda named: NormSGD(named, lr=0.01),
     "rows": lambda named: LMO(named, lr=0.01, geometry="rows"),
     "columns": lambda named: LMO(named, lr=0.01, geometry="columns"),
+    "own": lambda named: LMO(named, lr=0.01, geometry=Lines("original")),
     "svd": lambda named: LMO([(n, p) for n, p in named if p.ndim == 2], lr=0.01, geometry=Spectral()),
 }
 
@@ -81,13 +104,14 @@ def every_placement(mesh, kinds):
     """By optimizer and placements: the deviation from one process, and whether gradients stayed what they were."""
     found = {}
     for name, make in MAKERS.items():
-        for of_p in kinds:
+        for i, of_p in enumerate(kinds):
             if any(placed.is_partial() for placed in of_p):
                 continue
             cuts = sum(placed.is_shard() for placed in of_p)
-            if cuts > 1 and name not in ("lion", "signsgd", "normsgd"):
+            if cuts > 1 and name not in ("lion", "signsgd", "normsgd", "rows", "columns"):
                 continue  # refused by name
-            for of_g in kinds:
+            # Redistribution does not depend on the optimizer: every other pair is enough for all but two.
+            for of_g in kinds if name in ("muon", "lion") else kinds[i % 2 :: 2]:
                 generator = torch.Generator().manual_seed(1)
                 start = torch.randn(8, 4, generator=generator)
                 p = nn.Parameter(distribute_tensor(start, mesh, of_p))
@@ -125,6 +149,21 @@ def net():
 def batch(seed):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(4, 8, 8, generator=generator, dtype=torch.float64) for _ in range(2)]
+
+
+def gathers(mesh, kinds):
+    """By optimizer and placements: how often a step of a sharded tensor gathers it."""
+    found = {}
+    for name in ("own", "rows", "columns", "lion", "svd"):
+        for of_p in kinds:
+            if any(placed.is_partial() for placed in of_p):
+                continue
+            p = nn.Parameter(distribute_tensor(torch.randn(8, 4), mesh, of_p))
+            p.grad = distribute_tensor(torch.randn(8, 4), mesh, of_p)
+            with mock.patch.object(sharing, "_all_to_all", wraps=sharing._all_to_all) as counted:
+                MAKERS[name]([("p", p)]).step()
+            found[name, str(of_p)] = counted.call_count
+    return found
 
 
 def tensor_parallel(mesh):
@@ -244,6 +283,7 @@ def main(folder):
         if rank < size:
             if grid is None:
                 found = {"placements": every_placement(mesh, [(placed,) for placed in PLACED])}
+                found["gathers"] = gathers(mesh, [(placed,) for placed in PLACED])
                 found["probe"] = {plan: probed(make_model, mesh) for plan, make_model in [*PLANS.items(), ALONE]}
                 found["rate"] = {plan: searched(PLANS[plan], mesh) for plan in ("sequence",)}
                 found["rate"]["alone"] = searched(alone, mesh)

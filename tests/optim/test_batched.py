@@ -8,9 +8,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from autowarm import LMO, Muon, NormSGD, SignSGD
-from autowarm.geometry import Frobenius, Sign, Spectral
+from autowarm.geometry import Columns, Frobenius, Rate, Rows, Sign, Spectral
 from autowarm.optim.step import batches, move
-from autowarm.optim.step.move import Rate, move_, move_reference
+from autowarm.optim.step.move import move_reference
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (6, 6), (0, 4), (9, 4)]
 GEOMETRIES = [
@@ -22,6 +22,9 @@ GEOMETRIES = [
     Spectral("match_rms_adamw", method="polar-express", dtype=torch.float64),
     Spectral("original", method="newton-schulz", dtype=torch.float64),
     Spectral(0.5, method="svd"),
+    Rows(),
+    Rows("original"),
+    Columns(0.3),
 ]
 
 
@@ -57,7 +60,8 @@ def test_fast_ways_equal_the_reference(geometry, decay, tensor_lr, monkeypatch):
     for part_bytes in (1, 300, 1 << 20):
         monkeypatch.setitem(move._PART_BYTES, "cpu", part_bytes)
         torch.testing.assert_close(fast(geometry, xs, gs, lr, decay), expected)
-    move_(geometry, xs, [g.clone() for g in gs], Rate.of_group({"lr": lr, "weight_decay": decay}), owned=True)
+    rate, radii = Rate.of_group({"lr": lr, "weight_decay": decay}), geometry.radii([x.shape for x in xs])
+    geometry.step_(xs, [g.clone() for g in gs], rate, radii, owned=True)
     torch.testing.assert_close(xs, expected)
 
 

@@ -269,7 +269,7 @@ def test_the_cases_are_of_all_kinds() -> None:
 @pytest.mark.parametrize(
     ("geometry", "shape", "message"),
     [
-        (Spectral(transposed=True, method="polar-express"), (5,), "needs at least 2 dimensions"),
+        (Spectral(transposed=True, method="polar-express"), (4,), "a transposed matrix needs at least 2 dimensions"),
         (Spectral(blocks=3), (10, 4), "10 rows .* do not divide into 3"),
         (Spectral(stacked=True), (5,), "a stack of matrices needs at least 2 dimensions"),
     ],

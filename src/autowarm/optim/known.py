@@ -3,13 +3,12 @@
 import re
 import sys
 import warnings
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..geometry import Geometry, Spectral, resolve, total_kappa
+from ..geometry import Geometry, resolve, total_kappa
 from .lmo import LMO
 from .wrapped import inside, named, wrapped_by
 
@@ -115,10 +114,8 @@ def _known(optimizer: Optimizer) -> Geometry | None:
     if isinstance(optimizer, LMO):
         for group in optimizer.param_groups:
             if group.get("algorithm") != "adamw":
-                geometry: Geometry = group["geometry"].at_radius(1.0)
-                if isinstance(geometry, Spectral):
-                    # How the first group's tensors are laid out says nothing of the other groups.
-                    geometry = replace(geometry, stacked=False, blocks=1, transposed=False)
+                # How the first group's tensors are laid out says nothing of the other groups.
+                geometry: Geometry = group["geometry"].plain()
                 return geometry
     # A wrapper (a trainer's, or PyTorch's own for schedulers) may subclass: the nearest known class decides.
     for cls in type(optimizer).__mro__:
@@ -154,8 +151,8 @@ def geometry_in(group: dict[str, Any], p: Tensor, main: Geometry) -> Geometry:
     own = group.get("geometry")
     if isinstance(own, Geometry) and type(own) is type(main):
         return own.at_radius(main.radius)
-    if group.get("depthwise") and type(main) is Spectral:
-        return replace(main, blocks=p.shape[0])  # each row acts on its own
+    if group.get("depthwise"):
+        return main.reading(blocks=p.shape[0])  # each row acts on its own
     return main
 
 

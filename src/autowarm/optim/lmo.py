@@ -1,6 +1,7 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 import torch
@@ -10,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from ..devices import is_capturing
-from ..geometry import Geometry, GeometryName, Spectral, resolve
+from ..geometry import Geometry, GeometryName, Rate, resolve
+from ..geometry.base import Total
 from ..modes import in_normal_mode
 from ..orthogonalize import orthogonalize_
 from .options import (
@@ -25,9 +27,9 @@ from .options import (
 )  # fmt: skip
 from .partition import by_reading, partition
 from .step.agreement import Agreed, Agreement, flags_at
-from .step.batches import batches_of, empty_stack, fill_, is_batched, slots_of
-from .step.distributed import by_layout, check_placements, is_dtensor, local, step_parts_
-from .step.move import Rate, by_device, move_, move_by_stack_, parts_of
+from .step.batches import batches_of, empty_stack, fill_, slots_of
+from .step.distributed import by_layout, check_placements, is_dtensor, local, total_over
+from .step.move import by_device, move_by_stack_, parts_of
 from .step.nonfinite import SkippedUpdates, finite_each, masked, read_on_host
 from .step.sharing import move_gathered_
 
@@ -136,15 +138,13 @@ class LMO(Optimizer):
         """
         parts = partition(model)
         weights = parts.matrices + parts.stacks + parts.depthwise + parts.heads
-        geometry = options.get("geometry")
-        spectral = Spectral() if geometry == "spectral" else geometry
-        groups: list[dict[str, Any]] = [{"params": weights, "role": "weights"}]
-        if type(spectral) is Spectral:
+        groups: list[dict[str, Any]] = [{"params": weights, "role": "weights", "weight_decay": weight_decay}]
+        given = options.get("geometry", getattr(signature(cls).parameters.get("geometry"), "default", None))
+        if given is not None:
             groups = [
-                {"params": named, "role": "weights", "geometry": own}
-                for own, named in by_reading(parts, weights, spectral).items()
+                {**groups[0], "params": named, "geometry": own}
+                for own, named in by_reading(parts, weights, resolve(given)).items()
             ]
-        groups = [{**group, "weight_decay": weight_decay} for group in groups]
         groups += [{"params": parts.embeddings + parts.vectors, "weight_decay": 0.0, "role": "embeddings and vectors"}]
         return cls([group for group in groups if group["params"]], lr, **options)
 
@@ -183,9 +183,8 @@ class LMO(Optimizer):
         check_parameters(type(self).__name__, group)
         if any(is_dtensor(p) for p in group["params"]):
             by_layout(group["geometry"], group["params"], None)  # raises if one is sharded over too many
-        if isinstance(group["geometry"], Spectral):
-            for p in group["params"]:
-                group["geometry"].matrices(torch.empty(p.shape, device="meta"))  # raises if the shape does not suit
+        for p in group["params"]:
+            group["geometry"].check_shape(p.shape)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -377,14 +376,15 @@ class LMO(Optimizer):
         """
         geometry, rate = group["geometry"], Rate.of_group(group)
         if not agreed:
-            self._move(group, params, grads, momenta, rate)
+            self._move(group, params, grads, momenta, rate, geometry.radii([p.shape for p in params]))
             return
         for layout, members in by_layout(geometry, params, self._process_group).items():
             shapes = [params[i].shape for i in members]
             xs, gs, ms = ([local(ts[i]) for i in members] if ts else [] for ts in (params, grads, momenta))
             flags = None if finite is None else flags_at(finite, members)
-            if layout.kind == "alone":
-                self._move(group, xs, gs, ms, rate, checked=True, finite=flags)
+            if layout.kind != "gathered":
+                radii, total = geometry.radii(shapes), total_over(layout.axes)
+                self._move(group, xs, gs, ms, rate, radii, checked=True, finite=flags, total=total)
                 continue
             rates = rate.where(flags)
 
@@ -399,8 +399,7 @@ class LMO(Optimizer):
                 taken = masked(some_gs, some_ms, None if flags is None else [flags[i] for i in places])
                 return self._directions(group, taken, some_ms, owned=flags is not None, wanted=wanted)
 
-            move_shared_ = move_gathered_ if layout.kind == "gathered" else step_parts_
-            move_shared_(geometry, layout, shapes, xs, ask, rates)
+            move_gathered_(geometry, layout, shapes, xs, ask, rates)
 
     def _move(
         self,
@@ -409,9 +408,11 @@ class LMO(Optimizer):
         gs: list[Tensor],
         ms: list[Tensor],
         rate: Rate,
+        radii: float | list[float],
         *,
         checked: bool = False,
         finite: Tensor | None = None,
+        total: Total | None = None,
     ) -> None:
         """Update tensors whose steps this process computes alone.
 
@@ -421,18 +422,22 @@ class LMO(Optimizer):
             gs: their gradients.
             ms: their momenta, or an empty list.
             rate: the rate of all tensors, or of each.
+            radii: see `Geometry.step_`.
             checked: whether it is known which gradients are finite.
             finite: if it is, a flag for each; None if all are.
+            total: see `Geometry.step_`.
         """
-        move = self._move_stacks if is_batched(group["geometry"]) else self._move_parts
-        devices = by_device(xs)
-        if len(devices) == 1:
-            move(group, xs, gs, ms, rate, checked, finite)
-            return
+        devices, every = by_device(xs), (xs, gs, ms)
         for places in devices:
-            some_xs, some_gs, some_ms = ([ts[i] for i in places] if ts else [] for ts in (xs, gs, ms))
-            flags = None if finite is None else flags_at(finite, places).to(some_xs[0].device)
-            move(group, some_xs, some_gs, some_ms, rate, checked, flags)
+            flags, some_radii = finite, radii
+            if len(devices) > 1:
+                xs, gs, ms = ([ts[i] for i in places] if ts else [] for ts in every)
+                flags = None if finite is None else flags_at(finite, places).to(xs[0].device)
+                some_radii = [radii[i] for i in places] if isinstance(radii, list) else radii
+            if group["geometry"].polar is None:
+                self._move_parts(group, xs, gs, ms, rate, some_radii, checked, flags, total)
+            else:
+                self._move_stacks(group, xs, gs, ms, rate, checked, flags)
 
     def _move_parts(
         self,
@@ -441,8 +446,10 @@ class LMO(Optimizer):
         gs: list[Tensor],
         ms: list[Tensor],
         rate: Rate,
+        radii: float | list[float],
         checked: bool,
         finite: Tensor | None,
+        total: Total | None,
     ) -> None:
         """Do `_move` on one device, part by part to save memory."""
         if not checked:
@@ -451,7 +458,8 @@ class LMO(Optimizer):
             flags = self._finite_on_host(gs[part], checked) if finite is None else finite[part]
             directions = self._directions(group, masked(gs[part], ms[part], flags), ms[part], owned=flags is not None)
             owned = self._makes_directions(group)
-            move_(group["geometry"], xs[part], directions, rate[part].where(flags), owned=owned)
+            rates, some = rate[part].where(flags), radii[part] if isinstance(radii, list) else radii
+            group["geometry"].step_(xs[part], directions, rates, some, owned=owned, total=total)
             del directions  # before the next part's are made
 
     def _move_stacks(
@@ -465,7 +473,7 @@ class LMO(Optimizer):
         finite: Tensor | None,
     ) -> None:
         """Do `_move` on one device, stack by stack; the matrices of a stack are orthogonalised together."""
-        geometry = group["geometry"]
+        geometry, polar = group["geometry"], group["geometry"].polar
         batches = batches_of(geometry, tuple((x.device, x.shape) for x in xs))
         # In the order of the stacks, so that per-tensor lists can be cut into slices.
         order = [i for batch in batches for i in batch.members]
@@ -486,7 +494,7 @@ class LMO(Optimizer):
                 fill_(batch, slots[part], directions)
                 del taken, directions  # before the next part's are made
             del slots  # views of the memory that the iterations free
-            stack = orthogonalize_(stack, method=geometry.method, steps=geometry.steps)
+            stack = orthogonalize_(stack, method=polar.method, steps=polar.steps)
             move_by_stack_(xs[some], batch, stack, rates[some].where(flags if finite is None else None))
             del stack  # before the next batch's is made
 

@@ -4,15 +4,15 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
-from ..geometry import Spectral
+from ..geometry import Geometry
 
 __all__ = ["Named", "Parts", "by_reading", "check_patterns", "partition"]
 
@@ -152,9 +152,12 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     return parts
 
 
+G = TypeVar("G", bound=Geometry)
+
+
 def by_reading(
-    parts: Parts, named: Iterable[Named], geometry: Spectral, blocks: Mapping[str, int] | None = None
-) -> dict[Spectral, list[Named]]:
+    parts: Parts, named: Iterable[Named], geometry: G, blocks: Mapping[str, int] | None = None
+) -> dict[G, list[Named]]:
     """Group tensors of a model by the geometry that reads each as the matrices that its layer multiplies by.
 
     Args:
@@ -166,18 +169,18 @@ def by_reading(
     Raises:
         ValueError: a transposed convolution is to be split into blocks.
     """
-    found: dict[Spectral, list[Named]] = defaultdict(list)
+    found: dict[G, list[Named]] = defaultdict(list)
     stacks = {name for name, _ in parts.stacks}
     for name, p in named:
         count = next((count for pattern, count in (blocks or {}).items() if re.search(pattern, name)), 1)
-        stacked, transposed = geometry.stacked or name in stacks, geometry.transposed or name in parts.transposed
+        stacked, transposed = name in stacks, name in parts.transposed
         if count > 1 and transposed and not stacked and p.ndim > 2:
             raise ValueError(
                 f"blocks: {name} is the kernel of a transposed convolution, whose blocks are its groups: choose a "
                 "pattern that does not match it"
             )
-        count = math.lcm(count, geometry.blocks, parts.groups.get(name, 1))
-        found[replace(geometry, stacked=stacked, blocks=count, transposed=transposed)].append((name, p))
+        count = math.lcm(count, parts.groups.get(name, 1))
+        found[geometry.reading(stacked=stacked, blocks=count, transposed=transposed)].append((name, p))
     return found
 
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ...devices import traced_as_constant
-from ...geometry import Geometry, Spectral
 from ...orthogonalize import NARROW, working_dtype
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "block_of",
     "empty_stack",
     "fill_",
-    "is_batched",
     "slots_of",
     "taken",
     "temporaries",
@@ -156,40 +154,34 @@ def _as(x: Tensor, shape: torch.Size) -> Tensor:
     return x if x.shape == shape else x.reshape(shape)
 
 
-def is_batched(geometry: Geometry) -> bool:
-    """Whether the geometry's oracle iterates on stacks. A subclass of `Spectral` may define another oracle."""
-    return type(geometry) is Spectral and geometry.method != "svd"
-
-
 Tensors = tuple[tuple[torch.device, torch.Size], ...]
 
 
-def batches_of(geometry: Spectral, tensors: Tensors) -> tuple[Batch, ...]:
-    """Group tensors into stacks. This is a pure function of devices and shapes, so all steps share a cached result."""
-    g = geometry
-    return _batches_for((g.radius, g.stacked, g.method, g.steps, g.blocks, g.dtype, g.transposed), tensors)
-
-
 @traced_as_constant
-def _batches_for(settings: tuple[Any, ...], tensors: Tensors) -> tuple[Batch, ...]:
-    return _batches_of(settings, tensors)
+def batches_of(geometry: Any, tensors: Tensors) -> tuple[Batch, ...]:
+    """Group tensors into stacks. This is a pure function of devices and shapes, so all steps share a cached result.
+
+    Args:
+        geometry: one whose oracle is `polar`.
+        tensors: the tensors' devices and shapes.
+    """
+    return _batches_of(geometry, tensors)
 
 
 @lru_cache(maxsize=256)
-def _batches_of(settings: tuple[Any, ...], tensors: Tensors) -> tuple[Batch, ...]:
-    geometry = Spectral(*settings)
+def _batches_of(geometry: Any, tensors: Tensors) -> tuple[Batch, ...]:
     alike: dict[tuple[torch.device, torch.Size], list[int]] = defaultdict(list)
     elements: dict[tuple[torch.device, tuple[int, int]], int] = defaultdict(int)
     for i, (device, shape) in enumerate(tensors):
         alike[device, shape].append(i)
-        elements[device, _size(geometry, shape)] += shape.numel()
+        elements[device, geometry.stack_size(shape)] += shape.numel()
     bounds = {device: _Bounds.of(geometry, device, tensors) for device, _ in alike}
     together: dict[tuple[torch.device, tuple[int, int]], list[torch.Size]] = defaultdict(list)
     filled: dict[tuple[torch.device, tuple[int, int]], int] = defaultdict(int)  # elements without the padding
     rows: dict[tuple[torch.device, tuple[int, int]], int] = defaultdict(int)
-    longest_first = sorted(alike, key=lambda tensor: -max(_size(geometry, tensor[1])))
+    longest_first = sorted(alike, key=lambda tensor: -max(geometry.stack_size(tensor[1])))
     for device, shape in longest_first:
-        matrix = _size(geometry, shape)
+        matrix = geometry.stack_size(shape)
         size = shape.numel() * len(alike[device, shape])
         stack = (device, matrix)
         if 0 < min(matrix) <= NARROW:
@@ -227,7 +219,7 @@ class _Bounds(NamedTuple):
     temporaries: int
 
     @classmethod
-    def of(cls, geometry: Spectral, device: torch.device, tensors: Tensors) -> Self:
+    def of(cls, geometry: Any, device: torch.device, tensors: Tensors) -> Self:
         dtype = geometry.dtype or working_dtype(device)
         largest = max(shape.numel() for where, shape in tensors if where == device) * dtype.itemsize
         return cls(device, dtype, temporaries(largest))
@@ -265,7 +257,7 @@ def _stacks_at_peak(size: tuple[int, int]) -> float:
 
 
 def _batch(
-    geometry: Spectral,
+    geometry: Any,
     device: torch.device,
     size: tuple[int, int],
     by_shape: dict[torch.Size, list[int]],
@@ -275,7 +267,7 @@ def _batch(
     tensors = pairwise(accumulate((len(places) for places in by_shape.values()), initial=0))
     matrices = pairwise(accumulate((n * len(p) for n, p in zip(each, by_shape.values(), strict=True)), initial=0))
     runs = tuple(
-        Run(shape, tuple(places), slice(*t), slice(*m), n, _size(geometry, shape), geometry.radius_of(shape))
+        Run(shape, tuple(places), slice(*t), slice(*m), n, geometry.stack_size(shape), geometry.radius_of(shape))
         for (shape, places), t, m, n in zip(by_shape.items(), tensors, matrices, each, strict=True)
     )
     count = runs[-1].matrices.stop
@@ -285,21 +277,12 @@ def _batch(
     return Batch(device, bounds.dtype, size, count, turned, runs, members, part_bytes)
 
 
-def _size(geometry: Spectral, shape: torch.Size) -> tuple[int, int]:
-    """Return the rows and columns of a tensor's matrices in the stack.
-
-    A polar factor's transpose is that of the transpose, so a transposed convolution's kernel is stacked as it lies.
-    """
-    rows, columns = geometry.matrix_shape(shape)
-    return (columns, rows) if geometry.transposed and not geometry.turns(shape) else (rows, columns)
-
-
-def _matrices(geometry: Spectral, shape: torch.Size) -> int:
+def _matrices(geometry: Any, shape: torch.Size) -> int:
     """Return the number of matrices in a tensor of this shape."""
-    return shape.numel() // max(1, math.prod(_size(geometry, shape)))
+    return shape.numel() // max(1, math.prod(geometry.stack_size(shape)))
 
 
-def _cut(by_shape: dict[torch.Size, list[int]], most: int, geometry: Spectral) -> Iterator[dict[torch.Size, list[int]]]:
+def _cut(by_shape: dict[torch.Size, list[int]], most: int, geometry: Any) -> Iterator[dict[torch.Size, list[int]]]:
     """Split the tensors into parts with about equal numbers of matrices; a tensor goes to the part where it starts."""
     count = {shape: max(1, _matrices(geometry, shape)) for shape in by_shape}
     total = sum(count[shape] * len(places) for shape, places in by_shape.items())

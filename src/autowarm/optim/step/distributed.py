@@ -1,7 +1,8 @@
 """How tensors are distributed over ranks: as shards (FSDP2's DTensors), as copies (DDP), or both (HSDP).
 
-Signs need no communication; Frobenius norms need the sum of one number per tensor. Steps that need whole tensors are in
-`sharing`. `agreement` makes sure that all ranks have gradients for the same tensors.
+A geometry's `locality` decides what its step needs of other ranks' shards: nothing, sums of squares, or the whole
+tensor. Steps that need whole tensors are in `sharing`. `agreement` makes sure that all ranks have gradients for the
+same tensors.
 """
 
 from collections import defaultdict
@@ -12,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...geometry import Frobenius, Geometry, Sign, Spectral, frobenius_norms, unit
-from .move import Rate, parts_of
+from ...geometry import Geometry
+from ...geometry.base import Total
 
 __all__ = [
     "Ask",
@@ -24,7 +25,7 @@ __all__ = [
     "local",
     "placed",
     "placements_of",
-    "step_parts_",
+    "total_over",
 ]
 
 # Updates the momenta of the tensors at these indices and returns their directions, if wanted.
@@ -88,14 +89,14 @@ class Layout(NamedTuple):
     """How a tensor is distributed over the ranks, which decides the communication that its step needs.
 
     Attributes:
-        kind: "alone" if the step needs no other rank, "elementwise", "normed" or "gathered".
-        axes: the groups of ranks that hold its shards; empty for copies.
+        kind: "alone" if the step needs no other rank, "summed" if it needs sums over ranks, or "gathered".
+        axes: the groups of ranks that hold the shards that its step needs.
         dim: for "gathered": the dimension that is sharded over the first of these groups; None if it is not sharded.
         copies: for "gathered": the ranks that hold the same shard as this one; None if there are none.
         dtype: its dtype.
     """
 
-    kind: Literal["alone", "elementwise", "normed", "gathered"]
+    kind: Literal["alone", "summed", "gathered"]
     axes: tuple[Any, ...]
     dim: int | None
     copies: Any
@@ -117,7 +118,7 @@ def by_layout(geometry: Geometry, xs: Sequence[Tensor], group: Any) -> dict[Layo
     for i, x in enumerate(xs):
         if is_dtensor(x):
             layout = _layout_of_dtensor(geometry, x)
-        elif group is not None and isinstance(geometry, Spectral):
+        elif group is not None and geometry.costly:
             layout = Layout("gathered", (), None, group, x.dtype)
         else:
             layout = Layout("alone", (), None, None, x.dtype)
@@ -134,55 +135,34 @@ def _cut_axes(x: Tensor) -> list[int]:
 def _layout_of_dtensor(geometry: Geometry, x: Tensor) -> Layout:
     mesh, placements = x.device_mesh, x.placements  # type: ignore[attr-defined]
     cut = _cut_axes(x)
-    axes = tuple(mesh.get_group(axis) for axis in cut)
-    if type(geometry) is Sign:
-        return Layout("elementwise", axes, None, None, x.dtype)
-    if cut and type(geometry) is Frobenius:
-        return Layout("normed", axes, None, None, x.dtype)
-    if len(cut) > 1:
+    coupled = geometry.coupled(x.ndim)
+    # The dimensions of the mesh over which the oracle of an entry needs other shards.
+    needed = [axis for axis in cut if placements[axis].dim in coupled]
+    if needed and geometry.sums:
+        return Layout("summed", tuple(mesh.get_group(axis) for axis in needed), None, None, x.dtype)
+    if needed and len(cut) > 1:
         raise NotImplementedError(
             f"a tensor of shape {tuple(x.shape)} is sharded over {len(cut)} dimensions of its mesh ({placements}); "
             f"{type(geometry).__name__} needs it sharded over one at most"
         )
     # If several mesh dimensions hold copies, the longest splits the work.
     replicated = [axis for axis in range(mesh.ndim) if axis not in cut and mesh.size(axis) > 1]
-    copies = mesh.get_group(max(replicated, key=mesh.size)) if replicated and isinstance(geometry, Spectral) else None
-    if cut:
-        dim = placements[cut[0]].dim
-        holds_whole_matrices = isinstance(geometry, Spectral) and geometry.stacked and dim < x.ndim - 2
-        if not holds_whole_matrices:
-            return Layout("gathered", axes, dim, copies, x.dtype)
-    elif copies is not None:
+    copies = mesh.get_group(max(replicated, key=mesh.size)) if replicated and geometry.costly else None
+    if needed:
+        return Layout("gathered", (mesh.get_group(cut[0]),), placements[cut[0]].dim, copies, x.dtype)
+    if not cut and copies is not None:
         return Layout("gathered", (), None, copies, x.dtype)
-    return Layout("alone", axes, None, None, x.dtype)
+    return Layout("alone", (), None, None, x.dtype)
 
 
-def step_parts_(
-    geometry: Geometry, layout: Layout, shapes: Sequence[torch.Size], xs: list[Tensor], ask: Ask, rate: Rate
-) -> None:
-    """Update tensors whose steps need little or no communication ("elementwise" and "normed"), in place.
+def total_over(axes: Sequence[Any]) -> Total | None:
+    """Return what adds up numbers over the ranks of these groups; None without any."""
+    if not axes:
+        return None
 
-    Args:
-        geometry: the norm of each tensor.
-        layout: the tensors' layout.
-        shapes: shapes of the whole tensors.
-        xs: this rank's part of each tensor.
-        ask: see `Ask`.
-        rate: the rate of all tensors.
-    """
-    for part in parts_of(xs):
-        directions = ask(range(part.start, part.stop), True)
-        if layout.kind == "elementwise":
-            updates = list(torch._foreach_sign(directions))
-        else:
-            updates = _normalised(directions, layout.axes)
-        del directions
-        rate[part].step_each_(xs[part], updates, [-geometry.radius_of(shape) for shape in shapes[part]])
+    def total(numbers: Tensor) -> Tensor:
+        for ranks in axes:
+            dist.all_reduce(numbers, group=ranks)
+        return numbers
 
-
-def _normalised(gs: Sequence[Tensor], axes: Sequence[Any]) -> list[Tensor]:
-    """Return g/‖g‖ for the norm over all shards, which are spread over these groups of ranks."""
-    squares = torch.stack(frobenius_norms(gs)).square_()
-    for ranks in axes:
-        dist.all_reduce(squares, group=ranks)
-    return [unit(g, norm) for g, norm in zip(gs, squares.sqrt_(), strict=True)]
+    return total

@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...geometry import Geometry, Spectral
+from ...geometry import Geometry, Rate
 from ...orthogonalize import orthogonalize_, working_dtype
-from .batches import batches_of, empty_stack, fill_, is_batched, slots_of, taken, temporaries
+from .batches import batches_of, empty_stack, fill_, slots_of, taken, temporaries
 from .distributed import Ask, Layout
-from .move import Rate, parts_of
+from .move import parts_of
 
 __all__ = ["move_gathered_", "share_out"]
 
@@ -75,9 +75,8 @@ class _Sharing:
         self.cut, self.piece = _size_and_rank(self.shards)
         self.copied, self.copy = _size_and_rank(self.copies)
         # The iterations would round to this dtype anyway; rounding first halves the messages.
-        iterative = isinstance(geometry, Spectral) and geometry.method != "svd"
-        computed_in = (geometry.dtype if isinstance(geometry, Spectral) else None) or working_dtype(self.device)
-        self.dtype = computed_in if iterative else layout.dtype
+        self.polar = geometry.polar
+        self.dtype = layout.dtype if self.polar is None else self.polar.dtype or working_dtype(self.device)
         self.temporaries = temporaries(max(shape.numel() for shape in shapes) * self.dtype.itemsize)
 
     def rounds(self) -> list[list[list[int]]]:
@@ -140,7 +139,7 @@ class _Sharing:
         places = self._of_this_copy(some)[self.piece]
         wholes = [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in zip(*parts, strict=True)]
         parts.clear()
-        if is_batched(self.geometry):
+        if self.polar is not None:
             found = self._orthogonalized(places, wholes)
         else:
             found = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
@@ -148,15 +147,13 @@ class _Sharing:
         return torch.cat([t.reshape(-1) for t in cut]) if cut else self._empty(0)
 
     def _orthogonalized(self, places: list[int], wholes: list[Tensor]) -> list[Tensor]:
-        geometry = self.geometry
-        assert isinstance(geometry, Spectral)
         found: list[Tensor] = [self._empty(0)] * len(places)
-        for batch in batches_of(geometry, tuple((self.device, self.shapes[i]) for i in places)):
+        for batch in batches_of(self.geometry, tuple((self.device, self.shapes[i]) for i in places)):
             stack = empty_stack(batch)
             fill_(batch, slots_of(batch, stack), [wholes[i] for i in batch.members])
             for i in batch.members:
                 wholes[i] = self._empty(0)
-            stack = orthogonalize_(stack, method=geometry.method, steps=geometry.steps)
+            stack = orthogonalize_(stack, method=self.polar.method, steps=self.polar.steps)
             shapes = [self.shapes[places[i]] for i in batch.members]
             for i, answer in zip(batch.members, taken(batch, slots_of(batch, stack), shapes), strict=True):
                 found[i] = answer
@@ -175,8 +172,8 @@ class _Sharing:
             flats = _all_gather(came, sizes, self.copies)
             updates = [t for flat, ps in zip(flats, by_copy, strict=True) for t in self._unflat(flat, ps)]
             places = [i for ps in by_copy for i in ps]
-            iterative = is_batched(self.geometry)
-            scales = [-self.geometry.radius_of(self.shapes[i]) if iterative else -1.0 for i in places]
+            # An iterated factor has no radius yet, and may be of a coarser dtype than the radius.
+            scales = [-1.0 if self.polar is None else -self.geometry.radius_of(self.shapes[i]) for i in places]
             self.rate.step_each_([self.xs[i] for i in places], updates, scales, places)
 
         return land

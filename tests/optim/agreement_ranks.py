@@ -17,8 +17,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
-from autowarm.optim import Together, lmo
-from autowarm.optim.step import agreement, nonfinite
+from autowarm.optim import Together
+from autowarm.optim.step import agreement, nonfinite, update
 
 SIZES = (2, 4)
 WHERE = ("host", "device")
@@ -117,7 +117,7 @@ def on(where):
         yield
         return
     with ExitStack() as stack:
-        for module in (nonfinite, lmo, agreement):
+        for module in (nonfinite, update, agreement):
             stack.enter_context(mock.patch.object(module, "read_on_host", return_value=False))
         yield
 

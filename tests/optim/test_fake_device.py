@@ -17,7 +17,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
-from autowarm.optim.step.adamw import adamw_, has_fused_adamw
+from autowarm.optim.step.adamw import AdamW, has_fused_adamw
+from autowarm.optim.step.buckets import Buckets, Tensors
+from autowarm.optim.step.nonfinite import SkippedUpdates
 
 # Of one step on one GPU: operators, and gigabytes of temporaries.
 ALONE = {"124M": (LLAMA_124M, 190, 0.3), "1B": (LLAMA_1B, 415, 0.8), "8B": (LLAMA_8B, 1150, 1.6)}
@@ -180,7 +182,8 @@ def test_stacks_of_both_orientations_are_joined_where_that_saves_one():
 def test_other_accelerators_have_the_fused_adamw_too():
     with FakeTensorMode(allow_non_fake_inputs=True):
         xs, gs, ms, vs = ([torch.empty(4, 3, device="xpu:0")] for _ in range(4))
-        options = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1, "capturable": False}
-        step = watched(lambda: adamw_(xs, gs, ms, vs, [torch.zeros((), device="xpu:0")], [], **options))
+        group = {"lr": 0.1, "adamw_betas": (0.9, 0.99), "adamw_eps": 1e-8, "weight_decay": 0.1, "capturable": False}
+        tensors = Tensors(group, xs, gs, [ms, vs, [torch.zeros((), device="xpu:0")]], checked=True)
+        step = watched(lambda: AdamW().update_(tensors, Buckets(None), SkippedUpdates(None)))
     assert "aten::_fused_adamw_" in step.operators
     assert not has_fused_adamw(torch.device("meta"))

@@ -11,7 +11,6 @@ from torch import nn
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Spectral
-from autowarm.optim import lmo
 from autowarm.optim.step import nonfinite
 
 MAKERS = {
@@ -40,7 +39,7 @@ def flags(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
             finite = real(gs)
             return torch.ones(len(gs), dtype=torch.bool) if finite is None else finite
 
-        monkeypatch.setattr(lmo, "finite_each", unread)
+        monkeypatch.setattr(nonfinite, "finite_each", unread)
     return request.param
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from .checks import check_betas
 from .lmo import LMO
-from .options import check_betas
+from .step.update import FromWeights, TwoMomenta
 
 __all__ = ["Lion", "NormSGD", "SignSGD"]
 
@@ -71,6 +71,7 @@ class Lion(LMO):
         >>> Lion.from_model(model, lr=1e-4).step()
     """
 
+    _oracle = TwoMomenta()
     _own_options = frozenset({"betas"})
 
     def __init__(
@@ -98,20 +99,6 @@ class Lion(LMO):
         super()._check_group(options)
         check_betas("betas", options["betas"])
 
-    def _has_momenta(self, group: dict[str, Any]) -> bool:
-        return True
-
-    def _directions(
-        self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool = False, wanted: bool = True
-    ) -> list[Tensor]:
-        beta1, beta2 = group["betas"]
-        directions = list(torch._foreach_lerp(gs, ms, beta1))
-        torch._foreach_lerp_(ms, gs, 1 - beta2)
-        return directions
-
-    def _makes_directions(self, group: dict[str, Any]) -> bool:
-        return True
-
 
 class NormSGD(LMO):
     """normSGD, which normalises each tensor's step: x ← (1 − λη)x − η·m/‖m‖_F (paper, App. "optimizers").
@@ -135,6 +122,7 @@ class NormSGD(LMO):
         [-0.6, -0.8]
     """
 
+    _oracle = FromWeights()
     _own_options = frozenset({"momentum_init"})
 
     def __init__(
@@ -163,6 +151,3 @@ class NormSGD(LMO):
         super()._check_group(options)
         if options["momentum_init"] not in ("zeros", "weights"):
             raise ValueError(f'momentum_init must be "zeros" or "weights", got {options["momentum_init"]!r}')
-
-    def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
-        return p.detach().clone() if group["momentum_init"] == "weights" else torch.zeros_like(p)

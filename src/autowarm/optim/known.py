@@ -1,7 +1,6 @@
 """What an optimizer is, by its class: its geometry, and whether it sets its own rate."""
 
 import re
-import sys
 import warnings
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..geometry import Geometry, resolve, total_kappa
+from .frames import frames_of_ours
 from .lmo import LMO
 from .wrapped import inside, named, wrapped_by
 
@@ -65,16 +65,6 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
             stacklevel=frames_of_ours(),
         )
     return resolve(taken)
-
-
-def frames_of_ours() -> int:
-    """How many frames lie between a warning and the user's line that caused it, as ``stacklevel``."""
-    frame, depth = sys._getframe(1), 1
-    ours = tuple(f"autowarm.{room}" for room in ("optim", "schedule", "integrations", "smoothness"))
-    ours += ("torch.optim", "torch.utils._contextlib")  # which call our hooks
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(ours):
-        frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
-    return depth
 
 
 def warn_of_own_rates(optimizer: Optimizer) -> None:

@@ -11,13 +11,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from ..devices import is_capturing
-from ..geometry import Geometry, GeometryName, Rate, resolve
-from ..geometry.base import Total
+from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
-from ..orthogonalize import orthogonalize_
-from .options import (
+from .checks import (
     check_capture,
-    check_gradients,
+    check_gradient,
     check_options,
     check_parameters,
     check_state,
@@ -26,12 +24,11 @@ from .options import (
     plain_numbers,
 )  # fmt: skip
 from .partition import by_reading, partition
-from .step.agreement import Agreed, Agreement, flags_at
-from .step.batches import batches_of, empty_stack, fill_, slots_of
-from .step.distributed import by_layout, check_placements, is_dtensor, local, total_over
-from .step.move import by_device, move_by_stack_, parts_of
-from .step.nonfinite import SkippedUpdates, finite_each, masked, read_on_host
-from .step.sharing import move_gathered_
+from .step.agreement import Agreed, Agreement
+from .step.buckets import Buckets, Tensors, flags_at
+from .step.dtensors import PLAIN, check_placed, is_dtensor
+from .step.nonfinite import SkippedUpdates
+from .step.update import Oracle, Rule
 
 __all__ = ["LMO"]
 
@@ -83,6 +80,8 @@ class LMO(Optimizer):
 
     # Ranks that hold copies of the tensors and split the matrix work.
     _process_group: dist.ProcessGroup | None = None
+    # What updates the tensors.
+    _oracle: ClassVar[Oracle] = Oracle()
     # Group options that a subclass adds.
     _own_options: frozenset[str] = frozenset()
     # Options that would have no effect in a group, and what to give instead.
@@ -106,7 +105,7 @@ class LMO(Optimizer):
         **own: Any,
     ) -> None:
         self._process_group = process_group
-        self._agreement = Agreement(process_group)
+        self._agreement, self._buckets = Agreement(process_group), Buckets(process_group)
         self._skipped = SkippedUpdates(max_nonfinite)
         unknown = sorted(own.keys() - self._own_options)
         if unknown:
@@ -181,10 +180,10 @@ class LMO(Optimizer):
     def _check_tensors(self, group: dict[str, Any]) -> None:
         """Raise ValueError or NotImplementedError if the group's options cannot update its tensors."""
         check_parameters(type(self).__name__, group)
-        if any(is_dtensor(p) for p in group["params"]):
-            by_layout(group["geometry"], group["params"], None)  # raises if one is sharded over too many
         for p in group["params"]:
             group["geometry"].check_shape(p.shape)
+            if is_dtensor(p):
+                Buckets(None).of(group["geometry"], [p])  # raises if it is sharded over too many
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -223,67 +222,74 @@ class LMO(Optimizer):
 
         Whatever can be refused is refused while the state is collected, before any tensor moves.
         """
-        if self._is_shared():
-            updates = self._shared_updates()
-        else:
-            updates = [
-                (group, params, in_dtypes_of(params, grads), *state, False, None)
-                for group, params, grads, *state in self._updates()
-            ]
-        for update in updates:
-            self._update(*update)
+        updates = self._agreed_updates() if self._is_shared() else self._updates()
+        for tensors in updates:
+            self._rule(tensors.group).update_(tensors, self._buckets, self._skipped)
         return bool(updates)
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        """What updates the tensors of this group."""
+        return self._oracle
 
     def _is_shared(self) -> bool:
         """Whether other ranks hold copies or shards of the tensors."""
-        return self._process_group is not None or any(is_dtensor(p) for g in self.param_groups for p in g["params"])
+        if self._process_group is not None:
+            return True
+        for group in self.param_groups:
+            for p in group["params"]:
+                if type(p) not in PLAIN and is_dtensor(p):
+                    return True
+        return False
 
-    def _updates(self) -> list[tuple[Any, ...]]:
-        """The first arguments of `_update` for each group that has gradients."""
+    def _updates(self) -> list[Tensors]:
+        """The tensors that have a gradient, of each group that has some."""
         updates = []
         for group in self.param_groups:
-            params: list[Tensor] = []
-            grads: list[Tensor] = []
-            momenta: list[Tensor] = []
-            seconds: list[Tensor] = []
-            counts: list[Tensor] = []
-            self._init_group(group, params, grads, momenta, seconds, counts)
-            if params:
-                updates.append((group, params, grads, momenta, seconds, counts))
+            xs: list[Tensor] = []
+            gs: list[Tensor] = []
+            state: list[list[Tensor]] = [[] for _ in self._rule(group).entries]
+            self._init_group(group, xs, gs, *state)
+            if xs:
+                updates.append(Tensors(group, xs, in_dtypes_of(xs, gs), state))
         return updates
 
-    def _shared_updates(self) -> list[tuple[Any, ...]]:
-        """All arguments of `_update`, after ranks have agreed on the gradients.
+    def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], *state: list[Tensor]) -> None:
+        """Collect the group's tensors that have a gradient, and their state, creating it if it is missing.
+
+        The name is PyTorch's: `torch.compile` runs this method without tracing it, and takes what it puts into lists.
+
+        Args:
+            group: the group.
+            xs, gs, state: empty lists, to be filled as `Tensors` has them.
 
         Raises:
-            RuntimeError: they have not, on every rank.
+            ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on its tensor's mesh.
+            RuntimeError: a CUDA graph that could not be replayed is capturing the step.
         """
-        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
-            updates, agreed = self._updates(), self._agreement.reach(type(self).__name__, self.param_groups)
-        else:
-            updates, agreed = self._agree(self._updates)
-        everyone = [p for group in self.param_groups for p in group["params"]]
-        there = iter([i for i, p in enumerate(everyone) if p.grad is not None])
-        found = []
-        for group, params, _, momenta, seconds, counts in updates:
-            places = [next(there) for _ in params]
-            finite = None if agreed.finite is None else flags_at(agreed.finite, places)
-            if finite is not None and read_on_host(finite.device) and bool(finite.all()):
-                finite = None
-            self._skipped.note(finite)
-            grads = [agreed.grads[i] for i in places]
-            found.append((group, params, grads, momenta, seconds, counts, True, finite))
-        return found
+        self._check_gradients(group, xs, gs)
+        if xs:
+            self._skipped.prepare(xs[0].device)
+            for entries, found in zip(state, self._rule(group).state_of(group, xs, self.state), strict=True):
+                entries += found
 
-    def _agree(self, prepare: Callable[[], R]) -> tuple[R, Agreed]:
-        """Return what `prepare` returns and what ranks agree on; if it raises, tell the other ranks first."""
-        who, groups = type(self).__name__, self.param_groups
-        try:
-            prepared = prepare()
-        except Exception as error:
-            self._agreement.reach(who, groups, error)
-            raise
-        return prepared, self._agreement.reach(who, groups)
+    def _check_gradients(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
+        """Collect the group's tensors that have a gradient; raise the errors of `step`."""
+        for p in group["params"]:
+            g = p.grad
+            if g is not None:
+                if type(g) not in PLAIN or g.layout is not torch.strided or not g.is_floating_point():
+                    check_gradient(type(self).__name__, p, g)
+                elif type(p) not in PLAIN:
+                    check_placed(type(self).__name__, p, g)
+                xs.append(p)
+                gs.append(g)
+        if xs and is_capturing(xs[0].device):
+            ready = self._skipped.ready and self._rule(group).ready(group, xs, self.state)
+            check_capture(type(self).__name__, group, ready=ready)
+
+    def _check_all_gradients(self) -> None:
+        for group in self.param_groups:
+            self._check_gradients(group, [], [])
 
     @in_normal_mode
     @torch.no_grad()
@@ -296,253 +302,43 @@ class LMO(Optimizer):
             ValueError, RuntimeError: see `step`.
         """
         if self._is_shared():
-            self._agree(self._check_gradients)
+            self._agree(self._check_all_gradients)
         else:
-            self._check_gradients()
+            self._check_all_gradients()
 
-    def _check_gradients(self) -> None:
-        for group in self.param_groups:
-            if params := [p for p in group["params"] if p.grad is not None]:
-                self._check_step(group, params, [p.grad for p in params])
+    def _agree(self, prepare: Callable[[], R]) -> tuple[R, Agreed]:
+        """Return what `prepare` returns and what ranks agree on; if it raises, tell the other ranks first."""
+        who, groups = type(self).__name__, self.param_groups
+        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
+            return prepare(), self._agreement.reach(who, groups)
+        try:
+            prepared = prepare()
+        except Exception as error:
+            self._agreement.reach(who, groups, error)
+            raise
+        return prepared, self._agreement.reach(who, groups)
 
-    def _check_step(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        """Raise the errors of `step` for a group's tensors that have a gradient."""
-        who = type(self).__name__
-        check_gradients(who, grads)
-        check_placements(who, params, grads)
-        if is_capturing(params[0].device):
-            made = self._skipped.ready and all(self.state[p] or not self._has_momenta(group) for p in params)
-            check_capture(who, group, ready=made)
+    def _agreed_updates(self) -> list[Tensors]:
+        """`_updates`, after ranks have agreed on the gradients.
+
+        Raises:
+            RuntimeError: they have not, on every rank.
+        """
+        updates, agreed = self._agree(self._updates)
+        everyone = [p for group in self.param_groups for p in group["params"]]
+        there = iter([i for i, p in enumerate(everyone) if p.grad is not None])
+        for tensors in updates:
+            places = [next(there) for _ in tensors.xs]
+            tensors.gs = [g for i in places if (g := agreed.grads[i]) is not None]
+            tensors.checked = True
+            if agreed.finite is not None:
+                tensors.finite = self._skipped.noted(flags_at(agreed.finite, places))
+        return updates
 
     @property
     def skipped_updates(self) -> int:
         """How many updates skipped a tensor because of a non-finite gradient; reading it waits for the device."""
         return self._skipped.total()
-
-    def _init_group(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        momenta: list[Tensor],
-        seconds: list[Tensor],
-        counts: list[Tensor],
-    ) -> None:
-        """Collect the group's tensors that have a gradient, and their state, creating it if it is missing.
-
-        The name and the signature are PyTorch's: `torch.compile` runs this method without tracing it.
-
-        Args:
-            group: the group.
-            params, grads, momenta: empty, to be filled.
-            seconds, counts: also empty, for subclasses that keep second moments and step counts.
-
-        Raises:
-            ValueError: a gradient is sparse, or its numbers are complex or whole.
-            RuntimeError: a CUDA graph that could not be replayed is capturing the step.
-        """
-        params += [p for p in group["params"] if p.grad is not None]
-        grads += [p.grad for p in params if p.grad is not None]
-        if not params:
-            return
-        self._check_step(group, params, grads)
-        self._skipped.prepare(params[0].device)
-        if self._has_momenta(group):
-            for p in params:
-                state = self.state[p]
-                if "momentum_buffer" not in state:
-                    state["momentum_buffer"] = self._first_momentum(group, p)
-                elif state["momentum_buffer"].dtype != p.dtype:
-                    state["momentum_buffer"] = state["momentum_buffer"].to(p.dtype)  # the model has been converted
-                momenta.append(state["momentum_buffer"])
-
-    def _update(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        momenta: list[Tensor],
-        seconds: list[Tensor],
-        counts: list[Tensor],
-        agreed: bool,
-        finite: Tensor | None,
-    ) -> None:
-        """Update one group, from its gradients to its parameters.
-
-        Args:
-            group, params, grads, momenta, seconds, counts: see `_init_group`.
-            agreed: whether ranks share the tensors and have agreed on which gradients are finite.
-            finite: if they have, a flag for each gradient; None if all are finite.
-        """
-        geometry, rate = group["geometry"], Rate.of_group(group)
-        if not agreed:
-            self._move(group, params, grads, momenta, rate, geometry.radii([p.shape for p in params]))
-            return
-        for layout, members in by_layout(geometry, params, self._process_group).items():
-            shapes = [params[i].shape for i in members]
-            xs, gs, ms = ([local(ts[i]) for i in members] if ts else [] for ts in (params, grads, momenta))
-            flags = None if finite is None else flags_at(finite, members)
-            if layout.kind != "gathered":
-                radii, total = geometry.radii(shapes), total_over(layout.axes)
-                self._move(group, xs, gs, ms, rate, radii, checked=True, finite=flags, total=total)
-                continue
-            rates = rate.where(flags)
-
-            def ask(
-                places: Sequence[int],
-                wanted: bool,
-                gs: list[Tensor] = gs,
-                ms: list[Tensor] = ms,
-                flags: Tensor | None = flags,
-            ) -> list[Tensor]:
-                some_gs, some_ms = ([ts[i] for i in places] if ts else [] for ts in (gs, ms))
-                taken = masked(some_gs, some_ms, None if flags is None else [flags[i] for i in places])
-                return self._directions(group, taken, some_ms, owned=flags is not None, wanted=wanted)
-
-            move_gathered_(geometry, layout, shapes, xs, ask, rates)
-
-    def _move(
-        self,
-        group: dict[str, Any],
-        xs: list[Tensor],
-        gs: list[Tensor],
-        ms: list[Tensor],
-        rate: Rate,
-        radii: float | list[float],
-        *,
-        checked: bool = False,
-        finite: Tensor | None = None,
-        total: Total | None = None,
-    ) -> None:
-        """Update tensors whose steps this process computes alone.
-
-        Args:
-            group: their group.
-            xs: the tensors.
-            gs: their gradients.
-            ms: their momenta, or an empty list.
-            rate: the rate of all tensors, or of each.
-            radii: see `Geometry.step_`.
-            checked: whether it is known which gradients are finite.
-            finite: if it is, a flag for each; None if all are.
-            total: see `Geometry.step_`.
-        """
-        devices, every = by_device(xs), (xs, gs, ms)
-        for places in devices:
-            flags, some_radii = finite, radii
-            if len(devices) > 1:
-                xs, gs, ms = ([ts[i] for i in places] if ts else [] for ts in every)
-                flags = None if finite is None else flags_at(finite, places).to(xs[0].device)
-                some_radii = [radii[i] for i in places] if isinstance(radii, list) else radii
-            if group["geometry"].polar is None:
-                self._move_parts(group, xs, gs, ms, rate, some_radii, checked, flags, total)
-            else:
-                self._move_stacks(group, xs, gs, ms, rate, checked, flags)
-
-    def _move_parts(
-        self,
-        group: dict[str, Any],
-        xs: list[Tensor],
-        gs: list[Tensor],
-        ms: list[Tensor],
-        rate: Rate,
-        radii: float | list[float],
-        checked: bool,
-        finite: Tensor | None,
-        total: Total | None,
-    ) -> None:
-        """Do `_move` on one device, part by part to save memory."""
-        if not checked:
-            finite = self._finite_on_device(gs)
-        for part in parts_of(xs):
-            flags = self._finite_on_host(gs[part], checked) if finite is None else finite[part]
-            directions = self._directions(group, masked(gs[part], ms[part], flags), ms[part], owned=flags is not None)
-            owned = self._makes_directions(group)
-            rates, some = rate[part].where(flags), radii[part] if isinstance(radii, list) else radii
-            group["geometry"].step_(xs[part], directions, rates, some, owned=owned, total=total)
-            del directions  # before the next part's are made
-
-    def _move_stacks(
-        self,
-        group: dict[str, Any],
-        xs: list[Tensor],
-        gs: list[Tensor],
-        ms: list[Tensor],
-        rate: Rate,
-        checked: bool,
-        finite: Tensor | None,
-    ) -> None:
-        """Do `_move` on one device, stack by stack; the matrices of a stack are orthogonalised together."""
-        geometry, polar = group["geometry"], group["geometry"].polar
-        batches = batches_of(geometry, tuple((x.device, x.shape) for x in xs))
-        # In the order of the stacks, so that per-tensor lists can be cut into slices.
-        order = [i for batch in batches for i in batch.members]
-        xs, gs, ms = ([ts[i] for i in order] if ts else [] for ts in (xs, gs, ms))
-        finite = self._finite_on_device(gs) if not checked else None if finite is None else flags_at(finite, order)
-        rates = rate.where(finite)
-        start = 0
-        for batch in batches:
-            some = slice(start, start := start + len(batch.members))
-            flags = self._finite_on_host(gs[some], checked) if finite is None else finite[some]
-            stack = empty_stack(batch)
-            slots = slots_of(batch, stack)
-            some_gs, some_ms = gs[some], ms[some]
-            for part in parts_of(some_gs, batch.part_bytes):
-                known = None if flags is None else flags[part]
-                taken = masked(some_gs[part], some_ms[part], known)
-                directions = self._directions(group, taken, some_ms[part], owned=known is not None)
-                fill_(batch, slots[part], directions)
-                del taken, directions  # before the next part's are made
-            del slots  # views of the memory that the iterations free
-            stack = orthogonalize_(stack, method=polar.method, steps=polar.steps)
-            move_by_stack_(xs[some], batch, stack, rates[some].where(flags if finite is None else None))
-            del stack  # before the next batch's is made
-
-    def _finite_on_device(self, gs: list[Tensor]) -> Tensor | None:
-        """Whether each gradient is finite, as a tensor on a device that nothing waits for; None on the host."""
-        return None if read_on_host(gs[0].device) else self._finite(gs)
-
-    def _finite_on_host(self, gs: list[Tensor], checked: bool) -> Tensor | None:
-        """Whether each gradient of a part is finite, on the host; the check brings it into the cache for the update."""
-        return self._finite(gs) if not checked and read_on_host(gs[0].device) else None
-
-    def _finite(self, gs: list[Tensor]) -> Tensor | None:
-        """Check the gradients with `finite_each` and count those that are not finite."""
-        finite = finite_each(gs)
-        self._skipped.note(finite)
-        return finite
-
-    def _directions(
-        self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool = False, wanted: bool = True
-    ) -> list[Tensor]:
-        """Update the momenta and return the directions, which are the oracle's arguments.
-
-        Args:
-            group: the tensors' group.
-            gs, ms: gradients and momenta.
-            owned: whether the gradients are copies, which may be overwritten.
-            wanted: whether the caller uses the directions, or only wants the momenta updated.
-        """
-        beta = group["momentum"]
-        if not beta:
-            return gs
-        torch._foreach_lerp_(ms, gs, 1 - beta)
-        if not (group["nesterov"] and wanted):
-            return ms
-        if owned:
-            torch._foreach_lerp_(gs, ms, beta)
-            return gs
-        return list(torch._foreach_lerp(gs, ms, beta))
-
-    def _makes_directions(self, group: dict[str, Any]) -> bool:
-        """Whether `_directions` returns new tensors, rather than the gradients or the momenta."""
-        return bool(group["momentum"] and group["nesterov"])
-
-    def _has_momenta(self, group: dict[str, Any]) -> bool:
-        return bool(group["momentum"])
-
-    def _first_momentum(self, group: dict[str, Any], p: Tensor) -> Tensor:
-        return torch.zeros_like(p)
 
     def state_dict(self) -> dict[str, Any]:
         """Like `torch.optim.Optimizer.state_dict`, with geometries as text; it loads with ``weights_only=True``."""
@@ -619,13 +415,15 @@ class LMO(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.__dict__.setdefault("_skipped", SkippedUpdates(20))
-        self._agreement = Agreement(self._process_group)
+        self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed
 
-    def _options_of(self, group: dict[str, Any]) -> list[str]:
+    def _options_of(self, group: dict[str, Any]) -> Sequence[str]:
         """The options that affect this group's update, for `repr`."""
+        if (options := self._rule(group).options) is not None:
+            return options
         hidden = self._own_options | ({"capturable"} if not group["capturable"] else set())
         return [*(k for k in self.defaults if k not in hidden), *sorted(self._own_options)]
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
@@ -11,12 +11,11 @@ from torch.optim.optimizer import ParamsT
 
 from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
+from .checks import check_betas
 from .lmo import LMO
-from .options import check_betas
 from .partition import Named, by_reading, check_patterns, partition
-from .step.adamw import adamw_, has_fused_adamw
-from .step.distributed import local
-from .step.move import by_device
+from .step.adamw import AdamW
+from .step.update import Oracle, Rule
 
 __all__ = ["Muon"]
 
@@ -64,6 +63,8 @@ class Muon(LMO):
         )
     """
 
+    _oracle = Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"))
+    _rules: ClassVar[dict[str, Rule]] = {"muon": _oracle, "adamw": AdamW()}
     _own_options = frozenset({"algorithm", "adamw_betas", "adamw_eps"})
     _not_of_a_group = LMO._not_of_a_group | {
         **dict.fromkeys(("radius", "method", "steps", "dtype"), "give it geometry=Spectral(...)"),
@@ -187,12 +188,12 @@ class Muon(LMO):
         check_betas("adamw_betas", options["adamw_betas"])
         if not (isinstance(options["adamw_eps"], (int, float)) and 0 <= options["adamw_eps"] < math.inf):
             raise ValueError(f"adamw_eps must be finite and not negative, got {options['adamw_eps']!r}")
-        if options["algorithm"] not in ("muon", "adamw"):
+        if options["algorithm"] not in self._rules:
             raise ValueError(f'unknown algorithm {options["algorithm"]!r} of a group: use "muon" or "adamw"')
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         super()._check_tensors(group)
-        if group["algorithm"] == "adamw":
+        if self._rule(group) is not self._oracle:
             return
         too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
         if too_flat:
@@ -201,72 +202,8 @@ class Muon(LMO):
                 "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
             )
 
-    def _options_of(self, group: dict[str, Any]) -> list[str]:
-        if group["algorithm"] == "adamw":
-            return ["algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps"]
-        return ["algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"]
-
-    def _init_group(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        momenta: list[Tensor],
-        seconds: list[Tensor],
-        counts: list[Tensor],
-    ) -> None:
-        super()._init_group(group, params, grads, momenta, seconds, counts)
-        if group["algorithm"] != "adamw":
-            return
-        for p in params:
-            state = self.state[p]
-            # PyTorch's kernels expect the step count on the tensor's own device, or on the host.
-            on_device = has_fused_adamw(p.device) or group["capturable"]
-            wanted = p.device if on_device else torch.device("cpu")
-            if state and state["step"].device != wanted:
-                state["step"] = state["step"].to(wanted)  # a state that was loaded from another device
-            if not state:
-                state["step"] = torch.zeros((), dtype=torch.float32, device=wanted)
-                state["exp_avg"] = torch.zeros_like(p)
-                state["exp_avg_sq"] = torch.zeros_like(p)
-            if state["exp_avg"].dtype != p.dtype:  # the model has been converted
-                state |= {name: state[name].to(p.dtype) for name in ("exp_avg", "exp_avg_sq")}
-            momenta.append(state["exp_avg"])
-            seconds.append(state["exp_avg_sq"])
-            counts.append(state["step"])
-
-    def _has_momenta(self, group: dict[str, Any]) -> bool:
-        return group["algorithm"] != "adamw" and super()._has_momenta(group)
-
-    def _update(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        momenta: list[Tensor],
-        seconds: list[Tensor],
-        counts: list[Tensor],
-        agreed: bool = False,
-        finite: Tensor | None = None,
-    ) -> None:
-        if group["algorithm"] != "adamw":
-            super()._update(group, params, grads, momenta, seconds, counts, agreed, finite)
-            return
-        each = [finite] if agreed else [self._finite([grads[i] for i in members]) for members in by_device(params)]
-        flags = [found for found in each if found is not None]
-        adamw_(
-            [local(p) for p in params],
-            [local(g) for g in grads],
-            [local(m) for m in momenta],
-            [local(v) for v in seconds],
-            counts,
-            flags,
-            lr=group["lr"],
-            betas=group["adamw_betas"],
-            eps=group["adamw_eps"],
-            weight_decay=group["weight_decay"],
-            capturable=group["capturable"],
-        )
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return self._rules[group["algorithm"]]
 
 
 def _role(geometry: Spectral) -> str:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .checks import check_state, in_order_of
 from .lmo import LMO
-from .options import check_state, in_order_of
 
 __all__ = ["Together"]
 

@@ -1,6 +1,5 @@
-"""AdamW's step for the tensors that Muon leaves to it: PyTorch's own, skipped if a gradient is not finite."""
+"""AdamW's rule, for the tensors that Muon leaves to it: PyTorch's own, skipped if a gradient is not finite."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,7 +7,12 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
-__all__ = ["adamw_", "has_fused_adamw"]
+from .buckets import Buckets, Tensors, by_device
+from .dtensors import local
+from .nonfinite import SkippedUpdates
+from .update import State
+
+__all__ = ["AdamW", "has_fused_adamw"]
 
 
 def has_fused_adamw(device: torch.device) -> bool:
@@ -16,61 +20,75 @@ def has_fused_adamw(device: torch.device) -> bool:
     return device.type in _get_fused_kernels_supported_devices()
 
 
-def adamw_(
-    xs: list[Tensor],
-    gs: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    steps: list[Tensor],
-    flags: Sequence[Tensor],
-    *,
-    lr: float | Tensor,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    capturable: bool,
-) -> None:
-    """Update tensors by AdamW, in place, unless a flag says that a gradient is not finite.
+class AdamW:
+    """x ← (1 − λη)x − η·m̂/(√v̂ + ε), with the group's ``adamw_betas`` and ``adamw_eps``."""
 
-    Args:
-        xs, gs, exp_avgs, exp_avg_sqs, steps: parameters, gradients and their states.
-        flags: whether gradients are finite, on their devices; empty if all are known to be finite.
-        lr, betas, eps, weight_decay, capturable: see `torch.optim.AdamW`.
-    """
-    options: dict[str, Any] = {
-        "amsgrad": False,
-        "beta1": betas[0],
-        "beta2": betas[1],
-        "lr": lr,
-        "weight_decay": weight_decay,
-        "eps": eps,
-        "maximize": False,
-    }
-    finite = None
-    if flags:
-        finite = torch.stack([flag.all().to(flags[0].device, non_blocking=True) for flag in flags]).all()
-    fused, others = _by_kernel(xs, gs, exp_avgs)
-    tensors = xs, gs, exp_avgs, exp_avg_sqs, steps
-    if fused:
-        ps, ds, ms, vs, counts = ([ts[i] for i in fused] for ts in tensors)
-        found_inf = None if finite is None else 1.0 - finite.to(torch.float32)
-        adamw(ps, ds, ms, vs, [], counts, fused=True, found_inf=found_inf, capturable=capturable, **options)
-    if others:
-        ps, ds, ms, vs, counts = olds = [[ts[i] for i in others] for ts in tensors]
-        if finite is not None:
-            # Only the fused kernel can skip an update. The others update copies, which are then kept or discarded.
-            ps, ms, vs, counts = ([t.clone() for t in ts] for ts in (ps, ms, vs, counts))
-        foreach = xs[0].device.type != "cpu"
-        # The capturable implementation is the only one that reads step counts on a device.
-        capturable = torch.compiler.is_compiling() or steps[0].device.type != "cpu"
-        adamw(ps, ds, ms, vs, [], counts, foreach=foreach, capturable=capturable, **options)
-        if finite is not None:
-            for before, after in zip((olds[0], *olds[2:]), (ps, ms, vs, counts), strict=True):
-                for old, new in zip(before, after, strict=True):
-                    old.copy_(torch.where(finite.to(old.device), new, old))
+    entries: tuple[str, ...] = ("exp_avg", "exp_avg_sq", "step")
+    options: tuple[str, ...] | None = ("algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps")
+
+    def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
+        """See `update.Rule`."""
+        found: list[list[Tensor]] = [[], [], []]
+        fused = _get_fused_kernels_supported_devices()
+        for p in params:
+            own = state[p]
+            # PyTorch's kernels expect the step count on the tensor's own device, or on the host.
+            on_device = group["capturable"] or p.device.type in fused
+            wanted = p.device if on_device else torch.device("cpu")
+            if not own:
+                own["step"] = torch.zeros((), dtype=torch.float32, device=wanted)
+                own["exp_avg"] = torch.zeros_like(p)
+                own["exp_avg_sq"] = torch.zeros_like(p)
+            if own["step"].device != wanted:
+                own["step"] = own["step"].to(wanted)  # a state that was loaded from another device
+            if own["exp_avg"].dtype != p.dtype:  # the model has been converted
+                own |= {name: own[name].to(p.dtype) for name in ("exp_avg", "exp_avg_sq")}
+            for entries, name in zip(found, self.entries, strict=True):
+                entries.append(own[name])
+        return found
+
+    def ready(self, group: dict[str, Any], params: list[Tensor], state: State) -> bool:
+        """Always: the first update makes a state of constants, which a graph may do."""
+        return True
+
+    def update_(self, tensors: Tensors, buckets: Buckets, skipped: SkippedUpdates) -> None:
+        """See `update.Rule`. One gradient that is not finite skips the update of all tensors."""
+        flags = [tensors.finite]
+        if not tensors.checked:
+            flags = [skipped.check([tensors.gs[i] for i in places]) for places in by_device(tensors.gs)]
+        alls = [flag.all() for flag in flags if flag is not None]
+        finite = torch.stack([flag.to(alls[0].device, non_blocking=True) for flag in alls]).all() if alls else None
+        fused, others = _by_kernel(tensors)
+        if fused:
+            found_inf = None if finite is None else 1.0 - finite.to(torch.float32)
+            capturable = tensors.group["capturable"]
+            _adamw(tensors.at(fused), fused=True, found_inf=found_inf, capturable=capturable)
+        if others:
+            before = after = tensors.at(others)
+            if finite is not None:
+                # Only the fused kernel can skip an update. The others update copies, which are then kept or discarded.
+                xs, *state = [[x.clone() for x in each] for each in (before.xs, *before.state)]
+                after = Tensors(tensors.group, xs, before.gs, state)
+            # The capturable implementation is the only one that reads step counts on a device.
+            capturable = torch.compiler.is_compiling() or before.state[2][0].device.type != "cpu"
+            _adamw(after, foreach=before.xs[0].device.type != "cpu", capturable=capturable)
+            if finite is not None:
+                for olds, news in zip((before.xs, *before.state), (after.xs, *after.state), strict=True):
+                    for old, new in zip(olds, news, strict=True):
+                        old.copy_(torch.where(finite.to(old.device), new, old))
 
 
-def _by_kernel(xs: list[Tensor], gs: list[Tensor], exp_avgs: list[Tensor]) -> tuple[list[int], list[int]]:
+def _adamw(tensors: Tensors, **how: Any) -> None:
+    group = tensors.group
+    xs, gs, (ms, vs, steps) = tensors.xs, tensors.gs, tensors.state
+    if tensors.checked:  # by ranks, which may hold shards
+        xs, gs, ms, vs = ([local(x) for x in each] for each in (xs, gs, ms, vs))
+    beta1, beta2 = group["adamw_betas"]
+    how |= {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["adamw_eps"]}
+    adamw(xs, gs, ms, vs, [], steps, weight_decay=group["weight_decay"], amsgrad=False, maximize=False, **how)
+
+
+def _by_kernel(tensors: Tensors) -> tuple[list[int], list[int]]:
     """Return the indices of the tensors that the fused kernel can update, and of the others.
 
     The kernel assumes that a tensor, its gradient and its state have the same memory layout. A compiler fuses by
@@ -78,7 +96,7 @@ def _by_kernel(xs: list[Tensor], gs: list[Tensor], exp_avgs: list[Tensor]) -> tu
     """
     fused: list[int] = []
     others: list[int] = []
-    for i, (x, g, m) in enumerate(zip(xs, gs, exp_avgs, strict=True)):
-        alike = x.stride() == g.stride() == m.stride() and has_fused_adamw(x.device)
-        (fused if alike and not torch.compiler.is_compiling() else others).append(i)
+    kinds = () if torch.compiler.is_compiling() else _get_fused_kernels_supported_devices()
+    for i, (x, g, m) in enumerate(zip(tensors.xs, tensors.gs, tensors.state[0], strict=True)):
+        (fused if x.device.type in kinds and x.stride() == g.stride() == m.stride() else others).append(i)
     return fused, others

@@ -18,7 +18,6 @@ be redistributed (`distributed.placed`) and is missing on some ranks only.
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -26,11 +25,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...devices import HostCopy, collective_device, is_capturing
-from .distributed import is_dtensor, local, placed, placements_of
-from .move import by_device
+from .buckets import by_device, flags_at
+from .dtensors import is_dtensor, local, placed, placements_of
 from .nonfinite import finite_each, read_on_host
 
-__all__ = ["Agreed", "Agreement", "flags_at"]
+__all__ = ["Agreed", "Agreement"]
 
 # A rank describes a gradient by a number: 0 for none, otherwise its dtype's place in this list, from 1 on, and below
 # that a checksum of its placements if they are not the parameter's.
@@ -291,14 +290,6 @@ def read(numbers: Tensor) -> list[int]:
     """Numbers on the host; waits for the device."""
     found: list[int] = numbers.tolist()
     return found
-
-
-def flags_at(flags: Tensor, places: Sequence[int]) -> Tensor:
-    """The flags at these indices, in few launches."""
-    if all(j - i == 1 for i, j in pairwise(places)):
-        return flags[places[0] : places[-1] + 1]
-    each = flags.unbind()
-    return torch.stack([each[i] for i in places])
 
 
 def _sharing(params: list[Tensor], process_group: Any) -> dict[Any, list[int]]:

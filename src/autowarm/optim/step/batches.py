@@ -1,4 +1,4 @@
-"""Decides which matrices to orthogonalise together in one stack. This makes Muon fast at small widths.
+"""What a step processes at a time: parts of its tensors, and stacks of matrices that are orthogonalised together.
 
 A limit in bytes bounds each stack. On a CPU, a stack's iterations should stay in the cache. On an accelerator, each
 launch should do as much as possible, so the limit bounds a step's peak memory, including the stack's products.
@@ -6,7 +6,7 @@ launch should do as much as possible, so the limit bounds a step's peak memory, 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...devices import traced_as_constant
+from ...geometry import Rate
 from ...orthogonalize import NARROW, working_dtype
 
 __all__ = [
@@ -25,10 +26,19 @@ __all__ = [
     "block_of",
     "empty_stack",
     "fill_",
+    "move_by_stack_",
+    "parts_of",
     "slots_of",
     "taken",
     "temporaries",
 ]
+
+# The momentum, direction and step of a part are computed while a CPU has it cached, and temporaries are never larger
+# than a part. On accelerators parts are large, and one launch handles all of a part's tensors.
+_PART_BYTES = {"cpu": 1 << 20}
+_PART_BYTES_ELSEWHERE = 256 << 20
+# From this size on, a tensor's kernel takes longer than its launch.
+_LARGE = 8 << 20
 
 # Narrow matrices with the same short side share a stack, whatever their long side. Wide ones are transposed, and
 # shorter ones are padded with rows of zeros, which do not change the polar factor. A stack may be at most this many
@@ -45,6 +55,27 @@ _FEW = 4
 _TEMPORARIES = 760_000_000
 _OF_THE_LARGEST = 13
 _LEAST_PART = 1 << 27  # bytes that may always be copied at a time
+
+
+def parts_of(xs: Sequence[Tensor], part_bytes: int | None = None, itemsize: int | None = None) -> Iterator[slice]:
+    """Split tensors into slices on one device, each as large as a part, or a single larger tensor.
+
+    Args:
+        xs: the tensors.
+        part_bytes: size of a part; None for one that suits the device.
+        itemsize: bytes per element of the temporaries; None for the tensors' own.
+    """
+    start = room = 0
+    for i, x in enumerate(xs):
+        size = x.numel() * (itemsize or x.element_size())
+        if start < i and (size > room or x.device != xs[start].device):
+            yield slice(start, i)
+            start = i
+        if start == i:
+            room = part_bytes or _PART_BYTES.get(x.device.type, _PART_BYTES_ELSEWHERE)
+        room -= size
+    if xs:
+        yield slice(start, len(xs))
 
 
 @dataclass(frozen=True)
@@ -152,6 +183,51 @@ def block_of(batch: Batch, stack: Tensor, run: Run, part: slice) -> Tensor:
 
 def _as(x: Tensor, shape: torch.Size) -> Tensor:
     return x if x.shape == shape else x.reshape(shape)
+
+
+def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) -> None:
+    """Update a batch's tensors by the polar factors in its stack, in place; this overwrites the stack.
+
+    Args:
+        xs: the tensors to move, in the batch's order.
+        batch: their layout in the stack.
+        stack: UVᵀ of each matrix.
+        rate: the rate of all tensors.
+    """
+    slots = slots_of(batch, stack)
+    for run in batch.runs:
+        run_xs, run_slots, run_rate = xs[run.tensors], slots[run.tensors], rate[run.tensors]
+        if isinstance(rate.lr, Tensor) and run_xs[0].nbytes < _LARGE:
+            for part in parts_of(run_xs, batch.part_bytes, itemsize=_wide(run_xs[0].dtype).itemsize):
+                _move_by_block(run_xs[part], block_of(batch, stack, run, part), run_rate[part], -run.radius)
+        elif isinstance(rate.lr, Tensor):
+            run_rate.step_each_(run_xs, taken(batch, run_slots, [run.shape] * len(run_xs)), [-run.radius] * len(run_xs))
+        else:
+            for part in parts_of(run_xs, batch.part_bytes):
+                some = run_xs[part]
+                run_rate.step_(some, taken(batch, run_slots[part], [run.shape] * len(some)), -run.radius)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _move_by_block(xs: list[Tensor], updates: Tensor, rate: Rate, scale: float) -> None:
+    """x ← keep·x + lr·scale·update in few launches, for tensors of one shape with their updates in one tensor.
+
+    Rates on a device differ between tensors if some are skipped, and no `torch._foreach_…` is fast in that case. In one
+    tensor the rates are a factor that is broadcast. Only the final result is rounded.
+    """
+    block = xs[0].new_empty((len(xs), *xs[0].shape), dtype=_wide(xs[0].dtype))
+    torch._foreach_copy_(list(block.unbind()), xs)
+
+    def factor(number: Any) -> Tensor:
+        return number.to(block.dtype).reshape((-1,) + (1,) * (block.ndim - 1))
+
+    if rate.keep is not None:
+        block.mul_(factor(rate.keep))
+    block.addcmul_(updates, factor(rate.lr), value=scale)
+    torch._foreach_copy_(xs, list(block.unbind()))
 
 
 Tensors = tuple[tuple[torch.device, torch.Size], ...]

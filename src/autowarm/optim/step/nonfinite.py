@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...devices import HostCopy, is_capturing
+from ..frames import frames_of_ours
 
 __all__ = ["SkippedUpdates", "finite_each", "masked", "read_on_host"]
 
@@ -92,10 +93,19 @@ class SkippedUpdates:
         """The number of updates so far that skipped a tensor; waits for the device."""
         return self._total + (0 if self._counts is None else self._counts.on_host()[1])
 
-    def note(self, finite: Tensor | None) -> None:
-        """Note the flags of some of an update's tensors."""
+    def check(self, gs: list[Tensor]) -> Tensor | None:
+        """Return `finite_each` of some of an update's gradients, and note it."""
+        finite = finite_each(gs)
         if finite is not None:
             self._flags.append(finite)
+        return finite
+
+    def noted(self, finite: Tensor) -> Tensor | None:
+        """Note the known flags of some gradients; return them, or None if the host reads that all are set."""
+        if read_on_host(finite.device) and bool(finite.all()):
+            return None
+        self._flags.append(finite)
+        return finite
 
     def end_update(self, who: str) -> None:
         """Count the update whose flags were noted.
@@ -124,7 +134,7 @@ class SkippedUpdates:
             warnings.warn(
                 f"{who}: a gradient is not finite. The tensors that it reaches are not updated: their weights and "
                 "momenta do not change. This warning appears once; optimizer.skipped_updates counts such updates",
-                stacklevel=6,
+                stacklevel=frames_of_ours(),
             )
         if self.most is not None and in_a_row >= self.most:
             raise RuntimeError(

@@ -11,7 +11,7 @@ orthogonalised, the next one is in transit.
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -19,9 +19,8 @@ from torch import Tensor
 
 from ...geometry import Geometry, Rate
 from ...orthogonalize import orthogonalize_, working_dtype
-from .batches import batches_of, empty_stack, fill_, slots_of, taken, temporaries
-from .distributed import Ask, Layout
-from .move import parts_of
+from .batches import batches_of, empty_stack, fill_, parts_of, slots_of, taken, temporaries
+from .buckets import Bucket, Tensors
 
 __all__ = ["move_gathered_", "share_out"]
 
@@ -32,20 +31,23 @@ _AT_PEAK = 6
 Landing = Callable[[], None]
 
 
-def move_gathered_(
-    geometry: Geometry, layout: Layout, shapes: Sequence[torch.Size], xs: list[Tensor], ask: Ask, rate: Rate
-) -> None:
-    """Update the tensors of a "gathered" layout, in place.
+class Taken(Protocol):
+    """Updates the momenta of some tensors and returns their directions, unless only the momenta are wanted."""
+
+    def __call__(self, tensors: Tensors, *, wanted: bool = True) -> list[Tensor]: ...
+
+
+def move_gathered_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Taken, rate: Rate) -> None:
+    """Update the tensors of a bucket whose layout is gathered, in place.
 
     Args:
         geometry: the norm of each tensor.
-        layout: the tensors' layout.
-        shapes: shapes of the whole tensors.
-        xs: this rank's part of each tensor.
-        ask: see `distributed.Ask`.
-        rate: the rate of all tensors.
+        bucket: the tensors' bucket.
+        tensors: this rank's part of each tensor.
+        taken: see `Taken`.
+        rate: the rate of each tensor.
     """
-    sharing = _Sharing(geometry, layout, shapes, xs, ask, rate)
+    sharing = _Sharing(geometry, bucket, tensors, taken, rate)
     rounds = sharing.rounds()
     arriving = sharing.send(rounds[0])
     landing: Landing | None = None
@@ -65,19 +67,18 @@ def move_gathered_(
 class _Sharing:
     """The exchange of one step. A *round* is a list with the indices of each owner's tensors."""
 
-    def __init__(
-        self, geometry: Geometry, layout: Layout, shapes: Sequence[torch.Size], xs: list[Tensor], ask: Ask, rate: Rate
-    ) -> None:
-        self.geometry, self.shapes, self.xs, self.ask, self.rate = geometry, shapes, xs, ask, rate
-        self.device, self.dim = xs[0].device, layout.dim
+    def __init__(self, geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Taken, rate: Rate) -> None:
+        self.geometry, self.tensors, self.taken, self.rate = geometry, tensors, taken, rate
+        self.shapes, self.xs, layout = bucket.shapes, tensors.xs, bucket.layout
+        self.device, self.dim = self.xs[0].device, layout.dim
         self.shards = layout.axes[0] if layout.dim is not None else None
         self.copies = layout.copies
         self.cut, self.piece = _size_and_rank(self.shards)
         self.copied, self.copy = _size_and_rank(self.copies)
         # The iterations would round to this dtype anyway; rounding first halves the messages.
         self.polar = geometry.polar
-        self.dtype = layout.dtype if self.polar is None else self.polar.dtype or working_dtype(self.device)
-        self.temporaries = temporaries(max(shape.numel() for shape in shapes) * self.dtype.itemsize)
+        self.dtype = self.xs[0].dtype if self.polar is None else self.polar.dtype or working_dtype(self.device)
+        self.temporaries = temporaries(max(shape.numel() for shape in self.shapes) * self.dtype.itemsize)
 
     def rounds(self) -> list[list[list[int]]]:
         """Return the tensors' indices by round and by owner. Owners are ordered by copy, then by shard."""
@@ -111,12 +112,12 @@ class _Sharing:
             for i in places
         ]
         for part in self._parts(others):
-            self.ask(part, False)  # only updates their momenta
+            self.taken(self.tensors.at(part), wanted=False)  # only updates their momenta
         outgoing = [i for places in mine for i in places]
         out = self._empty(sum(self.xs[i].numel() for i in outgoing))
         views = iter(self._unflat(out, outgoing))
         for part in self._parts(outgoing):
-            directions = self.ask(part, True)
+            directions = self.taken(self.tensors.at(part))
             torch._foreach_copy_([next(views) for _ in part], directions)
             del directions
         sizes = [sum(self.xs[i].numel() for i in places) for places in mine]

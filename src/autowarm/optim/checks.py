@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .step.dtensors import check_placed
+
 __all__ = [
-    "check_betas", "check_capture", "check_gradients", "check_options", "check_parameters", "check_state",
+    "check_betas", "check_capture", "check_gradient", "check_options", "check_parameters", "check_state",
     "in_dtypes_of", "in_order_of", "plain_numbers",
 ]  # fmt: skip
 
@@ -92,29 +94,27 @@ def check_capture(who: str, group: Mapping[str, Any], *, ready: bool) -> None:
         )
 
 
-def check_gradients(who: str, grads: Sequence[Tensor]) -> None:
-    """Raise ValueError if a gradient is sparse, or its numbers are complex or whole."""
-    if all(g.layout is torch.strided and g.is_floating_point() for g in grads):
-        return
-    for g in grads:
-        what = _unsupported(g)
-        if what:
-            raise ValueError(
-                f"{who} needs real, dense gradients, but that of a parameter of shape {tuple(g.shape)} is {what}: "
-                "build its layer with sparse=False, or leave it to torch.optim.SparseAdam"
-            )
-        if not g.is_floating_point():
-            raise ValueError(
-                f"{who} needs gradients of floating point, but that of a parameter of shape {tuple(g.shape)} is of "
-                f"whole numbers ({g.dtype}): convert it to the parameter's dtype"
-            )
+def check_gradient(who: str, p: Tensor, g: Tensor) -> None:
+    """Raise ValueError if a gradient is sparse, its numbers are complex or whole, or it is not on its tensor's mesh."""
+    if what := _unsupported(g):
+        raise ValueError(
+            f"{who} needs real, dense gradients, but that of a parameter of shape {tuple(g.shape)} is {what}: "
+            "build its layer with sparse=False, or leave it to torch.optim.SparseAdam"
+        )
+    if not g.is_floating_point():
+        raise ValueError(
+            f"{who} needs gradients of floating point, but that of a parameter of shape {tuple(g.shape)} is of "
+            f"whole numbers ({g.dtype}): convert it to the parameter's dtype"
+        )
+    check_placed(who, p, g)
 
 
 def in_dtypes_of(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:
     """Return the gradients in their tensors' dtypes; mixed precision may leave them in another one."""
-    if all(g.dtype == p.dtype for g, p in zip(grads, params, strict=True)):
-        return grads
-    return [g.to(p.dtype) for g, p in zip(grads, params, strict=True)]
+    for p, g in zip(params, grads, strict=True):
+        if g.dtype != p.dtype:
+            return [g.to(p.dtype) for g, p in zip(grads, params, strict=True)]
+    return grads
 
 
 def _unsupported(x: Tensor) -> str | None:

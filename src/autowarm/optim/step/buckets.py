@@ -1,0 +1,194 @@
+"""What is updated together: the tensors of a group that are on one device and need the same of other ranks.
+
+Buckets depend on shapes, devices, placements and the geometry alone, so all steps share them.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...devices import traced_as_constant
+from ...geometry import Geometry
+from .batches import Batch, batches_of
+from .dtensors import PLAIN, cut_axes, is_dtensor
+
+__all__ = ["Bucket", "Buckets", "Layout", "Tensors", "by_device", "flags_at"]
+
+_KNOWN = 64  # how many sets of tensors an optimizer remembers the buckets of
+
+
+@dataclass
+class Tensors:
+    """Tensors that one rule updates, and what it needs of each, all lists in the same order.
+
+    Attributes:
+        group: their parameter group.
+        xs: parameters, or this rank's shards of them.
+        gs: their gradients.
+        state: a list for each entry of a tensor's state: momenta, or AdamW's averages and step counts.
+        checked: whether it is known which gradients are finite, because ranks have agreed on it.
+        finite: if so, a flag for each gradient, as one tensor or a list; None if all are finite.
+    """
+
+    group: dict[str, Any]
+    xs: list[Tensor]
+    gs: list[Tensor]
+    state: list[list[Tensor]]
+    checked: bool = False
+    finite: Any = None
+
+    def at(self, places: Sequence[int]) -> "Tensors":
+        """The tensors at these indices."""
+        finite: Any = self.finite
+        if finite is not None:
+            finite = flags_at(finite, places) if isinstance(finite, Tensor) else [finite[i] for i in places]
+        xs, gs, *state = [[each[i] for i in places] if each else [] for each in (self.xs, self.gs, *self.state)]
+        return Tensors(self.group, xs, gs, state, self.checked, finite)
+
+    def __getitem__(self, some: slice) -> "Tensors":
+        finite = self.finite if self.finite is None else self.finite[some]
+        state = [each[some] for each in self.state]
+        return Tensors(self.group, self.xs[some], self.gs[some], state, self.checked, finite)
+
+
+class Layout(NamedTuple):
+    """How a tensor is distributed over the ranks, which decides the communication that its step needs.
+
+    Attributes:
+        axes: the groups of ranks that hold the shards that its step needs.
+        gathered: whether its step needs the whole tensor, or ranks that hold copies share out the work.
+        dim: if gathered: the dimension that is sharded over ``axes``; None if it is not sharded.
+        copies: if gathered: the ranks that hold the same shard as this one; None if there are none.
+    """
+
+    axes: tuple[Any, ...] = ()
+    gathered: bool = False
+    dim: int | None = None
+    copies: Any = None
+
+    def total(self, numbers: Tensor) -> Tensor:
+        """Add up numbers over the ranks that hold the shards."""
+        for ranks in self.axes:
+            dist.all_reduce(numbers, group=ranks)
+        return numbers
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Tensors of one device and one layout.
+
+    Attributes:
+        members: their indices in the group. Those of a stack follow each other, so that lists can be sliced.
+        layout: how they are distributed over the ranks.
+        shapes: shapes of the whole tensors.
+        radii: their radii, as a list or one number for all.
+        batches: stacks to orthogonalise, if the oracle is a polar factor and needs no other rank.
+    """
+
+    members: tuple[int, ...]
+    layout: Layout
+    shapes: tuple[torch.Size, ...]
+    radii: float | list[float]
+    batches: tuple[Batch, ...]
+
+
+class Buckets:
+    """The buckets of an optimizer's groups.
+
+    Args:
+        process_group: ranks that hold copies of the tensors that are not DTensors; None if only this rank does.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup | None) -> None:
+        self._process_group = process_group
+        self._known: dict[Any, tuple[Geometry, tuple[Bucket, ...]]] = {}
+
+    def of(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Bucket, ...]:
+        """Return the buckets of tensors in this geometry.
+
+        Raises:
+            NotImplementedError: a tensor is sharded over several mesh dimensions, and its step needs the whole tensor.
+        """
+        key = [(x.device, x.shape, x.dtype) if type(x) in PLAIN else _described(x) for x in xs]
+        return self._of(geometry, tuple(key))
+
+    @traced_as_constant
+    def _of(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
+        known = self._known.get(key)
+        if known is None or known[0] is not geometry:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[key] = known = geometry, self._made(geometry, key)
+        return known[1]
+
+    def _made(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
+        together: dict[Any, list[int]] = defaultdict(list)
+        for i, (device, shape, dtype, *sharding) in enumerate(key):
+            if sharding:
+                layout = _layout(geometry, shape, *sharding[1:])
+            elif self._process_group is not None and geometry.costly:
+                layout = Layout(gathered=True, copies=self._process_group)
+            else:
+                layout = Layout()
+            # Messages have one dtype.
+            together[device, layout, dtype if layout.gathered else None].append(i)
+        found = []
+        for (device, layout, _), members in together.items():
+            batches: tuple[Batch, ...] = ()
+            if geometry.polar is not None and not layout.gathered:
+                held = tuple((device, key[i][3] if len(key[i]) > 3 else key[i][1]) for i in members)
+                batches = batches_of(geometry, held)
+                members = [members[i] for batch in batches for i in batch.members]
+            shapes = tuple(key[i][1] for i in members)
+            found.append(Bucket(tuple(members), layout, shapes, geometry.radii(shapes), batches))
+        return tuple(found)
+
+
+def _described(x: Any) -> tuple[Any, ...]:
+    """What decides a tensor's bucket: device, whole shape, dtype, and of a DTensor its shard's shape and placements."""
+    if not is_dtensor(x):
+        return x.device, x.shape, x.dtype
+    return x.device, x.shape, x.dtype, x.to_local().shape, x.device_mesh, tuple(x.placements)
+
+
+def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[Any, ...]) -> Layout:
+    cut = cut_axes(mesh, placements)
+    coupled = geometry.coupled(len(shape))
+    # The dimensions of the mesh over which the oracle of an entry needs other shards.
+    needed = [axis for axis in cut if placements[axis].dim in coupled]
+    if needed and geometry.sums:
+        return Layout(tuple(mesh.get_group(axis) for axis in needed))
+    if needed and len(cut) > 1:
+        raise NotImplementedError(
+            f"a tensor of shape {tuple(shape)} is sharded over {len(cut)} dimensions of its mesh ({placements}); "
+            f"{type(geometry).__name__} needs it sharded over one at most"
+        )
+    # If several mesh dimensions hold copies, the longest splits the work.
+    replicated = [axis for axis in range(mesh.ndim) if axis not in cut and mesh.size(axis) > 1]
+    copies = mesh.get_group(max(replicated, key=mesh.size)) if replicated and geometry.costly else None
+    if needed:
+        return Layout((mesh.get_group(cut[0]),), True, placements[cut[0]].dim, copies)
+    return Layout() if cut or copies is None else Layout(gathered=True, copies=copies)
+
+
+def by_device(xs: Sequence[Tensor]) -> list[list[int]]:
+    """Return the indices of the tensors by device."""
+    found: dict[torch.device, list[int]] = {}
+    for i, x in enumerate(xs):
+        found.setdefault(x.device, []).append(i)
+    return list(found.values())
+
+
+def flags_at(flags: Tensor, places: Sequence[int]) -> Tensor:
+    """The flags at these indices, in few launches."""
+    first = places[0]
+    for i, place in enumerate(places):
+        if place != first + i:
+            each = flags.unbind()
+            return torch.stack([each[place] for place in places])
+    return flags[first : first + len(places)]

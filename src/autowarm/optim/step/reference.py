@@ -1,0 +1,57 @@
+"""A whole step in plain code: what `update` and `adamw` compute, tensor by tensor. Tests hold them to it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...geometry import Geometry
+
+__all__ = ["adamw_step_", "lmo_step_"]
+
+
+def lmo_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, Tensor]) -> None:
+    """Step one tensor as `LMO`, `SignSGD`, `NormSGD`, `Lion` and Muon's matrices do, in place.
+
+    Args:
+        group: its group's options.
+        x, g: the tensor and its gradient.
+        state: its momentum, created if it is missing.
+    """
+    if not g.isfinite().all():
+        return  # neither the tensor nor its momentum changes
+    geometry: Geometry = group["geometry"]
+    direction = g
+    if "betas" in group:  # Lion
+        beta1, beta2 = group["betas"]
+        m = state.setdefault("momentum_buffer", torch.zeros_like(x))
+        direction = beta1 * m + (1 - beta1) * g
+        m.copy_(beta2 * m + (1 - beta2) * g)
+    elif beta := group["momentum"]:
+        from_weights = group.get("momentum_init") == "weights"
+        m = state.setdefault("momentum_buffer", x.clone() if from_weights else torch.zeros_like(x))
+        m.copy_(beta * m + (1 - beta) * g)
+        direction = beta * m + (1 - beta) * g if group["nesterov"] else m
+    lr, decay = group["lr"], group["weight_decay"]
+    x.copy_((1 - lr * decay) * x + lr * geometry.lmo(direction))
+
+
+def adamw_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, Tensor]) -> None:
+    """Step one tensor as Muon's AdamW groups do, in place.
+
+    One gradient of a group that is not finite skips the group's whole update: call this for none of its tensors then.
+
+    Args:
+        group: its group's options.
+        x, g: the tensor and its gradient.
+        state: its averages and step count, created if they are missing.
+    """
+    lr, (beta1, beta2) = group["lr"], group["adamw_betas"]
+    m, v = (state.setdefault(name, torch.zeros_like(x)) for name in ("exp_avg", "exp_avg_sq"))
+    state["step"] = state.get("step", torch.zeros(())) + 1
+    t = int(state["step"])
+    m.copy_(beta1 * m + (1 - beta1) * g)
+    v.copy_(beta2 * v + (1 - beta2) * g.square())
+    x.mul_(1 - lr * group["weight_decay"])
+    x.sub_(lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + group["adamw_eps"]))

@@ -1,8 +1,5 @@
 """Nuclear and spectral norms against the singular value decomposition that they avoid."""
 
-import importlib
-import sys
-
 import pytest
 import torch
 
@@ -77,11 +74,3 @@ def test_a_gradient_is_that_of_the_svd():
     (gradient,) = torch.autograd.grad(nuclear_norm(G), G)
     U, _, Vh = torch.linalg.svd(G.detach(), full_matrices=False)
     torch.testing.assert_close(gradient, U @ Vh)
-
-
-def test_the_former_place_still_serves_and_says_where_it_went():
-    sys.modules.pop("autowarm.singular", None)
-    with pytest.warns(DeprecationWarning, match="part of autowarm.orthogonalize"):
-        former = importlib.import_module("autowarm.singular")
-    assert former.nuclear_norm is nuclear_norm
-    assert former.spectral_norm is spectral_norm

@@ -109,16 +109,12 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
 
 def _gram(X: Tensor) -> Tensor:
     """Return R = XXᵀ, or XᵀX if X is tall."""
-    return symmetric_product(*((X, X.mT) if _wide(X) else (X.mT, X)))
+    return symmetric_product(X, X.mT) if X.shape[-2] <= X.shape[-1] else symmetric_product(X.mT, X)
 
 
 def _quadratic(R: Tensor, b: float, c: float) -> Tensor:
     """Return bR + cR² for a symmetric R."""
     return symmetric_product(R, R, R, beta=b, alpha=c)
-
-
-def _wide(X: Tensor) -> bool:
-    return X.shape[-2] <= X.shape[-1]
 
 
 def _times_(X: Tensor, F: Tensor, a: float) -> Tensor:
@@ -127,7 +123,7 @@ def _times_(X: Tensor, F: Tensor, a: float) -> Tensor:
     The product cannot overwrite X's memory. X takes over the product's memory and frees its own, so the stack exists
     twice only during the product, even if others hold references to X. A compiler frees the memory by itself.
     """
-    left, right = (F, X) if _wide(X) else (X, F)
+    left, right = (F, X) if X.shape[-2] <= X.shape[-1] else (X, F)
     product = torch.baddbmm(X, left, right, beta=a) if a else torch.bmm(left, right)
     if torch.compiler.is_compiling():
         return product

@@ -62,7 +62,7 @@ class AdamW:
         if fused:
             found_inf = None if finite is None else 1.0 - finite.to(torch.float32)
             capturable = tensors.group["capturable"]
-            _adamw(tensors.at(fused), fused=True, found_inf=found_inf, capturable=capturable)
+            _adamw(tensors.at(fused) if others else tensors, fused=True, found_inf=found_inf, capturable=capturable)
         if others:
             before = after = tensors.at(others)
             if finite is not None:

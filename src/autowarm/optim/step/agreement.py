@@ -80,14 +80,12 @@ class Agreement:
         params = [p for group in groups for p in group["params"]]
         grads = [p.grad for p in params]
         if torch.compiler.is_compiling():
-            return self._traced(params, _in_dtypes(params, grads))
+            return self._traced(params, grads)
         if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
             self._params = params
             sharing = _sharing(params, self._process_group)
             self._exchanges = [_Exchange(ranks, places, params) for ranks, places in sharing.items()]
         codes = self._codes_of(params, grads) if refused is None else [_REFUSED] * len(params)
-        if refused is None:
-            grads = _in_dtypes(params, grads)
         on_host = not params or read_on_host(params[0].device)
         reach = self._reach_on_host if on_host else self._reach_on_device
         agreed = reach(params, grads, codes, refused is not None)
@@ -119,6 +117,8 @@ class Agreement:
         self, params: list[Tensor], grads: list[Tensor | None], codes: list[int], refused: bool
     ) -> Agreed | None:
         moves = any(code & _PLACED for code in codes)
+        if not (moves or refused):
+            grads = _placed(params, grads)
         finite = None if moves or refused else _finite(grads)
         if self._meet(codes, bad=finite is not None, failed=refused):
             return None
@@ -136,7 +136,7 @@ class Agreement:
         self, params: list[Tensor], grads: list[Tensor | None], codes: list[int], refused: bool
     ) -> Agreed | None:
         capturing = is_capturing(params[0].device)
-        if not capturing and any(exchange.has_arrived_apart() for exchange in self._exchanges):
+        if not capturing and any(exchange.is_apart(wait=False) for exchange in self._exchanges):
             return None
         changed = codes != self._last
         # In the first step nothing is known of the other ranks yet, not even how many tensors they have.
@@ -153,11 +153,11 @@ class Agreement:
         apart: Tensor | None = None
         for exchange in self._exchanges:
             bad, apart = exchange.send(codes, changed, bad, apart)
-        if changed and any(exchange.is_apart() for exchange in self._exchanges):
+        if changed and any(exchange.is_apart(wait=True) for exchange in self._exchanges):
             return None
-        if not capturing:
-            for exchange in self._exchanges:
-                exchange.copy()
+        for exchange in self._exchanges:
+            if exchange.copy is not None and not capturing:
+                exchange.copy.send()
         assert apart is not None
         return Agreed(grads, bad + apart == 0)
 
@@ -208,7 +208,7 @@ class _Exchange:
         # the other exchanges.
         self._codes: tuple[Tensor, Tensor] | None = None
         self._apart: Tensor | None = None
-        self._copy: HostCopy | None = None
+        self.copy: HostCopy | None = None  # of these differences, on its way to the host
         self._arrived: list[int] | None = None
 
     def meet(self, codes: list[int], *, bad: bool, failed: bool) -> bool:
@@ -242,7 +242,7 @@ class _Exchange:
         count = len(self.places)
         if self._apart is None:
             self._apart = torch.zeros(count + 1, dtype=torch.int32, device=bad.device)
-            self._copy = HostCopy(self._apart)
+            self.copy = HostCopy(self._apart)
         if changed or self._codes is None:
             own = torch.tensor([codes[i] for i in self.places], dtype=torch.int32)
             self._codes = own.to(bad.device), torch.cat([-own, own.new_zeros(1)]).to(bad.device)
@@ -253,23 +253,15 @@ class _Exchange:
         torch.maximum(self._apart, message[: count + 1] + message[count + 1 : 2 * count + 2], out=self._apart)
         return _with(bad, self.places, message[2 * count + 2 :]), self._apart.amax(0, keepdim=True)
 
-    def copy(self) -> None:
-        """Start copying to the host what `send` found."""
-        assert self._copy is not None
-        self._copy.send()
-
-    def has_arrived_apart(self) -> bool:
-        """Whether an earlier update is known by now to have differed; waits for nothing."""
-        arrived = None if self._copy is None else self._copy.read()
-        if arrived is not None and any(arrived[1]):
-            self._arrived = arrived[1]
-        return self._arrived is not None
-
-    def is_apart(self) -> bool:
-        """Whether this update or an earlier one differed; waits for the device."""
-        assert self._apart is not None
-        numbers = read(self._apart)
-        self._arrived = numbers if any(numbers) else None
+    def is_apart(self, *, wait: bool) -> bool:
+        """Whether an update is known to have differed: this one too if the host waits for the device."""
+        if wait:
+            numbers = [] if self._apart is None else read(self._apart)
+        else:
+            arrived = self.copy and self.copy.read()
+            numbers = arrived[1] if arrived else []
+        if any(numbers):
+            self._arrived = numbers
         return self._arrived is not None
 
     def differing(self, codes: list[int]) -> Iterator[tuple[int, str]]:
@@ -323,12 +315,9 @@ def _with(flags: Tensor, places: Sequence[int], some: Tensor) -> Tensor:
     return torch.stack(each)
 
 
-def _in_dtypes(params: list[Tensor], grads: list[Tensor | None]) -> list[Tensor | None]:
-    return [g if g is None or g.dtype == p.dtype else g.to(p.dtype) for p, g in zip(params, grads, strict=True)]
-
-
 def _placed(params: list[Tensor], grads: list[Tensor | None]) -> list[Tensor | None]:
-    return [None if g is None else placed(p, g) for p, g in zip(params, grads, strict=True)]
+    """The gradients in the dtypes and the placements of their tensors."""
+    return [None if g is None else placed(p, g.to(p.dtype)) for p, g in zip(params, grads, strict=True)]
 
 
 def _finite(grads: list[Tensor | None]) -> Tensor | None:

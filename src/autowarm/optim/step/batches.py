@@ -114,6 +114,9 @@ class Batch:
         runs: the tensors, in the order of the stack.
         members: the same, as indices among all tensors.
         part_bytes: how many bytes of tensors may be copied at a time; None to fit the cache.
+        padded: whether some matrices are smaller than the stack's.
+        single: whether each tensor is one matrix.
+        plain: whether each has the shape of its slot.
     """
 
     device: torch.device
@@ -124,6 +127,9 @@ class Batch:
     runs: tuple[Run, ...]
     members: tuple[int, ...]
     part_bytes: int | None
+    padded: bool
+    single: bool
+    plain: bool
 
 
 # These are functions, not methods, because `torch.compile` treats a batch as a constant and reads only its attributes.
@@ -131,18 +137,16 @@ class Batch:
 
 def empty_stack(batch: Batch) -> Tensor:
     """Allocate the stack of a batch; zeros if it contains padding, otherwise uninitialised."""
-    padded = any(sorted(run.size) != sorted(batch.size) for run in batch.runs)
-    make = torch.zeros if padded else torch.empty
+    make = torch.zeros if batch.padded else torch.empty
     return make((batch.count, *batch.size), dtype=batch.dtype, device=batch.device)
 
 
 def slots_of(batch: Batch, stack: Tensor) -> list[Tensor]:
     """Return each member's view of the stack: (count, m, n), or (m, n) if every tensor is one matrix."""
     slots: list[Tensor] = []
-    single = all(run.each == 1 for run in batch.runs)
     for run in batch.runs:
         matrices = _of_run(batch, stack, run)
-        slots += matrices.unbind() if single else matrices.unflatten(0, (len(run.places), run.each)).unbind()
+        slots += matrices.unbind() if batch.single else matrices.unflatten(0, (len(run.places), run.each)).unbind()
     return slots
 
 
@@ -158,13 +162,17 @@ def fill_(batch: Batch, slots: list[Tensor], directions: list[Tensor]) -> None:
     """Copy the directions into their slots of the stack, in its dtype."""
     if batch.turned:
         directions = [g.mT if g.shape in batch.turned else g for g in directions]
-    torch._foreach_copy_(slots, [_as(g, slot.shape) for g, slot in zip(directions, slots, strict=True)])
+    if not batch.plain:
+        directions = [g.reshape(slot.shape) for g, slot in zip(directions, slots, strict=True)]
+    torch._foreach_copy_(slots, directions)
 
 
 def taken(batch: Batch, slots: list[Tensor], shapes: Iterable[torch.Size]) -> list[Tensor]:
     """Return the slots' contents in the shapes of their tensors."""
+    if batch.plain:
+        return slots
     return [
-        _as(slot, _flipped(shape)).mT if shape in batch.turned else _as(slot, shape)
+        slot.reshape(_flipped(shape)).mT if shape in batch.turned else slot.reshape(shape)
         for slot, shape in zip(slots, shapes, strict=True)
     ]
 
@@ -179,10 +187,6 @@ def block_of(batch: Batch, stack: Tensor, run: Run, part: slice) -> Tensor:
     if run.shape not in batch.turned:
         return matrices.reshape(part.stop - part.start, *run.shape)
     return matrices.reshape(part.stop - part.start, *_flipped(run.shape)).mT
-
-
-def _as(x: Tensor, shape: torch.Size) -> Tensor:
-    return x if x.shape == shape else x.reshape(shape)
 
 
 def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) -> None:
@@ -350,7 +354,10 @@ def _batch(
     members = tuple(i for run in runs for i in run.places)
     part_bytes = bounds.part_bytes(size, count)
     turned = tuple(shape for shape in by_shape if geometry.turns(shape))
-    return Batch(device, bounds.dtype, size, count, turned, runs, members, part_bytes)
+    padded = any(sorted(run.size) != sorted(size) for run in runs)
+    single = all(run.each == 1 for run in runs)
+    plain = single and all(run.shape == run.size for run in runs) and not turned
+    return Batch(device, bounds.dtype, size, count, turned, runs, members, part_bytes, padded, single, plain)
 
 
 def _matrices(geometry: Any, shape: torch.Size) -> int:

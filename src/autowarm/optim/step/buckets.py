@@ -88,6 +88,7 @@ class Bucket:
         shapes: shapes of the whole tensors.
         radii: their radii, as a list or one number for all.
         batches: stacks to orthogonalise, if the oracle is a polar factor and needs no other rank.
+        whole: whether these are all of the group's tensors with a gradient, in their order.
     """
 
     members: tuple[int, ...]
@@ -95,6 +96,7 @@ class Bucket:
     shapes: tuple[torch.Size, ...]
     radii: float | list[float]
     batches: tuple[Batch, ...]
+    whole: bool
 
 
 class Buckets:
@@ -145,7 +147,9 @@ class Buckets:
                 batches = batches_of(geometry, held)
                 members = [members[i] for batch in batches for i in batch.members]
             shapes = tuple(key[i][1] for i in members)
-            found.append(Bucket(tuple(members), layout, shapes, geometry.radii(shapes), batches))
+            found.append(
+                Bucket(tuple(members), layout, shapes, geometry.radii(shapes), batches, members == [*range(len(key))])
+            )
         return tuple(found)
 
 

@@ -117,8 +117,8 @@ class SkippedUpdates:
             RuntimeError: too many updates in a row were non-finite.
         """
         flags, self._flags = self._flags, []
-        if all(read_on_host(flag.device) for flag in flags):
-            bad = any(not bool(flag.all()) for flag in flags)
+        if not flags or all(read_on_host(flag.device) for flag in flags):
+            bad = bool(flags) and any(not bool(flag.all()) for flag in flags)
             self._in_a_row = self._in_a_row + 1 if bad else 0
             self._total += bad
             self._judge(who, self._in_a_row, self._total)

@@ -116,7 +116,7 @@ class Oracle:
         group = tensors.group
         geometry, rate = group["geometry"], Rate.of_group(group)
         for bucket in buckets.of(geometry, tensors.xs):
-            own = tensors.at(bucket.members)
+            own = tensors if bucket.whole else tensors.at(bucket.members)
             if own.checked:  # by ranks, which may hold shards, and of tensors on all devices
                 own.xs, own.gs, *own.state = [[local(x) for x in each] for each in (own.xs, own.gs, *own.state)]
                 own.finite = None if own.finite is None else own.finite.to(own.xs[0].device)

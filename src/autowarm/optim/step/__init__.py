@@ -1,8 +1,9 @@
-"""One update of a group's tensors.
+"""One update of a group's tensors, from its gradients to its parameters.
 
-- `move`: x ← keep·x + η·LMO(direction), in as few passes over memory as the geometry allows.
-- `batches`: which matrices to orthogonalise in one stack.
-- `agreement`: what ranks compare before they update tensors that they share.
-- `distributed`: tensors that are sharded over ranks or copied to them.
-- `nonfinite`: skips tensors whose gradient is not finite.
+- `reference`: the whole step in plain code.
+- `update`: the same, fast: finite → momentum → direction → oracle → move. `adamw` is Muon's other rule.
+- `buckets`: what is updated together, and the tensors of one update.
+- `batches`: the parts and stacks that are processed at a time.
+- `agreement`: what ranks compare before they update tensors that they share; `sharing`: how they share out the work.
+- `dtensors`, `nonfinite`: shards, and gradients that are skipped.
 """

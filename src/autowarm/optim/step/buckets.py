@@ -121,11 +121,12 @@ class Buckets:
 
     @traced_as_constant
     def _of(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
-        known = self._known.get(key)
-        if known is None or known[0] is not geometry:
+        known = self._known.get((id(geometry), key))
+        if known is None:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
-            self._known[key] = known = geometry, self._made(geometry, key)
+            # The geometry is kept alive, so that its id stays its own.
+            self._known[id(geometry), key] = known = geometry, self._made(geometry, key)
         return known[1]
 
     def _made(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
@@ -138,7 +139,7 @@ class Buckets:
             else:
                 layout = Layout()
             # Messages have one dtype.
-            together[device, layout, dtype if layout.gathered else None].append(i)
+            together[device, layout, None if layout == Layout() else dtype].append(i)
         found = []
         for (device, layout, _), members in together.items():
             batches: tuple[Batch, ...] = ()

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from autowarm.lab.config import RunConfig
-from autowarm.lab.tasks.small import Recipe, RecipeTask
+from autowarm.lab.tasks.recipes import Recipe, RecipeTask
 
 from . import finetuning, fresh, small
 

@@ -24,7 +24,7 @@ from autowarm.lab.data import cache_folder, validation_batches
 from autowarm.lab.data.text import learnt_tokenizer, read_documents
 from autowarm.lab.files import write_atomically
 from autowarm.lab.tasks.models import llama, token_loss
-from autowarm.lab.tasks.small import Recipe
+from autowarm.lab.tasks.recipes import Recipe
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autowarm.lab.tasks.small import TASKS as LAB
-from autowarm.lab.tasks.small import Recipe, Transformer
+from autowarm.lab.tasks.recipes import Recipe, Transformer
+from autowarm.lab.tasks.small.mlp import TASK as _DIGITS
 
 _FEATURES, _ACTIONS = 16, 8
 _SYMBOLS, _COPIED = 16, 12
-_DIGITS = LAB["mlp"]
 
 
 def _generator(*key: int) -> torch.Generator:

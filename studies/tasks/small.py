@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from autowarm.lab.config import ModelConfig
 from autowarm.lab.tasks import Batch
-from autowarm.lab.tasks import small as lab
 from autowarm.lab.tasks.models import classifier, llama, token_loss
-from autowarm.lab.tasks.small import Recipe, Transformer, digits, generator, language
+from autowarm.lab.tasks.recipes import Recipe, Transformer, digits, generator, language
+from autowarm.lab.tasks.small import lm_small, mlp
 
 _WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
 
@@ -93,12 +93,12 @@ def _factorisation(size: int = 16) -> Recipe:
 
 
 TASKS: dict[str, Recipe] = {
-    "lm-small": lab.TASKS["lm-small"],
+    "lm-small": lm_small.TASK,
     "lm-middle": _transformer(1024, 96, 4, sequences=8),
     "lm-large": _transformer(2048, 256, 5, sequences=8),
     "post-norm": _transformer(512, 48, 6, sequences=16, norm="post"),
     "vit": digits("vision transformer on digits, 3 layers of 48", _vit),
-    "mlp": lab.TASKS["mlp"],
+    "mlp": mlp.TASK,
     "factor": _factorisation(),
     "llama": _llama(512, sequences=16),
     "llama-x8": _llama(512, sequences=128),

@@ -37,7 +37,7 @@ def test_train_makes_one_run_and_prints_where(
         (["--schedule.sigma_f2", "-1"], "schedule: sigma_f2 must be positive and finite, got -1.0"),
         (["--schedule.target_loss", "99"], "is not above the target loss f* = 99"),
         (["--optimizer.weight_decay", "-1"], "weight_decay must not be negative, got -1.0"),
-        (["--schedule.options", "{shape: x}"], "unexpected keyword argument 'shape'"),
+        (["--schedule.options", "{warmup_shape: x}"], "has no warmup_shape"),
         (["--optimizer.options", "{momentum: 2}"], "momentum must be in [0, 1), got 2"),
     ],
 )

@@ -14,8 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autowarm.lab.config import OPTIMIZERS, LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig, UsageError
+from autowarm.lab.config import LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig, UsageError
 from autowarm.lab.execution.engine import Planned
+from autowarm.lab.registry import OPTIMIZERS as LABS
+from autowarm.lab.registry import SCHEDULES
 from autowarm.lab.tasks.own import PackedTask, load, pack
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import Progress
@@ -188,12 +190,12 @@ def test_a_loss_that_is_not_finite_has_diverged(tmp_path: Path) -> None:
     assert found["val_loss"] is None
 
 
-@pytest.mark.parametrize("kind", ["adaptive", "paper", "linear", "untuned", "constant", "greedy", "wsd"])
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_every_schedule(kind: str, tmp_path: Path) -> None:
     assert run(Line(), tmp_path, kind=kind)["val_loss"] > 0
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", LABS)
 def test_every_optimizer_of_the_lab(name: str, tmp_path: Path) -> None:
     assert run(Line(), tmp_path, name=name, kind="linear")["val_loss"] > 0
 

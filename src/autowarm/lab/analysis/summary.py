@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import printable
+from ..registry import OPTIMIZERS
 from .statistics import Estimate, capped, differences
 
 __all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "margin_of", "summarise", "verdict"]
 
 MARGIN = 0.02  # in nats, the largest difference from the best hand-set warm-up that counts as none
 SHARE = 0.005  # the same for a user's own task with any unit of loss, as a share of the best hand-set loss
-_NAMES = {"muon": "Muon", "lion": "Lion", "signsgd": "signSGD", "normsgd": "normSGD", "adamw": "AdamW",
-          "radam": "RAdam", "schedule-free": "Schedule-Free", "prodigy": "Prodigy",
-          "d-adaptation": "D-Adaptation", "dog": "DoG"}  # fmt: skip
 
 Row = Mapping[str, Any]
 
@@ -84,7 +82,8 @@ class Summary:
     @property
     def name(self) -> str:
         """The optimizer as its authors spell it."""
-        return _NAMES.get(self.cell["optimizer"], self.cell["optimizer"])
+        name: str = self.cell["optimizer"]
+        return OPTIMIZERS[name].title if name in OPTIMIZERS else name
 
     @property
     def title(self) -> str:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..config import LabError, require
+from ..registry import WITH_NORM, check, described
 
 __all__ = ["CalibrateConfig", "read_shapes"]
 
 GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
-Stepper = Literal["muon", "lion", "signsgd", "normsgd", "adamw"]
 
 
+@described
 @dataclass(frozen=True)
 class CalibrateConfig:
     """Inputs of the calibration: a model's shapes, the optimizer's norm, two losses and the peak rate.
@@ -24,7 +25,7 @@ class CalibrateConfig:
             its default size); timm:NAME; or a preset or YAML file of this lab, for its model.
         shapes: the matrices, instead of a model: "50304x768, 12*2304x768" means one matrix of the first shape and
             twelve of the second.
-        optimizer: the optimizer.
+        optimizer: $with_norm.
         geometry: the name of the norm, for any other optimizer.
         options: further keyword arguments of the optimizer's `from_model`, for example {blocks: {qkv: 3}}.
         kappa: κ, instead of a model.
@@ -41,7 +42,7 @@ class CalibrateConfig:
 
     model: str = ""
     shapes: str = ""
-    optimizer: Stepper = "muon"
+    optimizer: str = "muon"
     geometry: GeometryName | None = None
     options: dict[str, Any] = field(default_factory=dict)
     kappa: float | None = None
@@ -55,6 +56,7 @@ class CalibrateConfig:
     out: str = "runs/calibrate"
 
     def __post_init__(self) -> None:
+        check("optimizer", self.optimizer, WITH_NORM)
         given = [name for name in ("model", "shapes", "kappa") if getattr(self, name) not in ("", None)]
         require(len(given) == 1, f"give one of model, shapes and kappa, got {' and '.join(given) or 'none'}")
         require(not self.options or self.model != "", "options belong to a model: shapes and kappa need none")

@@ -29,12 +29,11 @@ from autowarm.schedule.shapes import decay_shape, warmup_shape
 from ..analysis.figures import save
 from ..config import LabError, OptimizerConfig
 from ..files import write_atomically
+from ..registry import OPTIMIZERS, OURS
 from ..training.optimizers import make_optimizer
 from . import CalibrateConfig, read_shapes
 from .models import on_meta, outputs
 
-# The theory does not cover AdamW, which has no oracle. Sign geometry describes it best.
-_GEOMETRY = {"muon": "spectral", "lion": "sign", "signsgd": "sign", "normsgd": "frobenius", "adamw": "sign"}
 # The guess of f*/f(x0) if f* is not given. For the paper's set-up it gives 3.3, the authors' value.
 _GUESSED_SHARE = 0.3
 _CURVE = 400  # points of a plotted curve
@@ -124,12 +123,12 @@ def _measure(config: CalibrateConfig) -> tuple[float, tuple[int, int] | None, in
     """Return κ, (matrices, their entries) and, for a model, its number of outputs. Nothing is allocated."""
     if config.kappa is not None:
         return config.kappa, None, None
-    geometry = config.geometry or _GEOMETRY[config.optimizer]
+    geometry = config.geometry or OPTIMIZERS[config.optimizer].norm
     if config.shapes:
         bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
         return total_kappa(bare, geometry), _size(bare), None
     model = on_meta(config.model)
-    if config.geometry or config.optimizer == "adamw":
+    if config.geometry or config.optimizer not in OURS:
         params = [p for p in model.parameters() if p.requires_grad]
         return total_kappa(params, geometry), _size(params), outputs(model)
     with torch.device("meta"):
@@ -151,7 +150,7 @@ def table(found: Calibration) -> Table:
     rows.add_column(no_wrap=True)
     rows.add_column(style="dim")
 
-    geometry = config.geometry or f"{config.optimizer} ({_GEOMETRY[config.optimizer]})"
+    geometry = config.geometry or f"{config.optimizer} ({OPTIMIZERS[config.optimizer].norm})"
     count = "given" if found.matrices is None else f"{found.matrices[0]} matrices, {found.matrices[1]:,} weights"
     rows.add_row("κ", f"{found.kappa:,.6g}" if found.kappa < 1e6 else f"{found.kappa:,.0f}", f"{geometry}: {count}")
     for symbol, name, guess in (

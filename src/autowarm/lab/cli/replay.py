@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import LabError, UsageError
+from ..registry import OPTIMIZERS, WITH_NORM
 from .files import Parser
 
 __all__ = ["replay"]
@@ -19,7 +20,7 @@ FILE: transformers' trainer_state.json, Lightning's metrics.csv, TensorBoard's e
 Weights & Biases, metrics.jsonl, or any CSV, JSON lines or plain table of steps and losses.
 """
 # The norm of an optimizer's steps, by the optimizer's name.
-_NORMS = {"muon": "spectral", "adamw": "sign", "adam": "sign", "lion": "sign", "signsgd": "sign", "sgd": "frobenius"}
+_NORMS = {**{name: OPTIMIZERS[name].norm for name in WITH_NORM}, "adam": "sign", "sgd": "frobenius"}
 
 
 def replay(argv: list[str]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import CompareConfig, LabError, RunConfig, SweepConfig, UsageError
 from ..config.build import parse, take
+from ..registry import SCHEDULES
 from ..training.stopping import Interrupted, Stop
 from .files import complain, present
 
@@ -75,10 +76,11 @@ def train(argv: list[str]) -> int:
     also = {"--out": "folder of the run (default: runs/LABEL)"}
     config = parse(argv, RunConfig, "train", about, shown=_TRAIN, also=also)
     schedule = config.schedule
-    if schedule.kind not in ("adaptive", "paper"):
+    if not SCHEDULES[schedule.kind].ours:
         for name in ("target_loss", "peak_gap", "options"):
             if getattr(schedule, name):
-                raise UsageError(f"schedule.{name} belongs to kinds adaptive and paper; kind {schedule.kind} has none")
+                kinds = " and ".join(kind for kind, one in SCHEDULES.items() if one.ours)
+                raise UsageError(f"schedule.{name} belongs to kinds {kinds}; kind {schedule.kind} has none")
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # torchrun's
         if not (given := os.environ.get(name, "0")).isdecimal():
             raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")

@@ -3,15 +3,13 @@
 - `runs`: one run.
 - `plans`: many runs: a comparison, a sweep, a measurement of curvature; also a range test.
 - `build`: makes a config from YAML, presets and command-line words.      - `yaml_files`: reads YAML and presets.
-- `errors`: errors that the user can fix, in one line.
 """
 
-from .errors import LabError, UsageError, differences, nearest, printable, require
+from ..errors import LabError, UsageError, differences, nearest, printable, require
 from .plans import CompareConfig, EngineName, FigureConfig, FindRateConfig, Point, SmoothnessConfig, SweepConfig
 from .runs import (
     LLAMA_124M,
     LLAMA_210M,
-    OPTIMIZERS,
     DataConfig,
     EngineConfig,
     ModelConfig,
@@ -23,7 +21,6 @@ from .runs import (
 __all__ = [
     "LLAMA_124M",
     "LLAMA_210M",
-    "OPTIMIZERS",
     "CompareConfig",
     "DataConfig",
     "EngineConfig",

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 
 import yaml
 
-from .errors import LabError, UsageError, nearest
-from .runs import SMALL_TASKS
+from ..errors import LabError, UsageError, nearest
+from ..registry import SMALL_TASKS, check
 from .yaml_files import load_yaml, merged, nested, presets, read_yaml
 
 __all__ = ["build", "known_keys", "leaves", "parse", "take"]
@@ -200,7 +200,7 @@ def _instantiate(parser: Any, parsed: Any, config_class: type[_Config]) -> _Conf
     config = config_class(**vars(parser.instantiate(parsed)))
     run: Any = getattr(config, "run", config)
     if getattr(run, "is_own_task", False):  # a user's own task is code, which only the option --task may name
-        raise ValueError(f"unknown task {run.task!r}; {nearest(run.task, SMALL_TASKS)}")
+        check("task", run.task, SMALL_TASKS, "task")
     return config
 
 

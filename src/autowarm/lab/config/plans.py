@@ -21,11 +21,12 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
+from ..errors import LabError, UsageError, differences, nearest, require
+from ..registry import OPTIMIZERS, SCHEDULES, check, described
 from .build import build, leaves
-from .errors import LabError, UsageError, differences, nearest, require
-from .runs import OPTIMIZERS, RunConfig, ScheduleConfig, ScheduleName
+from .runs import RunConfig, ScheduleConfig
 from .yaml_files import nested
 
 __all__ = ["CompareConfig", "EngineName", "FigureConfig", "Point", "SmoothnessConfig", "SweepConfig", "combinations"]
@@ -51,6 +52,7 @@ class Point:
     varied: Mapping[str, Any] = field(default_factory=dict)
 
 
+@described
 @dataclass(frozen=True)
 class CompareConfig:
     """A comparison of the adaptive warm-up with hand-set ones.
@@ -60,7 +62,7 @@ class CompareConfig:
             the seed.
         rates: peak rates to try with each optimizer. Each pair of optimizer and rate is compared separately.
         options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
-        schedules: schedules to compare; see `ScheduleConfig` for all kinds.
+        schedules: schedules to compare: $kinds.
         warmups: hand-set warm-up lengths, in steps, or below 1 as a share of the run.
         paper_target_loss: target loss f* of the paper's Algorithm 1.
         seeds: every run is repeated with each of these seeds.
@@ -75,7 +77,7 @@ class CompareConfig:
     run: RunConfig = field(default_factory=RunConfig)
     rates: dict[str, list[float]] = field(default_factory=lambda: {"muon": [3e-3], "lion": [1e-3], "normsgd": [3e-2]})
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    schedules: list[ScheduleName] = field(default_factory=lambda: ["adaptive", "paper", "linear"])
+    schedules: list[str] = field(default_factory=lambda: ["adaptive", "paper", "linear"])
     warmups: list[float] = field(default_factory=lambda: [1, 0.05, 0.1, 0.2, 0.4])
     paper_target_loss: float = 3.0
     seeds: list[int] = field(default_factory=lambda: [0, 1])
@@ -89,7 +91,9 @@ class CompareConfig:
         require(len(self.rates) > 0, "rates must not be empty: give peak rates by optimizer, such as {adamw: [0.001]}")
         for name in ("schedules", "seeds"):
             require(len(getattr(self, name)) > 0, f"{name} must not be empty")
-        require("linear" not in self.schedules or len(self.warmups) > 0, "warmups must not be empty")
+        for kind in self.schedules:
+            check("schedules", kind, SCHEDULES)
+            require(not SCHEDULES[kind].by_hand or len(self.warmups) > 0, "warmups must not be empty")
         in_range = all(0 <= warmup < math.inf for warmup in self.warmups)
         require(in_range, f"warmups must be finite and not negative, got {self.warmups}")
         _check_engine(self)
@@ -108,7 +112,7 @@ class CompareConfig:
         if not self.run.is_own_task:
             for key, names in (("rates", self.rates), ("options", self.options)):
                 for name in names:
-                    require(name in OPTIMIZERS, f"{key}: unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
+                    check(key, name, OPTIMIZERS, "optimizer")
         runs = []
         for seed in self.seeds:
             for name, rates in self.rates.items():
@@ -124,16 +128,12 @@ class CompareConfig:
     def _schedules(self) -> Iterator[ScheduleConfig]:
         base = dataclasses.replace(self.run.schedule, warmup_steps=None)
         for kind in self.schedules:
-            match kind:
-                case "adaptive" | "untuned" | "constant" | "greedy" | "wsd":
-                    yield dataclasses.replace(base, kind=kind)
-                case "paper":
-                    yield dataclasses.replace(base, kind="paper", target_loss=self.paper_target_loss)
-                case "linear":
-                    for warmup in self.warmups:
-                        yield dataclasses.replace(base, kind="linear", warmup_steps=_updates(warmup, self.run.steps))
-                case _:
-                    assert_never(kind)
+            target = self.paper_target_loss if SCHEDULES[kind].needs_target else base.target_loss
+            chosen = dataclasses.replace(base, kind=kind, target_loss=target)
+            if not SCHEDULES[kind].by_hand:
+                yield chosen
+            for warmup in self.warmups if SCHEDULES[kind].by_hand else ():
+                yield dataclasses.replace(chosen, warmup_steps=_updates(warmup, self.run.steps))
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class SmoothnessConfig:
         require(self.run.schedule.kind == "linear", f"the schedule must be linear, got {self.run.schedule.kind}")
         for key in ("rates", "steps", "options", "windows"):
             for name in getattr(self, key):
-                require(name in OPTIMIZERS, f"{key}: unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
+                check(key, name, OPTIMIZERS, "optimizer")
         for name, window in self.windows.items():
             require(len(window) == 2 and window[0] < window[1],
                     f"windows.{name} must be two steps, [first, last), got {window}")  # fmt: skip
@@ -297,13 +297,14 @@ class SmoothnessConfig:
         return first, last
 
 
+@described
 @dataclass(frozen=True)
 class FindRateConfig:
     """A range test: a few updates of a run, at rising rates.
 
     Args:
         run: the run that needs a peak rate; its schedule is not used.
-        optimizer: muon, lion, signsgd, normsgd, adamw, a peer, or an optimizer that the task defines.
+        optimizer: $ours, a peer ($peers), or an optimizer that the task defines.
         lowest: the first rate.
         highest: the last rate; the search stops earlier if the loss breaks.
         steps: the most updates to make.

@@ -6,13 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .errors import nearest, require
-
-OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw", "radam", "schedule-free", "prodigy", "d-adaptation", "dog")
-
-# The small tasks of `autowarm.lab.tasks.small`, each with its own model, data and batch.
-SMALL_TASKS = ("lm-small", "mlp")
-ScheduleName = Literal["adaptive", "paper", "linear", "untuned", "constant", "greedy", "wsd"]
+from ..errors import require
+from ..registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, check, described, either
 
 
 @dataclass(frozen=True)
@@ -83,14 +78,14 @@ class DataConfig:
     workers: int = 0
 
 
+@described
 @dataclass(frozen=True)
 class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: muon, lion, signsgd, normsgd, or a peer: adamw and radam are torch's; schedule-free, prodigy,
-            d-adaptation and dog come from their authors' packages.
-        lr: the peak learning rate; for Prodigy, D-Adaptation and DoG a factor on the rate that they find, usually 1.
+        name: $ours, or a peer from torch or its authors' package: $peers.
+        lr: the peak learning rate; for $rate_free a factor on the rate that it finds, usually 1.
         weight_decay: decoupled weight decay, on the linear layers' weights only.
         options: further arguments of the optimizer's `from_model`, or of the peer's class, for example {momentum: 0.9}.
     """
@@ -101,16 +96,13 @@ class OptimizerConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+@described
 @dataclass(frozen=True)
 class ScheduleConfig:
     """How the rate changes over a run.
 
     Args:
-        kind: adaptive, paper, linear, untuned, constant, greedy or wsd. "adaptive" is the library's default, "paper"
-            its Algorithm 1 to the letter, "linear" the hand-set baseline: the rate rises from lr/div to lr over
-            `warmup_steps`, then decays. "untuned" is a cosine after a linear warm-up of 2/(1 − β2) updates.
-            "constant" leaves the rate alone, for optimizers that schedule themselves; "greedy" is transformers'
-            GreedyLR between lr/div and lr; "wsd" is transformers' warmup-stable-decay, 10 % and 20 % of the run.
+        kind: $kinds. $schedules.
         warmup_steps: length of a "linear" warm-up, 0 for none; the other kinds set it themselves.
         warmup: shape of the hand-set warm-up, of the adaptive ramp and of the calibration's target.
         decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them.
@@ -122,7 +114,7 @@ class ScheduleConfig:
         options: further keyword arguments of `autowarm.AdaptiveWarmup`, for example {max_warmup: 0.2}.
     """
 
-    kind: ScheduleName = "adaptive"
+    kind: str = "adaptive"
     warmup_steps: int | None = None
     warmup: Literal["linear", "cosine"] = "linear"
     decay: Literal["cosine", "linear", "wsd", "wso"] = "cosine"
@@ -135,9 +127,9 @@ class ScheduleConfig:
     @property
     def label(self) -> str:
         """A short name of the schedule."""
-        if self.kind != "linear":
+        if not SCHEDULES[self.kind].by_hand:
             return self.kind
-        return f"linear{self.warmup_steps}" + ("" if self.div is None else f"-div{self.div:g}")
+        return f"{self.kind}{self.warmup_steps}" + ("" if self.div is None else f"-div{self.div:g}")
 
 
 @dataclass(frozen=True)
@@ -170,13 +162,13 @@ class EngineConfig:
     keep_weights: bool = True
 
 
+@described
 @dataclass(frozen=True)
 class RunConfig:
     """All settings of one run.
 
     Args:
-        task: a small task with its own model, data and batch: lm-small (a language model) or mlp (a classifier of
-            digits). Null trains `model` on `data`.
+        task: a small task with its own model, data and batch: $tasks. Null trains `model` on `data`.
         model: the network.
         data: the text.
         optimizer: the optimizer.
@@ -212,10 +204,10 @@ class RunConfig:
             require(getattr(self, name) == unset,
                     f"{name} has no effect with a task, which brings its own model, data and batches")  # fmt: skip
         if not self.is_own_task:
-            name = self.optimizer.name
-            require(self.task is None or self.task in SMALL_TASKS,
-                    f"unknown task {self.task!r}; {nearest(str(self.task), SMALL_TASKS)}")  # fmt: skip
-            require(name in OPTIMIZERS, f"optimizer.name: unknown {name!r}; {nearest(name, OPTIMIZERS)}")
+            if self.task is not None:
+                check("task", self.task, SMALL_TASKS, "task")
+            check("optimizer.name", self.optimizer.name, OPTIMIZERS)
+        check("schedule.kind", schedule.kind, SCHEDULES)
         require(
             model.heads > 0 and model.width % (2 * model.heads) == 0,
             f"width must be a multiple of 2·heads (rotary pairs), got width {model.width}, heads {model.heads}",
@@ -255,19 +247,21 @@ class RunConfig:
         div, target = schedule.div, schedule.target_loss
         require(div is None or 1 < div < math.inf, f"schedule: div must be above 1 and finite, got {div}")
         require(target is None or math.isfinite(target), f"schedule: target_loss must be finite, got {target}")
-        if schedule.kind == "linear":
+        kind, length = SCHEDULES[schedule.kind], schedule.warmup_steps
+        if kind.by_hand:
             require(
-                schedule.warmup_steps is not None and 0 <= schedule.warmup_steps < self.steps,
-                f"a linear schedule needs warmup_steps from 0 to steps − 1 = {self.steps - 1}, "
-                f"got {schedule.warmup_steps}",
+                length is not None and 0 <= length < self.steps,
+                f"a {schedule.kind} schedule needs warmup_steps from 0 to steps − 1 = {self.steps - 1}, got {length}",
             )
         else:
+            by_hand = either(name for name, one in SCHEDULES.items() if one.by_hand)
             require(
-                schedule.warmup_steps is None,
-                f"schedule.warmup_steps belongs to kind linear; kind {schedule.kind} has none to set",
+                length is None,
+                f"schedule.warmup_steps belongs to kind {by_hand}; kind {schedule.kind} has none to set",
             )
-        if schedule.kind == "paper":
-            require(schedule.target_loss is not None, "the paper's Algorithm 1 needs schedule.target_loss, its f*")
+        require(
+            not kind.needs_target or target is not None, "the paper's Algorithm 1 needs schedule.target_loss, its f*"
+        )
 
     @property
     def data_seed(self) -> int:

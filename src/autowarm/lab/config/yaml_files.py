@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from .errors import LabError, nearest, require
+from ..errors import LabError, nearest, require
 
 __all__ = ["load_yaml", "merged", "nested", "presets", "read_yaml"]
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import RunConfig
+from ..registry import SMALL_TASKS, at
 
 __all__ = ["Batch", "Source", "Task", "make_task"]
 
@@ -93,9 +94,9 @@ def make_task(config: RunConfig, own: Source | None = None) -> Task:
     if own is not None:
         return own.make(config)
     if config.task is not None:
-        from .small import TASKS, RecipeTask
+        from .recipes import RecipeTask
 
-        return RecipeTask(config.task, TASKS[config.task], config)
+        return RecipeTask(config.task, at(SMALL_TASKS[config.task]), config)
     if config.model.sees_images:
         from .images import Classification
 

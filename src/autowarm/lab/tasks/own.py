@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from ..config import OPTIMIZERS, LabError, RunConfig, UsageError, nearest
+from ..config import LabError, RunConfig, UsageError, nearest
 from ..files import locked, write_atomically
+from ..registry import OPTIMIZERS, check
 from . import Task
 from .blame import blamed, kind, place_of, said
 from .fingerprint import fingerprint, is_users
@@ -109,10 +110,11 @@ class PackedTask:
         Raises:
             UsageError: an optimizer is unknown; the message suggests the nearest name.
         """
-        known = [*self.optimizers, *OPTIMIZERS]
         for name in names:
-            if name not in known:
-                raise UsageError(f"{key}: unknown optimizer {name!r}; {nearest(name, known)}")
+            try:
+                check(key, name, [*self.optimizers, *OPTIMIZERS], "optimizer")
+            except ValueError as error:
+                raise UsageError(str(error)) from None
 
 
 def load(place: str) -> Any:

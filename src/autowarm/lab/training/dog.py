@@ -1,10 +1,12 @@
 """DoG from its authors' package, `dog-optimizer`, judged at the average of its weights, as they advise."""
 
 import copy
-from typing import Any
+from typing import Any, Self
 
 from dog import DoG, PolynomialDecayAverager
 from torch import nn
+
+from .optimizers import groups
 
 __all__ = ["AveragedDoG"]
 
@@ -25,6 +27,12 @@ class AveragedDoG(DoG):
         super().__init__(params, **options)
         self._model, self._averager = model, PolynomialDecayAverager(model)
         self._training: dict[str, Any] | None = None
+
+    @classmethod
+    def from_model(cls, model: nn.Module, lr: float, weight_decay: float, **options: Any) -> Self:
+        """Make it for a model; without weight decay all weights share one rate, as in its paper."""
+        everything = [{"params": list(model.parameters()), "weight_decay": 0.0}]
+        return cls(model, groups(model, weight_decay) if weight_decay else everything, lr=lr, **options)
 
     def step(self, closure: Any = None) -> Any:
         """Make one update and take the new weights into the average."""

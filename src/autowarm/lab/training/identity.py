@@ -25,7 +25,7 @@ def code_fingerprint() -> str:
     lab, package = training.parent, training.parents[1]
     sources = [path for path in package.rglob("*.py") if lab not in path.parents]
     rooms = [training, *map(Path, data.__path__), *map(Path, tasks.__path__)]
-    sources += [path for room in rooms for path in room.rglob("*.py")]
+    sources += [lab / "registry.py", *(path for room in rooms for path in room.rglob("*.py"))]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(sources))).hexdigest()[:12]
 
 

@@ -232,7 +232,7 @@ class _Run:
                 norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.optimizer.step()
         rate = float(self.optimizer.param_groups[0]["lr"])
-        advance(self.scheduler, loss.detach())
+        advance(self.scheduler, config.schedule, loss.detach())
         self.optimizer.zero_grad()
         return loss.detach(), norm, rate
 

@@ -1,24 +1,22 @@
 """Makes optimizers from their configs: the library's own, and peers for comparison from their authors' packages."""
 
 import contextlib
+import inspect
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer, RAdam
+from torch.optim import Optimizer
 
-import autowarm
 from autowarm.optim import partition
 
 from ..config import LabError, OptimizerConfig
+from ..registry import OPTIMIZERS, at
 
-__all__ = ["evaluating", "make_optimizer"]
-
-_CLASSES = {"muon": "Muon", "lion": "Lion", "signsgd": "SignSGD", "normsgd": "NormSGD"}
+__all__ = ["evaluating", "groups", "make_optimizer"]
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any = None) -> Optimizer:
@@ -32,65 +30,43 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     Raises:
         LabError: the rate, weight decay or options do not suit the optimizer, or its package is missing.
     """
-    options = dict(config.options)
+    entry = OPTIMIZERS[config.name]
     try:
-        if config.name not in _CLASSES:
-            return _peer(model, config)
-        if "dtype" in options:
-            options["dtype"] = getattr(torch, str(options["dtype"]))
-        if config.name == "muon" and process_group is not None:
-            options["process_group"] = process_group
-        make = getattr(autowarm, _CLASSES[config.name]).from_model
-        optimizer: Optimizer = make(model, lr=config.lr, weight_decay=config.weight_decay, **options)
+        made = at(entry.place)
+    except ImportError as error:
+        raise LabError(
+            f"the optimizer {config.name} needs the package {error.name}: pip install 'autowarm[peers]'"
+        ) from None
+    options: dict[str, Any] = {**entry.defaults, **config.options}
+    try:
+        if hasattr(made, "from_model"):
+            if "dtype" in options:
+                options["dtype"] = getattr(torch, str(options["dtype"]))
+            if process_group is not None and "process_group" in inspect.signature(made).parameters:
+                options["process_group"] = process_group
+            optimizer: Optimizer = made.from_model(model, lr=config.lr, weight_decay=config.weight_decay, **options)
+        else:
+            with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
+                optimizer = made(groups(model, config.weight_decay), lr=config.lr, **options)
     except (TypeError, ValueError, AttributeError) as error:
         raise LabError(
             f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} do not suit "
             f"{config.name}: {error}"
         ) from None
-    return optimizer
-
-
-def _peer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """Make the named peer. It decays the same weights as our own optimizers."""
-    parts, options = partition(model), dict(config.options)
-    decayed, spared = parts.matrices + parts.stacks + parts.depthwise + parts.heads, parts.embeddings + parts.vectors
-    groups = [
-        {"params": [p for _, p in some], "weight_decay": decay}
-        for some, decay in ((decayed, config.weight_decay), (spared, 0.0))
-        if some
-    ]
-    kind: Any = AdamW
-    try:
-        if config.name == "schedule-free":
-            import schedulefree
-
-            kind = schedulefree.AdamWScheduleFree
-        elif config.name == "prodigy":
-            import prodigyopt
-
-            kind = prodigyopt.Prodigy
-        elif config.name == "radam":
-            kind = partial(RAdam, decoupled_weight_decay=True)
-        elif config.name == "d-adaptation":
-            import dadaptation
-
-            kind = dadaptation.DAdaptAdam
-            options.setdefault("decouple", True)
-        elif config.name == "dog":
-            from .dog import AveragedDoG
-
-            kind = partial(AveragedDoG, model)
-            if not config.weight_decay:
-                groups = [{"params": list(model.parameters()), "weight_decay": 0.0}]  # one rate, as in its paper
-    except ImportError as error:
-        raise LabError(
-            f"the optimizer {config.name} needs the package {error.name}: pip install 'autowarm[peers]'"
-        ) from None
-    with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
-        optimizer: Optimizer = kind(groups, lr=config.lr, **options)
     if hasattr(optimizer, "train"):
         optimizer.train()  # Schedule-Free has one set of weights for training and one for evaluation
     return optimizer
+
+
+def groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Group the weights for a peer, which decays the same ones as our own optimizers."""
+    parts = partition(model)
+    decayed, spared = parts.matrices + parts.stacks + parts.depthwise + parts.heads, parts.embeddings + parts.vectors
+    return [
+        {"params": [p for _, p in some], "weight_decay": decay}
+        for some, decay in ((decayed, weight_decay), (spared, 0.0))
+        if some
+    ]
 
 
 @contextmanager

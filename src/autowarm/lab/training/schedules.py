@@ -1,19 +1,20 @@
 """Learning-rate schedules from their configs: ours, the hand-set one, and those of other packages."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, assert_never
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-import autowarm
+from autowarm import AdaptiveWarmup
 from autowarm.schedule.shapes import DECAYS, WARMUPS
 
 from ..config import LabError, ScheduleConfig
+from ..registry import SCHEDULES, at
 
-__all__ = ["advance", "hand_set", "make_scheduler", "untuned", "warmup_length"]
+__all__ = ["advance", "hand_set", "make_scheduler", "warmup_length"]
 
 # Raises from lr/div to lr take log(div)/log(1/factor) ≈ 90 steps of GreedyLR, each after a row of better losses; with
 # this share of the run as the row, the way up takes about a tenth of the run, if the loss falls all the while.
@@ -44,7 +45,7 @@ def hand_set(
     return float(DECAYS[decay](min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))))
 
 
-def untuned(step: int, memory: float, total_steps: int) -> float:
+def untuned_share(step: int, memory: float, total_steps: int) -> float:
     """Untuned linear warm-up (Ma & Yarats 2021) over a cosine, as a share of the peak rate.
 
     The warm-up is as long as Adam's second moments take to settle, 2/(1 − β2) updates; nothing is chosen. The cosine
@@ -54,7 +55,7 @@ def untuned(step: int, memory: float, total_steps: int) -> float:
         memory: 1/(1 − β2), in updates.
 
     Example:
-        >>> [round(untuned(step, 2.0, 8), 2) for step in range(5)]
+        >>> [round(untuned_share(step, 2.0, 8), 2) for step in range(5)]
         [0.25, 0.48, 0.64, 0.69, 0.5]
     """
     return min(1.0, (step + 1) / (2 * memory)) * hand_set(step, 0, total_steps)
@@ -66,72 +67,21 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> 
     Raises:
         LabError: the schedule objects to its settings.
     """
-    match config.kind:
-        case "linear":
-            shape = config.warmup_steps or 0, steps, config.div, config.warmup, config.decay
-            return LambdaLR(optimizer, lambda step: hand_set(step, *shape))
-        case "constant":
-            return LambdaLR(optimizer, lambda step: 1.0)
-        case "untuned":
-            memory = _second_moment_memory(optimizer)
-            return LambdaLR(optimizer, lambda step: untuned(step, memory, steps))
-        case "greedy":  # from lr/div up to lr; it is stepped with the loss
-            from transformers.optimization import GreedyLR
-
-            peaks = [float(group["lr"]) for group in optimizer.param_groups]
-            lows = [lr / (config.div or 100.0) for lr in peaks]
-            for group, low in zip(optimizer.param_groups, lows, strict=True):
-                group["lr"] = low
-            return GreedyLR(optimizer, patience=steps // _GREEDY_ROWS, min_lr=lows, max_lr=peaks, smooth=True)
-        case "wsd":
-            from transformers import get_wsd_schedule
-
-            warmup, decay = max(1, int(_WSD_WARMUP * steps)), round(_WSD_DECAY * steps)
-            return get_wsd_schedule(optimizer, warmup, decay, num_training_steps=steps, decay_type="1-sqrt")
-        case "adaptive" | "paper":
-            adaptive = autowarm.AdaptiveWarmup
-            make: Callable[..., LRScheduler] = adaptive.paper if config.kind == "paper" else adaptive
-            with _as_lab_error():
-                return make(
-                    optimizer, total_steps=steps, target_loss=config.target_loss, sigma_f2=config.sigma_f2,
-                    peak_gap=config.peak_gap, warmup=config.warmup, decay=config.decay, **config.options,
-                    **({} if config.div is None else {"div": config.div}),
-                )  # fmt: skip
-        case _:
-            assert_never(config.kind)
+    with _as_lab_error():
+        return at(SCHEDULES[config.kind].place)(optimizer, config, steps)
 
 
-def advance(scheduler: Any, loss: Tensor) -> None:
+def advance(scheduler: Any, config: ScheduleConfig, loss: Tensor) -> None:
     """One scheduler step; a loss is given to the schedules that look at it."""
-    if isinstance(scheduler, autowarm.AdaptiveWarmup):
-        with _as_lab_error():
-            scheduler.step(loss)
-    elif isinstance(scheduler, LRScheduler):
-        scheduler.step()
-    else:
-        scheduler.step(loss.item())  # GreedyLR is no LRScheduler and goes by the loss
+    with _as_lab_error():
+        scheduler.step(*((loss,) if SCHEDULES[config.kind].watches else ()))
 
 
 def warmup_length(config: ScheduleConfig, scheduler: Any, updates: int) -> int:
     """How many of so many updates were made in warm-up; all of them where an adaptive run never left it."""
-    if config.kind == "linear":
+    if not SCHEDULES[config.kind].ours:
         return config.warmup_steps or 0
-    if not isinstance(scheduler, autowarm.AdaptiveWarmup):
-        return 0
     return int(scheduler.warmup_steps) if scheduler.phase == "decay" else updates
-
-
-def _second_moment_memory(optimizer: Optimizer) -> float:
-    """1/(1 − β2).
-
-    Raises:
-        LabError: the optimizer keeps no second moments; Lion's second β is of its momentum.
-    """
-    match optimizer.defaults:
-        case {"betas": (_, beta2), "eps": _} if beta2 < 1:
-            return float(1 / (1 - beta2))
-    name = type(optimizer).__name__
-    raise LabError(f"schedule: untuned warms up for 2/(1 − β2) updates of Adam's second moments; {name} keeps none")
 
 
 @contextmanager
@@ -141,3 +91,64 @@ def _as_lab_error() -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         raise LabError(f"schedule: {error}") from None
+
+
+# What the registry names. Each makes a schedule of so many updates; all share this signature.
+
+
+def adaptive(optimizer: Optimizer, config: ScheduleConfig, steps: int, make: Any = AdaptiveWarmup) -> AdaptiveWarmup:
+    """Ours."""
+    found: AdaptiveWarmup = make(
+        optimizer, total_steps=steps, target_loss=config.target_loss, sigma_f2=config.sigma_f2,
+        peak_gap=config.peak_gap, warmup=config.warmup, decay=config.decay, **config.options,
+        **({} if config.div is None else {"div": config.div}),
+    )  # fmt: skip
+    return found
+
+
+def paper(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> AdaptiveWarmup:
+    """The paper's Algorithm 1."""
+    return adaptive(optimizer, config, steps, AdaptiveWarmup.paper)
+
+
+def linear(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
+    """The hand-set baseline, see `hand_set`."""
+    shape = config.warmup_steps or 0, steps, config.div, config.warmup, config.decay
+    return LambdaLR(optimizer, lambda step: hand_set(step, *shape))
+
+
+def untuned(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
+    """A warm-up as long as Adam's second moments take to settle, see `untuned_share`.
+
+    Raises:
+        ValueError: the optimizer keeps no second moments; Lion's second β is of its momentum.
+    """
+    match optimizer.defaults:
+        case {"betas": (_, beta2), "eps": _} if beta2 < 1:
+            return LambdaLR(optimizer, lambda step: untuned_share(step, 1 / (1 - beta2), steps))
+    name = type(optimizer).__name__
+    raise ValueError(f"untuned warms up for 2/(1 − β2) updates of Adam's second moments; {name} keeps none")
+
+
+def constant(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
+    """The peak rate, all along."""
+    return LambdaLR(optimizer, lambda step: 1.0)
+
+
+def greedy(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
+    """Transformers' GreedyLR, from lr/div up to lr; it is stepped with the loss."""
+    from transformers.optimization import GreedyLR
+
+    peaks = [float(group["lr"]) for group in optimizer.param_groups]
+    lows = [lr / (config.div or 100.0) for lr in peaks]
+    for group, low in zip(optimizer.param_groups, lows, strict=True):
+        group["lr"] = low
+    return GreedyLR(optimizer, patience=steps // _GREEDY_ROWS, min_lr=lows, max_lr=peaks, smooth=True)
+
+
+def wsd(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
+    """Transformers' warmup-stable-decay."""
+    from transformers import get_wsd_schedule
+
+    warmup, decay = max(1, int(_WSD_WARMUP * steps)), round(_WSD_DECAY * steps)
+    return get_wsd_schedule(optimizer, warmup, decay, num_training_steps=steps, decay_type="1-sqrt")

@@ -1,7 +1,4 @@
-"""The lab's small tasks, which train in seconds on one core, and what others like them are made of.
-
-A task is a `Recipe`: four functions, of which the batches are functions of (seed, step).
-"""
+"""Recipes of small tasks: four functions, of which the batches are functions of (seed, step)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ from ..data import prepare, validation_batches
 from ..data.images import scanned_digits
 from . import Batch, Task
 
-__all__ = ["TASKS", "Recipe", "RecipeTask", "Transformer", "digits", "generator", "language", "next_token_loss"]
+__all__ = ["Recipe", "RecipeTask", "Transformer", "digits", "generator", "language", "next_token_loss"]
 
 _SMOOTHING = 0.1  # label smoothing, usual for vision transformers; it keeps the loss away from 0
 
@@ -193,19 +190,3 @@ def digits(about: str, build: Callable[[], nn.Module], size: int = 32) -> Recipe
         yield torch.from_numpy(images), torch.from_numpy(labels)
 
     return Recipe(about, build, draw, loss, held_out)
-
-
-def _mlp() -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
-    )
-
-
-def _transformer() -> nn.Module:
-    return Transformer(512, 512, 32, width=48, depth=2, causal=True)
-
-
-TASKS: dict[str, Recipe] = {
-    "lm-small": language("pre-norm transformer, 2 layers of 48", _transformer, 512, sequences=16),
-    "mlp": digits("MLP on digits, 64–128–128–10", _mlp),
-}

@@ -1,0 +1,138 @@
+"""Every optimizer, schedule and small task by its name: what makes it, and what is said of it.
+
+Configs, commands, help texts and messages ask here, so that a name stands in one place:
+
+- a new optimizer is a row of `OPTIMIZERS`;
+- a new schedule is a function ``make(optimizer, config, steps)`` in a file of its own and a row of `SCHEDULES`;
+- a new small task is a file in `tasks/small`, whose first line says what it is.
+
+Nothing here imports torch: a place is ``module:name``, which `at` imports when it is needed.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import Any, TypeVar
+
+from .errors import nearest
+
+_Class = TypeVar("_Class", bound=type)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer of the lab.
+
+    Attributes:
+        title: its name as its authors spell it.
+        place: its class; one with `from_model` groups the weights itself.
+        norm: the geometry of its steps, if it has one: `autowarm.geometry` names it.
+        defaults: arguments that differ from those of its class.
+        rate_free: whether it finds its rate itself, so that `lr` is a factor on it.
+    """
+
+    title: str
+    place: str
+    norm: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    rate_free: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule of the lab.
+
+    Attributes:
+        about: what it does, after "it".
+        place: makes it from an optimizer, a `ScheduleConfig` and the number of steps.
+        ours: whether it is an `AdaptiveWarmup`, which takes a target loss, Δ' and options.
+        watches: whether it is stepped with the loss.
+        by_hand: whether `warmup_steps` sets the length of its warm-up.
+        needs_target: whether it cannot do without a target loss.
+    """
+
+    about: str
+    place: str
+    ours: bool = False
+    watches: bool = False
+    by_hand: bool = False
+    needs_target: bool = False
+
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "muon": Optimizer("Muon", "autowarm:Muon", "spectral"),
+    "lion": Optimizer("Lion", "autowarm:Lion", "sign"),
+    "signsgd": Optimizer("signSGD", "autowarm:SignSGD", "sign"),
+    "normsgd": Optimizer("normSGD", "autowarm:NormSGD", "frobenius"),
+    "adamw": Optimizer("AdamW", "torch.optim:AdamW", "sign"),  # no theory covers it; sign geometry describes it best
+    "radam": Optimizer("RAdam", "torch.optim:RAdam", defaults={"decoupled_weight_decay": True}),
+    "schedule-free": Optimizer("Schedule-Free", "schedulefree:AdamWScheduleFree"),
+    "prodigy": Optimizer("Prodigy", "prodigyopt:Prodigy", rate_free=True),
+    "d-adaptation": Optimizer("D-Adaptation", "dadaptation:DAdaptAdam", defaults={"decouple": True}, rate_free=True),
+    "dog": Optimizer("DoG", "autowarm.lab.training.dog:AveragedDoG", rate_free=True),
+}
+OURS = [name for name, one in OPTIMIZERS.items() if one.place.startswith("autowarm:")]
+WITH_NORM = [name for name, one in OPTIMIZERS.items() if one.norm]
+
+_HERE = "autowarm.lab.training.schedules"
+SCHEDULES: Mapping[str, Schedule] = {
+    "adaptive": Schedule("is the library's default", f"{_HERE}:adaptive", ours=True, watches=True),
+    "paper": Schedule("is its Algorithm 1 to the letter", f"{_HERE}:paper", ours=True, watches=True, needs_target=True),
+    "linear": Schedule(
+        "is the hand-set baseline: the rate rises from lr/div to lr over `warmup_steps`, then decays",
+        f"{_HERE}:linear", by_hand=True,
+    ),
+    "untuned": Schedule("is a cosine after a linear warm-up of 2/(1 − β2) updates", f"{_HERE}:untuned"),
+    "constant": Schedule("leaves the rate alone, for optimizers that schedule themselves", f"{_HERE}:constant"),
+    "greedy": Schedule("is transformers' GreedyLR between lr/div and lr", f"{_HERE}:greedy", watches=True),
+    "wsd": Schedule("is transformers' warmup-stable-decay, 10 % and 20 % of the run", f"{_HERE}:wsd"),
+}  # fmt: skip
+
+# Each small task is a file, which holds a `TASK`.
+_FILES = {path.stem.replace("_", "-"): path for path in sorted(Path(__file__).parent.glob("tasks/small/[a-z]*.py"))}
+SMALL_TASKS: Mapping[str, str] = {name: f"autowarm.lab.tasks.small.{path.stem}:TASK" for name, path in _FILES.items()}
+
+
+def at(place: str) -> Any:
+    """Import what is at a place, ``module:name``."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def check(key: str, name: str, known: Iterable[str], what: str = "") -> None:
+    """Raise ValueError if the name under this key is not known; the message suggests the nearest one."""
+    known = list(known)
+    if name not in known:
+        raise ValueError(f"{key}: unknown {f'{what} ' if what else ''}{name!r}; {nearest(name, known)}")
+
+
+def either(names: Iterable[str]) -> str:
+    """Return the names with an "or" before the last one."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def described(kind: _Class) -> _Class:
+    """Fill in what a config's docstring, its help text, says of names: `$optimizers`, `$schedules` and so on."""
+    kind.__doc__ = Template(kind.__doc__ or "").safe_substitute(_words())
+    return kind
+
+
+@cache
+def _words() -> dict[str, str]:
+    about = {name: (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0].rstrip(".")
+             for name, path in _FILES.items()}  # fmt: skip
+    return {
+        "ours": ", ".join(OURS),
+        "peers": either(name for name in OPTIMIZERS if name not in OURS),
+        "with_norm": either(WITH_NORM),
+        "rate_free": either(one.title for one in OPTIMIZERS.values() if one.rate_free),
+        "kinds": either(SCHEDULES),
+        "schedules": "; ".join(f'"{name}" {one.about}' for name, one in SCHEDULES.items()),
+        "adaptive": either(name for name, one in SCHEDULES.items() if one.ours),
+        "tasks": either(f"{name} ({text})" for name, text in about.items()),
+    }

@@ -1,0 +1,83 @@
+"""A name stands in the registry alone: choices, help texts, messages and the pages follow from it."""
+
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import torch
+
+from autowarm.lab import registry
+from autowarm.lab.cli import main
+from autowarm.lab.config import CompareConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, WITH_NORM, Optimizer, Schedule, at
+from autowarm.lab.tasks import make_task
+from autowarm.lab.training.optimizers import make_optimizer
+from autowarm.lab.training.schedules import make_scheduler
+
+ROOT = Path(__file__).parents[2]
+
+
+def said(*words: str) -> str:
+    text = io.StringIO()
+    with redirect_stdout(text), pytest.raises(SystemExit):
+        main(list(words))
+    return " ".join(text.getvalue().split())
+
+
+def test_every_entry_is_where_it_says() -> None:
+    assert all(callable(at(entry.place)) for entry in (*OPTIMIZERS.values(), *SCHEDULES.values()))
+    assert [make_task(RunConfig(task=name)).name for name in SMALL_TASKS] == list(SMALL_TASKS)
+
+
+def test_help_lists_every_name() -> None:
+    whole = said("train", "--help-all").replace("- ", "-")  # argparse breaks a line at a hyphen
+    assert [name for name in (*OPTIMIZERS, *SCHEDULES, *SMALL_TASKS) if name not in whole] == []
+    assert SCHEDULES["greedy"].about in whole
+    assert "mlp (A classifier of digits)" in whole
+    assert all(name in said("calibrate", "--help") for name in WITH_NORM)
+    assert all(name in said("replay", "--help") for name in WITH_NORM)
+
+
+def slow_start(optimizer: torch.optim.Optimizer, config: ScheduleConfig, steps: int) -> object:
+    """A schedule of a file of its own."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / steps))
+
+
+def test_a_row_is_all_that_a_new_schedule_and_a_new_optimizer_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "SCHEDULES", SCHEDULES)
+    monkeypatch.setitem(SCHEDULES, "slow", Schedule("starts slowly", f"{__name__}:slow_start"))  # type: ignore[misc]
+    monkeypatch.setitem(OPTIMIZERS, "sgd", Optimizer("SGD", "torch.optim:SGD"))  # type: ignore[misc]
+    config = CompareConfig(rates={"sgd": [0.1]}, schedules=["slow"], seeds=[0])
+    [point] = config.points()
+    assert point.name == "sgd-lr0.1-slow-seed0"
+    optimizer = make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig("sgd", 0.1))
+    monkeypatch.setattr("autowarm.lab.training.schedules.at", lambda place: slow_start)
+    make_scheduler(optimizer, point.run.schedule, 10)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+def test_a_misspelt_name_gets_the_nearest_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["compare", "--schedules", "[gready]"], "schedules: unknown 'gready'; did you mean 'greedy'?"),
+        (["train", "--schedule", "gready"], "schedule.kind: unknown 'gready'; did you mean 'greedy'?"),
+        (["train", "--optimizer", "moun"], "optimizer.name: unknown 'moun'; did you mean 'muon'?"),
+        (["calibrate", "--kappa", "9", "--optimizer", "lino"], "optimizer: unknown 'lino'; did you mean 'lion'?"),
+        (["train", "--task", "mpl"], "did you mean 'mlp'?"),
+    ):
+        assert main(words) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "x", Optimizer("X", "no_such_package:X"))  # type: ignore[misc]
+    with pytest.raises(LabError, match="the optimizer x needs the package no_such_package"):
+        make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig("x"))
+
+
+def test_the_table_of_keys_names_every_optimizer_and_schedule() -> None:
+    table = (ROOT / "docs" / "data" / "tables" / "compare-keys.csv").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w-]+)`", table))
+    assert set(OPTIMIZERS) <= named
+    assert {name for name in SCHEDULES if name not in ("adaptive", "linear")} <= named

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import torch
+from torch import Tensor, nn
+
 from autowarm.lab.config import RunConfig
-from autowarm.lab.tasks.recipes import Recipe, RecipeTask
+from autowarm.lab.tasks import Batch, Task
+from autowarm.lab.tasks.recipes import Recipe
 
 from . import finetuning, fresh, small
 
@@ -41,9 +45,36 @@ class StudyTask:
         """The file beside which a mistake in the tasks is looked for."""
         return __file__
 
-    def make(self, config: RunConfig) -> RecipeTask:
+    def make(self, config: RunConfig) -> Task:
         """The task in a run."""
-        return RecipeTask(self.name, TASKS[self.name], config, self.sha256)
+        recipe = TASKS[self.name]
+        return Task(Compiled(recipe) if config.engine.compile else recipe, config, self.name, self.sha256)
+
+
+class Compiled:
+    """A recipe whose only network in this process serves every run, so that the first run alone compiles it."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.first_bounds = recipe.first_bounds
+        self.batches, self.validation, self.loss = recipe.batches, recipe.validation, recipe.loss
+        self._recipe = recipe
+
+    def model(self) -> nn.Module:
+        """The network, with new weights."""
+        new, model = self._recipe.build(), _network(self._recipe)
+        model.load_state_dict(new.state_dict())
+        model.zero_grad()
+        return model
+
+    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The recipe's, uncompiled: compiling for a few batches of another shape would not pay."""
+        with torch.compiler.set_stance("force_eager"):
+            return self._recipe.scores(model, batch)
+
+
+@cache
+def _network(recipe: Recipe) -> nn.Module:
+    return recipe.build()
 
 
 @cache

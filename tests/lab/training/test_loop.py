@@ -104,7 +104,7 @@ def test_pieces_bound_the_memory_of_training_and_of_evaluation(
         seen.append(len(tokens))
         return token_loss(model, tokens)
 
-    monkeypatch.setattr("autowarm.lab.tasks.language.token_loss", watched)
+    monkeypatch.setattr("autowarm.lab.tasks.corpora.token_loss", watched)
     whole = train(run, tmp_path / "whole")
     assert set(seen) == {run.batch_size}
     seen.clear()

@@ -10,7 +10,8 @@ from ..analysis.results import Results
 from ..config import CompareConfig, LabError, UsageError
 from ..config.build import build, leaves
 from ..config.yaml_files import merged, nested, read_yaml
-from ..tasks.own import OwnTask, PackedTask, pack
+from ..tasks import OwnTask
+from ..tasks.own import PackedTask, pack
 from ..training.stopping import Stop
 from .display import Display
 from .engine import make
@@ -35,7 +36,7 @@ def compare(
     make the runs and receive the task by value, so a script needs no ``__main__`` guard.
 
     Args:
-        task: an object with the methods of `autowarm.lab.tasks.own.OwnTask`. Its ``defaults``, keys of
+        task: an object with the methods of `autowarm.lab.tasks.OwnTask`. Its ``defaults``, keys of
             `autowarm.lab.config.CompareConfig`, replace arguments that are not given.
         rates: peak rates to try with each optimizer, by name: one of the lab's ("muon", "lion", "adamw", …) or of the
             task's own.

@@ -25,7 +25,6 @@ from ..config import CompareConfig, DataConfig, EngineName, LabError, ModelConfi
 from ..files import locked, write_json
 from ..tasks import Source, make_task
 from ..tasks.blame import blamed
-from ..tasks.language import Language
 from ..training.identity import identity, run_id
 from ..training.loop import train
 from ..training.metrics import read_result
@@ -182,4 +181,5 @@ def _source(run: RunConfig) -> dict[str, Any]:
 def _source_of(task_name: str | None, data: DataConfig, model: str, vocab_size: int) -> dict[str, Any]:
     task = make_task(RunConfig(task=task_name, data=data, model=ModelConfig(name=model, vocab_size=vocab_size)))
     found = {"name": task.name, "sha256": task.sha256}
-    return {**found, "tokens": task.corpus.tokens} if isinstance(task, Language) else found
+    tokens = getattr(getattr(task.made, "data", None), "tokens", None)
+    return found if tokens is None else {**found, "tokens": tokens}

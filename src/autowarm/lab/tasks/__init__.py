@@ -1,66 +1,97 @@
-"""Tasks: a network, its batches and its loss, which is all that the training loop needs to know.
+"""Tasks: a network, its batches and its loss. The lab's own and a user's are objects with the same four methods.
 
-- `language`: next-token prediction by a LLaMA.      - `images`: image classification.
-- `small`: tasks of a second or two.
-- `own`: a user's own task, from `FILE.py:NAME` or from Python.      - `blame`: where in the user's code a mistake is.
-- `models`: the networks of `language`, `images` and `small`.
+- `corpora`: a run's `model` on its `data`, text or images.      - `small`: small tasks, a file each.
+- `recipes`: what the small ones are made of.      - `models`: networks.
+- `own`: a user's task, from `FILE.py:NAME` or from Python.      - `fingerprint`: what its code is.
+- `blame`: where in the user's code a mistake is.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+import copy
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
-from ..config import RunConfig
+from ..config import LabError, RunConfig
 from ..registry import SMALL_TASKS, at
+from .blame import blamed, kind, place_of
 
-__all__ = ["Batch", "Source", "Task", "make_task"]
+__all__ = ["Batch", "Drawn", "OwnTask", "Source", "Task", "make_task", "seed_all"]
 
 Batch = Any  # a tuple of tensors, except in a user's own task
 
 
-class Task(ABC):
-    """What to learn, and from which data.
+class OwnTask(Protocol):
+    """What `autowarm compare --task` and `autowarm.lab.compare` train.
 
-    Attributes:
-        name: name of the data.
-        sha256: hash of the data, and of the code if that is the user's.
-        per_example: the units that throughput counts in one example: the tokens of a sequence, otherwise 1.
-        first_bounds: whether a run counts as diverged if its loss ends above its first loss. False if the loss may be
-            negative or starts low; then only a loss that is not finite counts as diverged.
+    Optional attributes:
+
+    - ``prepare(folder)``: writes what all runs share, such as pretrained weights, into an empty folder. It is called
+      once, on a copy of the task, before any run; afterwards ``self.folder`` is the folder's path. Later commands reuse
+      the folder and call `prepare` again only if the task's code has changed.
+    - ``optimizers``: a mapping from names to functions (model, peak rate) → optimizer, in addition to the lab's names.
+    - ``defaults``: values for keys of `autowarm.lab.config.CompareConfig`, such as ``{"rates": {"adamw": [1e-3]}}``.
+    - ``scores(model, batch)``: returns a mapping from names to numbers, whose means over the validation batches are
+      reported along with the loss.
+    - ``first_bounds``: whether a run counts as diverged if its loss ends above its first loss. False, the default,
+      suits a loss that may be negative or starts low; then only a loss that is not finite counts as diverged.
+
+    Example:
+        >>> import torch
+        >>> class Line:
+        ...     def model(self):
+        ...         return torch.nn.Linear(8, 1)
+        ...     def batches(self, seed):
+        ...         while True:
+        ...             yield torch.randn(32, 8)
+        ...     def loss(self, model, batch):
+        ...         return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+        ...     def validation(self):
+        ...         return [torch.randn(256, 8)]
     """
 
-    name: str
-    sha256: str
-    per_example = 1
-    first_bounds = True
-
-    @abstractmethod
     def model(self) -> nn.Module:
-        """Build the network, with weights that depend on the seed alone."""
+        """Build the network. It is trained in training mode. All global generators are seeded before the call."""
 
-    @abstractmethod
-    def batches(self, first: int, rows: slice) -> Iterator[Batch]:
-        """Yield some rows of the global batch of each step, starting at step ``first``."""
+    def batches(self, seed: int) -> Iterable[Any]:
+        """Yield training batches: at least one per step of the run, and the same ones for the same seed.
 
-    @abstractmethod
-    def validation(self, rows: slice) -> Iterator[Batch]:
-        """Yield the same rows of the fixed validation batches."""
+        A batch is a tensor, tensors in tuples, lists and dicts, or any object with ``.to(device)``. The global
+        generators of PyTorch, NumPy and Python are seeded before each batch, so you may draw from them. Create
+        generators of your own inside this method, because a resumed run draws all earlier batches again.
+        """
 
-    @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss over the examples."""
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the mean loss of a batch, a one-element tensor."""
 
-    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Return the numbers that validation reports, means over the examples; one of them is "loss"."""
-        return {"loss": self.loss(model, batch)}
+    def validation(self) -> Iterable[Any]:
+        """Yield a finite number of validation batches. A run's result is the mean of their losses.
 
-    def pieces(self, batch: Batch, device: torch.device, count: int, dtype: torch.dtype | None = None) -> list[Batch]:
-        """Move the batch to a device, its real numbers to ``dtype``, and split it into micro-batches of equal size."""
-        moved = (part.to(device, dtype if part.is_floating_point() else None) for part in batch)
-        return list(zip(*(part.chunk(count) for part in moved), strict=True))
+        The losses are computed without gradients. The global generators are seeded before each batch, in the same way
+        in every evaluation.
+        """
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Batches as a function of the step: a resumed run draws no earlier one, and a rank no rows but its own.
+
+    Attributes:
+        after: (first step, rows of each global batch) → the batches from that step on.
+    """
+
+    after: Callable[[int, slice], Iterator[Batch]]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.after(0, slice(None))
 
 
 class Source(Protocol):
@@ -81,11 +112,11 @@ class Source(Protocol):
     @property
     def file(self) -> str: ...
 
-    def make(self, config: RunConfig) -> Task:
+    def make(self, config: RunConfig) -> "Task":
         """Make the task in a run; its `sha256` is the source's."""
 
 
-def make_task(config: RunConfig, own: Source | None = None) -> Task:
+def make_task(config: RunConfig, own: Source | None = None) -> "Task":
     """Make the task of a run and prepare its data. `own` is the task's source if the config names none of the lab's.
 
     Raises:
@@ -94,13 +125,146 @@ def make_task(config: RunConfig, own: Source | None = None) -> Task:
     if own is not None:
         return own.make(config)
     if config.task is not None:
-        from .recipes import RecipeTask
+        return Task(at(SMALL_TASKS[config.task]), config, config.task)
+    from .corpora import Classification, Language
 
-        return RecipeTask(config.task, at(SMALL_TASKS[config.task]), config)
-    if config.model.sees_images:
-        from .images import Classification
+    made = (Classification if config.model.sees_images else Language)(config)
+    return Task(made, config, made.data.name, made.data.sha256)
 
-        return Classification(config)
-    from .language import Language
 
-    return Language(config)
+class Task:
+    """A task in one run, as the training loop asks for it.
+
+    Args:
+        made: an object with the methods of `OwnTask`.
+        config: the run.
+        name: name of the task or of its data.
+        sha256: hash of the data, and of the code if that is outside the lab, whose code a run's id covers.
+        file: the file of a user's task. The global generators are seeded for its methods, and a mistake in them is one
+            line that names the place.
+    """
+
+    def __init__(self, made: Any, config: RunConfig, name: str, sha256: str = "", file: str | None = None) -> None:
+        self.made, self.name, self.sha256, self.file = made, name, sha256, file
+        self._config, self._step = config, 0
+        # The units that throughput counts in one example: the tokens of a sequence, otherwise 1.
+        self.per_example: int = getattr(made, "per_example", 1)
+        self.first_bounds: bool = getattr(made, "first_bounds", False)
+        self.optimizers: Mapping[str, Callable[[nn.Module, float], Optimizer]] = getattr(made, "optimizers", {})
+
+    def model(self) -> nn.Module:
+        """Build the network, in training mode, with weights that depend on the seed alone."""
+        self._seed(_MODEL, self._config.seed)
+        with self._blamed("in model"):
+            model = self.made.model()
+        if not isinstance(model, nn.Module):
+            raise self._objection("model", f"must return a torch.nn.Module, got {kind(model)}")
+        return model.train()
+
+    def batches(self, first: int, rows: slice) -> Iterator[Batch]:
+        """Yield some rows of the global batch of each step, starting at step ``first``."""
+        steps, seed = self._config.steps, self._config.data_seed
+        self._seed(_TRAINING, seed, 0)
+        with self._blamed("in batches"):
+            found = self.made.batches(seed)
+            drawn = isinstance(found, Drawn)
+            stream = found.after(first, rows) if drawn else iter(found)
+        for self._step in range(first if drawn else 0, steps):
+            # A stream may keep state from one batch to the next, so that those before `first` are drawn, too.
+            self._seed(_TRAINING, seed, self._step)
+            with self._blamed(f"in batches at step {self._step + 1}"):
+                batch = next(stream, _END)
+            if batch is _END:
+                ended = f"ended after {self._step} batches and the run has {steps} steps"
+                raise self._objection("batches", f"{ended}: repeat them, or set run.steps={self._step}")
+            if self._step >= first:
+                yield batch
+
+    def validation(self, rows: slice) -> Iterator[Batch]:
+        """Yield the same rows of the fixed validation batches."""
+        self._seed(_VALIDATION, 0)
+        with self._blamed("in validation"):
+            found = self.made.validation()
+            stream = found.after(0, rows) if isinstance(found, Drawn) else iter(found)
+        for index in range(sys.maxsize):
+            self._seed(_VALIDATION, index)
+            with self._blamed("in validation"):
+                batch = next(stream, _END)
+            if batch is _END:
+                if not index:
+                    raise self._objection("validation", "gave no batch: it needs one or more")
+                return
+            yield batch
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean loss over the examples."""
+        training = torch.is_grad_enabled()
+        with self._blamed(f"in loss at step {self._step + 1}" if training else "in loss of a validation batch"):
+            loss = self.made.loss(model, batch)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise self._objection("loss", f"must return a one-element tensor, got {kind(loss)}")
+        if training and not loss.requires_grad:
+            raise self._objection("loss", "returned a tensor without a gradient: is it detached, or all of the model "
+                                          "frozen?")  # fmt: skip
+        return loss.reshape(())
+
+    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Return the numbers that validation reports, means over the examples; one of them is "loss"."""
+        found: dict[str, Tensor] = {}
+        if hasattr(self.made, "scores"):
+            with self._blamed("in scores"):
+                found = {str(key): torch.as_tensor(value) for key, value in self.made.scores(model, batch).items()}
+            if wrong := [f"{key!r}: {kind(value)}" for key, value in found.items() if value.numel() != 1]:
+                raise self._objection("scores", f"must return a number for each name, got {wrong[0]}")
+        # A task of the lab's may score by another loss than it trains on; a user's is judged by its own.
+        return found if "loss" in found and self.file is None else {**found, "loss": self.loss(model, batch)}
+
+    def pieces(self, batch: Batch, device: torch.device, count: int, dtype: torch.dtype | None = None) -> list[Batch]:
+        """Move the batch to a device, its real numbers to ``dtype``, and split it into micro-batches of equal size."""
+        if self.file is not None and count > 1:
+            raise LabError("run.engine.accumulate must be 1 for a task of your own: make its batches smaller")
+
+        def moved(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor):
+                return leaf.to(device, dtype if leaf.is_floating_point() else None)
+            if isinstance(leaf, MutableMapping):  # such as transformers' BatchEncoding
+                clone: Any = copy.copy(leaf)
+                clone.update({key: tree_map(moved, value) for key, value in leaf.items()})
+                return clone
+            return leaf.to(device) if hasattr(leaf, "to") else leaf
+
+        whole = tree_map(moved, batch)
+        return [whole] if count == 1 else list(zip(*(part.chunk(count) for part in whole), strict=True))
+
+    def make_optimizer(self, name: str, model: nn.Module, lr: float) -> Optimizer:
+        """Make the task's own optimizer of this name."""
+        with self._blamed(f"in optimizers[{name!r}]"):
+            optimizer = self.optimizers[name](model, lr)
+        if not isinstance(optimizer, Optimizer):
+            got = f"optimizers[{name!r}] must return a torch.optim.Optimizer, got {kind(optimizer)}"
+            raise LabError(f"{place_of(self.optimizers[name])}{got}")
+        return optimizer
+
+    def _seed(self, *words: int) -> None:
+        if self.file is not None:
+            seed_all(*words)
+
+    def _blamed(self, where: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.file is None else blamed(self.file, where)
+
+    def _objection(self, method: str, what: str) -> LabError:
+        return LabError(f"{place_of(getattr(self.made, method))}{method}() {what}")
+
+
+_END = object()
+PREPARING, _MODEL, _TRAINING, _VALIDATION = range(4)  # the purposes of a seed
+
+
+def seed_all(*words: int) -> None:
+    """Seed every global generator that a user's code may draw from."""
+    key = int(np.random.SeedSequence(words).generate_state(1)[0])
+    np.random.seed(key)  # noqa: NPY002
+    random.seed(key)
+    torch.default_generator.manual_seed(key)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(key)

@@ -1,8 +1,9 @@
 """Recipes of small tasks: four functions, of which the batches are functions of (seed, step)."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -10,72 +11,43 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import DataConfig, RunConfig
+from ..config import DataConfig
 from ..data import batch as sample
 from ..data import prepare, validation_batches
 from ..data.images import scanned_digits
-from . import Batch, Task
+from . import Batch, Drawn
 
-__all__ = ["Recipe", "RecipeTask", "Transformer", "digits", "generator", "language", "next_token_loss"]
+__all__ = ["Recipe", "Transformer", "digits", "generator", "language", "next_token_loss"]
 
 _SMOOTHING = 0.1  # label smoothing, usual for vision transformers; it keeps the loss away from 0
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A small task in four functions."""
+    """A small task in four functions; see `OwnTask`."""
 
     about: str  # a description in a few words
     build: Callable[[], nn.Module]  # draws the weights from the global generator
     draw: Callable[[int, int], Batch]  # (seed, step) → a tuple of tensors
-    loss: Callable[..., Tensor]  # (model, *batch) → mean loss
+    loss_of: Callable[..., Tensor]  # (model, *batch) → mean loss
     held_out: Callable[[], Iterator[Batch]]  # validation batches
-    scores: Callable[..., dict[str, Tensor]] | None = None  # (model, *batch) → validation's numbers, if not the loss
-    first_bounds: bool = True  # see `Task`
-
-
-class RecipeTask(Task):
-    """A recipe in one run.
-
-    Args:
-        name: the task's name.
-        recipe: what it is made of.
-        config: the run.
-        sha256: hash of the recipe's code, if that is outside the lab, whose code a run's id covers.
-    """
-
-    def __init__(self, name: str, recipe: Recipe, config: RunConfig, sha256: str = "") -> None:
-        self.name, self.sha256, self.first_bounds = name, sha256, recipe.first_bounds
-        self._recipe, self._config = recipe, config
+    scores_of: Callable[..., dict[str, Tensor]] | None = None  # (model, *batch) → validation's numbers, if not the loss
+    first_bounds: bool = True
 
     def model(self) -> nn.Module:
-        model = self._recipe.build()
-        if not self._config.engine.compile:
-            return model
-        compiled = _compiled(self._recipe)
-        compiled.load_state_dict(model.state_dict())
-        compiled.zero_grad()
-        return compiled
+        return self.build()
 
-    def batches(self, first: int, rows: slice) -> Iterator[Batch]:
-        return (self._recipe.draw(self._config.data_seed, step) for step in range(first, self._config.steps))
+    def batches(self, seed: int) -> Drawn:
+        return Drawn(lambda first, _: (self.draw(seed, step) for step in itertools.count(first)))
 
-    def validation(self, rows: slice) -> Iterator[Batch]:
-        return self._recipe.held_out()
+    def validation(self) -> Iterator[Batch]:
+        return self.held_out()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self._recipe.loss(model, *batch)
+        return self.loss_of(model, *batch)
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        scores = self._recipe.scores
-        with torch.compiler.set_stance("force_eager"):  # compiling for a few batches of another shape would not pay
-            return super().scores(model, batch) if scores is None else scores(model, *batch)
-
-
-@cache
-def _compiled(recipe: Recipe) -> nn.Module:
-    """Return this process's only network for the task, so that only the first run compiles it."""
-    return recipe.build()
+        return self.scores_of(model, *batch) if self.scores_of else {"loss": self.loss(model, batch)}
 
 
 def generator(*key: int) -> np.random.Generator:

@@ -37,7 +37,6 @@ from ..config import LabError, RunConfig, differences
 from ..files import locked, write_atomically, write_json
 from ..tasks import Batch, Source, Task, make_task
 from ..tasks.models import save_weights
-from ..tasks.own import AdaptedTask
 from .checkpoint import Checkpoints, whole_weights
 from .identity import identity, run_id
 from .metrics import MetricsLog, Progress, finite, read_metrics, read_result
@@ -115,7 +114,7 @@ class _Run:
         caught: list[warnings.WarningMessage],
     ) -> None:  # fmt: skip
         self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
-        self.stop, self.caught, self.is_own = stop, caught, isinstance(task, AdaptedTask)
+        self.stop, self.caught = stop, caught
         self.rows = ranks.rows(config)
         self.setup = setup = Setup(config, task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
@@ -140,7 +139,7 @@ class _Run:
             events=engine.keep_weights, quiet=self.ranks.rank > 0,
         )  # fmt: skip
         with closing(log):
-            if progress.step == 0 and self.is_own:
+            if progress.step == 0 and self.task.file is not None:
                 self.evaluate(limit=1)  # find a mistake in the user's validation now, not after the last step
             watched: Watch = watch(self.net, self.optimizer) if watch else lambda work: nullcontext(work())
             with self.stop.gently():

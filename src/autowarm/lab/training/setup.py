@@ -12,7 +12,6 @@ from autowarm.orthogonalize import working_dtype
 from ..config import RunConfig
 from ..tasks import Batch, Task
 from ..tasks.models import attend_plainly
-from ..tasks.own import AdaptedTask
 from .optimizers import make_optimizer
 from .parallel import Ranks, spread, unreduced
 
@@ -48,7 +47,7 @@ class Setup:
         if self.precision == "bfloat16" and ranks.device.type == "cpu":
             attend_plainly(self.model, config.model.seq_len)
         self.net = spread(self.model, config.engine, ranks)
-        if isinstance(task, AdaptedTask) and config.optimizer.name in task.optimizers:
+        if config.optimizer.name in task.optimizers:
             self.optimizer = task.make_optimizer(config.optimizer.name, self.model, config.optimizer.lr)
         else:
             shared = ranks.group if config.engine.parallel == "ddp" else None

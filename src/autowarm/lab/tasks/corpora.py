@@ -1,0 +1,75 @@
+"""The tasks of a run's `model` on its `data`: next-token prediction, and classification of images."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..config import RunConfig
+from ..data import batch as sample
+from ..data import images, prepare, validation_batches
+from . import Batch, Drawn
+from .models import classifier, llama, token_loss
+
+__all__ = ["Classification", "Language"]
+
+
+class Language:
+    """Next-token prediction on a corpus."""
+
+    first_bounds = True
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config, self.per_example = config, config.model.seq_len
+        self.data = prepare(config.data, config.model.vocab_size)
+
+    def model(self) -> nn.Module:
+        return llama(self.config.model, self.config.seed)
+
+    def batches(self, seed: int) -> Drawn:
+        return Drawn(partial(self._training, seed))
+
+    def _training(self, seed: int, first: int, rows: slice) -> Iterator[Batch]:
+        size, length = self.config.batch_size, self.config.model.seq_len
+        for step in range(first, self.config.steps):
+            yield (torch.from_numpy(sample(self.data.train, seed, step, size, length, rows)),)
+
+    def validation(self) -> Drawn:
+        shape = self.config.eval_batches, self.config.batch_size, self.config.model.seq_len
+        return Drawn(lambda _, rows: zip(map(torch.from_numpy, validation_batches(self.data.val, *shape, rows))))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return token_loss(model, *batch)
+
+
+class Classification:
+    """Classification of images."""
+
+    first_bounds = True
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.data = images.open_images(config.data, config.model.name)
+
+    def model(self) -> nn.Module:
+        return classifier(self.config.model, self.config.seed, self.data.classes, self.data.shape)
+
+    def batches(self, seed: int) -> Drawn:
+        steps, size, workers = self.config.steps, self.config.batch_size, self.config.data.workers
+        return Drawn(lambda first, rows: images.training_batches(self.data, seed, first, steps, size, rows, workers))
+
+    def validation(self) -> Drawn:
+        count, size, workers = self.config.eval_batches, self.config.batch_size, self.config.data.workers
+        return Drawn(lambda _, rows: images.validation_batches(self.data, count, size, rows, workers))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self.scores(model, batch)["loss"]
+
+    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        pictures, labels = batch
+        logits = model(pictures)
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        accuracy = (logits.argmax(1) == labels).to(wide.dtype).mean()
+        return {"loss": F.cross_entropy(wide, labels), "accuracy": accuracy}

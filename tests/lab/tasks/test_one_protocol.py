@@ -1,0 +1,62 @@
+"""The lab's tasks and a user's are objects with the same methods, and the loop cannot tell them apart."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autowarm.lab.config import OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.registry import SMALL_TASKS, at
+from autowarm.lab.tasks import Drawn, Task, make_task
+from autowarm.lab.tasks.own import load, pack
+from autowarm.lab.training.loop import train
+
+METHODS = ("model", "batches", "loss", "validation")
+
+
+def test_the_labs_tasks_have_the_methods_that_a_users_task_needs(run: RunConfig) -> None:
+    tasks = [make_task(run).made, *(at(place) for place in SMALL_TASKS.values())]
+    assert [one for one in tasks for method in METHODS if not callable(getattr(one, method))] == []
+
+
+def test_a_file_of_the_labs_is_a_file_that_a_user_may_give(tmp_path: Path) -> None:
+    file = Path(__file__).parents[3] / "src/autowarm/lab/tasks/small/mlp.py"
+    (tmp_path / "mine.py").write_text(file.read_text().replace("from ..recipes", "from autowarm.lab.tasks.recipes"))
+    own = pack(load(f"{tmp_path}/mine.py:TASK"), tmp_path)
+    config = RunConfig(task=own.key, steps=3, optimizer=OptimizerConfig("adamw"), schedule=ScheduleConfig("linear", 1))
+    assert train(config, tmp_path / "run", own=own)["val_loss"] > 0
+
+
+class Counted:
+    """Tells from which step on its batches were drawn."""
+
+    first: list[int]
+
+    def __init__(self) -> None:
+        self.first = []
+
+    def batches(self, seed: int) -> Drawn:
+        def after(first: int, rows: slice) -> Iterator[Any]:
+            self.first.append(first)
+            return ((torch.full((4,), step)[rows],) for step in range(first, 100))
+
+        return Drawn(after)
+
+
+def test_batches_by_step_are_drawn_from_the_step_that_is_needed_and_in_its_rows() -> None:
+    made = Counted()
+    task = Task(made, RunConfig(steps=9, schedule=ScheduleConfig("linear", 1)), "counted")
+    assert [batch[0].tolist() for batch in task.batches(7, slice(2))] == [[7, 7], [8, 8]]
+    assert made.first == [7]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_batch_is_split_alike_in_every_part(count: int) -> None:
+    task = Task(Counted(), RunConfig(), "counted")
+    batch = torch.arange(4), torch.arange(4.0)
+    pieces = task.pieces(batch, torch.device("cpu"), count, torch.float64)
+    assert [len(part) for piece in pieces for part in piece] == [4 // count] * 2 * count
+    assert pieces[0][1].dtype == torch.float64
+    assert pieces[0][0].dtype == torch.int64

@@ -98,7 +98,7 @@ class Child:
 
 
 def _live(words: list[str], log: Path, news: Connection) -> NoReturn:
-    from autowarm.lab.cli import main
+    from autowarm.lab.commands import main
 
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1), os.dup2(out, 2)
@@ -122,7 +122,7 @@ class Bed:
 
     def warm_up(self) -> None:
         """Makes a comparison here, so that the forks have everything imported; jobs run where they are called for."""
-        from autowarm.lab.cli import main
+        from autowarm.lab.commands import main
         from autowarm.lab.data import prepare
         from autowarm.lab.execution import engine
         from autowarm.lab.execution.pool import perform

@@ -155,7 +155,7 @@ def launched(bed: Bed, out: Path, news: Path) -> "subprocess.Popen[str]":
 
 def be_a_rank(words: list[str]) -> int:
     """What torchrun starts."""
-    from autowarm.lab.cli import main
+    from autowarm.lab.commands import main
 
     with open(f"{os.environ['FAULTS_NEWS']}{os.environ['RANK']}", "a", buffering=1) as news:
         news.write(f"pid {os.getpid()}\n")

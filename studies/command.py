@@ -39,7 +39,7 @@ peak         compares peak="auto" with tuned rates
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status, as `autowarm.lab.cli.main` does."""
+    """Run the command; return its exit status, as `autowarm.lab.commands.main` does."""
     given = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

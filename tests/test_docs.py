@@ -1,5 +1,6 @@
 """What the README and the documentation tell a reader to type works, and what they point to is there."""
 
+import importlib
 import json
 import re
 import runpy
@@ -13,9 +14,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from autowarm.lab import cli
 from autowarm.lab.analysis.summary import summarise
 from autowarm.lab.analysis.table import cells
+from autowarm.lab.commands import main
 from autowarm.lab.config import build
 
 ROOT = Path(__file__).parent.parent
@@ -125,10 +126,10 @@ def test_a_command_on_a_page_is_understood(
         parse(*args, **options)
         raise Understood
 
-    for commands in (cli.runs, cli.paper):
-        monkeypatch.setattr(commands, "parse", only_parse)
+    for name in PARSED:
+        monkeypatch.setattr(importlib.import_module(f"autowarm.lab.commands.{name}"), "parse", only_parse)
     try:
-        status = cli.main(words[1:])
+        status = main(words[1:])
     except (Understood, SystemExit) as stopped:
         status = getattr(stopped, "code", 0)
     assert status in (0, None), capsys.readouterr().err

@@ -157,7 +157,7 @@ sys.exit(main())
 
 
 def test_help_needs_no_torch(installed: Path) -> None:
-    code = "import sys; sys.modules['torch'] = None; from autowarm.lab.cli import main; sys.exit(main(['--help']))"
+    code = "import sys; sys.modules['torch'] = None; from autowarm.lab.commands import main; sys.exit(main(['--help']))"
     done = run(installed, "-c", code)
     assert (done.returncode, done.stdout[:15]) == (0, "usage: autowarm"), done.stderr
 

@@ -17,7 +17,7 @@ from autowarm import AdaptiveWarmup
 from autowarm.lab.analysis import report
 from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig, RunConfig, SweepConfig, UsageError
 from autowarm.lab.config.build import parse
 from autowarm.lab.config.yaml_files import read_yaml

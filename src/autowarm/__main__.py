@@ -11,7 +11,7 @@ _EXTRA |= {"safetensors", "yaml", "plotille"}
 def main() -> int:
     """Runs the command line; the experiments' packages are an extra, so their absence is explained."""
     try:
-        from autowarm.lab.cli import main as run
+        from autowarm.lab.commands import main as run
 
         return run()
     except ModuleNotFoundError as error:

@@ -11,7 +11,7 @@ import torch
 
 from autowarm.lab.analysis.results import SCHEMA as RESULTS_SCHEMA
 from autowarm.lab.analysis.results import read_results
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import LabError
 from autowarm.lab.data.shards import read_manifest
 from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints

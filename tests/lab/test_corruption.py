@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, LabError, RunConfig
 from autowarm.lab.data.shards import check, read_shards
 from autowarm.lab.data.tokenise import ShardsConfig, documents, make_shards

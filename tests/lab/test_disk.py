@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import LabError
 from autowarm.lab.data import prepare
 from autowarm.lab.files import write_atomically, write_json

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autowarm.lab.calibration import CalibrateConfig
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, FigureConfig, RunConfig, SmoothnessConfig, SweepConfig
 from autowarm.lab.config.build import known_keys
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autowarm.lab import registry
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, WITH_NORM, Optimizer, Schedule, at
 from autowarm.lab.tasks import make_task

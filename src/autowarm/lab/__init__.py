@@ -6,7 +6,7 @@
 - `training`: one run.      - `analysis`: statistics, figures, reports.
 - `execution`: many runs, each once, on this machine or many.
 - `paper`: the paper's figures and tables.      - `calibration`: before any training.
-- `cli`: the commands.
+- `commands`: a file each.      - `registry`: every name.      - `errors`: what the user can fix.
 
 `compare` does from Python what ``autowarm compare --task`` does. Importing this package imports none of the rooms.
 """
@@ -14,7 +14,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .execution.compare import compare as compare
+    from .commands.compare import compare as compare
 
 __all__ = ["compare"]
 
@@ -22,7 +22,7 @@ __all__ = ["compare"]
 def __getattr__(name: str) -> object:
     if name != "compare":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .execution.compare import compare
+    from .commands.compare import compare
 
     return compare
 

@@ -11,7 +11,7 @@ from autowarm.lab.analysis import report
 from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
 from autowarm.lab.analysis.table import table
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 
 from ..helpers import CELL, ROWS, row, stored
 from .test_figures import NAMES

@@ -12,7 +12,7 @@ from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration import calibrate as module
 from autowarm.lab.calibration.calibrate import calibration, present
 from autowarm.lab.calibration.models import on_meta
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import LabError, ModelConfig
 from autowarm.lab.tasks.models import llama
 

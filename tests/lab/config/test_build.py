@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from autowarm.lab.calibration import CalibrateConfig
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import (
     CompareConfig,
     FigureConfig,

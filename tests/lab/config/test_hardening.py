@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config.yaml_files import load_yaml
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -59,7 +59,7 @@ def test_the_bombs_are_refused_at_once(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text(HOSTILE[name])
     code = """
 import glob, resource, sys
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 import jsonargparse
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 for path in glob.glob(sys.argv[1] + "/*.yaml"):
@@ -142,13 +142,14 @@ def test_random_bombs_are_small_or_refused() -> None:
 def test_what_nobody_foresaw_is_a_line_with_the_traceback_in_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from autowarm.lab import cli
+
+    from autowarm.lab.commands import report
 
     def surprise(words: list[str]) -> int:
         raise RuntimeError("first line\nsecond line")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setitem(cli._COMMANDS, "report", surprise)
+    monkeypatch.setattr(report, "run", surprise)
     assert main(["report"]) == 1
     (log,) = tmp_path.glob("autowarm-*.log")
     assert capsys.readouterr().err == f"autowarm: RuntimeError: first line (traceback in {log})\n"

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, LabError, Point, RunConfig, SmoothnessConfig, SweepConfig
 from autowarm.lab.config.build import build
 from autowarm.lab.config.plans import combinations

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import DataConfig, LabError
 from autowarm.lab.data import batch, prepare
 from autowarm.lab.data.shards import check, open_shard

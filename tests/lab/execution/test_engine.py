@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from autowarm.lab.analysis import report
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import RunConfig, SweepConfig
 from autowarm.lab.data import prepare, text
 from autowarm.lab.execution import engine, pool

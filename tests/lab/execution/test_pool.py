@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.pool import Job, run_jobs
 from autowarm.lab.training.stopping import Interrupted

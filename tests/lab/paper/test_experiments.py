@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from autowarm.lab.analysis.results import write_results
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.config import Point, RunConfig, SmoothnessConfig
 from autowarm.lab.config.build import build
 from autowarm.lab.execution.engine import Planned, write_manifest

@@ -17,7 +17,7 @@ from autowarm.lab import compare
 from autowarm.lab.analysis.results import read_results
 from autowarm.lab.config import CompareConfig, LabError, UsageError
 from autowarm.lab.config.build import build, parse
-from autowarm.lab.execution.compare import defaults
+from autowarm.lab.tasks.own import defaults
 
 TASK = """import torch
 
@@ -117,7 +117,7 @@ BROKEN = {
 def test_what_is_wrong_before_any_run_is_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from autowarm.lab.cli import main
+    from autowarm.lab.commands import main
 
     task, text, expected, words = BROKEN[name]
     monkeypatch.chdir(tmp_path)

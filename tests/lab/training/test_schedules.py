@@ -20,7 +20,7 @@ def rates(schedule: ScheduleConfig, steps: int = STEPS) -> list[float]:
     for step in range(steps):
         optimizer.step()
         found.append(optimizer.param_groups[0]["lr"])
-        advance(scheduler, schedule, torch.tensor(100.0 / (1 + step)))
+        advance(scheduler, SCHEDULES[schedule.kind].watches, torch.tensor(100.0 / (1 + step)))
     return found
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin
 
 import yaml
 
@@ -17,9 +17,16 @@ from ..errors import LabError, UsageError, nearest
 from ..registry import SMALL_TASKS, check
 from .yaml_files import load_yaml, merged, nested, presets, read_yaml
 
-__all__ = ["build", "known_keys", "leaves", "parse", "take"]
+__all__ = ["Parser", "build", "known_keys", "leaves", "parse", "plain", "take"]
 
 _Config = TypeVar("_Config")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises our UsageError."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog.removeprefix('autowarm ')}: {message}")
 
 
 def parse(
@@ -34,6 +41,7 @@ def parse(
     shown: Sequence[str] = (),
     also: Mapping[str, str] | None = None,
     instead: Mapping[str, str] | None = None,
+    own: str | None = None,
 ) -> _Config:
     """Build a config from a command's words.
 
@@ -49,6 +57,7 @@ def parse(
             every key with its full description.
         also: the command's other options, which are not keys, and their help texts.
         instead: keys that have no effect because the command sets them itself, each with the key to give instead.
+        own: the key of a user's task, which `defaults` name; a file or a word may name none.
 
     Raises:
         UsageError: a key or a value is wrong. The message is one line and names the nearest key.
@@ -67,7 +76,7 @@ def parse(
     source, values, instead = "", dict(defaults or {}), instead or {}
     try:
         if chosen := name or preset:
-            found, path = read_yaml(chosen)
+            found, path = read_yaml(chosen, command)
             source, values = f"{path}: ", merged(values, nested(found))
         found = leaves(values, config_class, source.removesuffix(": "))
         parser.parse_object(values, defaults=False)  # checks the values, which `set_defaults` does not
@@ -76,10 +85,11 @@ def parse(
         for word in words:
             key = word.split("=")[0].removeprefix("--")
             if word.startswith("--") and not _is_known(key.rstrip("+"), config_class):
-                raise LabError(f"unknown option --{key}; {_nearest_key(key, known_keys(config_class), instead)}")
+                known = {*known_keys(config_class), *(name.removeprefix("--") for name in also or {})}
+                raise LabError(f"unknown option --{key}; {_nearest_key(key, known, instead)}")
             if word.startswith("--") and key in instead:
                 raise LabError(f"--{key} has no effect here: give --{instead[key]}")
-        return _instantiate(parser, parser.parse_args(words), config_class)
+        return _instantiate(parser, parser.parse_args(words), config_class, own)
     except (argparse.ArgumentError, LabError, ValueError, TypeError, RecursionError) as error:
         text = _one_line(error)
         raise UsageError(text if text.startswith(source) else source + text) from None
@@ -95,7 +105,20 @@ def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
         name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
         if word.startswith("--") and name and re.fullmatch(r"\w[\w-]*", value):
             found[i] = f"--{name}{given}{value if given else ''}"
+        elif word.startswith("--") and _takes_list(key, config_class) and value and value[0] not in "[{":
+            place = i if given else i + 1
+            found[place] = f"--{key}=[{value}]" if given else f"[{value}]"  # as in --seeds 0,1
     return found
+
+
+def _takes_list(key: str, config_class: Any) -> bool:
+    """Whether a key holds a list, or is an entry of a mapping of lists, such as rates.muon."""
+    name, _, rest = key.partition(".")
+    kind = {item.name: item.type for item in dataclasses.fields(config_class)}.get(name)
+    if dataclasses.is_dataclass(kind):
+        return _takes_list(rest, kind)
+    kinds = [kind, *get_args(kind)]  # also one that may be null
+    return any(get_origin(one) is list for one in (get_args(kind)[1:] if rest else kinds))
 
 
 def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
@@ -162,6 +185,15 @@ def leaves(values: Any, config_class: type, source: str, prefix: str = "") -> di
     return found
 
 
+def plain(value: Any) -> Any:
+    """Convert mappings and sequences to dicts and lists, and NumPy's numbers to Python's."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
     """Return the value of an option that is not a config key (the last one if repeated), and the other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -196,10 +228,12 @@ def _reader(config_class: Hashable) -> Any:
     return _parser(cast("type[Any]", config_class))
 
 
-def _instantiate(parser: Any, parsed: Any, config_class: type[_Config]) -> _Config:
+def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str | None = None) -> _Config:
     config = config_class(**vars(parser.instantiate(parsed)))
     run: Any = getattr(config, "run", config)
-    if getattr(run, "is_own_task", False):  # a user's own task is code, which only the option --task may name
+    if (
+        getattr(run, "is_own_task", False) and run.task != own
+    ):  # a user's own task is code, which only the option --task may name
         check("task", run.task, SMALL_TASKS, "task")
     return config
 

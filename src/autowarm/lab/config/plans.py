@@ -203,6 +203,18 @@ class SweepConfig:
         return _distinct(points)
 
 
+def listed(config: CompareConfig | SweepConfig) -> list[Point]:
+    """List a plan's runs.
+
+    Raises:
+        UsageError: a run cannot be made as it is described.
+    """
+    try:
+        return config.points()
+    except (ValueError, LabError) as error:
+        raise UsageError(str(error)) from None
+
+
 def _distinct(points: Iterable[Point]) -> list[Point]:
     """Leave out repeated runs: two shares may round to the same step.
 

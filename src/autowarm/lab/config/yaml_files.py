@@ -17,8 +17,8 @@ _PRESETS = Path(__file__).parent / "presets"
 _MOST_NODES, _MOST_DEPTH = 100_000, 60
 
 
-def read_yaml(name: str, extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
-    """Read a config file by path or a preset by name, and merge it over the file that it `extends`.
+def read_yaml(name: str, command: str = "*", extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
+    """Read a config file by path or a preset of a command by name, and merge it over the file that it `extends`.
 
     Raises:
         LabError: there is no such file, or it is not valid YAML.
@@ -26,7 +26,7 @@ def read_yaml(name: str, extending: tuple[Path, ...] = ()) -> tuple[dict[str, An
     require(isinstance(name, str), f"extends names one file or preset, got {name!r}")
     path = Path(name)
     if not path.is_file():
-        known = presets()
+        known = presets(command)
         if name not in known:
             raise LabError(f"--config {name}: no such file and no such preset; {nearest(name, known)}")
         path = known[name]
@@ -40,7 +40,7 @@ def read_yaml(name: str, extending: tuple[Path, ...] = ()) -> tuple[dict[str, An
     values = values or {}
     values.pop("lists", None)  # a place for values that the file's own anchors name
     if parent := values.pop("extends", None):
-        values = merged(read_yaml(parent, (*extending, path))[0], values)
+        values = merged(read_yaml(parent, extending=(*extending, path))[0], values)
     return values, path
 
 

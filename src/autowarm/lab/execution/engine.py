@@ -24,13 +24,11 @@ from ..analysis.results import Results, write_results
 from ..config import CompareConfig, DataConfig, EngineName, LabError, ModelConfig, Point, RunConfig, SweepConfig
 from ..files import locked, write_json
 from ..tasks import Source, make_task
-from ..tasks.blame import blamed
 from ..training.identity import identity, run_id
 from ..training.loop import train
 from ..training.metrics import read_result
-from ..training.stopping import Interrupted
 from .display import Display
-from .pool import Job, OnRow, OnStep, run_jobs
+from .pool import Job, OnRow, run_jobs
 
 __all__ = ["PlanConfig", "Planned", "execute", "gather", "make", "plan", "write_manifest"]
 
@@ -74,16 +72,8 @@ class Planned:
 
     def job(self) -> Job:
         """Return the job that makes the run."""
-        call = partial(_train, self.point.run, self.folder, self.own)
+        call = partial(train, self.point.run, self.folder, own=self.own)
         return Job(self.name, self.point.run.steps, call, self.folder)
-
-
-def _train(run: RunConfig, folder: Path, own: Source | None, on_step: OnStep) -> dict[str, Any]:
-    if own is None:
-        return train(run, folder, on_step)
-    # The backward pass and the optimizers also run the user's code.
-    with blamed(own.file, "in training", passing=(Interrupted,)):
-        return train(run, folder, on_step, own=own)
 
 
 def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> list[Planned]:

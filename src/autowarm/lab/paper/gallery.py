@@ -30,8 +30,10 @@ from autowarm.theory import (
     theorem_1_rate,
 )
 
+from ..analysis import figures
 from ..analysis.figures import axes_of
 from ..config import SmoothnessConfig
+from ..files import write_atomically
 from ..training.schedules import hand_set
 from .smoothness import measured, studies
 
@@ -250,3 +252,11 @@ def edge_of_stability(sources: Sources) -> Figure:
     right.set(yscale="log", xlabel="update", ylabel="K = ‖Δ∇f‖⋆ / ‖Δx‖", title="In the norms of Muon")
     left.legend()
     return figure
+
+
+def save(name: str, made: Figure | str, folder: Path) -> list[Path]:
+    """Write a figure as PNG and SVG, a table as CSV, and return the paths."""
+    if not isinstance(made, str):
+        return figures.save(made, folder / name)
+    write_atomically(folder / f"{name}.csv", made)
+    return [folder / f"{name}.csv"]

@@ -4,6 +4,7 @@ cloudpickle sends the object to worker processes by value, so a class defined in
 file. A mistake in the task is reported as one line that names the place in the user's code.
 """
 
+import dataclasses
 import importlib.util
 import inspect
 import random
@@ -12,20 +13,24 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 import numpy as np
 import torch
 
-from ..config import LabError, RunConfig, UsageError, nearest
+from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageError, nearest
+from ..config.build import leaves, plain
+from ..config.yaml_files import merged, nested, read_yaml
 from ..files import locked, write_atomically
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
 from .blame import blamed, place_of, said
 from .fingerprint import fingerprint, is_users
 
-__all__ = ["PackedTask", "load", "pack"]
+__all__ = ["PackedTask", "bring", "defaults", "load", "pack"]
+
+_Config = TypeVar("_Config", CompareConfig, FindRateConfig)
 
 _METHODS = ("model", "batches", "loss", "validation")
 _PREPARED = ".prepared"  # the file that marks a finished `prepare`
@@ -97,6 +102,40 @@ def load(place: str) -> Any:
         return task
     with blamed(str(file), f"in {name}()"):
         return task()
+
+
+def defaults(task: Any) -> dict[str, Any]:
+    """Return the defaults of `CompareConfig`'s keys: the task's own, otherwise those of the preset `own`.
+
+    Raises:
+        UsageError: the task's `defaults` contain an unknown key.
+    """
+    theirs, name = getattr(task, "defaults", {}), getattr(task, "__name__", type(task).__name__)
+    if not isinstance(theirs, Mapping):
+        raise UsageError(f"defaults of the task {name} must be keys and values, got {theirs!r}")
+    theirs = nested(plain(theirs))
+    try:
+        leaves(theirs, CompareConfig, f"defaults of the task {name}")
+    except LabError as error:
+        raise UsageError(str(error)) from None
+    usual: dict[str, list[float]] = {} if getattr(task, "optimizers", None) else {"adamw": [1e-3]}
+    return {"rates": usual, **merged(read_yaml("own")[0], theirs)}
+
+
+def bring(
+    task: Any, config: _Config, folder: Path, optimizers: Iterable[str], key: str = "rates"
+) -> tuple[_Config, PackedTask]:
+    """Put the task into a config's `run`, and pack it for other processes; it prepares itself in the folder.
+
+    Raises:
+        LabError: the task is broken, an optimizer under this key is unknown, or the run sets what the task brings.
+    """
+    own = pack(task, folder / "task")
+    own.check_optimizers(optimizers, key)
+    try:
+        return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key)), own
+    except ValueError as error:
+        raise UsageError(f"run: {error}") from None
 
 
 def pack(task: Any, folder: Path) -> PackedTask:

@@ -35,7 +35,9 @@ from torch.optim import Optimizer
 
 from ..config import LabError, RunConfig, differences
 from ..files import locked, write_atomically, write_json
+from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, make_task
+from ..tasks.blame import blamed
 from ..tasks.models import save_weights
 from .checkpoint import Checkpoints, whole_weights
 from .identity import identity, run_id
@@ -84,6 +86,8 @@ def train(
         Interrupted: `on_step` or a signal asked to stop.
     """
     with joined(config.engine) as ranks, ExitStack() as held:
+        if own is not None:  # the backward pass and the optimizers also run the user's code
+            held.enter_context(blamed(own.file, "in training", passing=(Interrupted,)))
         ranks.agree(identity(config, ""))
         if config.task is not None and ranks.world > 1:
             raise LabError(f"the task {config.task!r} runs on one process and there are {ranks.world} ranks")
@@ -119,6 +123,7 @@ class _Run:
         self.setup = setup = Setup(config, task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
         self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps)
+        self.watches = SCHEDULES[config.schedule.kind].watches
         self.progress = Progress()
         self.checkpoints = Checkpoints(
             folder, ranks, name, keep=config.engine.keep_checkpoints, asynchronous=ranks.device.type == "cuda"
@@ -231,7 +236,7 @@ class _Run:
                 norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.optimizer.step()
         rate = float(self.optimizer.param_groups[0]["lr"])
-        advance(self.scheduler, config.schedule, loss.detach())
+        advance(self.scheduler, self.watches, loss.detach())
         self.optimizer.zero_grad()
         return loss.detach(), norm, rate
 

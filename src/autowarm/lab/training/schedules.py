@@ -1,5 +1,6 @@
 """Learning-rate schedules from their configs: ours, the hand-set one, and those of other packages."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from autowarm import AdaptiveWarmup
 from autowarm.schedule.shapes import DECAYS, WARMUPS
 
 from ..config import LabError, ScheduleConfig
+from ..config.runs import length
 from ..registry import SCHEDULES, at
 
 __all__ = ["advance", "hand_set", "make_scheduler", "warmup_length"]
@@ -71,10 +73,10 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> 
         return at(SCHEDULES[config.kind].place)(optimizer, config, steps)
 
 
-def advance(scheduler: Any, config: ScheduleConfig, loss: Tensor) -> None:
+def advance(scheduler: Any, watches: bool, loss: Tensor) -> None:
     """One scheduler step; a loss is given to the schedules that look at it."""
     with _as_lab_error():
-        scheduler.step(*((loss,) if SCHEDULES[config.kind].watches else ()))
+        scheduler.step(*((loss,) if watches else ()))
 
 
 def warmup_length(config: ScheduleConfig, scheduler: Any, updates: int) -> int:
@@ -98,9 +100,12 @@ def _as_lab_error() -> Iterator[None]:
 
 def adaptive(optimizer: Optimizer, config: ScheduleConfig, steps: int, make: Any = AdaptiveWarmup) -> AdaptiveWarmup:
     """Ours."""
+    options = dict(config.options)
+    if isinstance(limit := options.get("max_warmup"), float) and math.isfinite(limit):
+        options["max_warmup"] = length(limit)  # as in --warmups, 1.0 is an update
     found: AdaptiveWarmup = make(
         optimizer, total_steps=steps, target_loss=config.target_loss, sigma_f2=config.sigma_f2,
-        peak_gap=config.peak_gap, warmup=config.warmup, decay=config.decay, **config.options,
+        peak_gap=config.peak_gap, warmup=config.warmup, decay=config.decay, **options,
         **({} if config.div is None else {"div": config.div}),
     )  # fmt: skip
     return found

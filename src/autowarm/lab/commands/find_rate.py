@@ -7,34 +7,28 @@ from pathlib import Path
 from ..config import FindRateConfig, UsageError
 from ..config.build import parse, take
 
-__all__ = ["find_rate"]
+__all__ = ["run"]
 
 _SHOWN = ("optimizer", "lowest", "highest", "steps", "out", "run.steps", "run.seed", "run.batch_size", "run.clip",
           "run.optimizer.weight_decay", "run.model.layers", "run.model.width", "run.data.corpus")  # fmt: skip
 
 
-def find_rate(argv: list[str]) -> int:
+def run(argv: list[str]) -> int:
     """Print the suggestion, its interval and the curve; return 1 if the losses allow no suggestion."""
     about = "Suggest a peak rate by a range test of about a hundred updates."
     place, argv = take(argv, "--task")
     also = {"--task": "your own task, FILE.py:NAME, or one of the lab's small tasks, such as mlp"}
-    task, usual = None, {}
+    task, own, usual = None, None, {}
     if place is not None and ":" in place:
-        from ..execution.compare import defaults
-        from ..tasks.own import load
+        from ..tasks.own import bring, defaults, load
 
         task = load(place)
         usual = {"run": defaults(task)["run"]}
     config = parse(argv, FindRateConfig, "find-rate", about, defaults=usual, shown=_SHOWN, also=also,
                    instead={"run.optimizer.name": "optimizer"})  # fmt: skip
-    own = None
     if task is not None:
-        from ..tasks.own import pack
-
-        own = pack(task, Path(config.out) / "task")
-        own.check_optimizers([config.optimizer], "optimizer")
-        place = own.key
-    if place is not None:
+        config, own = bring(task, config, Path(config.out), [config.optimizer], "optimizer")
+    elif place is not None:
         try:
             config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=place))
         except ValueError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 
 KEYS = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.vocab_size": 280,
         "model.seq_len": 8, "steps": 5, "batch_size": 4, "eval_batches": 1}  # fmt: skip

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 from autowarm.lab.paper.gallery import GALLERY
 
 

@@ -1,80 +1,45 @@
-"""`autowarm compare`, `sweep` and `train`: commands that make runs."""
+"""`autowarm train`: one run, in its own folder."""
 
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config import CompareConfig, LabError, RunConfig, SweepConfig, UsageError
+from ..config import RunConfig, UsageError
 from ..config.build import parse, take
+from ..config.yaml_files import merged
 from ..registry import SCHEDULES
 from ..training.stopping import Interrupted, Stop
-from .files import complain, present
 
-__all__ = ["compare", "sweep", "train"]
+__all__ = ["run"]
 
-_MAKING = ("out", "seeds", "workers")
-_COMPARE = (*_MAKING, "rates", "schedules", "warmups", "paper_target_loss", "run.steps", "run.batch_size", "run.clip",
-            "run.optimizer.weight_decay", "run.model.layers", "run.model.width", "run.data.corpus")  # fmt: skip
-_SET_BY_COMPARE = {"run.seed": "seeds", "run.optimizer.name": "rates", "run.optimizer.lr": "rates",
-                   "run.schedule.kind": "schedules", "run.schedule.warmup_steps": "warmups"}  # fmt: skip
-_SWEEP = (*_MAKING, "base", "cells", "grid", "override", "only", "store", "engine", "address")
-_TRAIN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
+_SHOWN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
           "optimizer.weight_decay", "schedule.kind", "schedule.warmup_steps", "schedule.target_loss", "schedule.decay",
           "model.name", "model.layers", "model.width", "data.corpus", "engine.precision", "engine.parallel",
           "engine.wandb")  # fmt: skip
 
 
-def compare(argv: list[str]) -> int:
-    """Compare the adaptive warm-up with hand-set ones, on the lab's task or the user's own."""
-    about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
-    place, argv = take(argv, "--task")
-    also = {"--task": "your own task, FILE.py:NAME; see docs/training.md"}
-    parsed = partial(parse, argv, CompareConfig, "compare", about, shown=_COMPARE, also=also, instead=_SET_BY_COMPARE)
-    if place is None:
-        return _make(parsed(preset="demo"))
-
-    from ..execution.compare import defaults, with_task
-    from ..tasks.own import load
-
-    task = load(place)
-    return _make(*with_task(parsed(defaults=defaults(task)), task))
-
-
-def sweep(argv: list[str]) -> int:
-    """The runs of a grid."""
-    about = "Make the runs of a grid, each once. If interrupted, the same command continues where it stopped."
-    return _make(parse(argv, SweepConfig, "sweep", about, shown=_SWEEP))
-
-
-def _make(config: CompareConfig | SweepConfig, own: Any = None) -> int:
-    """Make a plan's runs and show what came out."""
-    try:
-        points = config.points()
-    except (ValueError, LabError) as error:  # report it before importing anything slow
-        raise UsageError(str(error)) from None
-
-    from ..execution.display import Display
-    from ..execution.engine import make
-
-    display = Display()
-    with Stop(), display:
-        results = make(config, points, display, own)
-        display.note("drawing figures")
-        show = present(results)
-    show()
-    complain(results.failed)
-    return 0
-
-
-def train(argv: list[str]) -> int:
+def run(argv: list[str]) -> int:
     """One run."""
     out, argv = take(argv, "--out")
     about = "Train one run. Its folder receives the config, metrics, TensorBoard events and weights."
     also = {"--out": "folder of the run (default: runs/LABEL)"}
-    config = parse(argv, RunConfig, "train", about, shown=_TRAIN, also=also)
+    place, argv = take(argv, "--task")
+    own, usual = None, {}
+    if place is not None and ":" in place:
+        from ..tasks.own import defaults, load, pack
+
+        task = load(place)
+        own, values = pack(task, Path(out or "runs") / "task"), defaults(task)
+        optimizer = next(({"name": name, "lr": lr} for name, rates in values["rates"].items() for lr in rates), {})
+        usual = merged({"optimizer": optimizer}, values["run"]) | {"task": own.key}
+    elif place is not None:
+        argv = ["--task", place, *argv]
+    key = None if own is None else own.key
+    config = parse(argv, RunConfig, "train", about, shown=_SHOWN, also=also, defaults=usual, own=key)
+    if own is not None:
+        own.check_optimizers([config.optimizer.name], "optimizer.name")
     schedule = config.schedule
     if not SCHEDULES[schedule.kind].ours:
         for name in ("target_loss", "peak_gap", "options"):
@@ -86,11 +51,17 @@ def train(argv: list[str]) -> int:
             raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")
     folder = Path(out or f"runs/{config.label}")
 
+    def note(text: str) -> None:
+        if _first_rank():
+            print(text, flush=True)
+
     with Stop() as stop:
         try:
-            from ..training.loop import train as make
+            note(f"{config.label}, in {folder}: loading PyTorch")
+            from ..training.loop import train
 
-            result = make(config, folder, _step_line(config) if _first_rank() else None, stop=stop)
+            note("preparing the data and the network")
+            result = train(config, folder, _step_line(config) if _first_rank() else None, stop=stop, own=own)
         except Interrupted as error:
             if _first_rank():
                 print(f"\n{error}; the same command continues from here", file=sys.stderr)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 
 TASK = """
 import torch

@@ -1,18 +1,12 @@
-"""`autowarm report` and `data`: commands on folders, and what commands show of results."""
+"""`autowarm data`: make or check token shards."""
 
-import argparse
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
 
-from ..config import LabError, UsageError, nearest
 from ..config.build import parse
+from ..errors import UsageError, nearest
 
-if TYPE_CHECKING:
-    from ..analysis.results import Results
-
-__all__ = ["Parser", "complain", "data", "present", "report"]
+__all__ = ["run"]
 
 _KINDS = {
     "fineweb": "make token shards of FineWeb's 10-billion-token sample",
@@ -21,53 +15,7 @@ _KINDS = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse that raises our UsageError."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog.removeprefix('autowarm ')}: {message}")
-
-
-def report(argv: list[str]) -> int:
-    """Make the table, the figures and the page of a results folder again."""
-    parser = Parser("autowarm report", description="Make the table, the figures and the HTML report again.")
-    parser.add_argument("folder", nargs="?", default="runs/compare", type=Path, help="of a comparison or a sweep")
-    folder = parser.parse_args(argv).folder
-
-    from ..analysis.results import read_results
-
-    present(read_results(folder))()
-    return 0
-
-
-def present(results: "Results") -> Callable[[], None]:
-    """Make the figures and the page; return a function that prints the table and the paths."""
-    from rich.console import Console
-
-    from ..analysis import report, table
-
-    files = report.make(results)
-
-    def show() -> None:
-        console = Console(highlight=False)
-        table.show(results.summaries, results.failed, console)
-        for path in (results.folder / "results.json", *files.figures, files.report):
-            console.print(str(path), markup=False, soft_wrap=True)
-
-    return show
-
-
-def complain(failed: Mapping[str, str]) -> None:
-    """Raise LabError if runs failed, listing each distinct message once with its runs."""
-    said: dict[str, list[str]] = {}
-    for label, message in failed.items():
-        said.setdefault(message, []).append(label)
-    if said:
-        listed = "\n".join(f"  {', '.join(labels)}: {message}" for message, labels in said.items())
-        raise LabError(f"failed runs: {len(failed)} (error.txt in a run's folder says where)\n{listed}")
-
-
-def data(argv: list[str]) -> int:
+def run(argv: list[str]) -> int:
     """Make or check token shards."""
     kind, rest = (argv[0], argv[1:]) if argv else ("", [])
     if kind in ("", "-h", "--help"):

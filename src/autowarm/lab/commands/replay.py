@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..config import LabError, UsageError
+from ..config.build import Parser
+from ..config.runs import length
 from ..registry import OPTIMIZERS, WITH_NORM
-from .files import Parser
 
-__all__ = ["replay"]
+__all__ = ["run"]
 
 _ABOUT = """\
 Show where AdaptiveWarmup would have ended the warm-up of past runs, and what would have ended it, beside the warm-up
@@ -23,14 +24,13 @@ Weights & Biases, metrics.jsonl, or any CSV, JSON lines or plain table of steps 
 _NORMS = {**{name: OPTIMIZERS[name].norm for name in WITH_NORM}, "adam": "sign", "sgd": "frobenius"}
 
 
-def replay(argv: list[str]) -> int:
+def run(argv: list[str]) -> int:
     """Print a table of the runs in all files, and write a figure and a page of them."""
     options = _parser().parse_args(argv)
     if options.figure is not None and options.figure.suffix not in (".png", ".svg"):
         raise UsageError(f"--figure takes a name that ends in .png or .svg, got {options.figure}")
 
-    from autowarm.logs import Replay, read
-    from autowarm.logs import replay as replayed
+    from autowarm.logs import Replay, read, replay
 
     columns = {"loss": options.loss, "step": options.step, "lr": options.lr, "total_steps": options.total_steps,
                "first_loss": options.first_loss}  # fmt: skip
@@ -43,7 +43,7 @@ def replay(argv: list[str]) -> int:
             if not logs:
                 names = ", ".join(repr(log.name) for log in every)
                 raise UsageError(f"{path}: no run has {options.run!r} in its name: {names}")
-            found += [replayed(log, geometry=_NORMS[options.optimizer], **limit) for log in logs]  # type: ignore[arg-type]
+            found += [replay(log, geometry=_NORMS[options.optimizer], **limit) for log in logs]  # type: ignore[arg-type]
         except ValueError as error:
             raise UsageError(str(error)) from None
         except OSError as error:
@@ -81,8 +81,7 @@ def _parser() -> Parser:
 
 
 def _limit(text: str) -> float | int:
-    """A share has a point; a whole number is a number of updates."""
-    return int(text) if text.isdecimal() else float(text)
+    return length(float(text))
 
 
 def _write(options: argparse.Namespace, found: list[Any]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autowarm import logs
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 
 T = 400
 

@@ -4,7 +4,7 @@ import pytest
 
 from autowarm import __main__ as entry
 from autowarm import __version__
-from autowarm.lab.cli import main
+from autowarm.lab.commands import main
 
 
 def test_help_and_version_need_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,9 +24,10 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the wheel, with every package of the extra missing, `tests/test_release.py` has the same."""
-    monkeypatch.setattr("autowarm.lab.cli.main", mock.Mock(side_effect=ModuleNotFoundError(name="yaml")))
+    monkeypatch.setattr("autowarm.lab.commands.main", mock.Mock(side_effect=ModuleNotFoundError(name="yaml")))
     assert entry.main() == 2
     assert "yaml is missing; install the experiments with: pip install 'autowarm[lab]'" in capsys.readouterr().err
-    monkeypatch.setattr("autowarm.lab.cli.main", mock.Mock(side_effect=ModuleNotFoundError(name="autowarm.nowhere")))
+    ours = ModuleNotFoundError(name="autowarm.nowhere")
+    monkeypatch.setattr("autowarm.lab.commands.main", mock.Mock(side_effect=ours))
     with pytest.raises(ModuleNotFoundError):  # ours is a bug, and shown as one
         entry.main()

@@ -1,0 +1,88 @@
+"""The `autowarm` command: a file for each of its commands, which parses its words, does the work and shows the result.
+
+Parsing imports neither torch nor transformers, so help is quick. A new command is a file with ``run(words) → status``
+and a line of `COMMANDS`.
+"""
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+from ..errors import LabError, UsageError, nearest, printable
+from ..training.stopping import Interrupted
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "compare": "compare adaptive with hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)",
+    "train": "train one run, in its own folder, on the lab's task or your own",
+    "calibrate": "MODEL: show the schedule before any training: κ, Δ', the loss at which the warm-up ends, plots",
+    "replay": "FILE…: show where the warm-up of your past runs would have ended, from their logs",
+    "find-rate": "suggest a peak rate by a range test, on the lab's task or your own",
+    "sweep": "make the runs of a grid, each once, on this machine or a Ray cluster, and report them",
+    "smoothness": "measure curvature over the gap along a run of each optimizer, with fits and figures",
+    "figure": "NAME: make a figure or table of the paper, or all; figure --list names them with their costs",
+    "report": "FOLDER: make the table, the figures and the report of a comparison or a sweep again",
+    "data": "KIND: make or check token shards: data fineweb, data folder PATH, data check FOLDER",
+}
+USAGE = """\
+usage: autowarm COMMAND [options]
+
+Learning-rate warm-up that sets itself, for norm-constrained optimizers.
+
+commands:
+{}
+`autowarm COMMAND --help` lists a command's main options, `--help-all` every one.
+""".format("".join(f"  {name:<11} {about}\n" for name, about in COMMANDS.items()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status.
+
+    The status is 0 for success, 1 after a failure, 2 for wrong input, and 128 plus the signal's number after an
+    interruption, such as 130 for Ctrl-C, from which the same command continues.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from autowarm import __version__
+
+        print(__version__)
+        return 0
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    if argv[0] != "data":
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        if argv[0] not in COMMANDS:
+            raise UsageError(f"unknown command {argv[0]!r}; {nearest(argv[0], COMMANDS)}")
+        status: int = importlib.import_module(f"{__name__}.{argv[0].replace('-', '_')}").run(argv[1:])
+        return status
+    except LabError as error:
+        print(f"autowarm: {printable(str(error))}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except (BrokenPipeError, ModuleNotFoundError):
+        raise  # the entry point explains them
+    except OSError as error:  # such as a full disk, or a folder without write permission
+        print(f"autowarm: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, Interrupted) as error:
+        print("\ninterrupted; the same command continues from here", file=sys.stderr)
+        return 128 + getattr(error, "signal", signal.SIGINT)
+    except Exception as error:
+        line = next(iter(str(error).splitlines()), "")
+        print(f"autowarm: {type(error).__name__}: {line} (traceback in {_dumped()})", file=sys.stderr)
+        return 1
+
+
+def _dumped() -> str:
+    """Write the traceback of an unforeseen error to a file, and return its name."""
+    with tempfile.NamedTemporaryFile("w", prefix="autowarm-", suffix=".log", delete=False) as file:
+        traceback.print_exc(file=file)
+    return file.name

@@ -1,0 +1,95 @@
+"""`autowarm compare` and `autowarm.lab.compare`: schedules side by side, on the lab's task or your own."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import CompareConfig
+from ..config.build import build, parse, plain, take
+from ..config.yaml_files import merged, nested
+from .report import make_and_show
+
+if TYPE_CHECKING:
+    from ..analysis.results import Results
+    from ..tasks import OwnTask
+
+__all__ = ["compare", "run"]
+
+_SHOWN = ("out", "seeds", "workers", "rates", "schedules", "warmups", "paper_target_loss", "run.steps",
+          "run.batch_size", "run.clip", "run.optimizer.weight_decay", "run.model.layers", "run.model.width",
+          "run.data.corpus")  # fmt: skip
+_SET_HERE = {"run.seed": "seeds", "run.optimizer.name": "rates", "run.optimizer.lr": "rates",
+             "run.schedule.kind": "schedules", "run.schedule.warmup_steps": "warmups"}  # fmt: skip
+
+
+def run(argv: list[str]) -> int:
+    """Compare the adaptive warm-up with hand-set ones, and show what came out."""
+    about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
+    place, argv = take(argv, "--task")
+    also = {"--task": "your own task, FILE.py:NAME; see docs/training.md"}
+    parsed = partial(parse, argv, CompareConfig, "compare", about, shown=_SHOWN, also=also, instead=_SET_HERE)
+    if place is None:
+        return make_and_show(parsed(preset="demo"))
+
+    from ..tasks.own import bring, defaults, load
+
+    task = load(place)
+    config = parsed(defaults=defaults(task))
+    return make_and_show(*bring(task, config, Path(config.out), config.rates))
+
+
+def compare(
+    task: "OwnTask",
+    *,
+    rates: Mapping[str, Sequence[float]] | None = None,
+    steps: int | None = None,
+    seeds: Sequence[int] | None = None,
+    schedules: Sequence[str] | None = None,
+    warmups: Sequence[float] | None = None,
+    out: str | Path | None = None,
+    **more: Any,
+) -> "Results":
+    """Train your own task under adaptive and hand-set warm-ups, and write table, figures and report.
+
+    Finished runs in ``out`` are not repeated, so an interrupted comparison continues where it stopped. Worker processes
+    make the runs and receive the task by value, so a script needs no ``__main__`` guard.
+
+    Args:
+        task: an object with the methods of `autowarm.lab.tasks.OwnTask`. Its ``defaults``, keys of
+            `autowarm.lab.config.CompareConfig`, replace arguments that are not given.
+        rates: peak rates to try with each optimizer, by name: one of `autowarm.lab.registry.OPTIMIZERS` or of the
+            task's own.
+        steps: updates in a run.
+        seeds: each run is repeated with every seed; a verdict needs two or more.
+        schedules: names of `autowarm.lab.registry.SCHEDULES`; "linear" is the hand-set one.
+        warmups: hand-set warm-up lengths, in steps, or below 1 as a share of the run.
+        out: folder of the results; "runs/compare" by default.
+        more: any other key of `autowarm.lab.config.CompareConfig`, such as ``workers=1`` or ``run={"clip": 1.0}``.
+
+    Returns:
+        The results. Print them for a table with verdicts, or use ``summaries`` (one per optimizer and rate, with
+        ``difference``), ``rows`` (the runs), ``failed`` and ``folder`` (which contains report.html).
+
+    Raises:
+        LabError: a key is wrong, or the task's code fails in every run; the message names the line.
+    """
+    from ..analysis import report
+    from ..execution.display import Display
+    from ..execution.engine import make
+    from ..tasks.own import bring, defaults
+    from ..training.stopping import Stop
+
+    given = {"rates": rates, "run.steps": steps, "seeds": seeds, "schedules": schedules, "warmups": warmups,
+             "out": None if out is None else str(out)}  # fmt: skip
+    chosen = {key: plain(value) for key, value in given.items() if value is not None}
+    values = merged(defaults(task), merged(nested(plain(more)), nested(chosen)))
+    if rates is not None:
+        values["rates"] = chosen["rates"]  # replace the task's own rates instead of adding to them
+    config = build(CompareConfig, values, "compare")
+    config, own = bring(task, config, Path(config.out), config.rates)
+    display = Display()
+    with Stop(), display:
+        results = make(config, config.points(), display, own)
+    report.make(results)
+    return results

@@ -1,0 +1,54 @@
+"""`autowarm smoothness`: curvature over the gap along a run of each optimizer."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..config import LabError, SmoothnessConfig
+from ..config.build import parse
+
+__all__ = ["run"]
+
+_SHOWN = ("rates", "steps", "options", "windows", "every", "target_loss", "out", "run.steps", "run.batch_size",
+               "run.model.layers", "run.model.width")  # fmt: skip
+
+
+def run(argv: list[str]) -> int:
+    """Curvature over the gap along a run of each optimizer."""
+    about = "Measure curvature over the gap along a run of each optimizer. Stored points are not measured again."
+    config = parse(argv, SmoothnessConfig, "smoothness", about, preset="smoothness-tiny", shown=_SHOWN,
+                   instead={"run.optimizer.name": "rates", "run.optimizer.lr": "rates"})  # fmt: skip
+
+    from autowarm.plotting import styled
+
+    from ..files import write_atomically
+    from ..paper.gallery import Sources, save
+    from ..paper.gallery import smoothness as draw
+    from ..paper.smoothness import measured, report
+
+    folder = Path(config.out)
+    texts, failed = [], {}
+    for name in config.rates:
+        found = measured(config, name, folder / f"smoothness-{name}.json", on_step=_counter(name))
+        try:
+            texts.append(report(found))
+        except LabError as error:
+            failed[name] = error
+    text = "\n".join(texts)
+    write_atomically(folder / "smoothness.md", text)
+    print(text, end="")
+    for name in (name for name in config.rates if name not in failed):
+        for path in save(f"smoothness-{name}", styled(draw(name))(Sources(folder, config)), folder):
+            print(path)
+    if failed:
+        raise LabError(f"no fit for {'; '.join(map(str, failed.values()))}. The points are in {folder}")
+    return 0
+
+
+def _counter(name: str) -> Callable[[Any], None]:
+    def on_step(progress: Any) -> None:
+        if progress.step % 50 == 0:
+            print(f"{name}: step {progress.step}  loss {progress.loss:.4f}", file=sys.stderr, flush=True)
+
+    return on_step

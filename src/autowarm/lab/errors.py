@@ -4,11 +4,15 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["LabError", "UsageError", "differences", "nearest", "printable", "require"]
+__all__ = ["BrokenTask", "LabError", "UsageError", "differences", "nearest", "printable", "require"]
 
 
 class LabError(Exception):
     """An error that the user can fix. The command line shows only its message, without a traceback."""
+
+
+class BrokenTask(LabError):
+    """A user's task fails: its model, its batches or its loss."""
 
 
 class UsageError(LabError):

@@ -41,3 +41,15 @@ def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"schema": 99}')
     with pytest.raises(LabError, match="has schema 99, this version reads 1"):
         read_results(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["lr", "steps", "warmup_steps", "seed", "val_loss", "seconds"])
+def test_a_text_in_place_of_a_number_is_refused_with_its_run(name: str, tmp_path: Path) -> None:
+    stored(tmp_path)
+    path = tmp_path / "results.json"
+    document = json.loads(path.read_text())
+    first = document["runs"][0]
+    (first["cell"] if name in first["cell"] else first)[name] = "0.01"
+    path.write_text(json.dumps(document))
+    with pytest.raises(LabError, match=f"damaged .the {name} of run linear10 is '0.01', no number"):
+        read_results(tmp_path)

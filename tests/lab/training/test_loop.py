@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.files import locked
+from autowarm.lab.files import locked, sha256
 from autowarm.lab.tasks.models import token_loss
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
@@ -124,3 +124,9 @@ def test_a_compiled_model_trains_alike(run: RunConfig, tmp_path: Path) -> None:
     # Its weights have the names of a model that is not compiled.
     names = [sorted(load_file(tmp_path / folder / "model.safetensors")) for folder in ("eager", "compiled")]
     assert names[0] == names[1]
+
+
+def test_a_result_holds_the_checksums_of_weights_and_metrics(run: RunConfig, tmp_path: Path) -> None:
+    files = train(run, tmp_path)["files"]
+    assert files == {name: sha256(tmp_path / name) for name in ("model.safetensors", "metrics.jsonl")}
+    assert json.loads((tmp_path / "result.json").read_text())["files"] == files

@@ -74,7 +74,7 @@ def stopped(program: list[str], given: list[str], out: Path, number: int) -> int
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline().startswith("step 1/")
+            assert any(line.startswith("step 1/") for line in process.stdout)
             process.send_signal(number)
             _, errors = process.communicate(timeout=PATIENCE)
         finally:

@@ -99,6 +99,13 @@ def read_results(folder: Path) -> Results:
         whole = isinstance(row, dict) and row.keys() >= _ROW and isinstance(row["cell"], dict)
         if not whole or not row["cell"].keys() >= _CELL or not re.fullmatch(r"[\w-]+", str(row["id"])):
             raise LabError(f"{path} is damaged (it lists a run as {str(row)[:80]}): make it again")
+        numbers = {name: row["cell"][name] for name in ("steps", "lr")}
+        numbers |= {name: row[name] for name in ("warmup_steps", "seed", "val_loss", "seconds")}
+        for name, value in numbers.items():
+            unknown = value is None and name == "val_loss"
+            if isinstance(value, bool) or not (isinstance(value, int | float) or unknown):
+                what = f"the {name} of run {row['id']} is {value!r}, no number"
+                raise LabError(f"{path} is damaged ({what}): make it again")
     return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
 
 

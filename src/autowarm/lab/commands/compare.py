@@ -63,7 +63,7 @@ def compare(
         steps: updates in a run.
         seeds: each run is repeated with every seed; a verdict needs two or more.
         schedules: names of `autowarm.lab.registry.SCHEDULES`; "linear" is the hand-set one.
-        warmups: hand-set warm-up lengths, in steps, or below 1 as a share of the run.
+        warmups: hand-set warm-up lengths: whole numbers are updates, floats up to 1.0 a share of the run.
         out: folder of the results; "runs/compare" by default.
         more: any other key of `autowarm.lab.config.CompareConfig`, such as ``workers=1`` or ``run={"clip": 1.0}``.
 

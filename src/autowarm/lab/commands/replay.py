@@ -8,7 +8,6 @@ from typing import Any
 
 from ..config import LabError, UsageError
 from ..config.build import Parser
-from ..config.runs import length
 from ..registry import OPTIMIZERS, WITH_NORM
 
 __all__ = ["run"]
@@ -81,7 +80,8 @@ def _parser() -> Parser:
 
 
 def _limit(text: str) -> float | int:
-    return length(float(text))
+    """A share has a point; a whole number is a number of updates."""
+    return int(text) if text.isdecimal() else float(text)
 
 
 def _write(options: argparse.Namespace, found: list[Any]) -> None:

@@ -10,7 +10,7 @@ a block is an axis, and the block stands for all combinations::
       large: {set: {batch_size: 32, optimizer.lr: 0.02}}
     grid:                                   # for cells without a grid of their own
       - {schedule.kind: adaptive}
-      - {schedule.kind: linear, schedule.warmup_steps: [50, 0.1, 0.2]}   # below 1: a share of the steps
+      - {schedule.kind: linear, schedule.warmup_steps: [50, 0.1, 0.2]}   # with a point: a share of the steps
     seeds: [0, 1]
 
 Keys are those of `RunConfig`, dotted or nested.
@@ -63,7 +63,8 @@ class CompareConfig:
         rates: peak rates to try with each optimizer. Each pair of optimizer and rate is compared separately.
         options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
         schedules: schedules to compare: $kinds.
-        warmups: hand-set warm-up lengths, in steps, or below 1 as a share of the run.
+        warmups: hand-set warm-up lengths: whole numbers are updates, a number with a point up to 1.0 is a share of
+            the run, as in `max_warmup`.
         paper_target_loss: target loss f* of the paper's Algorithm 1.
         seeds: every run is repeated with each of these seeds.
         out: folder of the results.
@@ -78,7 +79,7 @@ class CompareConfig:
     rates: dict[str, list[float]] = field(default_factory=lambda: {"muon": [3e-3], "lion": [1e-3], "normsgd": [3e-2]})
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     schedules: list[str] = field(default_factory=lambda: ["adaptive", "paper", "linear"])
-    warmups: list[float] = field(default_factory=lambda: [1, 0.05, 0.1, 0.2, 0.4])
+    warmups: list[int | float] = field(default_factory=lambda: [1, 0.05, 0.1, 0.2, 0.4])
     paper_target_loss: float = 3.0
     seeds: list[int] = field(default_factory=lambda: [0, 1])
     out: str = "runs/compare"
@@ -243,16 +244,17 @@ def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tup
 
 
 def _run(keys: Mapping[str, Any], source: str) -> RunConfig:
-    """Build the run with these dotted keys; a warm-up below 1 is a share of its steps."""
+    """Build the run with these dotted keys; a warm-up with a point, up to 1.0, is a share of its steps."""
     warmup, steps = keys.get("schedule.warmup_steps"), keys.get("steps", RunConfig.steps)
-    if isinstance(warmup, float) and warmup < 1 and isinstance(steps, int):
+    if isinstance(warmup, float) and warmup <= 1 and isinstance(steps, int):
         keys = {**keys, "schedule.warmup_steps": _updates(warmup, steps)}
     return build(RunConfig, nested(keys), source)
 
 
 def _updates(warmup: float, steps: int) -> int:
-    """Convert a warm-up length to updates; below 1 it is a share of the run, and above 0 at least one update."""
-    return max(int(warmup > 0), round(warmup * steps)) if warmup < 1 else round(warmup)
+    """Convert a warm-up length to updates; a float up to 1.0 is a share of the run, and above 0 at least one update."""
+    is_share = isinstance(warmup, float) and warmup <= 1
+    return max(int(warmup > 0), round(warmup * steps)) if is_share else round(warmup)
 
 
 def _check_engine(config: "CompareConfig | FigureConfig | SweepConfig") -> None:

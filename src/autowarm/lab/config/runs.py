@@ -10,11 +10,6 @@ from ..errors import require
 from ..registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, check, described, either
 
 
-def length(value: float) -> float | int:
-    """Read a length of a warm-up: below 1 it is a share of the run; a whole number from 1 on is in updates."""
-    return int(value) if value >= 1 and value == int(value) else value
-
-
 @dataclass(frozen=True)
 class ModelConfig:
     """A LLaMA (RMSNorm, SwiGLU, rotary positions, tied embeddings, split q, k, v), or a classifier of images.

@@ -63,7 +63,7 @@ class Planned:
 
     def row(self) -> dict[str, Any]:
         """Read the run's result and put it in the plan's cell."""
-        row = read_result(self.folder, self.id)
+        row = {key: value for key, value in read_result(self.folder, self.id).items() if key != "files"}
         if self.point.cell:
             # With a dot, so that a summary's label tells the grid's axes from the cell's other entries.
             axes = {key if "." in key else f"run.{key}": value for key, value in self.point.varied.items()}

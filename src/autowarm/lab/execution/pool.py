@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ..config import LabError
+from ..errors import BrokenTask, LabError
 from ..files import Busy
 from ..training.stopping import Interrupted, Stop
 from .display import Display
@@ -158,6 +158,7 @@ def follow(
         Interrupted: a signal has come.
     """
     failed: dict[str, str] = {}
+    some_done = False
     while pending:
         asked.obey()
         for event in news():
@@ -169,9 +170,19 @@ def follow(
             except BrokenProcessPool:
                 raise
             except Exception as error:
-                failed[name] = explain(error)
-                display.fail(name, failed[name])
+                message = explain(error)
+                if (
+                    isinstance(getattr(error, "cause", error), BrokenTask)
+                    and message in failed.values()
+                    and not some_done
+                ):
+                    # A second run fails at the same place and none has finished, so that no other run is begun.
+                    failed |= {pending.pop(one): message for one in list(pending) if one.cancel()}
+                    display.note("a task that fails in every run: no other run is begun")
+                failed[name] = message
+                display.fail(name, message)
             else:
+                some_done = True
                 display.finish(name, row)
                 if on_row is not None:
                     on_row(name, row)
@@ -211,7 +222,8 @@ def _interrupts_blocked() -> Iterator[None]:
 def _start_worker(events: Any, stop: Any, turns: Any) -> None:
     global _events, _stop
     _events, _stop = events, stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but only the parent handles it
+    for name in {"SIGINT", "SIGHUP"} & set(dir(signal)):  # they reach the whole group, but only the parent handles them
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the parent's mask, see `_interrupts_blocked`
     threading.Thread(target=_die_with_parent, daemon=True).start()

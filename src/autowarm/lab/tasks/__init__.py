@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from ..config import LabError, RunConfig
+from ..errors import BrokenTask
 from ..registry import SMALL_TASKS, at
 from .blame import blamed, kind, place_of
 
@@ -253,7 +254,7 @@ class Task:
         return nullcontext() if self.file is None else blamed(self.file, where)
 
     def _objection(self, method: str, what: str) -> LabError:
-        return LabError(f"{place_of(getattr(self.made, method))}{method}() {what}")
+        return BrokenTask(f"{place_of(getattr(self.made, method))}{method}() {what}")
 
 
 _END = object()

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..config import LabError
+from ..errors import BrokenTask, LabError
 
 __all__ = ["blamed", "kind", "place_of", "said"]
 
@@ -34,7 +34,7 @@ def blamed(file: str, where: str, passing: tuple[type[Exception], ...] = ()) -> 
             frames.append((error.filename, error.lineno, ""))
         if theirs := [frame for frame in frames if _is_beside(frame[0], file)]:
             place = f"{_place(*theirs[-1])}: {where}"
-        raise LabError(f"{place}: {type(error).__name__}: {said(error)}") from error
+        raise BrokenTask(f"{place}: {type(error).__name__}: {said(error)}") from error
 
 
 def _is_beside(filename: str, file: str) -> bool:

@@ -7,7 +7,7 @@ A run is a folder::
     events.out.*       the same for TensorBoard
     checkpoint-STEP/   the newest few, while the run lasts
     model.safetensors  the final weights, with a config.json so that transformers can load them
-    result.json        written at the end
+    result.json        written at the end, with checksums of the weights and the metrics
 
 Called again on such a folder, `train` resumes from the newest intact checkpoint. The result is bit-identical to that of
 an uninterrupted run.
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..config import LabError, RunConfig, differences
-from ..files import locked, write_atomically, write_json
+from ..files import locked, sha256, write_atomically, write_json
 from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, make_task
 from ..tasks.blame import blamed
@@ -55,6 +55,7 @@ logger = logging.getLogger(__name__)
 # A context around an update: it takes the forward and backward pass as a function, calls it and yields the loss.
 Watch: TypeAlias = Callable[[Callable[[], Tensor]], AbstractContextManager[Tensor]]
 
+_KEPT = ("model.safetensors", "metrics.jsonl")  # files whose checksums the result holds
 # A loss above this many times the first one ends the run as diverged.
 _EXPLODED = 10.0
 
@@ -178,6 +179,8 @@ class _Run:
             if self.ranks.rank == 0:
                 if engine.keep_weights:
                     save_weights(self.model, self.folder, weights)
+                kept = [path for name in _KEPT if (path := self.folder / name).exists()]
+                result["files"] = {path.name: sha256(path) for path in kept}
                 write_json(self.folder / "result.json", result)
             self.checkpoints.clear()
         self.checkpoints.close()

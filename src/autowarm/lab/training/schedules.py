@@ -1,6 +1,5 @@
 """Learning-rate schedules from their configs: ours, the hand-set one, and those of other packages."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,6 @@ from autowarm import AdaptiveWarmup
 from autowarm.schedule.shapes import DECAYS, WARMUPS
 
 from ..config import LabError, ScheduleConfig
-from ..config.runs import length
 from ..registry import SCHEDULES, at
 
 __all__ = ["advance", "hand_set", "make_scheduler", "warmup_length"]
@@ -100,12 +98,9 @@ def _as_lab_error() -> Iterator[None]:
 
 def adaptive(optimizer: Optimizer, config: ScheduleConfig, steps: int, make: Any = AdaptiveWarmup) -> AdaptiveWarmup:
     """Ours."""
-    options = dict(config.options)
-    if isinstance(limit := options.get("max_warmup"), float) and math.isfinite(limit):
-        options["max_warmup"] = length(limit)  # as in --warmups, 1.0 is an update
     found: AdaptiveWarmup = make(
         optimizer, total_steps=steps, target_loss=config.target_loss, sigma_f2=config.sigma_f2,
-        peak_gap=config.peak_gap, warmup=config.warmup, decay=config.decay, **options,
+        peak_gap=config.peak_gap, warmup=config.warmup, decay=config.decay, **config.options,
         **({} if config.div is None else {"div": config.div}),
     )  # fmt: skip
     return found

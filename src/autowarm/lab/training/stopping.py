@@ -1,4 +1,4 @@
-"""Handles Ctrl-C and SIGTERM, so that a run never loses its progress."""
+"""Handles Ctrl-C, SIGTERM and SIGHUP, so that a run never loses its progress."""
 
 import os
 import signal
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
+
+# Ctrl-C, what schedulers of jobs send, and what a terminal sends as it closes (Windows has no such signal).
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Interrupted(Exception):
@@ -22,7 +25,7 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """A context manager that catches SIGINT and SIGTERM.
+    """A context manager that catches SIGINT, SIGTERM and SIGHUP, unless they are ignored.
 
     Inside `gently`, a signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops at the
     next step. Elsewhere the signal ends the program with `Interrupted`; nothing is lost, because files are replaced
@@ -41,7 +44,10 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():  # other threads may not handle signals
-            self._before = {number: signal.signal(number, self._notice) for number in (signal.SIGINT, signal.SIGTERM)}
+            ours = [
+                number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN
+            ]  # `nohup` ignores SIGHUP
+            self._before = {number: signal.signal(number, self._notice) for number in ours}
         return self
 
     def __exit__(self, *_: object) -> None:

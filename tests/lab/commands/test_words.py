@@ -1,0 +1,133 @@
+"""What a user types is read as it is meant, or the message says what would be."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from autowarm import Lion
+from autowarm.lab.commands import main
+from autowarm.lab.config import CompareConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config.build import parse
+from autowarm.lab.training.schedules import make_scheduler
+
+from ..helpers import gone
+
+TASK = """import torch
+
+class Line:
+    defaults = {"rates": {"plain": [0.01]}, "run.steps": 6, "warmups": [0, 1, 2, 3, 4, 5], "schedules": ["linear"]}
+    optimizers = {"plain": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
+
+    def model(self):
+        return torch.nn.Linear(8, 1)
+
+    def batches(self, seed):
+        while True:
+            yield torch.randn(32, 8)
+
+    def loss(self, model, batch):
+        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    def validation(self):
+        return [torch.randn(64, 8)]
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "line.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_warm_up_of_one_with_a_point_is_the_whole_run_wherever_it_is_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """For `AdaptiveWarmup`, max_warmup=1 is; hand-set, it leaves no update for the decay."""
+    optimizer = Lion([torch.nn.Parameter(torch.zeros(2, 2))], lr=1.0)
+    scheduler = make_scheduler(optimizer, ScheduleConfig(options={"max_warmup": 1}), 10)
+    for _ in range(10):
+        optimizer.step()
+        scheduler.step(5.0)
+    assert (scheduler.warmup_steps, scheduler.ended_by) == (10, "max_warmup")
+    assert main(["compare", "--warmups", "1.0"]) == 2
+    assert "needs warmup_steps from 0 to steps − 1 = 399, got 400" in capsys.readouterr().err
+    given = ["--warmups", "1,0.5,2", "--schedules", "linear"]
+    compared = parse(given, CompareConfig, "compare", "", preset="demo")
+    assert {point.run.schedule.warmup_steps for point in compared.points()} == {1, 200, 2}
+
+
+@pytest.mark.parametrize(("given", "read"), [("0,1", [0, 1]), ("3", [3]), ("[4, 5]", [4, 5])])
+def test_a_list_needs_no_brackets(given: str, read: list[int]) -> None:
+    for words in (["--seeds", given], [f"--seeds={given}"]):
+        assert parse(words, CompareConfig, "compare", "").seeds == read
+    config = parse(["--rates.muon", "0.1,0.2", "--schedules", "linear,wsd"], CompareConfig, "compare", "")
+    assert (config.rates["muon"], config.schedules) == ([0.1, 0.2], ["linear", "wsd"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "--tsk", "line.py:Line"], "unknown option --tsk; did you mean 'task'?"),
+        (["find-rate", "--tsk", "mlp"], "unknown option --tsk; did you mean 'task'?"),
+        (["train", "--ot", "x"], "unknown option --ot; did you mean 'out'?"),
+        (["compare", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
+        (["train", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
+        (["compare", "--config", "x.yaml"], "no such file and no such preset; known are demo, own, smoke"),
+        (["train", "--config", "x.yaml"], "no such file and no such preset; known are llama-124m, llama-210m"),
+        (["train", "--task", "line.py:Line", "--optimizer", "plian"], "optimizer 'plian'; did you mean 'plain'?"),
+        (["train", "--task", "line.py:Line", "--batch_size", "7"], "batch_size has no effect with a task"),
+    ],
+)
+def test_wrong_words_get_what_was_meant(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--task", "line.py:Line", "--schedule", "constant", "--out", "out"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "plain-lr0.01-constant-seed0, in out: loading PyTorch"
+    assert lines[1] == "preparing the data and the network"
+    assert "step 6/6" in "\n".join(lines)
+    assert json.loads((here / "out" / "result.json").read_text())["optimizer"] == "plain"
+
+
+def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path) -> None:
+    (here / "line.py").write_text(TASK.replace("torch.randn(32, 8)", "torch.randn(32, 9)"))
+    words = ["compare", "--task", "line.py:Line", "--seeds", "0,1", "--workers", "1", "--out", "out"]
+    done = subprocess.run([sys.executable, "-m", "autowarm", *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "every run failed: line.py:15: in loss at step 1: RuntimeError" in done.stderr
+    assert "no other run is begun" in done.stdout
+    assert len(list((here / "out" / "runs").glob("*/error.txt"))) < 6  # of twelve
+
+
+def test_what_a_closing_terminal_sends_stops_a_run_as_sigterm_does(here: Path) -> None:
+    words = ["train", "--task", "line.py:Line", "--schedule", "constant", "--steps", "1000000", "--out", "out"]
+    command = [sys.executable, "-m", "autowarm", *words, "--checkpoint_every", "1000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            while not process.stdout.readline().startswith("step 1/"):
+                assert not gone(process.pid)
+            process.send_signal(signal.SIGHUP)
+            _, errors = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGHUP
+    assert "the same command continues from here" in errors
+    assert list((here / "out").glob("checkpoint-*"))
+
+
+def test_a_run_without_a_task_is_the_labs() -> None:
+    assert not parse([], RunConfig, "train", "").is_own_task

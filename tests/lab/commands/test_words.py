@@ -17,7 +17,7 @@ from autowarm.lab.training.schedules import make_scheduler
 
 from ..helpers import gone
 
-TASK = """import torch
+TASK = """import time, torch
 
 class Line:
     defaults = {"rates": {"plain": [0.01]}, "run.steps": 6, "warmups": [0, 1, 2, 3, 4, 5], "schedules": ["linear"]}
@@ -56,10 +56,10 @@ def test_a_warm_up_of_one_with_a_point_is_the_whole_run_wherever_it_is_given(
         scheduler.step(5.0)
     assert (scheduler.warmup_steps, scheduler.ended_by) == (10, "max_warmup")
     assert main(["compare", "--warmups", "1.0"]) == 2
-    assert "needs warmup_steps from 0 to steps − 1 = 399, got 400" in capsys.readouterr().err
+    assert "needs warmup_steps from 0 to steps − 1 = 999, got 1000" in capsys.readouterr().err
     given = ["--warmups", "1,0.5,2", "--schedules", "linear"]
     compared = parse(given, CompareConfig, "compare", "", preset="demo")
-    assert {point.run.schedule.warmup_steps for point in compared.points()} == {1, 200, 2}
+    assert {point.run.schedule.warmup_steps for point in compared.points()} == {1, 500, 2}
 
 
 @pytest.mark.parametrize(("given", "read"), [("0,1", [0, 1]), ("3", [3]), ("[4, 5]", [4, 5])])
@@ -103,7 +103,7 @@ def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
 
 
 def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path) -> None:
-    (here / "line.py").write_text(TASK.replace("torch.randn(32, 8)", "torch.randn(32, 9)"))
+    (here / "line.py").write_text(TASK.replace("yield torch.randn(32, 8)", "time.sleep(0.5)\n            yield torch.randn(32, 9)"))
     words = ["compare", "--task", "line.py:Line", "--seeds", "0,1", "--workers", "1", "--out", "out"]
     done = subprocess.run([sys.executable, "-m", "autowarm", *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1

@@ -170,17 +170,12 @@ def follow(
             except BrokenProcessPool:
                 raise
             except Exception as error:
-                message = explain(error)
-                if (
-                    isinstance(getattr(error, "cause", error), BrokenTask)
-                    and message in failed.values()
-                    and not some_done
-                ):
-                    # A second run fails at the same place and none has finished, so that no other run is begun.
-                    failed |= {pending.pop(one): message for one in list(pending) if one.cancel()}
-                    display.note("a task that fails in every run: no other run is begun")
-                failed[name] = message
+                message, broken = explain(error), isinstance(getattr(error, "cause", error), BrokenTask)
                 display.fail(name, message)
+                if broken and message in failed.values() and not some_done:
+                    display.note("the task fails in every run: no other run is begun")
+                    return {**failed, name: message, **dict.fromkeys(pending.values(), message)}
+                failed[name] = message
             else:
                 some_done = True
                 display.finish(name, row)

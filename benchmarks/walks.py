@@ -4,15 +4,19 @@
 
 A *call* is one of a Python function of this package. A *return* is a move, by a call or back from one, into a file that
 the walk has been in before and has left since. Few of each mean that a reader can follow the value without a finger in
-every page.
+every page. The walk of a config through `autowarm compare` counts rooms of the lab in place of files.
 """
 
+import io
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -91,6 +95,48 @@ def a_state() -> Callable[[], Any]:
     return lambda: sched.load_state_dict(state)
 
 
+def a_config() -> tuple[list[Place], list[str]]:
+    """The functions of the lab that are given a config, from ``autowarm compare`` to its results, and the rooms.
+
+    One run of a step is made, in this process. A room is a folder of the lab. A config's own properties do not count.
+    """
+    from autowarm import lab
+    from autowarm.lab import commands
+    from autowarm.lab.config import CompareConfig, RunConfig
+    from autowarm.lab.execution import engine
+    from autowarm.lab.execution.pool import Job, perform
+
+    root, met, rooms = str(Path(lab.__file__).parent), [], []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(root):
+            return
+        given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
+        configs = [one for one in given if isinstance(one, CompareConfig | RunConfig)]
+        if configs and not isinstance(getattr(type(configs[0]), code.co_name, None), property):
+            file = code.co_filename[len(root) + 1 :]
+            met.append((file, code.co_name))
+            if not rooms or rooms[-1] != file.split("/")[0]:
+                rooms.append(file.split("/")[0])
+
+    def here(jobs: Sequence[Job], *_: Any) -> dict[str, str]:
+        for job in jobs:
+            perform(job, lambda event: None, lambda: False)
+        return {}
+
+    words = {"config": "smoke", "run.steps": "1", "rates": "{muon: [0.01]}", "schedules": "adaptive", "seeds": "0"}
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(engine, "run_jobs", here):
+        given = [part for key, value in words.items() for part in (f"--{key}", value)]
+        sys.setprofile(note)
+        try:
+            with redirect_stdout(io.StringIO()):
+                commands.main(["compare", *given, "--out", folder])
+        finally:
+            sys.setprofile(None)
+    return met, rooms
+
+
 def main() -> None:
     """Print a line for each walk; with a name, the walk itself."""
     walks = {"loss": a_loss(False), "loss, tensor lr": a_loss(True), "gradient": a_gradient(), "state": a_state()}
@@ -100,6 +146,11 @@ def main() -> None:
         print(f"{name:<16} {'{} calls, {} files, {} returns'.format(*counts(met, files))}")
         if name in wanted:
             print("\n".join(f"    {file}:{function}" for file, function in met))
+    met, rooms = a_config()
+    again = len(rooms) - len(set(rooms))
+    print(f"{'config':<16} {len(met)} calls, {len(rooms)} stays in {len(set(rooms))} rooms, {again} returns")
+    if "config" in wanted:
+        print("\n".join(f"    {file}:{function}" for file, function in met))
 
 
 if __name__ == "__main__":

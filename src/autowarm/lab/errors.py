@@ -4,8 +4,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["BrokenTask", "LabError", "UsageError", "differences", "nearest", "printable", "require"]
-
 
 class LabError(Exception):
     """An error that the user can fix. The command line shows only its message, without a traceback."""

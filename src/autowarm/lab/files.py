@@ -13,8 +13,6 @@ from filelock import FileLock, Timeout
 
 from .config import LabError
 
-__all__ = ["Busy", "locked", "read_object", "sha256", "within", "write_atomically", "write_json"]
-
 
 class Busy(LabError):
     """Another process is using the folder."""

@@ -103,7 +103,9 @@ def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
 
 
 def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path) -> None:
-    (here / "line.py").write_text(TASK.replace("yield torch.randn(32, 8)", "time.sleep(0.5)\n            yield torch.randn(32, 9)"))
+    (here / "line.py").write_text(
+        TASK.replace("yield torch.randn(32, 8)", "time.sleep(0.5)\n            yield torch.randn(32, 9)")
+    )
     words = ["compare", "--task", "line.py:Line", "--seeds", "0,1", "--workers", "1", "--out", "out"]
     done = subprocess.run([sys.executable, "-m", "autowarm", *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1

@@ -81,7 +81,7 @@ def test_a_run_is_planned_once_and_its_data_prepared_once(
 ) -> None:
     monkeypatch.setenv("AUTOWARM_CACHE", str(tmp_path / "cache"))
     prepare.cache_clear()
-    engine._source_of.cache_clear()
+    engine._SOURCES.clear()
     calls: Counter[str] = Counter()
     for module, name in ((text, "_build"), (engine, "identity"), (engine, "make_task"), (engine, "write_results")):
         watched = mock.Mock(wraps=getattr(module, name))

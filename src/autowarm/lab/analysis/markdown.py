@@ -4,8 +4,6 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-__all__ = ["comma_separated", "table"]
-
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a Markdown table.

@@ -13,8 +13,6 @@ from autowarm.rate import RateSearch
 from ..files import write_atomically
 from .figures import save
 
-__all__ = ["figure", "terminal", "words", "write"]
-
 
 def words(found: RateSearch, total_steps: int) -> str:
     """Describe the suggestion for a run of so many updates and its interval, or the reason why there is none."""

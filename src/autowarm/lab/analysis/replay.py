@@ -16,8 +16,6 @@ from autowarm.plotting import styled
 from .figures import literal
 from .report import TEMPLATES, data_uri
 
-__all__ = ["figure", "html", "numbers", "show"]
-
 HEADINGS = ("run", "updates", "warm-up used", "as recorded", "closed loop")
 _COLUMNS = 3
 

@@ -16,8 +16,6 @@ from .results import Results
 from .summary import Row, headline, margin_of, verdict
 from .table import HEADINGS, cells
 
-__all__ = ["TEMPLATES", "Files", "data_uri", "html", "make", "warnings"]
-
 TEMPLATES = Path(__file__).parent / "templates"
 
 

@@ -15,8 +15,6 @@ from ..config import LabError
 from ..files import read_object, write_json
 from .summary import Point, Row, Summary, summarise
 
-__all__ = ["Results", "environment", "read_results", "write_results"]
-
 SCHEMA = 1
 _ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss", "diverged", "seconds"}
 _CELL = {"task", "model", "optimizer", "batch_size", "steps", "lr"}

@@ -17,8 +17,6 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-__all__ = ["CAP", "Estimate", "Losses", "Outcome", "capped", "differences", "paired"]
-
 Losses = Mapping[int, float]
 """Held-out loss by seed. Lower is better; `math.inf` marks a run that diverged."""
 

@@ -15,8 +15,6 @@ from ..config import printable
 from ..registry import OPTIMIZERS
 from .statistics import Estimate, capped, differences
 
-__all__ = ["MARGIN", "Point", "Row", "Summary", "headline", "loss", "margin_of", "summarise", "verdict"]
-
 MARGIN = 0.02  # in nats, the largest difference from the best hand-set warm-up that counts as none
 SHARE = 0.005  # the same for a user's own task with any unit of loss, as a share of the best hand-set loss
 

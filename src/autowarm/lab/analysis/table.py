@@ -10,8 +10,6 @@ from rich.text import Text
 
 from .summary import Point, Summary, verdict
 
-__all__ = ["HEADINGS", "as_html", "as_text", "cells", "show", "table"]
-
 HEADINGS = ("optimizer, rate", "best hand-set", "steps", "adaptive", "steps", "difference", "Algorithm 1", "steps")
 
 

@@ -10,8 +10,6 @@ from typing import Any, Literal
 from ..config import LabError, require
 from ..registry import WITH_NORM, check, described
 
-__all__ = ["CalibrateConfig", "read_shapes"]
-
 GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
 
 

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from ..errors import LabError, UsageError, nearest, printable
 from ..training.stopping import Interrupted
 
-__all__ = ["COMMANDS", "main"]
-
 COMMANDS = {
     "compare": "compare adaptive with hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)",
     "train": "train one run, in its own folder, on the lab's task or your own",

@@ -2,8 +2,6 @@
 
 from ..config.build import parse
 
-__all__ = ["run"]
-
 
 def run(argv: list[str]) -> int:
     """The schedule before any training."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..analysis.results import Results
     from ..tasks import OwnTask
 
-__all__ = ["compare", "run"]
 
 _SHOWN = ("out", "seeds", "workers", "rates", "schedules", "warmups", "paper_target_loss", "run.steps",
           "run.batch_size", "run.clip", "run.optimizer.weight_decay", "run.model.layers", "run.model.width",

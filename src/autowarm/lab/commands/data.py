@@ -6,8 +6,6 @@ from pathlib import Path
 from ..config.build import parse
 from ..errors import UsageError, nearest
 
-__all__ = ["run"]
-
 _KINDS = {
     "fineweb": "make token shards of FineWeb's 10-billion-token sample",
     "folder": "make token shards of the text or parquet files in PATH",

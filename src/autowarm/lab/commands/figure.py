@@ -8,8 +8,6 @@ from ..config.yaml_files import merged, nested, read_yaml
 from ..training.stopping import Stop
 from .report import complain
 
-__all__ = ["run"]
-
 
 def run(argv: list[str]) -> int:
     """Figures and tables of the paper."""

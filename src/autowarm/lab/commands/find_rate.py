@@ -7,8 +7,6 @@ from pathlib import Path
 from ..config import FindRateConfig, UsageError
 from ..config.build import parse, take
 
-__all__ = ["run"]
-
 _SHOWN = ("optimizer", "lowest", "highest", "steps", "out", "run.steps", "run.seed", "run.batch_size", "run.clip",
           "run.optimizer.weight_decay", "run.model.layers", "run.model.width", "run.data.corpus")  # fmt: skip
 

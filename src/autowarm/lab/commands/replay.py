@@ -10,8 +10,6 @@ from ..config import LabError, UsageError
 from ..config.build import Parser
 from ..registry import OPTIMIZERS, WITH_NORM
 
-__all__ = ["run"]
-
 _ABOUT = """\
 Show where AdaptiveWarmup would have ended the warm-up of past runs, and what would have ended it, beside the warm-up
 that was used. The losses of the log go to the real scheduler.

@@ -12,8 +12,6 @@ from ..errors import LabError
 if TYPE_CHECKING:
     from ..analysis.results import Results
 
-__all__ = ["complain", "make_and_show", "present", "run"]
-
 
 def run(argv: list[str]) -> int:
     """Make the table, the figures and the page of a results folder again."""

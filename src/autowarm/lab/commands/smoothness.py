@@ -8,8 +8,6 @@ from typing import Any
 from ..config import LabError, SmoothnessConfig
 from ..config.build import parse
 
-__all__ = ["run"]
-
 _SHOWN = ("rates", "steps", "options", "windows", "every", "target_loss", "out", "run.steps", "run.batch_size",
                "run.model.layers", "run.model.width")  # fmt: skip
 

@@ -4,8 +4,6 @@ from ..config import SweepConfig
 from ..config.build import parse
 from .report import make_and_show
 
-__all__ = ["run"]
-
 _SHOWN = ("out", "seeds", "workers", "base", "cells", "grid", "override", "only", "store", "engine", "address")
 
 

@@ -12,8 +12,6 @@ from ..config.yaml_files import merged
 from ..registry import SCHEDULES
 from ..training.stopping import Interrupted, Stop
 
-__all__ = ["run"]
-
 _SHOWN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
           "optimizer.weight_decay", "schedule.kind", "schedule.warmup_steps", "schedule.target_loss", "schedule.decay",
           "model.name", "model.layers", "model.width", "data.corpus", "engine.precision", "engine.parallel",

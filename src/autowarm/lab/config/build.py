@@ -17,8 +17,6 @@ from ..errors import LabError, UsageError, nearest
 from ..registry import SMALL_TASKS, check
 from .yaml_files import load_yaml, merged, nested, presets, read_yaml
 
-__all__ = ["Parser", "build", "known_keys", "leaves", "parse", "plain", "take"]
-
 _Config = TypeVar("_Config")
 
 

@@ -29,8 +29,6 @@ from .build import build, leaves
 from .runs import RunConfig, ScheduleConfig
 from .yaml_files import nested
 
-__all__ = ["CompareConfig", "EngineName", "FigureConfig", "Point", "SmoothnessConfig", "SweepConfig", "combinations"]
-
 EngineName = Literal["processes", "ray"]
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
 

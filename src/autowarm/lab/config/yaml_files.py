@@ -10,8 +10,6 @@ import yaml
 
 from ..errors import LabError, nearest, require
 
-__all__ = ["load_yaml", "merged", "nested", "presets", "read_yaml"]
-
 _PRESETS = Path(__file__).parent / "presets"
 # People write config files. A file larger or deeper than this was made to exhaust the reader.
 _MOST_NODES, _MOST_DEPTH = 100_000, 60

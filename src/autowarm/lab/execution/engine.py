@@ -16,12 +16,12 @@ again: the same command continues where it stopped, and another grid makes only 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..analysis.results import Results, write_results
-from ..config import CompareConfig, DataConfig, EngineName, LabError, ModelConfig, Point, RunConfig, SweepConfig
+from ..config import CompareConfig, EngineName, LabError, Point, RunConfig, SweepConfig
 from ..files import locked, write_json
 from ..tasks import Source, make_task
 from ..training.identity import identity, run_id
@@ -29,8 +29,6 @@ from ..training.loop import train
 from ..training.metrics import read_result
 from .display import Display
 from .pool import Job, OnRow, run_jobs
-
-__all__ = ["PlanConfig", "Planned", "execute", "gather", "make", "plan", "write_manifest"]
 
 SCHEMA = 1
 
@@ -162,14 +160,14 @@ def write_manifest(out: Path, about: str, planned: Iterable[Planned]) -> Path:
     return path
 
 
+_SOURCES: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+
 def _source(run: RunConfig) -> dict[str, Any]:
     """Return the name and checksum of the run's data, and its tokens if it is text; prepare the data if needed."""
-    return _source_of(run.task, run.data, run.model.name, run.model.vocab_size)
-
-
-@cache
-def _source_of(task_name: str | None, data: DataConfig, model: str, vocab_size: int) -> dict[str, Any]:
-    task = make_task(RunConfig(task=task_name, data=data, model=ModelConfig(name=model, vocab_size=vocab_size)))
-    found = {"name": task.name, "sha256": task.sha256}
-    tokens = getattr(getattr(task.made, "data", None), "tokens", None)
-    return found if tokens is None else {**found, "tokens": tokens}
+    key = run.task, run.data, run.model.name, run.model.vocab_size
+    if key not in _SOURCES:
+        task = make_task(run)
+        tokens = getattr(getattr(task.made, "data", None), "tokens", None)
+        _SOURCES[key] = {"name": task.name, "sha256": task.sha256, **({} if tokens is None else {"tokens": tokens})}
+    return _SOURCES[key]

@@ -9,8 +9,6 @@ from ..tasks import Source, make_task
 from ..training.parallel import joined
 from ..training.setup import Setup
 
-__all__ = ["search"]
-
 
 def search(config: FindRateConfig, own: Source | None = None) -> RateSearch:
     """Search with the run's model, data, precision, accumulation and clipping, on one process or torchrun's ranks.

@@ -25,8 +25,6 @@ from ..errors import BrokenTask
 from ..registry import SMALL_TASKS, at
 from .blame import blamed, kind, place_of
 
-__all__ = ["Batch", "Drawn", "OwnTask", "Source", "Task", "make_task", "seed_all"]
-
 Batch = Any  # a tuple of tensors, except in a user's own task
 
 

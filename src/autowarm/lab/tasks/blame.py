@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..errors import BrokenTask, LabError
 
-__all__ = ["blamed", "kind", "place_of", "said"]
-
 _LONGEST = 500  # maximal length of a quoted exception message, in characters
 
 

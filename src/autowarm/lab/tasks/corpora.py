@@ -13,8 +13,6 @@ from ..data import images, prepare, validation_batches
 from . import Batch, Drawn
 from .models import classifier, llama, token_loss
 
-__all__ = ["Classification", "Language"]
-
 
 class Language:
     """Next-token prediction on a corpus."""

@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["fingerprint", "is_users"]
-
 _PACKAGE = Path(__file__).parents[2]  # autowarm itself, which a run's id covers already
 _PATHS = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {_PACKAGE}
 # The attributes that Python itself adds to a class.

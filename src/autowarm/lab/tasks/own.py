@@ -28,8 +28,6 @@ from . import PREPARING, Task, seed_all
 from .blame import blamed, place_of, said
 from .fingerprint import fingerprint, is_users
 
-__all__ = ["PackedTask", "bring", "defaults", "load", "pack"]
-
 _Config = TypeVar("_Config", CompareConfig, FindRateConfig)
 
 _METHODS = ("model", "batches", "loss", "validation")

@@ -17,8 +17,6 @@ from ..data import prepare, validation_batches
 from ..data.images import scanned_digits
 from . import Batch, Drawn
 
-__all__ = ["Recipe", "Transformer", "digits", "generator", "language", "next_token_loss"]
-
 _SMOOTHING = 0.1  # label smoothing, usual for vision transformers; it keeps the loss away from 0
 
 

@@ -29,8 +29,6 @@ from ..config import LabError
 from ..files import read_object, sha256, write_atomically, write_json
 from .parallel import Ranks
 
-__all__ = ["Checkpoints", "whole_weights"]
-
 logger = logging.getLogger(__name__)
 
 SCHEMA = 2

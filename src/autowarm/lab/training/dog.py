@@ -8,8 +8,6 @@ from torch import nn
 
 from .optimizers import groups
 
-__all__ = ["AveragedDoG"]
-
 
 class AveragedDoG(DoG):
     """DoG with its polynomial average of the model's weights and buffers, which checkpoints hold.

@@ -12,8 +12,6 @@ from typing import Any
 from .. import data, tasks
 from ..config import RunConfig
 
-__all__ = ["code_fingerprint", "identity", "run_id"]
-
 
 @cache
 def code_fingerprint() -> str:

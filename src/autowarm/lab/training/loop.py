@@ -48,8 +48,6 @@ from .schedules import advance, make_scheduler, warmup_length
 from .setup import Setup, precision_of
 from .stopping import Interrupted, Stop
 
-__all__ = ["Watch", "cell", "train"]
-
 logger = logging.getLogger(__name__)
 
 # A context around an update: it takes the forward and backward pass as a function, calls it and yields the loss.

@@ -16,8 +16,6 @@ from autowarm.optim import partition
 from ..config import LabError, OptimizerConfig
 from ..registry import OPTIMIZERS, at
 
-__all__ = ["evaluating", "groups", "make_optimizer"]
-
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any = None) -> Optimizer:
     """Make the configured optimizer for the model's parameters, grouped by the library.

@@ -14,8 +14,6 @@ from autowarm.schedule.shapes import DECAYS, WARMUPS
 from ..config import LabError, ScheduleConfig
 from ..registry import SCHEDULES, at
 
-__all__ = ["advance", "hand_set", "make_scheduler", "warmup_length"]
-
 # Raises from lr/div to lr take log(div)/log(1/factor) ≈ 90 steps of GreedyLR, each after a row of better losses; with
 # this share of the run as the row, the way up takes about a tenth of the run, if the loss falls all the while.
 _GREEDY_ROWS = 800

@@ -15,8 +15,6 @@ from ..tasks.models import attend_plainly
 from .optimizers import make_optimizer
 from .parallel import Ranks, spread, unreduced
 
-__all__ = ["Setup", "precision_of"]
-
 _WIDE = 256  # from this width on, bfloat16 is faster on a CPU
 
 

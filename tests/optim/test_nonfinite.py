@@ -11,6 +11,7 @@ from torch import nn
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Spectral
+from autowarm.optim import Together
 from autowarm.optim.step import nonfinite
 
 MAKERS = {
@@ -209,3 +210,13 @@ def test_counts_are_kept_on_the_device_and_arrive_by_themselves() -> None:
     told = [counts.add([flags]) for flags in (good, bad, bad, good, bad)]
     assert told == [(0, 0), (0, 0), (1, 1), (2, 2), (0, 2)]
     assert counts.tensor.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("wrap", [lambda opt: opt, Together, lambda opt: Together(Together(opt))])
+def test_the_warning_points_to_the_line_that_steps(wrap: Callable) -> None:
+    p = nn.Parameter(torch.zeros(2))
+    p.grad = torch.full((2,), math.nan)
+    opt = wrap(Lion([p]))
+    with pytest.warns(UserWarning, match="a gradient is not finite") as caught:
+        opt.step()
+    assert [warning.filename for warning in caught] == [__file__]

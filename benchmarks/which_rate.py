@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `studies` is
 
+from autowarm.lab.commands.find_rate import search
 from autowarm.lab.config import EngineConfig, FindRateConfig, OptimizerConfig, RunConfig
-from autowarm.lab.execution.rate import search
 from autowarm.plotting import styled
 from studies.tasks import StudyTask
 

@@ -109,7 +109,7 @@ def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path) -> None:
     words = ["compare", "--task", "line.py:Line", "--seeds", "0,1", "--workers", "1", "--out", "out"]
     done = subprocess.run([sys.executable, "-m", "autowarm", *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
-    assert "every run failed: line.py:15: in loss at step 1: RuntimeError" in done.stderr
+    assert "every run failed: line.py:16: in loss at step 1: RuntimeError" in done.stderr
     assert "no other run is begun" in done.stdout
     assert len(list((here / "out" / "runs").glob("*/error.txt"))) < 6  # of twelve
 

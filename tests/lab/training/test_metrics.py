@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.config import LabError, RunConfig
+from autowarm.lab.config import LabError, RunConfig, differences
 from autowarm.lab.training.loop import train
+from autowarm.lab.training.metrics import identity, run_id
 
 from ..helpers import crash_at
 
@@ -91,3 +92,13 @@ def test_offline_wandb_keeps_a_run_under_one_id_in_its_folder(offline: RunConfig
     train(dataclasses.replace(offline, seed=1), other)
     ((third, _),) = map(logged, other.glob("wandb/offline-run-*"))
     assert third != first
+
+
+def test_an_id_follows_from_all_that_decides_the_numbers() -> None:
+    run = RunConfig()
+    who = identity(run, "corpus")
+    assert run_id(who) == run_id(json.loads(json.dumps(who)))
+    assert run_id(who) != run_id(identity(dataclasses.replace(run, seed=1), "corpus"))
+    assert run_id(who) != run_id(identity(run, "another"))
+    changed = identity(dataclasses.replace(run, steps=7), "corpus")
+    assert differences(who, changed) == [f"config.steps: {run.steps} → 7"]

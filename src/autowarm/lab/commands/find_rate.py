@@ -3,9 +3,15 @@
 import dataclasses
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..config import FindRateConfig, UsageError
 from ..config.build import parse, take
+
+if TYPE_CHECKING:
+    from autowarm.rate import RateSearch
+
+    from ..tasks import Source
 
 _SHOWN = ("optimizer", "lowest", "highest", "steps", "out", "run.steps", "run.seed", "run.batch_size", "run.clip",
           "run.optimizer.weight_decay", "run.model.layers", "run.model.width", "run.data.corpus")  # fmt: skip
@@ -35,7 +41,6 @@ def run(argv: list[str]) -> int:
     from rich.console import Console
 
     from ..analysis.rate import terminal, words, write
-    from ..execution.rate import search
 
     found, console = search(config, own), Console(highlight=False)
     if os.environ.get("RANK", "0") != "0":  # under torchrun the first rank speaks for all
@@ -46,3 +51,39 @@ def run(argv: list[str]) -> int:
     for path in write(found, Path(config.out)):
         console.print(str(path), markup=False, soft_wrap=True)
     return 0 if found.reason is None else 1
+
+
+def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":
+    """Search with the run's model, data, precision, accumulation and clipping, on one process or torchrun's ranks.
+
+    Args:
+        config: the settings of the search.
+        own: the source of the task, if the run's config names none of the lab's.
+
+    Raises:
+        LabError: the data is missing, or the user's code fails.
+    """
+    from torch import Tensor, nn
+
+    from autowarm.rate import find_rate
+
+    from ..tasks import make_task
+    from ..training.parallel import joined
+    from ..training.setup import Setup
+
+    run = config.search_run
+    with joined(run.engine) as ranks:
+        task = make_task(run, own)
+        setup = Setup(run, task, ranks)
+        batches = task.batches(0, ranks.rows(run))
+
+        def closure() -> Tensor:
+            loss = setup.forward_backward(setup.pieces(next(batches)))
+            if run.clip:
+                nn.utils.clip_grad_norm_(setup.model.parameters(), run.clip)
+            return loss
+
+        return find_rate(
+            setup.net, setup.optimizer, closure, lowest=config.lowest, highest=config.highest, steps=config.steps,
+            process_group=ranks.group, total_steps=config.run.steps,
+        )  # fmt: skip

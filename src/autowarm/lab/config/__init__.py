@@ -19,25 +19,7 @@ from .runs import (
 )
 
 __all__ = [
-    "LLAMA_124M",
-    "LLAMA_210M",
-    "CompareConfig",
-    "DataConfig",
-    "EngineConfig",
-    "EngineName",
-    "FigureConfig",
-    "FindRateConfig",
-    "LabError",
-    "ModelConfig",
-    "OptimizerConfig",
-    "Point",
-    "RunConfig",
-    "ScheduleConfig",
-    "SmoothnessConfig",
-    "SweepConfig",
-    "UsageError",
-    "differences",
-    "nearest",
-    "printable",
-    "require",
-]
+    "LLAMA_124M", "LLAMA_210M", "CompareConfig", "DataConfig", "EngineConfig", "EngineName", "FigureConfig",
+    "FindRateConfig", "LabError", "ModelConfig", "OptimizerConfig", "Point", "RunConfig", "ScheduleConfig",
+    "SmoothnessConfig", "SweepConfig", "UsageError", "differences", "nearest", "printable", "require",
+]  # fmt: skip

@@ -2,6 +2,5 @@
 
 - `engine`: makes each run of a plan once and writes `results.json`.
 - `pool`: runs jobs on this machine, one process per GPU or core.      - `cluster`: runs jobs on many machines, by Ray.
-- `display`: shows progress on the screen.      - `compare`: compares schedules on your own task.
-- `rate`: runs a range test.
+- `display`: shows progress on the screen.
 """

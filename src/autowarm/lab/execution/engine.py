@@ -24,9 +24,8 @@ from ..analysis.results import Results, write_results
 from ..config import CompareConfig, EngineName, LabError, Point, RunConfig, SweepConfig
 from ..files import locked, write_json
 from ..tasks import Source, make_task
-from ..training.identity import identity, run_id
 from ..training.loop import train
-from ..training.metrics import read_result
+from ..training.metrics import identity, read_result, run_id
 from .display import Display
 from .pool import Job, OnRow, run_jobs
 

@@ -1,8 +1,7 @@
 """Trains one run, from its config to its row of results.
 
 - `setup`: network, optimizer, forward and backward.      - `loop`: the training loop.
-- `identity`: a run's id.
 - `optimizers`, `schedules`: make them from their configs.
 - `parallel`: ranks, DDP, FSDP2.      - `checkpoint`: saving and resuming.
-- `metrics`: a run's records.      - `stopping`: Ctrl-C and SIGTERM.
+- `metrics`: a run's id and records.      - `stopping`: Ctrl-C and SIGTERM.
 """

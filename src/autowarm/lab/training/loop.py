@@ -40,8 +40,7 @@ from ..tasks import Batch, Source, Task, make_task
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
 from .checkpoint import Checkpoints, whole_weights
-from .identity import identity, run_id
-from .metrics import MetricsLog, Progress, finite, read_metrics, read_result
+from .metrics import MetricsLog, Progress, finite, identity, read_metrics, read_result, run_id
 from .optimizers import evaluating
 from .parallel import Ranks, joined
 from .schedules import advance, make_scheduler, warmup_length

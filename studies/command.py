@@ -35,6 +35,7 @@ horizon      compares for one small LLaMA from 1,000 to 64,000 steps
 fine-tuning  compares from trained weights
 fresh        compares on six tasks that the rule has not seen
 peak         compares peak="auto" with tuned rates
+realistic    runs hand-set warm-ups, each at its own tuned rate, as people train
 """
 
 

@@ -17,6 +17,7 @@ from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import Progress
 
 from .plans.horizon import TASKS as HORIZON_TASKS
+from .plans.realistic import PART as REALISTIC
 from .rows import Cell, PlannedRow, Row, append
 from .tasks import StudyTask
 
@@ -75,15 +76,16 @@ def run_of(planned: PlannedRow) -> RunConfig:
     - "wsd", "greedy": the schedules of transformers.
     - "own": for optimizers that need no warm-up schedule; a constant rate or a cosine, whichever the optimizer needs.
     """
-    cell = planned.cell
+    cell, realistic = planned.cell, planned.part == REALISTIC
+    decay, clip = (0.1, 1.0) if realistic else (0.0, 0.0)
     return RunConfig(
         task=StudyTask(cell.task).key,
-        optimizer=OptimizerConfig(cell.optimizer, cell.lr, weight_decay=0.0, options=_options(cell)),
+        optimizer=OptimizerConfig(cell.optimizer, cell.lr, weight_decay=decay, options=_options(cell)),
         schedule=_schedule(planned),
         steps=cell.steps,
         seed=planned.seed,
         order=planned.order or None,
-        clip=0.0,
+        clip=clip,
         checkpoint_every=4000,
         # Each process compiles the network once, which pays off only in long runs.
         engine=EngineConfig(precision="float32", device="cpu", keep_weights=False, compile=cell.task in HORIZON_TASKS),

@@ -225,7 +225,9 @@ class Task:
 
         def moved(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
-                return leaf.to(device, dtype if leaf.is_floating_point() else None)
+                # Batches in pinned memory are copied while the device computes; others are copied as ever.
+                kind = dtype if leaf.is_floating_point() else None
+                return leaf.to(device, kind, non_blocking=device.type != "cpu")
             if isinstance(leaf, MutableMapping):  # such as transformers' BatchEncoding
                 clone: Any = copy.copy(leaf)
                 clone.update({key: tree_map(moved, value) for key, value in leaf.items()})

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import RunConfig
-from ..data import batch as sample
-from ..data import images, prepare, validation_batches
+from ..data import images, prepare, training_batches, validation_batches
 from . import Batch, Drawn
 from .models import classifier, llama, token_loss
 
@@ -30,9 +29,9 @@ class Language:
         return Drawn(partial(self._training, seed))
 
     def _training(self, seed: int, first: int, rows: slice) -> Iterator[Batch]:
-        size, length = self.config.batch_size, self.config.model.seq_len
-        for step in range(first, self.config.steps):
-            yield (torch.from_numpy(sample(self.data.train, seed, step, size, length, rows)),)
+        config, length = self.config, self.config.model.seq_len
+        shape = config.steps, config.batch_size, length
+        return zip(training_batches(self.data.train, seed, first, *shape, rows, config.data.sampling))
 
     def validation(self) -> Drawn:
         shape = self.config.eval_batches, self.config.batch_size, self.config.model.seq_len

@@ -1,0 +1,47 @@
+"""The realistic bed: rates of their own for each length, and the settings of its runs."""
+
+from pathlib import Path
+
+from studies.plans import realistic
+from studies.plans.warm_up import missing
+from studies.rows import PlannedRow, Rows
+from studies.runs import run_of
+
+
+def made(planned: PlannedRow) -> dict[str, object]:
+    """The longer the warm-up, the higher the best rate."""
+    cell, (_, share) = planned.cell, planned.schedule.split()
+    grid = realistic.RATES[cell.optimizer]
+    best = grid[2 if float(share) < 0.2 else 3]
+    loss = 2.0 + abs(grid.index(cell.lr) - grid.index(best)) + float(share)
+    return {
+        "part": planned.part, "cell": vars(cell), "schedule": planned.schedule, "seed": planned.seed,
+        "val_loss": loss, "diverged": False,
+    }  # fmt: skip
+
+
+def test_each_length_is_tested_at_the_rate_that_is_best_for_it() -> None:
+    rows, stages = Rows(), realistic.STAGES
+    while left := missing(rows, stages):
+        rows = Rows([*rows, *map(made, left)])
+    for optimizer in realistic.OPTIMIZERS:
+        for steps in (4_000, 16_000):
+            assert realistic.best_rate(rows, optimizer, steps, "linear 0") == realistic.RATES[optimizer][2]
+            assert realistic.best_rate(rows, optimizer, steps, "linear 0.4") == realistic.RATES[optimizer][3]
+    longest = [planned for planned in stages["tuning-64000"](rows) if planned.schedule == "linear 0.4"]
+    assert [planned.cell.lr for planned in longest if planned.cell.optimizer == "muon"] == [0.01, 0.03]
+    assert {planned.seed for planned in stages["tested-16000"](rows)} == set(realistic.TEST_SEEDS)
+
+
+def test_its_runs_decay_weights_and_clip_gradients_and_others_do_not() -> None:
+    planned = realistic.STAGES["tuning-4000"](Rows())[0]
+    config = run_of(planned)
+    assert (config.optimizer.weight_decay, config.clip) == (0.1, 1.0)
+    other = run_of(PlannedRow("cells", planned.cell, planned.schedule, planned.seed))
+    assert (other.optimizer.weight_decay, other.clip) == (0.0, 0.0)
+
+
+def test_the_stored_rows_are_planned() -> None:
+    rows = Rows.load(Path(__file__).parent.parent.parent / "docs" / "data" / "studies" / "realistic.jsonl")
+    planned = set(realistic.STAGES["tuning-4000"](Rows()))
+    assert {PlannedRow.of(row) for row in rows if row["cell"]["steps"] == 4_000} <= planned

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from autowarm import LMO, Lion, Muon, NormSGD, SignSGD, find_rate
+from autowarm import LMO, Lion, Muon, NormSGD, find_rate
 from autowarm.geometry import Geometry, Spectral
 from autowarm.optim.step import sharing
 from autowarm.smoothness import Probe
@@ -46,11 +46,10 @@ class Lines(Geometry):
 
 
 # One optimizer of each kind of step trains whole models.
-TRAINED = ("muon", "lion", "normsgd", "rows")
+TRAINED = ("muon", "lion", "rows")
 MAKERS = {
     "muon": lambda named: Muon(split(named), lr=0.01, dtype=torch.float32),
     "lion": lambda named: Lion(named, lr=0.01, weight_decay=0.1),
-    "signsgd": lambda named: SignSGD(named, lr=0.01),
     "normsgd": lambda named: NormSGD(named, lr=0.01),
     "rows": lambda named: LMO(named, lr=0.01, geometry="rows"),
     "columns": lambda named: LMO(named, lr=0.01, geometry="columns"),
@@ -108,10 +107,10 @@ def every_placement(mesh, kinds):
             if any(placed.is_partial() for placed in of_p):
                 continue
             cuts = sum(placed.is_shard() for placed in of_p)
-            if cuts > 1 and name not in ("lion", "signsgd", "normsgd", "rows", "columns"):
+            if cuts > 1 and name not in ("lion", "normsgd", "rows", "columns"):
                 continue  # refused by name
-            # Redistribution does not depend on the optimizer: every other pair is enough for all but two.
-            for of_g in kinds if name in ("muon", "lion") else kinds[i % 2 :: 2]:
+            # Redistribution does not depend on the optimizer: every other pair is enough for all but one.
+            for of_g in kinds if name == "lion" else kinds[i % 2 :: 2]:
                 generator = torch.Generator().manual_seed(1)
                 start = torch.randn(8, 4, generator=generator)
                 p = nn.Parameter(distribute_tensor(start, mesh, of_p))

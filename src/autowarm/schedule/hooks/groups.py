@@ -72,12 +72,17 @@ class GroupRates:
     # What others do to the rates.
 
     def changed(self) -> bool:
-        """Whether others may have changed a rate since it was written. Never waits for a device."""
-        for group, written, (known, version) in zip(
-            self._optimizer.param_groups, self._written, self._tensors, strict=False
-        ):
+        """Whether others may have changed a rate since it was written. Waits for a device only after a copy."""
+        for i, (group, written) in enumerate(zip(self._optimizer.param_groups, self._written, strict=False)):
             rate = group["lr"]
-            if known is not rate or version != rate._version if isinstance(rate, Tensor) else rate != written:
+            if not isinstance(rate, Tensor):
+                if rate != written:
+                    return True
+                continue
+            known, version = self._tensors[i]
+            if known is None and float(rate) == float(written):
+                self._tensors[i] = known, version = rate, rate._version  # a copy of what was written
+            if known is not rate or version != rate._version:
                 return True
         return False
 

@@ -56,7 +56,8 @@ def replay(
             κ is that of GPT-2 124M; ``kappa=`` sets another one.
         schedule: makes the scheduler from an optimizer, total_steps and the options; None is `AdaptiveWarmup`.
         whole: whether to go on after the warm-up, to have the rates of the whole run; False takes less time.
-        options: further arguments of the scheduler, such as ``max_warmup``.
+        options: further arguments of the scheduler, such as ``max_warmup``, or ``trained=True`` for fine-tuning: a log
+            does not show the weights, by which the schedule tells.
 
     Raises:
         LogError: the log cannot be read, or has no run or several of that name; it is a `ValueError`.

@@ -59,6 +59,8 @@ def test_options_reach_the_log_and_the_scheduler(capsys: pytest.CaptureFixture[s
     assert not any("begins" in note for note in first["notes"])
     [share] = json.loads(said(capsys, "whole.csv", "--max-warmup", "0.1", "--optimizer", "muon", "--json"))
     assert share["recorded"]["warmup_steps"] == 40
+    [tuned] = json.loads(said(capsys, "whole.csv", "--trained", "--json"))
+    assert tuned["recorded"]["warmup_steps"] <= 40
 
 
 def test_a_figure_and_a_page_are_written_and_the_page_needs_nothing_else(

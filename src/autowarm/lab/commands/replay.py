@@ -31,7 +31,9 @@ def run(argv: list[str]) -> int:
 
     columns = {"loss": options.loss, "step": options.step, "lr": options.lr, "total_steps": options.total_steps,
                "first_loss": options.first_loss}  # fmt: skip
-    limit = {} if options.max_warmup is None else {"max_warmup": options.max_warmup}
+    given = {"trained": options.trained}
+    if options.max_warmup is not None:
+        given["max_warmup"] = options.max_warmup
     found: list[Replay] = []
     for path in options.files:
         try:
@@ -40,7 +42,7 @@ def run(argv: list[str]) -> int:
             if not logs:
                 names = ", ".join(repr(log.name) for log in every)
                 raise UsageError(f"{path}: no run has {options.run!r} in its name: {names}")
-            found += [replay(log, geometry=_NORMS[options.optimizer], **limit) for log in logs]  # type: ignore[arg-type]
+            found += [replay(log, geometry=_NORMS[options.optimizer], **given) for log in logs]  # type: ignore[arg-type]
         except ValueError as error:
             raise UsageError(str(error)) from None
         except OSError as error:
@@ -70,6 +72,7 @@ def _parser() -> Parser:
     add("--total-steps", metavar="T", type=int, help="the run's planned length, if the log ends earlier")
     add("--first-loss", metavar="LOSS", type=float, help="the loss at update 1, if the log begins later")
     add("--max-warmup", metavar="LIMIT", type=_limit, help="the longest warm-up, a share of the run or updates")
+    add("--trained", action="store_true", help="the run began with trained weights, as fine-tuning does")
     add("--optimizer", choices=_NORMS, default="adamw", help="the run's optimizer (default: adamw)")
     add("--figure", metavar="FILE.png", type=Path, help="draw losses and rates; .svg works, too")
     add("--html", metavar="FILE.html", type=Path, help="write a page with the table and the figures")

@@ -24,8 +24,12 @@ class Interrupted(Exception):
         self.signal = number
 
 
+def _is_heeded(number: int) -> bool:
+    return signal.getsignal(number) != signal.SIG_IGN
+
+
 class Stop:
-    """A context manager that catches SIGINT, SIGTERM and SIGHUP, unless they are ignored.
+    """A context manager that catches SIGINT, SIGTERM and, unless it is ignored, SIGHUP.
 
     Inside `gently`, a signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops at the
     next step. Elsewhere the signal ends the program with `Interrupted`; nothing is lost, because files are replaced
@@ -44,9 +48,8 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():  # other threads may not handle signals
-            ours = [
-                number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN
-            ]  # `nohup` ignores SIGHUP
+            # `nohup` ignores SIGHUP. A shell's background jobs ignore SIGINT too, but who sends it to one means it.
+            ours = [one for one in SIGNALS if one in (signal.SIGINT, signal.SIGTERM) or _is_heeded(one)]
             self._before = {number: signal.signal(number, self._notice) for number in ours}
         return self
 

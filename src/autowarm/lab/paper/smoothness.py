@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from autowarm.smoothness import Point, Probe, Study, sharpness, study
 
 from ..analysis import markdown
-from ..config import LabError, RunConfig, SmoothnessConfig, differences
+from ..config import DataConfig, LabError, RunConfig, SmoothnessConfig, differences
 from ..data import batch, prepare
 from ..files import read_object, write_json
 from ..tasks.models import token_loss
@@ -75,6 +75,8 @@ def measured(
         stored = read_object(path, "delete it to measure again", "schema", "asked", "val_loss", "columns", "sharpness")
         if stored["schema"] != SCHEMA:
             raise LabError(f"{path} has schema {stored['schema']!r}, this version reads {SCHEMA}")
+        # A setting that is newer than the file had its default.
+        stored["asked"]["run"]["data"] = dataclasses.asdict(DataConfig()) | stored["asked"]["run"]["data"]
         if changed := differences(stored["asked"], asked):
             raise LabError(f"{path} holds another run ({'; '.join(changed)}): choose another folder or delete it")
         return _read(stored, config, name)

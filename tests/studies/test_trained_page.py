@@ -6,7 +6,12 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
+import pytest
+import torch
+
+from autowarm.pretrained import detect
 from studies.plans.transfer import CHANCE
+from studies.tasks import TASKS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -47,3 +52,17 @@ def test_the_default_takes_the_way_of_the_runs_that_were_told() -> None:
         f"In {len(untold)} runs of up to {longest} updates that were told nothing, every warm-up took a tenth" in said
     )
     assert f"the losses are {apart:.3f} % above those of the told runs on average" in said
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if not name.startswith("tune-")])
+def test_the_weights_of_new_tasks_are_new(name: str) -> None:
+    torch.manual_seed(0)
+    assert not detect(TASKS[name].build()).trained
+    assert "and those of none of the other tasks of these pages" in text_of("evidence.md")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in TASKS if name.startswith("tune-")])
+def test_the_weights_of_fine_tuning_are_trained(name: str) -> None:
+    trained = (p for p in TASKS[name].build().parameters() if p.requires_grad)
+    assert detect(trained).trained

@@ -1,6 +1,6 @@
 """Judges a warm-up's rule on many recorded loss curves: where it ends each warm-up, and what ends it.
 
-    python studies/curves.py CURVES.jsonl.gz OUT.csv [--rule MODULE:FACTORY]
+    python -m studies.curves CURVES.jsonl.gz OUT.csv [--rule MODULE:FACTORY]
 
 A curve is an object on its own line, with `losses`, `steps`, `total_steps`, `warmup_used`, `optimizer_norm`,
 `model_shapes` and `share_of_peak_every_50`, see `autowarm.logs`. Where the rates are not recorded but the warm-up is,
@@ -11,7 +11,6 @@ import argparse
 import csv
 import gzip
 import importlib
-import inspect
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,11 +39,12 @@ def main() -> None:
     parser.add_argument("--rule", default="autowarm:AdaptiveWarmup", metavar="MODULE:FACTORY",
                         help="makes a scheduler: factory(optimizer, total_steps, **options)")  # fmt: skip
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the factory, in JSON")
+    parser.add_argument("--calibrated", action="store_true", help="tell the rule the norm and κ of each curve's model")
     given = parser.parse_args()
     module, _, factory = given.rule.partition(":")
     rule = getattr(importlib.import_module(module), factory)
     options = {name: json.loads(value) for name, _, value in (text.partition("=") for text in given.option)}
-    rows = judge(read_curves(given.curves), rule, options)
+    rows = judge(read_curves(given.curves), rule, options, calibrated=given.calibrated)
     write(rows, given.out)
     print(summary(rows))
 
@@ -55,16 +55,23 @@ def read_curves(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def judge(curves: Iterator[dict[str, Any]], rule: Callable[..., Any], options: Mapping[str, Any]) -> list[Row]:
-    """Replay each curve under the rule, both as recorded and in the closed loop."""
+def judge(
+    curves: Iterator[dict[str, Any]], rule: Callable[..., Any], options: Mapping[str, Any], *, calibrated: bool = False
+) -> list[Row]:
+    """Replay each curve under the rule, both as recorded and in the closed loop.
+
+    Args:
+        curves, rule: the curves, and what makes a scheduler.
+        options: arguments of the rule.
+        calibrated: whether the rule is told the norm and κ of each curve's model.
+    """
     rows = []
     for curve in curves:
         log, rates = log_of(curve)
-        asked = inspect.signature(rule).parameters
-        norm = curve["optimizer_norm"]
-        of_model = {"geometry": norm, "kappa": kappa(curve["model_shapes"], norm)}
-        wanted = {name: value for name, value in of_model.items() if name in asked} | dict(options)
-        rows.append(row_of(curve, replay(log, schedule=rule, whole=False, **{"geometry": norm} | wanted), rates))
+        norm, wanted = curve["optimizer_norm"], dict(options)
+        if calibrated:
+            wanted |= {"geometry": norm, "kappa": kappa(curve["model_shapes"], norm)}
+        rows.append(row_of(curve, replay(log, schedule=rule, whole=False, **wanted), rates))
     return rows
 
 
@@ -139,7 +146,7 @@ def summary(rows: Sequence[Row]) -> str:
         for reading in ("recorded", "closed loop"):
             read = [row for row in chosen if row[f"{reading} ended by"] is not None]
             shares = [row[reading] for row in read]
-            clock = sum(row[f"{reading} ended by"] == "max_warmup" for row in read)
+            clock = sum(row[f"{reading} ended by"] == "clock" for row in read)
             long = _percent(max, [row[reading] for row in read if row["T"] >= LONG])
             by_clock = f"{100 * clock / len(read):.0f}%" if read else "–"
             lines.append(

@@ -30,7 +30,7 @@ class Verdict:
             warm-up diverged, or the best loss is zero.
         diverged: how many of the default's runs diverged.
         warmup: mean share of the run that the default's warm-up took.
-        ended: how many of the default's warm-ups ended by "gap", and how many by "max_warmup"; "" counts those that did
+        ended: how many of the default's warm-ups ended by "loss", and how many by "clock"; "" counts those that did
             not end.
         unit: mean loss of the best hand-set warm-up on the seeds of the test.
         first_loss: loss before training.

@@ -134,7 +134,7 @@ def _by_family(learnt: Sequence[Verdict]) -> str:
         ended[FAMILIES[v.cell.task]].update(v.ended)
     ended["*all tasks*"] = sum(ended.values(), Counter[str]())
     lines = [
-        [family, mean.count, plus_minus(mean), ended[family]["gap"], ended[family]["max_warmup"]]
+        [family, mean.count, plus_minus(mean), ended[family]["loss"], ended[family]["clock"]]
         for family, mean in family_means(learnt, lambda v: v.mean).items()
     ]
     headings = ["family", "tasks", "default − best hand-set, %", "warm-ups ended by the loss", "by the clock"]

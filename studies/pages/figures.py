@@ -123,7 +123,7 @@ def curves_figure(rows: Rows, curves: Mapping[PlannedRow, Curve], size: tuple[fl
 
 _KINDS = {DEFAULT: "adaptive", PAPER: "paper"}
 _TASKS = {"factor": "matrix factorisation", "mlp": "image classifier", "lm-small": "language model"}
-_CAUSES = {"gap": "the loss", "max_warmup": "the clock"}
+_CAUSES = {"loss": "the loss", "clock": "the clock"}
 _PLACES = {"default": (0.62, (5, 3)), "hand-set, 10 %": (0.1, (-8, 4)), "Algorithm 1": (0.15, (0, 5))}  # at, offset
 
 

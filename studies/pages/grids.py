@@ -26,7 +26,6 @@ from . import write_files
 from .fair import fresh_rules_table
 from .peak import horizon_rates_table
 
-_ENDED = {"gap": "loss", "max_warmup": "clock", "": "never"}
 _FORMS = {RAMP_ALONE: "the ramp alone", ADVISED: "max_warmup=0.1", CHANCE: "chance_loss"}
 _TITLES = {"llama-long": "tokens of a small vocabulary", "llama-bytes": "bytes"}
 GRIDS = {
@@ -81,13 +80,13 @@ def grid_summary(verdicts: Sequence[Verdict], beside: Forms, of_progress: bool =
     has_paper = any(PAPER in v.regret for v in verdicts)
 
     def line(task: str, steps: int, some: Sequence[Verdict]) -> list[object]:
-        ended = {why: sum(v.ended.get(why, 0) for v in some) for why in _ENDED}
+        ended = {why: sum(v.ended.get(why, 0) for v in some) for why in ("loss", "clock", "")}
         costs = [v.regret[PAPER] - v.regret[v.best] for v in some if PAPER in v.regret]
         lengths = sorted({f"{100 * v.warmup:.0f}" for v in some}, key=int)
         return [
             task, f"{steps:,}", *_passed(some), *([_lost(some)] if of_progress else []),
             f"{'–'.join(dict.fromkeys((lengths[0], lengths[-1])))} %",
-            ended["gap"], ended["max_warmup"],
+            ended["loss"], ended["clock"],
             *(text for kinds in others.values() for text in _passed(kinds.get((task, steps), []))),
             *([percent(statistics.fmean(costs))] if costs else []),
         ]  # fmt: skip
@@ -150,7 +149,7 @@ def _on_old_text(rows: Rows, v: Verdict, schedule: str) -> float:
 
 
 def _counted(ended: Mapping[str, int]) -> str:
-    return ", ".join(f"{_ENDED.get(why, why)} {count}" for why, count in Counter(ended).most_common())
+    return ", ".join(f"{why or 'never'} {count}" for why, count in Counter(ended).most_common())
 
 
 def share_left(verdicts: Iterable[Verdict]) -> str:
@@ -209,8 +208,8 @@ def _draw_horizons(above: Axes, below: Axes, some: Sequence[Verdict], ramp: Sequ
     below.plot(steps, [100 * v.warmup for v in some], "o-", color=COLOURS["adaptive"], markersize=4, label="default")
     for v in some:
         why = max(v.ended, key=v.ended.__getitem__)
-        if why in ("gap", "max_warmup"):
-            below.annotate(_ENDED[why], (v.cell.steps, 100 * v.warmup), xytext=(0, 5), textcoords="offset points",
+        if why in ("loss", "clock"):
+            below.annotate(why, (v.cell.steps, 100 * v.warmup), xytext=(0, 5), textcoords="offset points",
                            ha="center", fontsize="x-small")  # fmt: skip
     below.set(xscale="log", xlabel="updates in the run", ylim=(-5, 90))
 

@@ -159,7 +159,7 @@ def test_past_the_end_of_an_unfinished_log_the_last_loss_stays() -> None:
     for reading in (as_recorded(log, make, whole=True), closed_loop(log, make, whole=True)):
         assert len(reading.rates) == T
         assert reading.losses[-1] == log.losses[-1]
-        assert (reading.warmup_steps, reading.ended_by) == (T // 2, "max_warmup")
+        assert (reading.warmup_steps, reading.ended_by) == (T // 2, "clock")
 
 
 def test_a_scheduler_that_stops_a_run_is_reported() -> None:

@@ -28,8 +28,9 @@ from autowarm import AdaptiveWarmup
         ),
         (
             {"max_warmup": 0.0},
-            "max_warmup is a share of the run.*of updates ≥ 2, or None, got 0.0",
+            "max_warmup is a share of the run.*of updates ≥ 2, .auto., or None, got 0.0",
         ),
+        ({"sigma_f2": 10.0}, "sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too"),
         ({"chance_loss": 0.0}, "chance_loss must be positive and finite, got 0.0"),
         ({"max_warmup": -3}, "max_warmup is a share of the run.*got -3"),
         ({"max_warmup": True}, "max_warmup is a share of the run.*got True"),
@@ -59,10 +60,11 @@ def test_an_unknown_optimizer_is_taken_as_frobenius_geometry_with_a_warning() ->
 
     opt = Unheard([nn.Parameter(torch.zeros(2, 2))], lr=0.1)
     with pytest.warns(UserWarning, match="geometry of Unheard is not known: its steps are taken as frobenius geometry"):
-        AdaptiveWarmup(opt, 10)
-    AdaptiveWarmup(opt, 10, kappa=10.0)
-    AdaptiveWarmup(opt, 10, peak_gap=1.0)  # neither needs a geometry
-    AdaptiveWarmup(opt, 10, geometry="frobenius")
+        AdaptiveWarmup.paper(opt, 10, target_loss=1.0)
+    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, kappa=10.0)
+    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, peak_gap=1.0)
+    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, geometry="frobenius")
+    AdaptiveWarmup(opt, 10)  # none of them needs its geometry
 
 
 @pytest.mark.parametrize("loss", [0.5, 0.2])
@@ -111,6 +113,25 @@ def test_bad_observations() -> None:
         scheduler.observe([1.0])
     with pytest.raises(ValueError, match="weight must be finite and not negative, got -1.0"):
         scheduler.observe(1.0, weight=-1)
+
+
+@pytest.mark.parametrize(
+    ("total", "longest"),
+    [
+        (3, 2),
+        (100, 50),
+        (4_000, 2_000),
+        (4_001, 2_000),
+        (7_000, 2_000),
+        (10_000, 2_000),
+        (10_005, 2_001),
+        (64_000, 12_800),
+    ],
+)
+def test_by_default_the_longest_warmup_depends_on_the_run(total: int, longest: int) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), total)
+    run(scheduler, lambda t: 5.0, range(longest))
+    assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", longest)
 
 
 @pytest.mark.parametrize(("given", "updates"), [(20, 20), (2, 2), (0.2, 20), (1, 100), (1.0, 100), (5000, 100)])

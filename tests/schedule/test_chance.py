@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 
 import pytest
 import torch
@@ -23,13 +24,13 @@ def test_trained_weights_warm_up_for_a_tenth(tensor: bool) -> None:
     lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
     scheduler = AdaptiveWarmup(make_optimizer(lr), T, chance_loss=CHANCE)
     found = run(scheduler, lambda t: 3.0, range(T))
-    assert (scheduler.ended_by, scheduler.warmup_steps) == ("max_warmup", 20)
+    assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", 20)
     # The first loss comes after the first update, and the ramp bends there.
     assert found[2:20] == pytest.approx(rates(3.0, max_warmup=0.1)[2:20], rel=0.2)
     assert found[20:] == pytest.approx(rates(3.0, max_warmup=0.1)[20:])
 
 
-@pytest.mark.parametrize("first", [CHANCE, 1.1 * CHANCE, 0.76 * CHANCE])
+@pytest.mark.parametrize("first", [CHANCE, 0.9 * CHANCE, 0.76 * CHANCE])
 def test_new_weights_warm_up_as_if_nothing_was_told(first: float) -> None:
     assert rates(first, chance_loss=CHANCE) == rates(first)
 
@@ -37,8 +38,10 @@ def test_new_weights_warm_up_as_if_nothing_was_told(first: float) -> None:
 @pytest.mark.parametrize(("first", "others", "length"), [(11.0, 3.0, 20), (1e9, 3.0, 20), (3.0, 11.0, 100)])
 def test_one_loss_does_not_decide(first: float, others: float, length: int) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE)
-    found = run(scheduler, lambda t: others if t else first, range(T))
-    assert (scheduler.ended_by, scheduler.warmup_steps) == ("max_warmup", length)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a first loss above chance
+        found = run(scheduler, lambda t: others if t else first, range(T))
+    assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", length)
     climb = [b - a for a, b in itertools.pairwise(found[: length + 1])]
     assert all(0 < step < 0.1 * PEAK for step in climb)  # the ramp bends but does not jump
 
@@ -46,7 +49,7 @@ def test_one_loss_does_not_decide(first: float, others: float, length: int) -> N
 def test_the_loss_may_still_end_it_sooner() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 2000, chance_loss=CHANCE)
     run(scheduler, falling(start=6.0, end=0.1, pace=10.0), range(2000))
-    assert scheduler.ended_by == "gap"
+    assert scheduler.ended_by == "loss"
     assert scheduler.warmup_steps < 200
 
 
@@ -75,3 +78,23 @@ def test_rewarming_judges_the_weights_anew() -> None:
     scheduler.rewarm(2 * T)
     run(scheduler, lambda t: 3.0, range(T))
     assert scheduler.warmup_steps == 20
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@pytest.mark.parametrize("first", [1.3 * CHANCE, 22.6, 1e6])
+def test_a_first_loss_above_chance_is_taken_as_chance_with_a_warning(first: float, tensor: bool) -> None:
+    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
+    scheduler = AdaptiveWarmup(make_optimizer(lr), 2_000, chance_loss=CHANCE)
+    with pytest.warns(UserWarning, match=r"is above chance_loss=10.82, so f\(x0\) is taken as that") as heard:
+        run(scheduler, falling(start=first, end=CHANCE, pace=100.0), range(900))
+    assert len(heard) == 1
+    assert scheduler.target_loss == pytest.approx(0.3 * CHANCE)
+    assert scheduler.phase == "warmup"  # what was lost on the way down to chance is no progress
+
+
+def test_a_first_loss_a_little_above_chance_needs_no_words() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(scheduler, lambda t: 1.1 * CHANCE, range(10))
+    assert scheduler.target_loss == pytest.approx(0.3 * CHANCE)

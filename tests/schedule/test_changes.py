@@ -52,7 +52,7 @@ def test_shortened_in_warmup_it_decays_from_the_present_rate(tensor: bool) -> No
     rates = run(scheduler, lingering, range(40))
     scheduler.extend(60)
     rates += run(scheduler, lingering, range(40, 60))
-    assert (scheduler.ended_by, scheduler.warmup_steps) == ("max_warmup", 40)
+    assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", 40)
     assert max(rates) == rates[40]
     assert rates[40:] == sorted(rates[40:], reverse=True)
     assert rates[-1] == pytest.approx(rates[40] * math.cos(math.pi * 19 / 20 / 2) ** 2)
@@ -195,7 +195,7 @@ def test_stopped_early_it_decays_from_the_present_rate(tensor: bool, decay: str)
         rates = run(scheduler, lingering, range(10))
         low = min(0.05 * PEAK, now)
         assert rates == pytest.approx([low + (now - low) * DECAYS[decay](k / 10) for k in range(10)])
-        assert scheduler.ended_by == ("decay_now" if phase == "warmup" else "max_warmup")
+        assert scheduler.ended_by == ("decay_now" if phase == "warmup" else "clock")
 
 
 def test_decay_now_takes_names_and_whole_numbers() -> None:

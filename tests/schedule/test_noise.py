@@ -2,11 +2,11 @@
 
 import random
 import statistics
-import warnings
 from collections.abc import Callable
 
 import pytest
-from schedule_runs import falling, make_optimizer
+import torch
+from schedule_runs import falling, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
 
@@ -63,11 +63,40 @@ def test_the_given_target_may_lie_above_the_median_of_the_first_losses() -> None
     assert scheduler.profile.gap0 == 1.0
 
 
-def test_a_zero_among_the_first_losses_is_no_matter() -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 100)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for loss in (0.0, 5.0, 5.0, 5.0, 5.0):
-            scheduler.optimizer.step()
-            scheduler.step(loss)
-    assert scheduler.profile is not None
+NO_SCALE: dict[str, list[float]] = {
+    "zero": [0.0, 0.0, 0.0, 0.0, 0.0],
+    "a zero": [5.0, 0.0, 5.0, 5.0, 5.0],
+    "negative": [-1.0, -1.1, -0.9, -1.0, -1.0],
+    "one negative": [1.0, 1.0, -0.1, 1.0, 1.0],
+    "around zero": [0.3, -0.2, 0.1, -0.4, 0.2],
+    "small beside its noise": [0.1, 0.9, 0.5, 0.3, 0.7],
+}
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@pytest.mark.parametrize("first", NO_SCALE.values(), ids=NO_SCALE)
+def test_first_losses_without_a_scale_leave_the_ramp_alone(first: list[float], tensor: bool) -> None:
+    def trained(losses: Callable[[int], float]) -> list[float]:
+        scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(0.01) if tensor else 0.01), 1000)
+        rates = run(scheduler, losses, range(1000))
+        assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", 500)
+        assert (scheduler.profile, scheduler.target_loss) == (None, None)
+        return rates
+
+    falls = trained(lambda t: first[t] if t < 5 else -float(t))
+    assert falls == trained(lambda t: 0.0)
+
+
+@pytest.mark.parametrize("shift", [-3.0, -2.0, -1.0])
+def test_the_zero_of_a_loss_below_zero_is_no_matter(shift: float) -> None:
+    rates = []
+    for zero in (shift, -1.0):
+        scheduler = AdaptiveWarmup(make_optimizer(), 200)
+        rates.append(run(scheduler, lambda t: falling(1.0, 0.0, 10.0)(t) + zero, range(200)))  # noqa: B023
+    assert rates[0] == rates[1]
+
+
+def test_a_given_target_needs_no_scale() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100, target_loss=-3.0)
+    run(scheduler, lambda t: NO_SCALE["around zero"][t % 5], range(6))
+    assert scheduler.profile.gap0 == pytest.approx(2.6)

@@ -43,8 +43,8 @@ class Case:
         self.open = draw.random() < 0.1
         self.total = None if self.open else draw.randint(1, 40)
         self.options = {
-            "max_warmup": draw.choice([0.5, 0.5, 0.2, 1.0, None, 6]),
-            "smoothing": draw.choice([None, 0.0, 0.3]),
+            "max_warmup": draw.choice(["auto", "auto", 0.5, 0.2, 1.0, None, 6]),
+            "smoothing": draw.choice([0.05, 0.0, 0.3]),
             "div": draw.choice([10.0, 100.0, 2.0]),
             "warmup": draw.choice(["linear", "cosine"]),
             "decay": "wso" if self.open else draw.choice(["cosine", "linear", "wsd", "wso", "1-sqrt", "power"]),
@@ -52,6 +52,7 @@ class Case:
             "peak_gap": draw.choice([None, 0.05, 0.3]),
             "max_nonfinite": None,
             "chance_loss": draw.choice([None, None, 8.0]),
+            "geometry": draw.choice([None, None, "sign"]),
         }
         self.before = draw.random() < 0.3  # Algorithm 1's order
         self.without_warmup = draw.random() < 0.3

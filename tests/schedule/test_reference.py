@@ -16,11 +16,14 @@ from autowarm.schedule import calibrate
 from autowarm.schedule.shapes import DECAYS, WARMUPS
 
 T = 120
+SMOOTHING, PEAK_GAP = 0.05, 0.31  # the rule's constants, for runs of any length
 NOISE = random.Random(0).choices([-0.4, 0.0, 0.5], k=T)
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": {"target_loss": -25.0, "div": 100.0, "max_warmup": None, "smoothing": 0.0},
+    "paper": {"target_loss": -25.0, "div": 100.0, "max_warmup": None, "smoothing": 0.0, "geometry": "sign"},
+    "calibrated": {"geometry": "sign"},
+    "raw": {"smoothing": 0.0, "target_loss": -25.0},
     "no ramp": {"max_warmup": None, "peak_gap": 1.0},
     "early gap": {"peak_gap": 2.0},
     "30 updates": {"max_warmup": 30, "peak_gap": 0.1},
@@ -30,6 +33,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "power": {"decay": "power", "max_warmup": 1.0},
     "wsd": {"decay": "wsd", "max_warmup": 0.2},
     "wso": {"decay": "wso"},
+    "above chance": {"chance_loss": 6.0, "max_warmup": 0.4},
     "trained": {"chance_loss": 14.0},
     "trained, no ramp": {"chance_loss": 14.0, "max_warmup": None, "warmup": "cosine"},
     "trained, 8 updates": {"chance_loss": 14.0, "max_warmup": 8},
@@ -66,51 +70,53 @@ def along(line: tuple[int, float, float | None], t: int, rise: Callable[[float],
 def reference(losses: Callable[[int], float | None], options: dict[str, Any], kappa: float) -> list[float]:
     """The rate of each update; the loss of update t is told after it."""
     o: dict[str, Any] = {"target_loss": None, "peak_gap": None, "div": 10.0, "final_ratio": 0.0, "max_warmup": 0.5}
-    o |= {"smoothing": 0.01, "warmup": "linear", "decay": "cosine"} | options
+    o |= {"smoothing": SMOOTHING, "warmup": "linear", "decay": "cosine", "chance_loss": math.inf} | options
     div, rise, fall = o["div"], WARMUPS[o["warmup"]], DECAYS[o["decay"]]
     long = o["max_warmup"] * T if isinstance(o["max_warmup"], float) else o["max_warmup"]
     shortened = min(0.1 * T, math.inf if long is None else long)  # for trained weights
     line, trained = (0, 1 / div, long), False  # the ramp: from where, from which share, to where
     keep = 1 - 1 / max(1.0, o["smoothing"] * T)
     opening = 5 if o["smoothing"] > 0 else 1
-    fstar, gap0, peak_gap, weight, switch = o["target_loss"], 0.0, None, 0.0, None
-    mean = last = scatter = 0.0
+    fstar = gap0 = peak_gap = switch = None  # without f*, or out of all scale, the ramp is alone
+    mean, seen_at = 0.0, 0
     first: list[float] = []
-    counted = 0
     share, rates = 1 / div, []
     for t in range(1, T + 1):
         rates.append(share * PEAK)
         loss = losses(t - 1)
         finite = loss is not None and math.isfinite(loss)
-        counted += finite
-        if switch is None and (finite or weight > 0.0):
-            weight = keep * weight + 1 - keep  # where there is no loss, the mean so far stands in
         if switch is None and finite:
-            was_open = len(first) < opening
-            if was_open:
-                first.append(loss)
+            if len(first) < opening:
+                first.append(min(loss, o["chance_loss"]))
                 if len(first) in (1, opening):
-                    f0 = statistics.median_low(first)
-                    if trained != (f0 < 0.75 * o.get("chance_loss", -math.inf)):
+                    f0 = min(first)
+                    if trained != (statistics.median(first) < 0.75 * o["chance_loss"] < math.inf):
                         trained = not trained
                         line = (t, along(line, t, rise, 1 / div), shortened if trained else long)
-                    fstar = f0 - 0.7 * abs(f0) if o["target_loss"] is None else fstar
-                    gap0 = f0 - fstar
-                    if gap0 > 0:
-                        found = calibrate(gap0, lr=1.0, div=div, kappa=kappa, target=(o["warmup"], o["decay"])).peak_gap
-                        peak_gap = found if o["peak_gap"] is None else o["peak_gap"]
-                    mean = last = f0
+                    scale = f0 > 0 and statistics.median(first) <= 2 * f0
+                    fstar = o["target_loss"] if o["target_loss"] is not None else 0.3 * f0 if scale else None
+                    if fstar is None:
+                        gap0 = peak_gap = None
+                    else:
+                        gap0 = f0 - fstar
+                        shapes = (o["warmup"], o["decay"])
+                        peak_gap = (
+                            o["peak_gap"] if o["peak_gap"] is not None
+                            else PEAK_GAP * gap0 if "geometry" not in o
+                            else calibrate(gap0, lr=1.0, div=div, kappa=kappa, target=shapes).peak_gap
+                        )  # fmt: skip
+                    mean = f0
+            elif o["smoothing"] == 0.0:
+                mean = loss
             else:
-                mean += (1 - keep) / weight * (loss - mean)
-                scatter += (loss - last) ** 2
-                last = loss
+                clipped = loss if gap0 is None else min(max(loss, fstar), fstar + gap0)
+                mean = clipped + keep ** (t - seen_at) * (mean - clipped)
+            seen_at = t
         if switch is None and (finite or loss is None):  # without a loss the ramp goes on, and a bad loss stops it
             ramp = along(line, t, rise, 1 / div)
-            n = counted - opening
-            fallen = n >= 0 and (opening == 1 or (mean < f0 and (f0 - mean) ** 2 * n**2 / (n + 20) > 9 * scatter))
             if ramp >= 1.0:
                 switch = t
-            elif peak_gap is None or len(first) < opening or not fallen:
+            elif peak_gap is None or len(first) < opening:
                 share = ramp
             else:
                 gap = (mean - fstar) / gap0  # in parts of what there is to lose

@@ -35,13 +35,15 @@ def test_metrics_are_plain_and_follow_the_run(tensor: bool) -> None:
         assert json.loads(json.dumps(seen[-1])) == seen[-1]
     warm, decay = seen[10], seen[-1]
     assert (warm["phase"], warm["warmup_steps"]) == ("warmup", 11)
-    assert warm["loss"] == pytest.approx(falling()(10))
+    assert falling()(10) < warm["loss"] < falling()(4)
     assert warm["gap"] == pytest.approx(warm["loss"] - warm["target_loss"])
-    assert warm["target_loss"] == scheduler.target_loss == pytest.approx(0.3 * falling()(2))  # of the first five
+    assert (
+        warm["target_loss"] == scheduler.target_loss == pytest.approx(0.3 * falling()(4))
+    )  # the lowest of the first five
     assert warm["peak_gap"] == scheduler.profile.peak_gap
     assert warm["share"] == pytest.approx(warm["lr"] / PEAK)
     assert "ended_by" not in warm
-    assert (decay["phase"], decay["ended_by"]) == ("decay", "gap")
+    assert (decay["phase"], decay["ended_by"]) == ("decay", "loss")
     assert decay["warmup_steps"] == decay["warmup_end"] == scheduler.warmup_steps
 
 
@@ -67,9 +69,9 @@ def test_its_line(tensor: bool) -> None:
     run(scheduler, falling(), range(10))
     line = repr(scheduler)
     assert "warmup, update 10 of 100" in line
-    assert "f* = 2.826; warm-up ends at" in line
+    assert "f* = 2.663; warm-up ends at" in line
     run(scheduler, falling(), range(10, 100))
-    assert f"warm-up took {scheduler.warmup_steps} updates, ended by gap" in repr(scheduler)
+    assert f"warm-up took {scheduler.warmup_steps} updates, ended by loss" in repr(scheduler)
     assert "\n" not in line
     assert "update 0 of an open run" in repr(made(tensor, None, decay="wso"))
 

@@ -74,10 +74,10 @@ def test_another_schedule_is_refused_by_its_differences() -> None:
     with pytest.raises(ValueError, match="differs from this one: div: saved 10.0, here 20.0"):
         AdaptiveWarmup(make_optimizer(), 60, div=20.0).load_state_dict(state)
     muon = Muon([nn.Parameter(torch.zeros(2, 2))], lr=PEAK)
-    with pytest.raises(
-        ValueError, match=r"optimizer: saved 'Lion', here 'Muon'; geometry: saved 'Sign.*here .Spectral"
-    ):
+    with pytest.raises(ValueError, match="optimizer: saved 'Lion', here 'Muon'"):
         AdaptiveWarmup(muon, 50).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"geometry: saved None, here 'Sign\(.*\)'; kappa: saved None, here 16.0"):
+        AdaptiveWarmup(make_optimizer(), 50, geometry="sign").load_state_dict(state)
     with pytest.raises(ValueError, match="not an AdaptiveWarmup state: its keys are 'last_epoch'"):
         AdaptiveWarmup(make_optimizer(), 50).load_state_dict({"last_epoch": 3})
 
@@ -154,13 +154,12 @@ DAMAGES = [
     ("rule.share", 1.5),
     ("rule.share", float("nan")),
     ("rule.ended_by", "hunger"),
-    ("rule.ended_by", "gap"),
+    ("rule.ended_by", "loss"),
     ("rule.decay_start", 5),
     ("rule.opening", [float("nan")]),
-    ("rule.averages", [1.0, 1.0]),
-    ("rule.averages", [float("nan"), 1.0, 0.0]),
-    ("rule.averages", [1.0, 1.0, -1.0]),
-    ("rule.weight", 2.0),
+    ("rule.smoothed", float("nan")),
+    ("rule.smoothed", None),
+    ("rule.last_seen", 1.5),
     ("rule.target_loss", None),
     ("rule.peak_gap", 1e9),
     ("rule.ramp", [0, 0.1]),
@@ -218,8 +217,6 @@ def test_what_is_no_state_at_all() -> None:
     with pytest.raises(ValueError, match=r"its keys are none"):
         scheduler.load_state_dict({})
     state = scheduler.state_dict()
-    for version in (None, 1, STATE_VERSION - 2, STATE_VERSION + 1):
-        with pytest.raises(ValueError, match=f"has version {version}, and this autowarm reads versions"):
+    for version in (None, 1, STATE_VERSION - 1, STATE_VERSION + 1):
+        with pytest.raises(ValueError, match=f"has version {version}, and this autowarm reads version "):
             scheduler.load_state_dict({**state, "version": version})
-    with pytest.raises(ValueError, match="of version 7, is damaged: KeyError"):
-        scheduler.load_state_dict({"version": 7, "rule": {}, "settings": {}})

@@ -29,7 +29,7 @@ def made_up(run: PlannedRow) -> dict[str, Any]:
         assert run.target_loss is not None
     elif run.schedule.startswith(DEFAULT):
         loss -= 3.0 * AHEAD
-        warmup, ended_by = run.cell.steps // 4, "gap"
+        warmup, ended_by = run.cell.steps // 4, "loss"
     cell = {"task": run.cell.task, "optimizer": run.cell.optimizer, "steps": run.cell.steps, "lr": run.cell.lr}
     return {
         "part": run.part, "cell": cell, "schedule": run.schedule, "seed": run.seed,

@@ -27,11 +27,11 @@ def said(page: str) -> str:
 def test_the_loss_ends_every_warm_up_on_bytes_and_the_clock_on_tokens() -> None:
     found = judged(Rows.load(STUDIES / "horizon.jsonl"), HORIZONS)
     for v in found:
-        assert set(v.ended) == {"gap" if v.cell.task == "llama-bytes" else "max_warmup"}
+        assert set(v.ended) == {"loss" if v.cell.task == "llama-bytes" else "clock"}
     tokens, some = ([v for v in found if v.cell.task == task] for task in horizon.TASKS)
     assert all(v.passed for v in tokens)
     passed, left = f"in {sum(v.passed for v in some)} of", share_left(some)
-    runs, lengths = sum(v.ended["gap"] for v in some), [100 * v.warmup for v in some]
+    runs, lengths = sum(v.ended["loss"] for v in some), [100 * v.warmup for v in some]
     evidence, notebook = said("evidence.md"), said("notebook.md")
     for text, sentence in (
         (said("../README.md"), f"our small LLaMA ends at {left} of its first loss, and the loss"),
@@ -77,7 +77,7 @@ def test_the_claims_say_how_near_algorithm_1_comes_in_long_runs() -> None:
     behind = {}
     for grid in (horizon.LONG, horizon.LONGEST):
         found = judged(rows, (grid,))
-        assert all(row["ended_by"] == "gap" for v in found for row in rows.runs("cells", v.cell, PAPER).values())
+        assert all(row["ended_by"] == "loss" for v in found for row in rows.runs("cells", v.cell, PAPER).values())
         costs = [100 * (v.regret[PAPER] - v.regret[v.best]) for v in found]
         behind[grid.horizons[0]] = f"{min(costs):.1f} to {max(costs):.1f} %"
     claim = f"every run leaves warm-up, {behind[16_000]} behind; over 64,000, {behind[64_000]}"
@@ -87,7 +87,7 @@ def test_the_claims_say_how_near_algorithm_1_comes_in_long_runs() -> None:
 
 def test_told_the_chance_loss_the_default_passes_in_fine_tuning() -> None:
     rows, part = Rows.load(STUDIES / "fine-tuning.jsonl"), (transfer.FINE_TUNING,)
-    assert all(set(v.ended) == {"max_warmup"} for v in judged(rows, part))
+    assert all(set(v.ended) == {"clock"} for v in judged(rows, part))
     default, told, advised = (judged(rows, part, form) for form in (DEFAULT, transfer.CHANCE, transfer.ADVISED))
     passed = [sum(v.passed for v in some) for some in (told, default, advised)]
     assert f"passes in {passed[0]} of these {len(default)} settings, untold in {passed[1]}" in said("evidence.md")

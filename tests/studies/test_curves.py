@@ -24,7 +24,7 @@ class Clock:
 
     @property
     def ended_by(self) -> str | None:
-        return "max_warmup" if self.made >= self.end else None
+        return "clock" if self.made >= self.end else None
 
     @property
     def warmup_steps(self) -> int:
@@ -78,6 +78,6 @@ def test_any_rule_with_its_options(
     monkeypatch.setitem(sys.modules, "a_rule", sys.modules[__name__])
     rows = judged(file, monkeypatch, "--rule", "a_rule:Clock", "--option", "share=0.25")
     assert [row["recorded"] for row in rows] == ["0.25"] * 3
-    assert [row["closed loop ended by"] for row in rows] == ["max_warmup", "max_warmup", ""]
+    assert [row["closed loop ended by"] for row in rows] == ["clock", "clock", ""]
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("small") and "recorded" in line]
     assert line.split()[1:] == ["2", "5.0%", "recorded", "25.0%", "100%", "–"]

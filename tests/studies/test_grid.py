@@ -74,7 +74,7 @@ def test_a_verdict_in_percent_in_nats_and_in_progress() -> None:
     cell = Cell("cnn", "muon", 200, 0.01)
 
     def row(schedule: str, seed: int, loss: float) -> dict[str, object]:
-        ended = {"warmup_steps": 40, "ended_by": "gap" if seed < 12 else None}
+        ended = {"warmup_steps": 40, "ended_by": "loss" if seed < 12 else None}
         return {**made(PlannedRow("cells", cell, schedule, seed)), "val_loss": loss, "first_loss": 2.5, **ended}
 
     seeds, names = transfer.FRESH.seeds, transfer.FRESH.hand_set
@@ -86,6 +86,6 @@ def test_a_verdict_in_percent_in_nats_and_in_progress() -> None:
     assert found.mean == pytest.approx(0.02 / found.unit)
     assert found.nats == pytest.approx(0.02)
     assert found.progress == pytest.approx(0.02 / (2.5 - found.unit))
-    assert found.ended == {"gap": 4, "": 3}
+    assert found.ended == {"loss": 4, "": 3}
     assert found.learnt
     assert not found.passed

@@ -34,7 +34,7 @@ def made(planned: PlannedRow) -> dict[str, object]:
         PAPER: 0.0 if long else 0.3,
         AUTO: 0.103 if long else 0.13,
     }
-    ended = {"default": "gap" if long else "max_warmup", PAPER: "gap" if long else None}
+    ended = {"default": "loss" if long else "clock", PAPER: "loss" if long else None}
     return {
         "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
         "lr": cell.lr}, "schedule": planned.schedule, "seed": planned.seed, "first_loss": 6.0, "diverged": False,

@@ -44,7 +44,7 @@ def test_the_default_takes_the_way_of_the_runs_that_were_told() -> None:
 
     told, untold = losses("fine-tuning.jsonl", CHANCE), losses("trained.jsonl", "default")
     assert all(row["warmup_steps"] == row["cell"]["steps"] // 10 for row in untold.values())
-    assert Counter(row["ended_by"] for row in untold.values()) == {"max_warmup": len(untold)}
+    assert Counter(row["ended_by"] for row in untold.values()) == {"clock": len(untold)}
     apart = statistics.mean(100 * (row["val_loss"] / told[key]["val_loss"] - 1) for key, row in untold.items())
     longest = max(row["cell"]["steps"] for row in untold.values())
     said = text_of("evidence.md")

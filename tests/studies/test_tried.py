@@ -250,7 +250,7 @@ def test_the_notebook_says_what_it_gains_on_bytes_and_why_it_is_refused() -> Non
     assert f"falls from {before} to {after} %, the worst from {worst_before} to {worst_after} %" in text
     assert f"the mean is {mean} % and the worst {worst} %; under `min_warmup=0.1` they are {of_bounded[0]} and " in text
     assert f"and {of_bounded[1]} %, under the default {of_old[0]} and {of_old[1]} %" in text
-    runs, lengths = sum(v.ended["gap"] for v in mine), [100 * v.warmup for v in mine]
+    runs, lengths = sum(v.ended["loss"] for v in mine), [100 * v.warmup for v in mine]
     assert runs == sum(v.ended.total() for v in mine)
     assert f"all {runs} of these warm-ups, after {min(lengths):.0f} to {max(lengths):.0f} % of the run" in text
 

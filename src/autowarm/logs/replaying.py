@@ -1,10 +1,9 @@
 """Replays a log: the runs that `read` finds, or arrays, through both readings."""
 
-import inspect
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -14,9 +13,6 @@ from .read import read
 from .result import Replay
 
 __all__ = ["replay"]
-
-# What the schedule needs of an optimizer that is not there: its norm, and κ of GPT-2 124M's matrices in that norm.
-_KAPPA = {"spectral": 38_400.0, "sign": 124_318_464.0, "frobenius": 50.0}
 
 
 def replay(
@@ -28,7 +24,6 @@ def replay(
     step: str | None = None,
     lr: str | None = None,
     first_loss: float | None = None,
-    geometry: Literal["spectral", "sign", "frobenius"] = "sign",
     schedule: Callable[..., Any] | None = None,
     whole: bool = True,
     **options: Any,
@@ -52,8 +47,6 @@ def replay(
         run: the name of the run, or a part of it, if the file holds several.
         loss, step, lr: the names of columns; None finds them by the usual names.
         first_loss: the loss at update 1, for a log that begins later, such as ln(vocabulary) for a language model.
-        geometry: the norm of the optimizer's steps: "spectral" for Muon, "sign" for Lion and Adam, "frobenius" for SGD.
-            κ is that of GPT-2 124M; ``kappa=`` sets another one.
         schedule: makes the scheduler from an optimizer, total_steps and the options; None is `AdaptiveWarmup`.
         whole: whether to go on after the warm-up, to have the rates of the whole run; False takes less time.
         options: further arguments of the scheduler, such as ``max_warmup``, or ``trained=True`` for fine-tuning: a log
@@ -89,18 +82,9 @@ def replay(
         from ..schedule import AdaptiveWarmup
 
         schedule = AdaptiveWarmup
-    make = partial(schedule, **_norm(schedule, geometry, options), **options)
+    make = partial(schedule, **options)
     looped = None if chosen.rates is None else closed_loop(chosen, make, whole=whole)
     return Replay(chosen, as_recorded(chosen, make, whole=whole), looped)
-
-
-def _norm(schedule: Callable[..., Any], geometry: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The norm and κ, for a scheduler that asks for them."""
-    if geometry not in _KAPPA:
-        raise ValueError(f"geometry must be one of {', '.join(_KAPPA)}, got {geometry!r}")
-    asked = inspect.signature(schedule).parameters
-    norm = {"geometry": geometry, "kappa": _KAPPA[geometry]}
-    return {name: value for name, value in norm.items() if name in asked and name not in options}
 
 
 def _chosen(logs: list[Log], run: str | None, place: Any) -> Log:

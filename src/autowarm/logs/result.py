@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Reading", "Replay"]
 
 # The scheduler's own words, where a reader would have to know its arguments.
-_ENDED_BY = {"gap": "the loss", "loss": "the loss", "max_warmup": "the limit"}
+_ENDED_BY = {"loss": "the loss", "clock": "the limit"}
 _MOST_POINTS = 4_000  # of a plotted line; more would show the same, in a larger file
 
 
@@ -48,7 +48,7 @@ class Reading:
     @property
     def ended_by_loss(self) -> bool:
         """Whether the loss ended the warm-up, rather than a limit."""
-        return self.ended_by not in (None, "max_warmup", "decay_now")
+        return self.ended_by not in (None, "clock", "decay_now")
 
     def __str__(self) -> str:
         """The end of the warm-up in a few words: "812 (16.2%), by the loss", or "by the limit" of max_warmup."""

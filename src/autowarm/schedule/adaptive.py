@@ -15,6 +15,7 @@ from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
 from .arguments import check_horizon, check_peak, clean, without_warmup_steps
+from .calibrate import SIGMA_F2
 from .hooks.alarms import Alarms
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak
@@ -40,11 +41,11 @@ __all__ = ["AdaptiveWarmup"]
 class AdaptiveWarmup(LRScheduler):
     """Warm up until the loss or a time limit ends the warm-up, then decay. There is no ``warmup_steps``.
 
-    During warm-up the rate is the larger of two: the paper's η(Δ) at the smoothed loss (see `Profile`), and a ramp in
-    time that reaches the peak after ``max_warmup`` of the run. Warm-up ends when the gap Δ = loss − f* falls below Δ'
-    or the ramp reaches the peak; the decay then takes the rest of the run. All rates are in (0, lr], and the first
-    update uses lr/div. If f* is not given, it is f(x0) − 0.7·|f(x0)|, where f(x0) is the median of the first five
-    losses. The loss has no effect until it has fallen by more than its own noise explains.
+    During warm-up the rate is the larger of two: the paper's η(Δ) at the averaged loss (see `Profile`), and a ramp in
+    time that reaches the peak at ``max_warmup``. Warm-up ends when the gap Δ = loss − f* falls below Δ' or the ramp
+    reaches the peak; the decay then takes the rest of the run. All rates are in (0, lr], and the first update uses
+    lr/div. If f* is not given, it is 0.3·f(x0), where f(x0) is the lowest of the first five losses; if it cannot be
+    derived, as for a loss that begins at 0 or below, the ramp alone sets the rate.
 
     Call ``step(loss)`` after ``optimizer.step()``, or before, in the order of the paper's Algorithm 1. Time is counted
     in updates that the optimizer really made; what a `torch.amp.GradScaler` skipped is no update. Groups may be added
@@ -57,26 +58,27 @@ class AdaptiveWarmup(LRScheduler):
             ("wso"): the run continues until `decay_now`, and shares of the run refer to 4000 updates.
         peak: "given" takes the peak rates from the groups. "auto" searches for the peak rate in the first updates (see
             `PeakSearch` and docs/which-rate.md), and the groups' rates then only set their ratios.
-        target_loss: f*, roughly the loss at the end of the run; None takes f(x0) − 0.7·|f(x0)|.
-        geometry: the norm of the optimizer's steps, see `autowarm.geometry`; None asks `autowarm.optim.geometry_of`.
-        kappa: κ; None computes it as the paper does, from all matrices under ``geometry`` at radius 1.
+        target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
+        geometry: the norm of the optimizer's steps, see `autowarm.geometry`, for which Δ' is then calibrated as in the
+            paper; None takes Δ' = 0.31·Δ0 for every optimizer.
+        kappa: κ for the calibration; None computes it as the paper does, from all matrices under ``geometry`` at
+            radius 1.
         div: ratio of the peak rate to the first rate, > 1.
-        sigma_f2: σ_F², see `autowarm.schedule.calibrate`.
-        peak_gap: Δ', the gap at which warm-up ends; None calibrates it at the first loss.
+        sigma_f2: σ_F², for the calibration, see `autowarm.schedule.calibrate`.
+        peak_gap: Δ', the gap at which warm-up ends; None takes it from Δ0, see ``geometry``.
         warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target.
         decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
             fifth), "wso" (flat), or a function that maps the share p of the decay that has passed (0 to 1) to a share
             of the peak rate (1 at p = 0). It takes p as a float, and for a tensor lr as a 0-dim tensor too.
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: the longest warm-up: a share of T in (0, 1], or a whole number of updates from 2, where more than T
-            counts as T; None for no limit. The default is half the run.
+            counts as T; None for no limit. "auto" is half of T up to 4,000 updates, 2,000 updates up to a T of 10,000,
+            and a fifth of T from there on.
         trained: whether the weights were trained before, as in fine-tuning; warm-up then takes at most a tenth of the
             run. None looks at the weights at the first update, see `autowarm.pretrained`.
-        chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model. If f(x0) is below
-            three quarters of it, the weights count as trained too.
+        chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model; f(x0) is never taken
+            to be higher. If f(x0) is below three quarters of it, the weights count as trained.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
-            The default depends on T: 0.01 up to 4,000 updates; 0.05 from 16,000 on, where the average also starts from
-            f(x0) and so lags behind a loss that falls early; linearly in T between them.
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
             are averaged over the ranks, so the rates are bit-identical on all of them.
@@ -118,15 +120,15 @@ class AdaptiveWarmup(LRScheduler):
         geometry: str | Geometry | None = None,
         kappa: float | None = None,
         div: float = 10.0,
-        sigma_f2: float = 1e3,
+        sigma_f2: float = SIGMA_F2,
         peak_gap: float | None = None,
         warmup: Warmup = "linear",
         decay: Decay | Shape = "cosine",
         final_ratio: float = 0.0,
-        max_warmup: float | int | None = 0.5,
+        max_warmup: float | int | Literal["auto"] | None = "auto",
         trained: bool | None = None,
         chance_loss: float | None = None,
-        smoothing: float | None = None,
+        smoothing: float = 0.05,
         max_nonfinite: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
@@ -155,11 +157,11 @@ class AdaptiveWarmup(LRScheduler):
         shapes: dict[str, Any] = {"warmup": warmup_shape(warmup), "decay": decay_shape(decay)}
         check_horizon(given["total_steps"], shapes["decay"])
         geometry = None if geometry is None else resolve(geometry)
-        if kappa is None and peak_gap is None:
-            # Only the calibration needs κ.
-            geometry = geometry or geometry_of(optimizer)
-            given["kappa"] = kappa_of(optimizer, geometry)
-        self._kappa_counted = kappa is None
+        self._kappa_counted = False
+        if geometry is not None and kappa is None and peak_gap is None:
+            given["kappa"], self._kappa_counted = kappa_of(optimizer, geometry), True
+        if given["kappa"] is None and given["sigma_f2"] != SIGMA_F2:
+            raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
         # What a resumed run must share with the saved one.
         self._settings: dict[str, Any] = {
             "optimizer": type(optimizer).__name__,
@@ -205,6 +207,8 @@ class AdaptiveWarmup(LRScheduler):
         if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": 100.0, **options}
+        if not options.keys() & {"geometry", "kappa", "peak_gap"}:
+            options["geometry"] = geometry_of(optimizer)
         return cls(optimizer, total_steps, target_loss=target_loss, max_warmup=None, smoothing=0.0, **options)
 
     # What users read. With tensor rates, reading waits for the device unless the docstring says otherwise.
@@ -221,7 +225,7 @@ class AdaptiveWarmup(LRScheduler):
 
     @property
     def ended_by(self) -> str | None:
-        """What ended the warm-up: "gap" (the gap fell below Δ'), "max_warmup" or "decay_now"; None until it ends."""
+        """What ended the warm-up: "loss" (it fell below f* + Δ'), "clock" or "decay_now"; None until it ends."""
         return self._phase.on_host().ended_by
 
     @property

@@ -47,9 +47,9 @@ _RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "peak_gap": (float, _positive, "must be positive and finite"),
     "final_ratio": (float, lambda x: 0 <= x <= 1, "must be in [0, 1]"),
     "max_warmup": (
-        _share_or_updates,
-        lambda x: x >= 2 if isinstance(x, int) else 0 < x <= 1,
-        "is a share of the run, in (0, 1], a whole number of updates ≥ 2, or None",
+        lambda x: x if x == "auto" else _share_or_updates(x),
+        lambda x: x == "auto" or (x >= 2 if isinstance(x, int) else 0 < x <= 1),
+        'is a share of the run, in (0, 1], a whole number of updates ≥ 2, "auto", or None',
     ),
     "chance_loss": (float, _positive, "must be positive and finite"),
     "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
@@ -57,7 +57,7 @@ _RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
 }
 _OPTIONAL = {
-    "total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss", "smoothing",
+    "total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss",
 }  # fmt: skip
 
 

@@ -21,12 +21,14 @@ from numpy.typing import ArrayLike, NDArray
 from .profile import Profile
 from .shapes import DECAYS, FALLS, KINKS, Shape, decay_shape, warmup_shape
 
-__all__ = ["calibrate", "objective"]
+__all__ = ["SIGMA_F2", "calibrate", "objective"]
 
 Array = NDArray[np.float64]
 
 # The weight is cut off this many σ from its peak, where it is below exp(−9²/2) ≈ 3e-18 of the peak.
 _TAIL = 9.0
+# σ_F² of the paper (Sec. 6 and its table of hyper-parameters).
+SIGMA_F2 = 1e3
 
 
 def calibrate(
@@ -35,7 +37,7 @@ def calibrate(
     lr: float,
     div: float,
     kappa: float,
-    sigma_f2: float = 1e3,
+    sigma_f2: float = SIGMA_F2,
     target: str | tuple[str | Shape, str | Shape] = "linear-cosine",
     candidates: int = 1000,
 ) -> Profile:
@@ -75,7 +77,7 @@ def objective(
     *,
     div: float,
     kappa: float,
-    sigma_f2: float = 1e3,
+    sigma_f2: float = SIGMA_F2,
     target: str | tuple[str | Shape, str | Shape] = "linear-cosine",
 ) -> Array:
     """Evaluate the paper's objective, eq. 10 (constr_3), divided by lr², at each Δ'. The relative error is about 1e-9.

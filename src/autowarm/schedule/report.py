@@ -24,8 +24,8 @@ def metrics(phase: Phase, lr: float) -> Metrics:
     rule = phase.on_host()
     found: dict[str, float | int | str | None] = {
         "phase": rule.name,
-        "loss": rule.smoothed if rule.started else None,
-        "gap": rule.smoothed - rule.fstar if rule.started else None,
+        "loss": rule.smoothed,
+        "gap": None if rule.smoothed is None or rule.target_loss is None else rule.smoothed - rule.target_loss,
         "target_loss": rule.target_loss,
         "peak_gap": None if rule.profile is None else rule.profile.peak_gap,
         "share": rule.share,
@@ -48,7 +48,7 @@ def forecast(rule: HostRule) -> int | None:
         return timeline.origin + rule.warmup_steps
     latest = math.inf if timeline.ramp is None else timeline.ramp.end
     made = rule.updates - rule.timeline.origin
-    if rule.started and profile is not None and made > 0:
+    if rule.smoothed is not None and profile is not None and made > 0:
         gap0, peak_gap = profile.gap0, profile.peak_gap
         gap = rule.smoothed - rule.fstar
         if peak_gap <= gap < gap0:
@@ -72,7 +72,9 @@ def one_line(phase: Phase, updates: int, lr: float) -> str:
         words.append(f"warm-up took {rule.warmup_steps} updates, ended by {rule.ended_by}{at}")
     elif not rule.started:
         words.append("no loss yet")
-    elif profile is not None:
+    elif profile is None:
+        words.append(f"loss {rule.smoothed:.4g}, from which no f* can be derived")
+    else:
         ends = rule.fstar + profile.peak_gap
         words.append(f"loss {rule.smoothed:.4g}, f* = {rule.fstar:.4g}; warm-up ends at {ends:.4g}")
     expected = forecast(rule)

@@ -10,13 +10,12 @@ from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates
 from .rule import HostRule, Plan
 from .rule.state import State
-from .rule.timeline import OPENING
 from .saved import Checks, check, count, finite, list_of, number, optional, rate
 from .search import PeakSearch
 
 __all__ = ["STATE_VERSION", "read_state", "resumed"]
 
-STATE_VERSION = 8
+STATE_VERSION = 9
 
 # The keys that identify the states of other classes. The first match counts.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
@@ -65,13 +64,11 @@ def read_state(state: Any) -> dict[str, Any]:
                 raise ValueError(f"not an AdaptiveWarmup state: this is {whose} (it has {', '.join(sorted(keys))})")
         keys_seen = ", ".join(map(repr, list(state)[:6]))
         raise ValueError(f"not an AdaptiveWarmup state: its keys are {keys_seen or 'none'}")
-    if version not in (STATE_VERSION - 1, STATE_VERSION):
-        raise ValueError(
-            f"the AdaptiveWarmup state has version {version!r}, and this autowarm reads versions {STATE_VERSION - 1} "
-            f"and {STATE_VERSION}: resume the run with the autowarm that saved it"
-        )
     if version != STATE_VERSION:
-        state = _from_version_7(state)
+        raise ValueError(
+            f"the AdaptiveWarmup state has version {version!r}, and this autowarm reads version {STATE_VERSION}: "
+            "resume the run with the autowarm that saved it"
+        )
     check(state, _SAVED)
     lists = {name: len(state[name]) for name in ("base_lrs", *GroupRates.SAVED)}
     if len(set(lists.values())) > 1:
@@ -124,16 +121,3 @@ def resumed(
         f"the schedule was saved for total_steps={planned} and is loaded for total_steps={total}: it continues to "
         f"{total}, as after extend({total})"
     )
-
-
-def _from_version_7(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a state that does know whether the weights were trained, nor how many losses are in its statistics."""
-    try:
-        rule = dict(old["rule"])
-        rule["given_target_loss"] = rule.pop("told")
-        rule["weights_trained"] = False
-        if rule["averages"] is not None:
-            rule["averages"] = [*rule["averages"], float(max(0, rule["losses"] - OPENING))]
-        return {**old, "version": STATE_VERSION, "rule": rule}
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the saved schedule, of version 7, is damaged: {type(error).__name__}: {error}") from None

@@ -25,7 +25,7 @@ def row(point: Point, loss: float) -> dict[str, Any]:
         "cell": {"name": point.cell, "task": "words", "model": run.model.label, "optimizer": run.optimizer.name,
                  "batch_size": run.batch_size, "steps": run.steps, "lr": run.optimizer.lr, **point.varied},
         "warmup_steps": schedule.warmup_steps or 7, "seed": run.seed, "train_loss": loss, "val_loss": loss,
-        "metric": {"accuracy": loss / 10}, "switched_at": 8, "ended_by": "gap", "diverged": False, "seconds": 1.0,
+        "metric": {"accuracy": loss / 10}, "switched_at": 8, "ended_by": "loss", "diverged": False, "seconds": 1.0,
         "tokens_per_second": 1.0, "warnings": [],
     }  # fmt: skip
 

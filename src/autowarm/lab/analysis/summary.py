@@ -28,7 +28,7 @@ class Point:
     Attributes:
         warmup_steps: mean number of updates in warm-up.
         losses: final validation loss by seed; infinite if the run diverged.
-        ended_by_time: number of runs in which `max_warmup`, not the loss, ended the warm-up.
+        ended_by_time: number of runs in which the clock, not the loss, ended the warm-up.
     """
 
     warmup_steps: float
@@ -135,7 +135,7 @@ def _summary(rows: Sequence[Row], own: bool) -> Summary:
         if not some:
             return None
         warmup = sum(row["warmup_steps"] for row in some) / len(some)
-        by_time = sum(row.get("ended_by") == "max_warmup" for row in some)
+        by_time = sum(row.get("ended_by") == "clock" for row in some)
         return Point(warmup, {row["seed"]: loss(row) for row in some}, by_time)
 
     def of(kind: str, warmup: int | None = None) -> Point | None:
@@ -210,7 +210,7 @@ def verdict(summary: Summary) -> str:
         words = f"adaptive {_outcome(summary.difference, summary)}; {words}"
     words = words[0].upper() + words[1:] + "."
     if adaptive is not None and adaptive.ended_by_time:
-        words += f" In {adaptive.ended_by_time} of {len(adaptive.losses)} adaptive runs max_warmup, not the loss, "
+        words += f" In {adaptive.ended_by_time} of {len(adaptive.losses)} adaptive runs the clock, not the loss, "
         words += "ended the warm-up."
     spread = summary.spread
     if spread is not None and len(summary.manual) > 1 and not spread.diverged:

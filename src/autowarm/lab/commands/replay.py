@@ -8,7 +8,6 @@ from typing import Any
 
 from ..config import LabError, UsageError
 from ..config.build import Parser
-from ..registry import OPTIMIZERS, WITH_NORM
 
 _ABOUT = """\
 Show where AdaptiveWarmup would have ended the warm-up of past runs, and what would have ended it, beside the warm-up
@@ -17,8 +16,6 @@ that was used. The losses of the log go to the real scheduler.
 FILE: transformers' trainer_state.json, Lightning's metrics.csv, TensorBoard's event files or their folder, an export of
 Weights & Biases, metrics.jsonl, or any CSV, JSON lines or plain table of steps and losses.
 """
-# The norm of an optimizer's steps, by the optimizer's name.
-_NORMS = {**{name: OPTIMIZERS[name].norm for name in WITH_NORM}, "adam": "sign", "sgd": "frobenius"}
 
 
 def run(argv: list[str]) -> int:
@@ -42,7 +39,7 @@ def run(argv: list[str]) -> int:
             if not logs:
                 names = ", ".join(repr(log.name) for log in every)
                 raise UsageError(f"{path}: no run has {options.run!r} in its name: {names}")
-            found += [replay(log, geometry=_NORMS[options.optimizer], **given) for log in logs]  # type: ignore[arg-type]
+            found += [replay(log, **given) for log in logs]
         except ValueError as error:
             raise UsageError(str(error)) from None
         except OSError as error:
@@ -73,7 +70,6 @@ def _parser() -> Parser:
     add("--first-loss", metavar="LOSS", type=float, help="the loss at update 1, if the log begins later")
     add("--max-warmup", metavar="LIMIT", type=_limit, help="the longest warm-up, a share of the run or updates")
     add("--trained", action="store_true", help="the run began with trained weights, as fine-tuning does")
-    add("--optimizer", choices=_NORMS, default="adamw", help="the run's optimizer (default: adamw)")
     add("--figure", metavar="FILE.png", type=Path, help="draw losses and rates; .svg works, too")
     add("--html", metavar="FILE.html", type=Path, help="write a page with the table and the figures")
     add("--json", action="store_true", help="print JSON in place of the table")

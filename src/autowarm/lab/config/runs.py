@@ -109,7 +109,7 @@ class ScheduleConfig:
         target_loss: f*, required by "paper"; "adaptive" estimates it if it is null; the others have none.
         div: the first update's rate is lr/div. Null is warmup_steps + 1 for "linear", so that the ramp starts from 0
             in equal steps; the library's default for "adaptive"; and 100 for the others.
-        sigma_f2: σ_F² of the calibration, for "adaptive" and "paper".
+        sigma_f2: σ_F² of the calibration, for "paper".
         peak_gap: Δ', instead of the calibrated one, for "adaptive" and "paper".
         options: further keyword arguments of `autowarm.AdaptiveWarmup`, for example {max_warmup: 0.2}.
     """

@@ -94,19 +94,20 @@ def _as_lab_error() -> Iterator[None]:
 # What the registry names. Each makes a schedule of so many updates; all share this signature.
 
 
-def adaptive(optimizer: Optimizer, config: ScheduleConfig, steps: int, make: Any = AdaptiveWarmup) -> AdaptiveWarmup:
+def adaptive(
+    optimizer: Optimizer, config: ScheduleConfig, steps: int, make: Any = AdaptiveWarmup, **more: Any
+) -> AdaptiveWarmup:
     """Ours."""
     found: AdaptiveWarmup = make(
-        optimizer, total_steps=steps, target_loss=config.target_loss, sigma_f2=config.sigma_f2,
-        peak_gap=config.peak_gap, warmup=config.warmup, decay=config.decay, **config.options,
-        **({} if config.div is None else {"div": config.div}),
+        optimizer, total_steps=steps, target_loss=config.target_loss, peak_gap=config.peak_gap, warmup=config.warmup,
+        decay=config.decay, **config.options, **({} if config.div is None else {"div": config.div}), **more,
     )  # fmt: skip
     return found
 
 
 def paper(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> AdaptiveWarmup:
     """The paper's Algorithm 1."""
-    return adaptive(optimizer, config, steps, AdaptiveWarmup.paper)
+    return adaptive(optimizer, config, steps, AdaptiveWarmup.paper, sigma_f2=config.sigma_f2)
 
 
 def linear(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:

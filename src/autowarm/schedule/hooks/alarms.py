@@ -118,9 +118,9 @@ def _stalled(rule: HostRule) -> str:
     if profile is None and not (rule.started and ramp is None):
         return "no finite loss was observed. Call step(loss) with the loss of each update"
     if profile is None:
-        return "the first loss was zero or beyond all scale, and there is no ramp. Use the default max_warmup"
+        return "no f* can be derived from the first losses, and there is no ramp. Give target_loss, or a max_warmup"
     if ramp is not None:
-        return "no finite loss was observed after max_warmup. Call step(loss) at each update"
+        return "no finite loss was observed after the ramp. Call step(loss) at each update"
     return (
         f"the gap to target_loss={rule.fstar:.4g} never fell below peak_gap={profile.peak_gap:.4g}. Use the "
         "default max_warmup, or raise peak_gap or target_loss"

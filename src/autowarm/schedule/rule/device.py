@@ -21,7 +21,6 @@ from ...devices import HostCopy, collective_device
 from ...losses import Observation, Ranks
 from ..shapes import Shape
 from .rule import HostRule, Notices, Phase
-from .state import Averages
 
 __all__ = ["DeviceRule", "placed"]
 
@@ -41,7 +40,7 @@ def placed(phase: Phase, rate: Tensor | float) -> Phase:
     if device is None or not host.started:
         return host
     _check_takes_tensors(host.timeline.decay_shape, torch.zeros((), device=device))  # already at the first loss
-    return host if host.averages is None else DeviceRule(host, device)
+    return host if host.opening else DeviceRule(host, device)
 
 
 class _Loss(NamedTuple):
@@ -55,9 +54,9 @@ class _Loss(NamedTuple):
 class DeviceRule:
     """Continues a `HostRule` on a device, from its current state.
 
-    Every operator launches a kernel, so there are few: what the host knows (the number of updates, the ramp, the pace
-    of the averages) stays there. The device holds the averages of the loss, the share, the update at which the decay
-    began and the last loss that was finite.
+    Every operator launches a kernel, so there are few: what the host knows (the number of updates, the ramp) stays
+    there. The device holds the averaged loss, the share, the update at which the decay began and the last loss that was
+    finite.
 
     Rates do not depend on when a notice arrives: a notice only saves operators whose result is already known.
 
@@ -73,11 +72,11 @@ class DeviceRule:
     """
 
     def __init__(self, rule: HostRule, device: torch.device) -> None:
-        assert rule.averages is not None
+        assert rule.smoothed is not None
         self.device: torch.device | None = device
         self._rule, self.timeline, self.profile, self.target_loss = rule, rule.timeline, rule.profile, rule.target_loss
         self.weights_trained = rule.weights_trained
-        self.updates, self._weight = rule.updates, rule.weight
+        self.updates = rule.updates
         self._losses = rule.failures  # counted from the last finite one before
         wide = torch.float32 if device.type == "mps" else torch.float64
         decay_start = math.inf if rule.decay_start is None else float(rule.decay_start)
@@ -87,7 +86,8 @@ class DeviceRule:
         self._zero, self._one, self._never = (torch.full_like(self._decay_start, x) for x in (0.0, 1.0, math.inf))
         self._true = torch.ones((), dtype=torch.bool, device=device)
         self.share = torch.full_like(self._zero, rule.share)
-        self._averages = torch.tensor(rule.averages.values(), dtype=wide, device=device)
+        self._smoothed = torch.full_like(self._zero, rule.smoothed)
+        self._last_seen = torch.full_like(self._zero, rule.last_seen)
         _check_takes_tensors(self.timeline.decay_shape, self._zero)
         self._copy = HostCopy(self._told)
         self._notices = Notices(rule.updates, rule.failures, False, rule.decay_start)
@@ -158,9 +158,8 @@ class DeviceRule:
             self._last_good.masked_fill_(loss.good, self._losses)
         known, timeline = self._notices, self.timeline
         if known.decay_start is None:
-            pace, self._weight = timeline.pace(self._weight, made)
             fresh = known.updates >= updates - made  # if not, warm-up may have ended meanwhile
-            self._warm_up(loss, pace, fresh)
+            self._warm_up(loss, fresh)
             if not fresh:
                 p = timeline.decay_progress(updates, self._decay_start)
                 self.share = torch.where(self._decay_start < updates, timeline.decay_share(updates, p), self.share)
@@ -179,16 +178,16 @@ class DeviceRule:
 
     def on_host(self) -> HostRule:
         """The same state in plain numbers. Waits for the device."""
-        content = torch.cat([self._averages, torch.stack([self.share, self._decay_start, self._last_good])])
-        *averages, share, decay_start, last_good = content.tolist()
+        content = torch.stack([self._smoothed, self._last_seen, self.share, self._decay_start, self._last_good])
+        smoothed, last_seen, share, decay_start, last_good = content.tolist()
         known = self._rule
         rule = replace(
             known,
             share=share,
-            averages=Averages(*averages),
+            smoothed=smoothed,
+            last_seen=int(last_seen),
             updates=self.updates,
             failures=int(self._losses - last_good),
-            weight=self._weight,
         )
         if known.decay_start is None and math.isfinite(decay_start):
             rule.decay_start = int(decay_start)
@@ -206,13 +205,14 @@ class DeviceRule:
             return loss.to(device, self._zero.dtype, non_blocking=device.type != "cpu")
         return torch.full_like(self._zero, loss)
 
-    def _warm_up(self, loss: _Loss | None, pace: float, fresh: bool) -> None:
+    def _warm_up(self, loss: _Loss | None, fresh: bool) -> None:
         if loss is not None:
-            fresher = Averages(*self._averages.unbind()).after(loss.mean, pace)
-            self._averages = torch.where(loss.finite, torch.stack(fresher.values()), self._averages)
+            average = self._rule.averaged(self._smoothed, loss.mean, self.updates - self._last_seen)
+            self._smoothed = torch.where(loss.finite, average, self._smoothed)
+            self._last_seen = self._last_seen.masked_fill(loss.finite, self.updates)
         # Where losses were not finite, the share stays; without a loss, the ramp goes on.
         goes_on = self._true if loss is None else loss.good
-        share, ended = self._rule.warmup_share(self.updates, Averages(*self._averages.unbind()))
+        share, ended = self._rule.warmup_share(self.updates, self._smoothed)
         self.share = torch.where(goes_on, share, self.share)
         if ended is False:
             return

@@ -2,29 +2,32 @@
 
 During warm-up the share is the higher of two:
 
-- the paper's profile η(Δ) at the smoothed loss, calibrated from the first losses;
-- a *ramp* in time that reaches the peak after ``max_warmup``, or after a tenth of the run if the weights were
-  trained before. η(Δ) alone can stall, because the loss falls only as fast as the rate lets it.
+- the paper's profile η(Δ) at the averaged loss;
+- a *ramp* in time, which reaches the peak at the longest warm-up. η(Δ) alone can stall, because the loss falls only
+  as fast as the rate lets it.
 
-The gap is Δ = loss − f*; if f* is not given, it is 30 % of f(x0). When the gap has fallen below Δ', or the ramp has
-reached the peak, the decay takes over. Without a ramp and without smoothing this is the paper's Algorithm 1, line by
-line. With smoothing, f(x0) is the median of the first few losses, and the loss acts only once it has fallen by more
-than noise explains.
+The warm-up ends when the gap Δ = loss − f* falls below Δ', or when the ramp reaches the peak. f(x0) is the lowest of
+the first five losses, f* is 30 % of it, and Δ' is 31 % of the first gap Δ0: the loss has then fallen to 52 % of f(x0).
+Losses are clipped to [f*, f(x0)], so that no outlier counts, and averaged over 5 % of the run, from f(x0) on.
+
+With a geometry, Δ' is calibrated as in the paper. Without a ramp and without smoothing as well, this is the paper's
+Algorithm 1, line by line.
 """
 
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from ...losses import Observation, Ranks, mean_loss
+from ...optim.known import frames_of_ours
 from ..calibrate import calibrate
 from ..profile import Profile
-from .state import Averages, State
+from .state import State
 from .timeline import Timeline
 
 __all__ = ["LEAST_SHARE", "HostRule", "Notices", "Phase"]
@@ -33,9 +36,16 @@ Number = TypeVar("Number", float, Tensor)
 
 # If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
 _EXPECTED_FALL = 0.7
+# Δ' as a share of Δ0: what the paper's calibration gives for Muon and a LLaMA of 124M parameters. The calibration of κ
+# for other norms is not used: under AdamW it moves the end of the warm-up to the end of the run.
+_PEAK_GAP = 0.31
+# First losses whose median is more than this many times their lowest have no scale from which f* could be derived.
+_SCALELESS = 2.0
 # A first loss below this share of the chance loss comes from trained weights: new ones start at the chance loss or
 # above, and those of our fine-tuning study start at half of it.
 _TRAINED = 0.75
+# A first loss above this multiple of the chance loss is worth a warning.
+_ABOVE_CHANCE = 1.2
 # Gaps whose squares neither underflow nor overflow. Outside this range, as for a first loss of 0, there is no profile.
 _LEAST_GAP, _MOST_GAP = 1e-100, 1e100
 # η(Δ) is positive for every Δ, but underflows for a loss of 10³⁰⁸.
@@ -146,15 +156,10 @@ class HostRule(State):
         return 1.0 if self.ended_by is None else self.timeline.steady(self.share)
 
     @property
-    def smoothed(self) -> float:
-        """The averaged loss; during the opening, the median of the losses so far."""
-        return statistics.median_low(self.opening) if self.averages is None else self.averages.smoothed
-
-    @property
     def fstar(self) -> float:
-        """f*, as given or derived from the first loss."""
+        """f*, as given or derived from the first losses."""
         if self.target_loss is None:
-            raise RuntimeError("f* depends on the first loss, and there has been none yet")
+            raise RuntimeError("f* depends on the first losses, and there are none yet, or they have no scale")
         return self.target_loss
 
     def on_host(self) -> "HostRule":
@@ -179,95 +184,107 @@ class HostRule(State):
         Raises:
             ValueError: at the first loss, if it is not above f*, or exceeds it by the given Δ' or less.
         """
-        made, self.updates = updates - self.updates, updates
+        self.updates = updates
         finite = loss is not None and math.isfinite(loss)
         if loss is not None:
             self.failures = 0 if finite else self.failures + 1
         if self.decay_start is None:
             if finite:
                 assert loss is not None
-                self._observe(loss, made)
-            elif self.started:
-                _, self.weight = self.timeline.pace(self.weight, made)
+                self._observe(loss)
             if finite or loss is None:
-                self.share, ended = self.warmup_share(updates, self.averages)
+                self.share, ended = self.warmup_share(updates, None if self.opening else self.smoothed)
                 if ended:
                     self._end(self.what_ended(updates))
         if self.decay_start is not None:
             self.share = self.timeline.decay_share(updates, self.timeline.decay_progress(updates, self.decay_start))
 
-    def warmup_share(self, updates: int, seen: "Averages[Number] | None") -> "tuple[Number | float, Tensor | bool]":
-        """max(ramp, η(Δ)/lr) at the smoothed loss, and whether the warm-up is over.
+    def warmup_share(self, updates: int, smoothed: Number | None) -> "tuple[Number | float, Tensor | bool]":
+        """max(ramp, η(Δ)/lr) at the averaged loss, and whether the warm-up is over.
 
-        It is a function of what changes during a warm-up, so that a device can pass tensors.
+        It is a function of what changes during a warm-up, so that a device can pass a tensor.
 
         Args:
             updates: the number of updates so far.
-            seen: statistics of the losses; None during the opening, when only the ramp counts.
+            smoothed: the averaged loss; None during the opening, when only the ramp counts.
         """
         ramp = self.timeline.ramp_share(updates)
         if ramp >= 1.0:
             return 1.0, True
-        waiting = max(ramp, 1.0 / self.plan.div)
-        if self.profile is None or seen is None:
-            return waiting, False
-        fallen = self.plan.smoothing == 0.0 or seen.has_fallen(self.fstar + self.profile.gap0)
-        if fallen is False:
-            return waiting, False
+        if self.profile is None or smoothed is None:
+            return max(ramp, 1.0 / self.plan.div), False
+        gap = smoothed - self.fstar
         low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
-        gap = seen.smoothed - self.fstar
         share = self.profile.share(gap)
         # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on.
-        ended = gap < self.profile.peak_gap
-        if isinstance(share, Tensor):
-            share, ended = share.clamp(min=low), ended & fallen
-            return share if fallen is True else torch.where(fallen, share, waiting), ended
-        return max(low, share), ended
+        return share.clamp(min=low) if isinstance(share, Tensor) else max(low, share), gap < self.profile.peak_gap
+
+    def averaged(self, smoothed: Number, loss: Number, updates: Number | int) -> Number:
+        """The moving average after one more loss, this many updates after the last one."""
+        if self.plan.smoothing == 0.0:
+            return loss
+        if self.profile is not None:
+            low, high = self.fstar, self.fstar + self.profile.gap0
+            loss = loss.clamp(low, high) if isinstance(loss, Tensor) else min(max(loss, low), high)
+        kept = (1.0 - 1.0 / self.timeline.window) ** updates
+        return kept * smoothed + (1.0 - kept) * loss
 
     def what_ended(self, updates: int) -> str:
         """What ended a warm-up that ended at this update. If both the ramp and the gap did, it is the ramp."""
         ramp = self.timeline.ramp
-        return "max_warmup" if ramp is not None and updates >= ramp.end else "gap"
+        return "clock" if ramp is not None and updates >= ramp.end else "loss"
 
     def notices(self) -> Notices:
         """The notices as of the last update."""
         return Notices(self.updates, self.failures, False, self.decay_start)
 
-    def _observe(self, loss: float, made: int) -> None:
-        if not self.started:
-            self._calibrate(loss)
-        pace, self.weight = self.timeline.pace(self.weight, made)
-        if self.averages is None:
+    def _observe(self, loss: float) -> None:
+        if self.smoothed is None or self.opening:
             self._open(loss)
         else:
-            self.averages = self.averages.after(loss, pace)
+            self.smoothed = self.averaged(self.smoothed, loss, self.updates - self.last_seen)
+        self.last_seen = self.updates
 
     def _open(self, loss: float) -> None:
-        """Take one of the first losses. The first one calibrates; the last one calibrates again, with their median."""
+        """Take one of the first losses. The first one calibrates; the last one calibrates again, with their lowest."""
+        chance = self.plan.chance_loss
+        if chance is not None and loss > chance:
+            if not self.opening and loss > _ABOVE_CHANCE * chance:
+                warnings.warn(
+                    f"the first loss, {loss:.4g}, is above chance_loss={chance:.4g}, so f(x0) is taken as that. Is the "
+                    "embedding or the head initialised with too large weights?",
+                    stacklevel=frames_of_ours(),
+                )
+            loss = chance
         self.opening.append(loss)
+        if len(self.opening) == 1:
+            self._calibrate(loss)
+        self.smoothed = min(self.opening)
         if len(self.opening) < self.plan.opening:
             return
-        first = self.smoothed
         if len(self.opening) > 1:
-            with suppress(ValueError):  # the median is already at a given f*: the first calibration stays
-                self._calibrate(first)
-        self.averages, self.opening = Averages.begin(first), []
+            try:
+                self._calibrate(self.smoothed)
+            except ValueError:  # the lowest is already at a given f*: the first calibration stays
+                self.smoothed = self.opening[0]
+        self.opening = []
 
     def _calibrate(self, loss: float) -> None:
-        """Fix η(Δ) from f(x0), and f* if none is given. Shorten the ramp if f(x0) shows that the weights were trained.
+        """Fix η(Δ) from f(x0), and f* if none is given. Shorten the ramp if the losses are those of trained weights.
 
         Raises:
             ValueError: the loss is not above f*, or exceeds it by the given Δ' or less.
         """
         plan = self.plan
-        far_below_chance = plan.chance_loss is not None and loss < _TRAINED * plan.chance_loss
+        usual = statistics.median(self.opening)
+        far_below_chance = plan.chance_loss is not None and usual < _TRAINED * plan.chance_loss
         self._shorten(bool(self.weights_trained) or far_below_chance)
         target = self.given_target_loss
         if target is None:
-            target = loss - _EXPECTED_FALL * abs(loss)
-            if abs(loss) < _LEAST_GAP:
-                self.target_loss, self.profile = target, None
+            if loss < _LEAST_GAP or usual > _SCALELESS * loss:
+                self.target_loss = self.profile = None
                 return
+            target = loss - _EXPECTED_FALL * loss
         gap0 = loss - target
         if not gap0 > 0:
             raise ValueError(
@@ -276,10 +293,10 @@ class HostRule(State):
             )
         if not _LEAST_GAP < gap0 < _MOST_GAP:
             profile = None
-        elif plan.peak_gap is not None:
-            profile = Profile(plan.lr, plan.div, gap0, plan.peak_gap)
+        elif plan.peak_gap is not None or plan.kappa is None:
+            peak_gap = _PEAK_GAP * gap0 if plan.peak_gap is None else plan.peak_gap
+            profile = Profile(plan.lr, plan.div, gap0, peak_gap)
         else:
-            assert plan.kappa is not None
             shapes = plan.warmup, plan.decay
             profile = calibrate(gap0, lr=plan.lr, div=plan.div, kappa=plan.kappa, sigma_f2=plan.sigma_f2, target=shapes)
         self.target_loss, self.profile = target, profile
@@ -310,11 +327,9 @@ class HostRule(State):
             )
             return
         self.timeline = timeline = timeline.extended_in_warmup(self.updates, total_steps)
-        # As far as a run of the new length lags, so does the average from now on.
-        self.weight = max(self.weight, timeline.lag) if self.started else timeline.lag
         if self.started and timeline.ramp is not None and timeline.ramp_share(self.updates) >= 1.0:
             # On the shorter run the ramp would already be at the peak, but the rate must not jump there.
-            self._cut_short("max_warmup")
+            self._cut_short("clock")
 
     def decay_now(self, steps: int, decay: str) -> None:
         """Decay from the current rate, over this many updates."""

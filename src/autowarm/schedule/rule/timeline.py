@@ -6,7 +6,7 @@ early, makes a new timeline.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self, TypeVar, overload
+from typing import Any, Literal, NamedTuple, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -21,13 +21,12 @@ Number = TypeVar("Number", float, Tensor)
 # The length that shares of the run refer to if the end is open. Half of it, the default for the longest warm-up, is
 # 2/(1 − β2) updates for Adam's β2 of 0.999: twice the memory of its second moments.
 OPEN_HORIZON = 4000
-# f(x0) is the median of this many first losses, so that no single loss decides it.
+# f(x0) is the lowest of this many first losses: one that happens to be high must not decide it, since every later loss
+# would count as a fall.
 OPENING = 5
-# The loss is averaged over this share of a short run and of a long one (a run of at most, or at least, this many
-# updates); in between, the share grows linearly. In long runs of language models the loss falls within a few
-# percent of the run, and best is a warm-up of about a tenth: only an average that lags behind the fall allows for it.
-_SHORT, _LONG = (4_000, 0.01), (16_000, 0.05)
-# The longest warm-up of trained weights, as a share of the run.
+# The longest warm-up of new weights: half of a short run, these many updates of a middling one, a fifth of a long one;
+# and that of weights that were trained before, as a share of the run.
+_SHORT, _MIDDLING, _LONG = 0.5, 2_000, 0.2
 _TRAINED_WARMUP = 0.1
 
 
@@ -42,8 +41,9 @@ class Plan:
         peak_gap: Δ', or None to calibrate it.
         warmup, decay: shapes of the ramp and the decay. The calibration's target has the same, over the gap.
         final_ratio: the decay goes from lr to final_ratio·lr.
-        max_warmup: length of the ramp, as a share of the run (float) or in updates (int); None for no ramp.
-        smoothing: share of the run over which the loss is averaged; None takes it from the length of the run.
+        max_warmup: length of the ramp, as a share of the run (float) or in updates (int); "auto" takes it from the
+            length of the run, None is for no ramp.
+        smoothing: share of the run over which the loss is averaged, 0 for none.
         chance_loss: the loss of an untrained model, or None if it is not known.
     """
 
@@ -56,13 +56,13 @@ class Plan:
     warmup: Shape
     decay: Shape
     final_ratio: float
-    max_warmup: float | int | None
-    smoothing: float | None
+    max_warmup: float | int | Literal["auto"] | None
+    smoothing: float
     chance_loss: float | None
 
     @property
     def opening(self) -> int:
-        """How many first losses f(x0) is the median of; without smoothing, f(x0) is the first loss itself."""
+        """How many first losses f(x0) is the lowest of; without smoothing, f(x0) is the first loss itself."""
         return 1 if self.smoothing == 0.0 else OPENING
 
     def at(self, lr: float, kappa: float | None = None) -> Self:
@@ -127,45 +127,14 @@ class Timeline:
         return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
 
     @cached_property
-    def lag(self) -> float:
-        """The weight of f(x0) in the average at first.
-
-        With 0 the average is corrected for its start; with 1 it starts from f(x0) and lags behind the loss.
-        """
-        if self.plan.smoothing is not None:
-            return 0.0
-        return min(1.0, max(0.0, (self.length - _SHORT[0]) / (_LONG[0] - _SHORT[0])))
-
-    @cached_property
     def window(self) -> float:
         """Updates over which the loss is averaged (an exponential moving average); 1 for none."""
-        smoothing = self.plan.smoothing
-        if smoothing is None:
-            smoothing = _SHORT[1] + (_LONG[1] - _SHORT[1]) * self.lag
-        return max(1.0, smoothing * self.length)
+        return max(1.0, self.plan.smoothing * self.length)
 
     @cached_property
     def decay_shape(self) -> Shape:
         """The shape of the decay in force."""
         return self.plan.decay if self.decay is None else DECAYS[self.decay]
-
-    def pace(self, weight: float, made: int) -> tuple[float, float]:
-        """The share of the way that the average moves towards the next loss, after this many more updates.
-
-        For an update without a loss, the average stands in for the loss.
-
-        Args:
-            weight: total weight of the losses in the average so far.
-            made: the number of updates since then.
-
-        Returns:
-            The share, and the total weight from now on.
-        """
-        keep = 1.0 - 1.0 / self.window
-        if made > 1:
-            keep **= made
-        weight = keep * weight + (1.0 - keep)
-        return (1.0 - keep) / weight, weight
 
     # The shares that time sets.
 
@@ -248,6 +217,9 @@ class Timeline:
 
     def _ramp_from(self, updates: int, share: float, origin: int, length: int) -> Ramp | None:
         """The ramp from a share at this update to the peak, which is ``max_warmup`` of the length after ``origin``."""
-        limits = (self.plan.max_warmup, _TRAINED_WARMUP if self.trained else None)
+        limit = self.plan.max_warmup
+        if isinstance(limit, str):
+            limit = min(_SHORT, max(_LONG, _MIDDLING / length))
+        limits = (limit, _TRAINED_WARMUP if self.trained else None)
         longest = [min(x, length) if isinstance(x, int) else x * length for x in limits if x is not None]
         return Ramp(updates, share, origin + min(longest)) if longest else None

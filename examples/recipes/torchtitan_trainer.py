@@ -6,7 +6,6 @@ from torchtitan.components.optimizer import LRSchedulersContainer
 from torchtitan.trainer import Trainer
 
 from autowarm import AdaptiveWarmup
-from autowarm.optim import Together, geometry_of, kappa_of
 
 
 class AdaptiveWarmups(LRSchedulersContainer):
@@ -16,16 +15,12 @@ class AdaptiveWarmups(LRSchedulersContainer):
     class Config(LRSchedulersContainer.Config):
         warmup_steps: int = 0  # not used
         target_loss: float | None = None
-        kappa: float | None = None
 
         def build(self, *, optimizers, training_steps):
             steps = self.total_steps or training_steps
-            return AdaptiveWarmups(optimizers, steps, self.kappa, target_loss=self.target_loss)
+            return AdaptiveWarmups(optimizers, steps, target_loss=self.target_loss)
 
-    def __init__(self, optimizers, total_steps, kappa=None, **options):
-        whole = Together(*optimizers)
-        options["geometry"] = geometry_of(whole)
-        options["kappa"] = kappa or kappa_of(whole, options["geometry"])
+    def __init__(self, optimizers, total_steps, **options):
         self.schedulers = [AdaptiveWarmup(one, total_steps, **options) for one in optimizers]
 
     def observe(self, loss, weight=1.0):

@@ -222,7 +222,12 @@ def test_a_trained_language_model_warms_up_for_a_tenth(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("warmup", "expected"),
-    [({}, math.log(32)), ({"max_warmup": 0.5}, None), ({"chance_loss": 7.0}, 7.0), ({"chance_loss": None}, None)],
+    [
+        ({}, math.log(32)),
+        ({"max_warmup": 0.5}, math.log(32)),
+        ({"chance_loss": 7.0}, 7.0),
+        ({"chance_loss": None}, None),
+    ],
 )
 def test_the_chance_loss_is_that_of_the_vocabulary_unless_set(
     warmup: dict[str, Any], expected: float | None, tmp_path: Path
@@ -232,6 +237,18 @@ def test_the_chance_loss_is_that_of_the_vocabulary_unless_set(
         trainer = WarmupTrainer(model, make_args(tmp_path), optim="muon", warmup=warmup)
         trainer.create_optimizer_and_scheduler(STEPS)
         assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] == expected
+
+
+def test_a_loss_of_ones_own_has_no_known_chance(tmp_path: Path) -> None:
+    class Own(WarmupTrainer):
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            return 10 * super().compute_loss(model, inputs, *args, **kwargs)
+
+    own = Own(make_model(), make_args(tmp_path), optim="muon")
+    by_function = WarmupTrainer(make_model(), make_args(tmp_path), optim="muon", compute_loss_func=lambda *_: 0.0)
+    for trainer in (own, by_function):
+        trainer.create_optimizer_and_scheduler(STEPS)
+        assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] is None
 
 
 def test_a_model_of_another_kind_has_no_chance_loss(tmp_path: Path) -> None:

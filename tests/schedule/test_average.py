@@ -23,8 +23,8 @@ def schedule(total: int | None, tensor: bool = False, **options: Any) -> Adaptiv
 
 def averaged(losses: list[float], window: float) -> float:
     """The average as a sum: f(x0), and each later loss, with its weight."""
-    first, keep = min(losses[:5]), max(0.0, 1 - 1 / window)
-    later = [min(loss, first) for loss in losses[5:]]
+    first, keep = sorted(losses[:10])[min(1, len(losses) - 1)], max(0.0, 1 - 1 / window)
+    later = [min(loss, first) for loss in losses[10:]]
     weights = [(1 - keep) * keep**age for age in reversed(range(len(later)))]
     return keep ** len(later) * first + sum(w * x for w, x in zip(weights, later, strict=True))
 

@@ -16,7 +16,7 @@ from autowarm.schedule import calibrate
 from autowarm.schedule.shapes import DECAYS, WARMUPS
 
 T = 120
-SMOOTHING, PEAK_GAP = 0.05, 0.31  # the rule's constants, for runs of any length
+SMOOTHING, PEAK_GAP = 0.05, 0.5  # the rule's constants, for runs of any length
 NOISE = random.Random(0).choices([-0.4, 0.0, 0.5], k=T)
 
 SCHEDULES: dict[str, dict[str, Any]] = {
@@ -76,7 +76,7 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
     shortened = min(0.1 * T, math.inf if long is None else long)  # for trained weights
     line, trained = (0, 1 / div, long), False  # the ramp: from where, from which share, to where
     keep = 1 - 1 / max(1.0, o["smoothing"] * T)
-    opening = 5 if o["smoothing"] > 0 else 1
+    opening = 10 if o["smoothing"] > 0 else 1
     fstar = gap0 = peak_gap = switch = None  # without f*, or out of all scale, the ramp is alone
     mean, seen_at = 0.0, 0
     first: list[float] = []
@@ -89,11 +89,11 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
             if len(first) < opening:
                 first.append(min(loss, o["chance_loss"]))
                 if len(first) in (1, opening):
-                    f0 = min(first)
+                    f0 = sorted(first)[min(1, len(first) - 1)]
                     if trained != (statistics.median(first) < 0.75 * o["chance_loss"] < math.inf):
                         trained = not trained
                         line = (t, along(line, t, rise, 1 / div), shortened if trained else long)
-                    scale = f0 > 0 and statistics.median(first) <= 2 * f0
+                    scale = f0 > 0 and statistics.median(first) <= 1.5 * f0
                     fstar = o["target_loss"] if o["target_loss"] is not None else 0.3 * f0 if scale else None
                     if fstar is None:
                         gap0 = peak_gap = None

@@ -160,8 +160,8 @@ class WarmupCallback(TrainerCallback):
 class AdaptiveWarmupMixin:
     """Adds the adaptive warm-up to any `Trainer` (TRL's, your own): list it before the trainer among the base classes.
 
-    For transformers' causal and masked language models, ``chance_loss`` is ln(vocabulary) unless you set it or
-    ``max_warmup``: new weights warm up for half of the run at most, trained ones for a tenth.
+    For transformers' causal and masked language models with their own loss, ``chance_loss`` is ln(vocabulary) unless
+    you set it.
 
     ``learning_rate`` is the peak rate. ``warmup_steps``, ``lr_scheduler_type`` and ``lr_scheduler_kwargs`` are ignored,
     with a warning for each that you set. Each new optimizer is built from the trainer's ``args`` as they are then, so
@@ -216,7 +216,10 @@ class AdaptiveWarmupMixin:
             _warn_of_replaced_settings(trainer.args, self._said)  # of a search over one of them
             made_on = optimizer or trainer.optimizer
             options = dict(self._warmup)
-            if not options.keys() & {"max_warmup", "floor", "chance_loss"}:
+            its_own_loss = (
+                type(trainer).compute_loss is not Trainer.compute_loss or trainer.compute_loss_func is not None
+            )
+            if "chance_loss" not in options and not its_own_loss:
                 options["chance_loss"] = _chance_loss(trainer.accelerator.unwrap_model(trainer.model))
             trainer.lr_scheduler = AdaptiveWarmup(made_on, num_training_steps, **options)
             trainer._created_lr_scheduler = True

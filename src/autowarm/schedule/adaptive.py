@@ -44,7 +44,7 @@ class AdaptiveWarmup(LRScheduler):
     During warm-up the rate is the larger of two: the paper's η(Δ) at the averaged loss (see `Profile`), and a ramp in
     time that reaches the peak at ``max_warmup``. Warm-up ends when the gap Δ = loss − f* falls below Δ' or the ramp
     reaches the peak; the decay then takes the rest of the run. All rates are in (0, lr], and the first update uses
-    lr/div. If f* is not given, it is 0.3·f(x0), where f(x0) is the lowest of the first five losses; if it cannot be
+    lr/div. If f* is not given, it is 0.3·f(x0), where f(x0) is the second lowest of the first ten losses; if it cannot be
     derived, as for a loss that begins at 0 or below, the ramp alone sets the rate.
 
     Call ``step(loss)`` after ``optimizer.step()``, or before, in the order of the paper's Algorithm 1. Time is counted
@@ -60,7 +60,7 @@ class AdaptiveWarmup(LRScheduler):
             `PeakSearch` and docs/which-rate.md), and the groups' rates then only set their ratios.
         target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
         geometry: the norm of the optimizer's steps, see `autowarm.geometry`, for which Δ' is then calibrated as in the
-            paper; None takes Δ' = 0.31·Δ0 for every optimizer.
+            paper; None takes Δ' = Δ0/2 for every optimizer.
         kappa: κ for the calibration; None computes it as the paper does, from all matrices under ``geometry`` at
             radius 1.
         div: ratio of the peak rate to the first rate, > 1.

@@ -38,7 +38,7 @@ class State:
         updates: the number of updates so far.
         failures: how many losses in a row were not finite.
         opening: the first finite losses, until there are enough for f(x0).
-        smoothed: the averaged loss; in the opening, the lowest loss so far. None before the first finite loss.
+        smoothed: the averaged loss; in the opening, what f(x0) would be. None before the first finite loss.
         last_seen: the update of the last finite loss.
         weights_trained: whether the weights were trained before the run; None until someone has looked.
         given_target_loss: f* as given for the current warm-up, or None.

@@ -21,9 +21,9 @@ Number = TypeVar("Number", float, Tensor)
 # The length that shares of the run refer to if the end is open. Half of it, the default for the longest warm-up, is
 # 2/(1 − β2) updates for Adam's β2 of 0.999: twice the memory of its second moments.
 OPEN_HORIZON = 4000
-# f(x0) is the lowest of this many first losses: one that happens to be high must not decide it, since every later loss
-# would count as a fall.
-OPENING = 5
+# f(x0) is the second lowest of this many first losses. If it happened to be high, every later loss would count as a
+# fall; and one loss alone must not decide it.
+OPENING = 10
 # The longest warm-up of new weights: half of a short run, these many updates of a middling one, a fifth of a long one;
 # and that of weights that were trained before, as a share of the run.
 _SHORT, _MIDDLING, _LONG = 0.5, 2_000, 0.2
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def opening(self) -> int:
-        """How many first losses f(x0) is the lowest of; without smoothing, f(x0) is the first loss itself."""
+        """How many first losses f(x0) is taken from; without smoothing, f(x0) is the first loss itself."""
         return 1 if self.smoothing == 0.0 else OPENING
 
     def at(self, lr: float, kappa: float | None = None) -> Self:

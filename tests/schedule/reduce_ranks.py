@@ -29,7 +29,7 @@ for scenario in scenarios:
             loss = 1 + 9 * math.exp(-t / 20) + (0.3 if rank else -0.3) * math.sin(t)
             if "nan" in scenario and rank and t % 3 == 0:
                 loss = math.nan
-            if "steps" in scenario and rank and t == 5:
+            if "steps" in scenario and rank and t == 15:
                 sched.last_epoch += 1
             if "extended" in scenario and rank and t == 20:
                 sched.extend(80)

@@ -96,7 +96,7 @@ def test_only_the_opening_and_the_last_step_wait(make: Callable, order: str) -> 
     scheduler = make(opt, T)
 
     def step(t: int) -> None:
-        loss = torch.tensor(math.nan if t in (7, 30) else falling()(t), dtype=torch.float64)
+        loss = torch.tensor(math.nan if t in (17, 30) else falling()(t), dtype=torch.float64)
         with warnings.catch_warnings(), Waits() as waits:
             warnings.simplefilter("ignore")
             scheduler.observe(loss, weight=2.0)
@@ -255,7 +255,7 @@ class Copies(TorchDispatchMode):
 def test_a_loss_that_comes_to_the_host_is_waited_for() -> None:
     """Where the rate is on the host and the loss on a GPU: a copy that is not waited for is read before it is there."""
     scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 30)
-    run(scheduler, falling(), range(6))
+    run(scheduler, falling(), range(12))
     with FakeTensorMode(allow_non_fake_inputs=True):
         loss = torch.empty((), device="cuda:0")
         with Copies() as copies:

@@ -65,9 +65,9 @@ def test_the_given_target_may_lie_above_the_median_of_the_first_losses() -> None
 
 NO_SCALE: dict[str, list[float]] = {
     "zero": [0.0, 0.0, 0.0, 0.0, 0.0],
-    "a zero": [5.0, 0.0, 5.0, 5.0, 5.0],
+    "zeros among them": [5.0, 0.0, 5.0, 5.0, 5.0],
     "negative": [-1.0, -1.1, -0.9, -1.0, -1.0],
-    "one negative": [1.0, 1.0, -0.1, 1.0, 1.0],
+    "negative ones among them": [1.0, 1.0, -0.1, 1.0, 1.0],
     "around zero": [0.3, -0.2, 0.1, -0.4, 0.2],
     "small beside its noise": [0.1, 0.9, 0.5, 0.3, 0.7],
 }
@@ -83,7 +83,7 @@ def test_first_losses_without_a_scale_leave_the_ramp_alone(first: list[float], t
         assert (scheduler.profile, scheduler.target_loss) == (None, None)
         return rates
 
-    falls = trained(lambda t: first[t] if t < 5 else -float(t))
+    falls = trained(lambda t: first[t % 5] if t < 10 else -float(t))
     assert falls == trained(lambda t: 0.0)
 
 
@@ -98,5 +98,5 @@ def test_the_zero_of_a_loss_below_zero_is_no_matter(shift: float) -> None:
 
 def test_a_given_target_needs_no_scale() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 100, target_loss=-3.0)
-    run(scheduler, lambda t: NO_SCALE["around zero"][t % 5], range(6))
+    run(scheduler, lambda t: NO_SCALE["around zero"][t % 5], range(12))
     assert scheduler.profile.gap0 == pytest.approx(2.6)

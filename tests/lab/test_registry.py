@@ -37,7 +37,6 @@ def test_help_lists_every_name() -> None:
     assert SCHEDULES["greedy"].about in whole
     assert "mlp (A classifier of digits)" in whole
     assert all(name in said("calibrate", "--help") for name in WITH_NORM)
-    assert all(name in said("replay", "--help") for name in WITH_NORM)
 
 
 def slow_start(optimizer: torch.optim.Optimizer, config: ScheduleConfig, steps: int) -> object:

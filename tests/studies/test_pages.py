@@ -46,7 +46,7 @@ def test_the_pages_say_how_often_the_loss_and_the_clock_ended_a_warm_up(stored: 
     )
     page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/evidence.md", "README.md"))
     for family in sorted({family for family, _ in ended}):
-        counts = f"{ended[family, 'gap']} | {ended[family, 'max_warmup']} |"
+        counts = f"{ended[family, 'loss']} | {ended[family, 'clock']} |"
         (line,) = (line for line in page.splitlines() if line.startswith(f"| {family} |"))
         assert line.endswith(f" | {counts}")
         assert f"\n{line}\n" in readme

@@ -63,9 +63,9 @@ def test_a_second_minimum_is_told_of() -> None:
 
 def test_it_is_what_training_would_use() -> None:
     opt = Muon.from_model(llama(ModelConfig(vocab_size=512), seed=0), lr=1e-2)
-    default = AdaptiveWarmup(opt, 100)
-    default.step(6.25)
-    assert calibration(CalibrateConfig(model="demo", lr=1e-2, first_loss=6.25)).profile == default.profile
+    calibrated = AdaptiveWarmup(opt, 100, geometry="spectral")
+    calibrated.step(6.25)
+    assert calibration(CalibrateConfig(model="demo", lr=1e-2, first_loss=6.25)).profile == calibrated.profile
     paper = AdaptiveWarmup.paper(opt, 100, target_loss=3.0)
     paper.step(6.25)
     config = CalibrateConfig(model="demo", lr=1e-2, first_loss=6.25, target_loss=3.0, div=100)

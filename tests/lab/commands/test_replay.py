@@ -57,7 +57,7 @@ def test_options_reach_the_log_and_the_scheduler(capsys: pytest.CaptureFixture[s
     assert (one["name"], one["total_steps"], one["recorded"]["warmup_steps"]) == ("two.csv: b", 800, 20)
     [first] = json.loads(said(capsys, "sparse.txt", "--first-loss", "11", "--json"))
     assert not any("begins" in note for note in first["notes"])
-    [share] = json.loads(said(capsys, "whole.csv", "--max-warmup", "0.1", "--optimizer", "muon", "--json"))
+    [share] = json.loads(said(capsys, "whole.csv", "--max-warmup", "0.1", "--json"))
     assert share["recorded"]["warmup_steps"] == 40
     [tuned] = json.loads(said(capsys, "whole.csv", "--trained", "--json"))
     assert tuned["recorded"]["warmup_steps"] <= 40
@@ -85,7 +85,6 @@ def test_a_figure_and_a_page_are_written_and_the_page_needs_nothing_else(
         (["whole.csv", "--max-warmup", "half"], 2, "argument --max-warmup"),
         (["whole.csv", "--total-steps", "5"], 2, "total_steps=5, but the log goes to update 400"),
         (["two.csv", "--run", "z"], 2, "no run has 'z' in its name: 'two.csv: a', 'two.csv: b'"),
-        (["whole.csv", "--optimizer", "adan"], 2, "argument --optimizer: invalid choice: 'adan'"),
         (["whole.csv", "--figure", "replay.bmp"], 2, "--figure takes a name that ends in .png or .svg"),
         ([], 2, "FILE"),
     ],

@@ -54,7 +54,7 @@ def test_a_warm_up_of_one_with_a_point_is_the_whole_run_wherever_it_is_given(
     for _ in range(10):
         optimizer.step()
         scheduler.step(5.0)
-    assert (scheduler.warmup_steps, scheduler.ended_by) == (10, "max_warmup")
+    assert (scheduler.warmup_steps, scheduler.ended_by) == (10, "clock")
     assert main(["compare", "--warmups", "1.0"]) == 2
     assert "needs warmup_steps from 0 to steps − 1 = 999, got 1000" in capsys.readouterr().err
     given = ["--warmups", "1,0.5,2", "--schedules", "linear"]

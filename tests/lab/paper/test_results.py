@@ -88,7 +88,7 @@ def behind(sweep: str, kind: str) -> dict[str, float]:
 
 def test_what_the_sweep_for_124m_shows() -> None:
     adaptive = [run for run in runs("warmup-sweep-124M") if run["schedule"] == "adaptive"]
-    assert {run["ended_by"] for run in adaptive} == {"gap"}
+    assert {run["ended_by"] for run in adaptive} == {"loss"}
     ours = behind("warmup-sweep-124M", "adaptive")
     worst = ["normsgd-4-1B", "normsgd-4-2.1B"]
     assert sorted(ours, key=lambda name: ours[name])[-2:] == worst

@@ -19,6 +19,8 @@ MAKERS = {
     "signsgd": SignSGD,
     "normsgd": NormSGD,
     "normsgd, from weights": lambda ps, **o: NormSGD(ps, momentum_init="weights", **o),
+    "normsgd, as the authors": lambda ps, **o: NormSGD(ps, momentum_init="weights", nesterov=True, **o),
+    "signsgd, nesterov": lambda ps, **o: SignSGD(ps, nesterov=True, **o),
     "rows": lambda ps, **o: LMO(ps, geometry="rows", nesterov=True, **o),
     "columns": lambda ps, **o: LMO(ps, geometry="columns", momentum=0.0, **o),
     "svd": lambda ps, **o: LMO(ps, geometry="spectral", **o),

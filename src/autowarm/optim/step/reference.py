@@ -58,4 +58,5 @@ def adamw_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str,
     m.copy_(beta1 * m + (1 - beta1) * g)
     v.copy_(beta2 * v + (1 - beta2) * g.square())
     x.mul_(1 - lr * group["weight_decay"])
-    x.sub_(lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + group["adamw_eps"]))
+    eps = group["adamw_eps"] / ((1 - beta2**t) ** 0.5 if group["adamw_eps_hat"] else 1.0)
+    x.sub_(lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + eps))

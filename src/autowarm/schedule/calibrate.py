@@ -4,9 +4,9 @@ For each candidate Δ' the paper's objective, eq. 10 (constr_3), is
 
     J(Δ') = ∫₀^Δ0 exp(−(Δ − Δ')²κ/(2σ_F²)) · ((η(Δ) − η_trgt(Δ))/lr)² dΔ.
 
-As printed, eq. 10 has no 2 in the exponent. The paper's appendix (app:K_012) has a normal density of variance σ_F²/κ, and
-so has the authors' code; that is the form here, and half of σ_F² gives the printed one. For the paper's LLaMA-124M the
-two agree under Muon (Δ' = 2.47 and 2.52) and differ under Lion (0.772 and 0.409).
+As printed, eq. 10 has no 2 in the exponent. The paper's appendix (app:K_012) has a normal density of variance σ_F²/κ,
+and so has the authors' code; that is the form here, and half of σ_F² gives the printed one. For the paper's LLaMA-124M
+the two agree under Muon (Δ' = 2.47 and 2.52) and differ under Lion (0.772 and 0.409).
 
 J is tiny if the weight is a narrow spike (Lion's is 0.003 wide, on an interval of 7.6). The integrand has three length
 scales: the weight's width σ = σ_F/√κ, the width of the profile's peak, and the interval. All three meet at Δ', so the

@@ -14,8 +14,8 @@ from ..config import RunConfig
 
 __all__ = ["ASSUMPTION", "MAIN", "SWIN", "Deviation", "Setting", "deviations", "rows"]
 
-_MODEL, _MAIN, _SMOOTH, _SWIN = (f"Table {name}" for name in ("model_arch", "main_hyperparams",
-                                                              "assumption_hyperparams", "swin_hyperparams"))  # fmt: skip
+_MODEL, _MAIN = "Table model_arch", "Table main_hyperparams"
+_SMOOTH, _SWIN = "Table assumption_hyperparams", "Table swin_hyperparams"
 _SCRIPTS = "authors' scripts"
 
 
@@ -47,7 +47,7 @@ class Deviation:
         return f"{self.setting.key} {self.ours} instead of {self.setting.value} ({self.setting.origin})"
 
 
-def _of(name: str, **more: Any) -> dict[str, Any]:
+def _of(name: str | tuple[str, ...], **more: Any) -> dict[str, Any]:
     return {"optimizer.name": name, **{key.replace("__", "."): value for key, value in more.items()}}
 
 

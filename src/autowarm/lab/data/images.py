@@ -128,9 +128,20 @@ def training_batches(
 
 
 def validation_batches(
-    images: Images, count: int, batch_size: int, rows: slice, workers: int = 0
+    images: Images, count: int | None, batch_size: int, rows: slice, workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield images spread evenly over the whole validation part, the same for every run and every seed."""
-    spread = np.linspace(0, len(images.val) - 1, num=count * batch_size).astype(int)
+    """Yield images spread evenly over the whole validation part, the same for every run and every seed.
+
+    Args:
+        count: number of batches. None takes every image once; a last batch that is not full is left out.
+    """
+    if count is None:
+        count = len(images.val) // batch_size
+        if not count:
+            raise LabError(f"the validation part has {len(images.val)} images, fewer than a batch of {batch_size}: set "
+                           "whole_validation to false")  # fmt: skip
+        spread = np.arange(count * batch_size)
+    else:
+        spread = np.linspace(0, len(images.val) - 1, num=count * batch_size).astype(int)
     chosen = [chunk[rows].tolist() for chunk in np.split(spread, count)]
     return iter(DataLoader(images.val, batch_sampler=chosen, num_workers=workers))

@@ -179,11 +179,11 @@ class Task:
             if self._step >= first:
                 yield batch
 
-    def validation(self, rows: slice) -> Iterator[Batch]:
-        """Yield the same rows of the fixed validation batches."""
+    def validation(self, rows: slice, whole: bool = False) -> Iterator[Batch]:
+        """Yield the same rows of the fixed validation batches, or of all that there are."""
         self._seed(_VALIDATION, 0)
         with self._blamed("in validation"):
-            found = self.made.validation()
+            found = self.made.validation(whole=True) if whole else self.made.validation()
             stream = found.after(0, rows) if isinstance(found, Drawn) else iter(found)
         for index in range(sys.maxsize):
             self._seed(_VALIDATION, index)

@@ -33,8 +33,9 @@ class Language:
         shape = config.steps, config.batch_size, length
         return zip(training_batches(self.data.train, seed, first, *shape, rows, config.data.sampling))
 
-    def validation(self) -> Drawn:
-        shape = self.config.eval_batches, self.config.batch_size, self.config.model.seq_len
+    def validation(self, whole: bool = False) -> Drawn:
+        count = None if whole else self.config.eval_batches
+        shape = count, self.config.batch_size, self.config.model.seq_len
         return Drawn(lambda _, rows: zip(map(torch.from_numpy, validation_batches(self.data.val, *shape, rows))))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -57,8 +58,9 @@ class Classification:
         steps, size, workers = self.config.steps, self.config.batch_size, self.config.data.workers
         return Drawn(lambda first, rows: images.training_batches(self.data, seed, first, steps, size, rows, workers))
 
-    def validation(self) -> Drawn:
-        count, size, workers = self.config.eval_batches, self.config.batch_size, self.config.data.workers
+    def validation(self, whole: bool = False) -> Drawn:
+        size, workers = self.config.batch_size, self.config.data.workers
+        count = None if whole else self.config.eval_batches
         return Drawn(lambda _, rows: images.validation_batches(self.data, count, size, rows, workers))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -147,7 +147,7 @@ class _Run:
             watched: Watch = watch(self.net, self.optimizer) if watch else lambda work: nullcontext(work())
             with self.stop.gently():
                 self._train(on_step, watched, log)
-            scores = {"loss": math.nan} if progress.diverged else self._judge()
+            scores = {"loss": math.nan} if progress.diverged else self._judge(config.whole_validation)
         self._note_warnings()
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # also diverged: worse than before training
         counted = progress.step * config.batch_size * self.task.per_example  # tokens, or images
@@ -240,17 +240,17 @@ class _Run:
         self.optimizer.zero_grad()
         return loss.detach(), norm, rate
 
-    def _judge(self) -> dict[str, float]:
+    def _judge(self, whole: bool = False) -> dict[str, float]:
         with evaluating(self.optimizer):
-            return self.evaluate()
+            return self.evaluate(whole=whole)
 
     @torch.no_grad()
-    def evaluate(self, limit: int | None = None) -> dict[str, float]:
-        """Average over the fixed validation batches, which are split over the ranks, or over the first few."""
+    def evaluate(self, limit: int | None = None, whole: bool = False) -> dict[str, float]:
+        """Average over the fixed validation batches, or the first few, or all that there are, split over the ranks."""
         was = self.net.training
         self.net.eval()
         found: dict[str, list[float]] = {}
-        for batch in itertools.islice(self.task.validation(self.rows), limit):
+        for batch in itertools.islice(self.task.validation(self.rows, whole), limit):
             for piece in self.setup.pieces(batch):  # pieces have equal size, so their mean is the batch's
                 with self.setup.cast():
                     scores = self.task.scores(self.net, piece)

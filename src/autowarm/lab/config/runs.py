@@ -76,6 +76,11 @@ class DataConfig:
             timm's, such as "hfds/ILSVRC/imagenet-1k".
         root: the folder of `images`.
         workers: processes that read and transform images.
+        mixup: α of mixup, which blends each image of a batch with another (Zhang et al. 2018); 0 for none. Swin's
+            recipe has 0.8, with a `cutmix` of 1 and a `label_smoothing` of 0.1.
+        cutmix: α of CutMix, which pastes a part of another image (Yun et al. 2019); 0 for none. With both, a batch gets
+            one of them at random. Each rank mixes its own share of a batch.
+        label_smoothing: share of a training label's weight that goes to all classes alike.
     """
 
     corpus: str = "python"
@@ -84,6 +89,9 @@ class DataConfig:
     images: str = "digits"
     root: str = ""
     workers: int = 0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    label_smoothing: float = 0.0
 
 
 @described
@@ -247,9 +255,17 @@ class RunConfig:
             f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {engine.accumulate}",
         )
         from_zero = {"engine.eval_every": engine.eval_every, "data.workers": self.data.workers, "clip": self.clip,
+                     "data.mixup": self.data.mixup, "data.cutmix": self.data.cutmix,
                      "weight_decay": self.optimizer.weight_decay}  # fmt: skip
         for name, value in from_zero.items():
             require(0 <= value < math.inf, f"{name} must not be negative, got {value}")
+        require(0 <= self.data.label_smoothing < 1,
+                f"data.label_smoothing must be from 0 to below 1, got {self.data.label_smoothing}")  # fmt: skip
+        own = [name for name in ("mixup", "cutmix", "label_smoothing") if getattr(self.data, name)]
+        require(not own or model.sees_images,
+                f"data.{' and data.'.join(own)} belong to images, which {model.name} does not see")  # fmt: skip
+        require(not (self.data.mixup or self.data.cutmix) or self.batch_size % 2 == 0,
+                f"data.mixup and data.cutmix pair the images: batch_size must be even, got {self.batch_size}")  # fmt: skip
         llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),

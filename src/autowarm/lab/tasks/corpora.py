@@ -50,13 +50,14 @@ class Classification:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.data = images.open_images(config.data, config.model.name)
+        self.mix = images.mixing(config.data, self.data.classes)
 
     def model(self) -> nn.Module:
         return classifier(self.config.model, self.config.seed, self.data.classes, self.data.shape)
 
     def batches(self, seed: int) -> Drawn:
-        steps, size, workers = self.config.steps, self.config.batch_size, self.config.data.workers
-        return Drawn(lambda first, rows: images.training_batches(self.data, seed, first, steps, size, rows, workers))
+        steps, size, more = self.config.steps, self.config.batch_size, (self.config.data.workers, self.mix)
+        return Drawn(lambda first, rows: images.training_batches(self.data, seed, first, steps, size, rows, *more))
 
     def validation(self, whole: bool = False) -> Drawn:
         size, workers = self.config.batch_size, self.config.data.workers
@@ -64,11 +65,16 @@ class Classification:
         return Drawn(lambda _, rows: images.validation_batches(self.data, count, size, rows, workers))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self.scores(model, batch)["loss"]
+        pictures, labels = batch
+        smoothing = 0.0 if self.mix is not None else self.config.data.label_smoothing  # mixed labels are smooth already
+        return F.cross_entropy(_wide(model(pictures)), labels, label_smoothing=smoothing)
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         pictures, labels = batch
-        logits = model(pictures)
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        accuracy = (logits.argmax(1) == labels).to(wide.dtype).mean()
-        return {"loss": F.cross_entropy(wide, labels), "accuracy": accuracy}
+        logits = _wide(model(pictures))
+        accuracy = (logits.argmax(1) == labels).to(logits.dtype).mean()
+        return {"loss": F.cross_entropy(logits, labels), "accuracy": accuracy}
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

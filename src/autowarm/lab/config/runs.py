@@ -265,7 +265,7 @@ class RunConfig:
         require(not own or model.sees_images,
                 f"data.{' and data.'.join(own)} belong to images, which {model.name} does not see")  # fmt: skip
         require(not (self.data.mixup or self.data.cutmix) or self.batch_size % 2 == 0,
-                f"data.mixup and data.cutmix pair the images: batch_size must be even, got {self.batch_size}")  # fmt: skip
+                f"data.mixup and data.cutmix pair images: batch_size must be even, got {self.batch_size}")  # fmt: skip
         llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),

@@ -148,6 +148,8 @@ class Task:
         self._config, self._step = config, 0
         # The units that throughput counts in one example: the tokens of a sequence, otherwise 1.
         self.per_example: int = getattr(made, "per_example", 1)
+        # Whether the loss is in nats per token, so that its exponential is the perplexity.
+        self.predicts_tokens: bool = getattr(made, "predicts_tokens", False)
         self.first_bounds: bool = getattr(made, "first_bounds", False)
         self.optimizers: Mapping[str, Callable[[nn.Module, float], Optimizer]] = getattr(made, "optimizers", {})
 

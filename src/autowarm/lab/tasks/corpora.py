@@ -10,13 +10,13 @@ from torch.nn import functional as F
 from ..config import RunConfig
 from ..data import images, prepare, training_batches, validation_batches
 from . import Batch, Drawn
-from .models import classifier, llama, token_loss
+from .models import classifier, llama, token_logits, token_loss
 
 
 class Language:
     """Next-token prediction on a corpus."""
 
-    first_bounds = True
+    first_bounds = predicts_tokens = True
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.per_example = config, config.model.seq_len
@@ -40,6 +40,11 @@ class Language:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return token_loss(model, *batch)
+
+    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        logits, targets = token_logits(model, *batch)
+        accuracy = (logits.argmax(-1) == targets).to(logits.dtype).mean()
+        return {"loss": F.cross_entropy(logits, targets), "accuracy": accuracy}
 
 
 class Classification:

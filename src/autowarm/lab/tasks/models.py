@@ -143,9 +143,14 @@ def flops_per_token(config: ModelConfig) -> float:
 
 def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
     """Return the mean cross-entropy of next-token prediction in nats per token, computed in float32 or better."""
+    return F.cross_entropy(*token_logits(model, batch))
+
+
+def token_logits(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits of all places of a batch, shape (places, vocabulary), in float32 or better, and the targets."""
     logits = model(input_ids=batch[:, :-1], use_cache=False).logits
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(wide).flatten(0, 1), batch[:, 1:].flatten())
+    return logits.to(wide).flatten(0, 1), batch[:, 1:].flatten()
 
 
 def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:

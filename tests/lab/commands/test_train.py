@@ -127,7 +127,8 @@ def test_a_dry_run_says_what_a_preset_needs_and_makes_nothing(
     text = capsys.readouterr().out
     model = LLAMA_124M if name == "llama-124m" else LLAMA_210M
     assert f"parameters   {parameters(model):,}, κ = " in text
-    assert "8,000, each of 256 sequences of 512 tokens: 1 rank × 4 micro-batches of 64" in text
+    pieces = "4 micro-batches of 64" if model is LLAMA_124M else "8 micro-batches of 32"
+    assert f"8,000, each of 256 sequences of 512 tokens: 1 rank × {pieces}" in text
     assert "tokens       1,048,576,000; data/fineweb is not there" in text
     for word in ("memory", "step", "evaluations  16", "checkpoints  8", "whole run"):
         assert f"\n{word}" in text

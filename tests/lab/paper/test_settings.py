@@ -11,6 +11,7 @@ from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.config import LLAMA_124M, RunConfig, SmoothnessConfig, SweepConfig
 from autowarm.lab.config.build import build
 from autowarm.lab.config.yaml_files import presets, read_yaml
+from autowarm.lab.paper.costs import forecast, memory
 from autowarm.lab.paper.settings import ASSUMPTION, MAIN, SWIN, Setting, deviations, rows
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -54,6 +55,25 @@ def test_a_preset_of_paper_scale_names_the_papers_data(name: str) -> None:
             assert run.data.images == "hfds/ILSVRC/imagenet-1k"
         else:
             assert run.data.corpus == "data/fineweb"
+
+
+@pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "smoothness-paper"])
+def test_a_preset_of_paper_scale_fits_80_gb(name: str) -> None:
+    for run in {run.model: run for run, _ in runs_of(name) if not run.model.sees_images}.values():
+        assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
+        assert run.engine.eval_every > 0
+        assert forecast(run, 989e12).total > 0
+
+
+@pytest.mark.parametrize("name", ["paper/warmup-sweep-124M", "paper/warmup-sweep-210M"])
+def test_a_sweep_as_the_authors_ran_it_is_still_the_papers(name: str) -> None:
+    values, source = read_yaml(name)
+    config = build(SweepConfig, values, str(source))
+    points = dataclasses.replace(config, override={"as_the_authors": True}).points()
+    assert len(points) == len(config.points())
+    for point in points:
+        assert point.run.model.fused_qkv
+        assert [str(one) for one in deviations(point.run, MAIN)] == []
 
 
 def test_every_setting_belongs_to_a_run_of_a_preset() -> None:

@@ -198,8 +198,9 @@ class RunConfig:
         whole_validation: at the end evaluate on the whole validation part instead, in batches that do not overlap.
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
-        as_the_authors: repeat what the code of the paper's authors does otherwise than ours, see `_as_the_authors`.
-            Optimizer options and a Δ' that you give are kept.
+        as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
+            norms, q, k and v as one matrix, batches without replacement, optimizer options, hand-set warm-up, Δ' and
+            last evaluation; the page on the paper lists all. Optimizer options, `order` and a Δ' that you give stay.
     """
 
     task: str | None = None

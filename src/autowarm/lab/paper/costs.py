@@ -126,16 +126,14 @@ def forecast(run: RunConfig, peak: float | None, world: int = 1, last: int | Non
     step = layer * run.model.layers + operations(run) / (rate * world)
     every = run.engine.eval_every
     held = memory(run)
-    tokens = run.batch_size * run.model.seq_len
     evaluations = 1 + ((run.steps - 1) // every if every else 0)
+    judged = flops_per_token(run.model) * run.batch_size * run.model.seq_len
     batches = (evaluations - 1) * run.eval_batches + (run.eval_batches if last is None else last)
     return Forecast(
         steps=run.steps,
         step=step,
         evaluations=evaluations,
-        evaluating=_FORWARD
-        * batches
-        * (layer * run.model.layers + flops_per_token(run.model) * tokens / (rate * world)),
+        evaluating=batches * _FORWARD * (layer * run.model.layers + judged / (rate * world)),
         checkpoints=-(-run.steps // run.checkpoint_every),
         checkpoint_bytes=held["weights"] + held["optimizer state"],
     )

@@ -156,7 +156,11 @@ def outcome(out: Path) -> dict[str, Any]:
     """All that must not depend on what happened on the way."""
 
     def plain(row: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in row.items() if key not in ("seconds", "tokens_per_second", "files")}
+        return {
+            key: value
+            for key, value in row.items()
+            if key not in ("seconds", "eval_seconds", "tokens_per_second", "files")
+        }
 
     found: dict[str, Any] = {}
     for path in sorted(out.rglob("*")):

@@ -23,7 +23,8 @@ from torch import nn
 
 from autowarm.lab.config import LLAMA_124M, LLAMA_210M, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.data import batch, prepare
-from autowarm.lab.tasks.models import llama, parameters, token_loss
+from autowarm.lab.paper.costs import memory as by_arithmetic
+from autowarm.lab.tasks.models import llama, token_loss
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
@@ -89,25 +90,6 @@ def spread_of(ratios: list[float]) -> str:
     return f"{statistics.median(ratios):5.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
 
 
-def expected(config: RunConfig) -> dict[str, float]:
-    """Bytes by arithmetic, of a run by Muon in bfloat16 autocast on one micro-batch."""
-    model = config.model
-    rows = config.batch_size // config.engine.accumulate * model.seq_len
-    count, embedding, d = parameters(model), model.vocab_size * model.width, model.width
-    # In bfloat16: inputs and outputs of q, k, v, o, of gate, up and down, of their norms and of both residual sums; the
-    # norms work in float32. Autocast keeps a bfloat16 copy of every weight until the backward pass is over.
-    block = rows * (2 * (10 * d + 4 * model.ff) + 4 * 6 * d)
-    logits = rows * model.vocab_size * (2 + 4 + 4 + 4)  # bfloat16, float32, log-softmax, gradient
-    return {
-        "weights": 4.0 * count,
-        "gradients": 4.0 * count,
-        "optimizer state": 4.0 * (count + embedding),  # a momentum each; AdamW's second moment for embeddings
-        "weights in bfloat16": 2.0 * count,
-        "activations": float(model.layers * block),
-        "logits": float(logits),
-    }
-
-
 def memory(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if not args.shards:
@@ -134,7 +116,7 @@ def memory(args: argparse.Namespace) -> None:
         losses: list[float] = []
         train(config, Path(folder) / "run", lambda progress: losses.append(progress.loss))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    parts = expected(config)
+    parts = by_arithmetic(config)
     total = sum(parts.values())
     print(json.dumps({name: f"{size / 2**30:.2f} GiB" for name, size in parts.items()}, indent=1))
     print(f"by arithmetic {total / 2**30:.2f} GiB, measured {peak / 2**30:.2f} GiB above the libraries' "

@@ -59,7 +59,11 @@ def trained(steps: int, seed: int = 0) -> tuple[torch.nn.Module, Muon]:
 
 def numbers(result: dict[str, Any]) -> dict[str, Any]:
     """What must not depend on how often a run was interrupted."""
-    return {key: value for key, value in result.items() if key not in ("seconds", "tokens_per_second", "files")}
+    return {
+        key: value
+        for key, value in result.items()
+        if key not in ("seconds", "eval_seconds", "tokens_per_second", "files")
+    }
 
 
 def stop_at(step: int) -> Callable[[Progress], bool]:

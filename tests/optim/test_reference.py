@@ -15,10 +15,15 @@ MAKERS = {
     "muon": lambda ps, **o: Muon(ps, dtype=torch.float64, **o),
     "newton-schulz": lambda ps, **o: Muon(ps, dtype=torch.float64, method="newton-schulz", nesterov=False, **o),
     "adamw": lambda ps, **o: Muon([{"params": ps, "algorithm": "adamw"}], **o),
+    "adamw, eps hat": lambda ps, **o: Muon(
+        [{"params": ps, "algorithm": "adamw"}], adamw_eps=0.1, adamw_eps_hat=True, **o
+    ),
     "lion": Lion,
     "signsgd": SignSGD,
     "normsgd": NormSGD,
     "normsgd, from weights": lambda ps, **o: NormSGD(ps, momentum_init="weights", **o),
+    "normsgd, as the authors": lambda ps, **o: NormSGD(ps, momentum_init="weights", nesterov=True, **o),
+    "signsgd, nesterov": lambda ps, **o: SignSGD(ps, nesterov=True, **o),
     "rows": lambda ps, **o: LMO(ps, geometry="rows", nesterov=True, **o),
     "columns": lambda ps, **o: LMO(ps, geometry="columns", momentum=0.0, **o),
     "svd": lambda ps, **o: LMO(ps, geometry="spectral", **o),
@@ -45,7 +50,7 @@ def test_four_steps_with_a_gradient_that_is_not_finite(name, tensor_lr):
             warnings.simplefilter("ignore")
             opt.step()
         for x, g, state in zip(plain, grads, states, strict=True):
-            if name != "adamw":
+            if not name.startswith("adamw"):
                 lmo_step_(group, x, g, state)
             elif step != 2:
                 adamw_step_(group, x, g, state)

@@ -1,6 +1,7 @@
 """The objective against 20-digit quadrature, and Δ' against the values worked out for the paper's setup."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import mpmath as mp
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from autowarm.schedule import calibrate, objective
 
+DOCS = Path(__file__).parents[2] / "docs"
 F0 = 10.98  # the authors' LLaMA-124M
 KAPPA = {"muon": 46848, "muon-split": 65280, "lion": 123568128}
 
@@ -93,6 +95,34 @@ def test_worked_values_of_the_papers_setup(kappa: str, target_loss: float, peak_
     profile = calibrate(gap0, lr=1e-3, div=100.0, kappa=KAPPA[kappa])
     # Candidates stand gap0/1001 apart.
     assert profile.peak_gap == pytest.approx(peak_gap, abs=gap0 / 1001)
+
+
+@pytest.mark.parametrize(
+    ("name", "target_loss", "with_half", "printed"), [("muon", 3.3, "2.47", "2.52"), ("lion", 3.4, "0.77", "0.41")]
+)
+def test_half_of_the_variance_gives_eq_10_as_printed(
+    name: str, target_loss: float, with_half: str, printed: str
+) -> None:
+    gap0, div, kappa = F0 - target_loss, 100.0, KAPPA[name]
+    found = [calibrate(gap0, lr=1.0, div=div, kappa=kappa, sigma_f2=s).peak_gap for s in (1e3, 500.0)]
+    assert [f"{gap:.2f}" for gap in found] == [with_half, printed]
+    page = " ".join((DOCS / "paper.md").read_text(encoding="utf-8").split())
+    said = {"muon": f"({with_half} with the ½, {printed} without)", "lion": f"({with_half} and {printed})"}
+    assert said[name] in page
+
+    def integral(peak: float) -> float:
+        """Eq. 10 to the letter, by a plain sum over the part that its weight leaves."""
+        width = 10 * math.sqrt(1e3 / kappa)
+        gaps = np.linspace(max(1e-9, peak - width), min(gap0, peak + width), 200_001)
+        eta = 1 / (1 + (div - 1) * (gap0 / gaps) * ((gaps - peak) / (gap0 - peak)) ** 2)
+        rising = 1 / div + (1 - 1 / div) * (gap0 - gaps) / (gap0 - peak)
+        target = np.where(gaps >= peak, rising, (1 - np.cos(np.pi * gaps / peak)) / 2)
+        weight = np.exp(-((gaps - peak) ** 2) * kappa / 1e3)
+        return float(np.trapezoid(weight * (eta - target) ** 2, gaps))
+
+    peaks = np.array([found[1] - 0.1, found[1], found[1] + 0.1])
+    ours = objective(peaks, gap0, div=div, kappa=kappa, sigma_f2=500.0)
+    np.testing.assert_allclose(ours, [integral(peak) for peak in peaks], rtol=1e-4)
 
 
 def test_the_candidate_chosen_is_the_best_of_all() -> None:

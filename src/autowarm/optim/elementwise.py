@@ -19,6 +19,7 @@ class SignSGD(LMO):
     Args:
         params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
         momentum: β of the momentum m; 0 gives plain signSGD.
+        nesterov: follow β·m + (1−β)·g instead of m.
 
     Example:
         >>> import torch
@@ -36,6 +37,7 @@ class SignSGD(LMO):
         lr: float | Tensor = 1e-4,
         *,
         momentum: float = 0.9,
+        nesterov: bool = False,
         weight_decay: float = 0.0,
         capturable: bool = False,
         max_nonfinite: int | None = 20,
@@ -45,6 +47,7 @@ class SignSGD(LMO):
             lr,
             geometry="sign",
             momentum=momentum,
+            nesterov=nesterov,
             weight_decay=weight_decay,
             capturable=capturable,
             max_nonfinite=max_nonfinite,
@@ -106,8 +109,10 @@ class NormSGD(LMO):
     Args:
         params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
         momentum: β of the momentum m.
-        momentum_init: "zeros", or "weights" to reproduce the authors' code, whose momentum starts as a copy of the
-            weights. That pulls the first steps towards the origin; the paper's published curves have it.
+        nesterov: follow β·m + (1−β)·g instead of m.
+        momentum_init: "zeros", or "weights" for m = (1 − β)(1 − λη)·x before the first step. With ``nesterov=True``
+            these are the steps of the authors' code, whose momentum b ← βb + g starts as a copy of the weights. That
+            pulls the first steps towards the origin; the paper's published curves have it.
 
     Raises:
         ValueError: ``momentum_init`` is unknown.
@@ -131,6 +136,7 @@ class NormSGD(LMO):
         lr: float | Tensor = 1e-2,
         *,
         momentum: float = 0.95,
+        nesterov: bool = False,
         weight_decay: float = 0.0,
         momentum_init: Literal["zeros", "weights"] = "zeros",
         capturable: bool = False,
@@ -141,6 +147,7 @@ class NormSGD(LMO):
             lr,
             geometry="frobenius",
             momentum=momentum,
+            nesterov=nesterov,
             weight_decay=weight_decay,
             capturable=capturable,
             max_nonfinite=max_nonfinite,

@@ -46,6 +46,9 @@ class Muon(LMO):
             it.
         adamw_betas: β1, β2 of the AdamW groups.
         adamw_eps: ε of the AdamW groups.
+        adamw_eps_hat: add ε before the bias correction, where Kingma and Ba call it ε̂. That is how the scripts through
+            which Muon spread have it, the paper's among them; it matters in the first 1/(1 − β2) steps. Slower, because
+            PyTorch's kernels add ε after the correction.
         capturable, process_group, max_nonfinite: see `LMO`. One kernel updates a whole AdamW group, so one non-finite
             gradient skips the update of that group.
 
@@ -65,7 +68,7 @@ class Muon(LMO):
 
     _oracle = Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"))
     _rules: ClassVar[dict[str, Rule]] = {"muon": _oracle, "adamw": AdamW()}
-    _own_options = frozenset({"algorithm", "adamw_betas", "adamw_eps"})
+    _own_options = frozenset({"algorithm", "adamw_betas", "adamw_eps", "adamw_eps_hat"})
     _not_of_a_group = LMO._not_of_a_group | {
         **dict.fromkeys(("radius", "method", "steps", "dtype"), "give it geometry=Spectral(...)"),
         "betas": "use adamw_betas",
@@ -86,6 +89,7 @@ class Muon(LMO):
         dtype: torch.dtype | None = None,
         adamw_betas: tuple[float, float] = (0.8, 0.999),
         adamw_eps: float = 1e-8,
+        adamw_eps_hat: bool = False,
         capturable: bool = False,
         process_group: dist.ProcessGroup | None = None,
         max_nonfinite: int | None = 20,
@@ -103,6 +107,7 @@ class Muon(LMO):
             algorithm="muon",
             adamw_betas=adamw_betas,
             adamw_eps=adamw_eps,
+            adamw_eps_hat=adamw_eps_hat,
         )
 
     @classmethod

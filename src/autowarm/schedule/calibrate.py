@@ -4,6 +4,10 @@ For each candidate Δ' the paper's objective, eq. 10 (constr_3), is
 
     J(Δ') = ∫₀^Δ0 exp(−(Δ − Δ')²κ/(2σ_F²)) · ((η(Δ) − η_trgt(Δ))/lr)² dΔ.
 
+As printed, eq. 10 has no 2 in the exponent. The paper's appendix (app:K_012) has a normal density of variance σ_F²/κ,
+and so has the authors' code; that is the form here, and half of σ_F² gives the printed one. For the paper's LLaMA-124M
+the two agree under Muon (Δ' = 2.47 and 2.52) and differ under Lion (0.772 and 0.409).
+
 J is tiny if the weight is a narrow spike (Lion's is 0.003 wide, on an interval of 7.6). The integrand has three length
 scales: the weight's width σ = σ_F/√κ, the width of the profile's peak, and the interval. All three meet at Δ', so the
 integral is split there, and each side has a quadrature rule whose nodes crowd towards both of its ends (tanh-sinh).
@@ -48,7 +52,8 @@ def calibrate(
         lr: peak rate; Δ' does not depend on it.
         div: ratio of the peak rate to the first rate.
         kappa: κ of the model in the optimizer's geometry, see `autowarm.geometry.total_kappa`.
-        sigma_f2: σ_F², the variance of a step's Frobenius norm. The paper's experiments use 10³.
+        sigma_f2: σ_F², the variance of a step's Frobenius norm. The paper's experiments use 10³; 500 gives its eq. 10
+            as printed, without the ½ in the exponent.
         target: the standard schedule, "warmup-decay" with names from `autowarm.schedule.shapes`, or a pair of shapes.
         candidates: n, how many Δ' to try: i·Δ0/(n + 1) for i = 1…n.
 

@@ -3,9 +3,14 @@ import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autowarm.lab.commands import main
+from autowarm.lab.config import LLAMA_124M, LLAMA_210M
+from autowarm.lab.config.yaml_files import presets
+from autowarm.lab.data.shards import write_shard
+from autowarm.lab.tasks.models import parameters
 
 KEYS = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.vocab_size": 280,
         "model.seq_len": 8, "steps": 5, "batch_size": 4, "eval_batches": 1}  # fmt: skip
@@ -110,3 +115,51 @@ def test_a_file_in_place_of_the_folder_is_named(
     words = ["train", *TINY, "--data.corpus", str(corpus_folder), "--out", str(tmp_path / "taken")]
     assert main(words) == 1
     assert "taken is a file, and a folder is needed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", list(presets("train")))
+def test_a_dry_run_says_what_a_preset_needs_and_makes_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert main(["train", "--config", name, "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    model = LLAMA_124M if name == "llama-124m" else LLAMA_210M
+    assert f"parameters   {parameters(model):,}, κ = " in text
+    pieces = "4 micro-batches of 64" if model is LLAMA_124M else "8 micro-batches of 32"
+    assert f"8,000, each of 256 sequences of 512 tokens: 1 rank × {pieces}" in text
+    assert "tokens       1,048,576,000; data/fineweb is not there" in text
+    for word in ("memory", "step", "evaluations  16", "checkpoints  8", "whole run"):
+        assert f"\n{word}" in text
+    assert "not the paper's" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_reads_the_shards_and_names_what_is_not_the_papers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part, count in (("train", 1000), ("val", 300)):
+        write_shard(tmp_path / f"fineweb_{part}_000000.bin", np.arange(count, dtype=np.uint16))
+    words = ["--data.corpus", str(tmp_path), "--model.seq_len", "8", "--batch_size", "4", "--steps", "100"]
+    words += ["--engine.accumulate", "1", "--whole_validation", "true", "--dry-run"]
+    assert main(["train", "--config", "llama-124m", *words]) == 0
+    text = capsys.readouterr().out
+    assert "3,200;" in text
+    assert "holds 1,000 to train on, read 3.20 times, and 300 to judge by" in text
+    assert "the last on all 9" in text
+    assert "model.seq_len 8 instead of 512 (Table main_hyperparams)" in text
+
+
+@pytest.mark.parametrize("words", [["--task", "mlp"], ["--model.name", "swin", "--model.width", "24"]])
+def test_a_dry_run_says_where_it_knows_nothing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *words, "--dry-run"]) == 0
+    assert "memory and time are not estimated for" in capsys.readouterr().out
+
+
+def test_a_dry_run_refuses_a_batch_that_ranks_cannot_share(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert main(["train", "--dry-run"]) == 1
+    assert "batch_size 16 must be a multiple of ranks × engine.accumulate = 3 × 1" in capsys.readouterr().err

@@ -123,3 +123,13 @@ def test_a_resumed_run_reads_the_same_batches(sampling: Sampling) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(whole[17:], resumed, strict=True))
     alone = batch(tokens, 5, 29, 8, 16, sampling=sampling)
     assert np.array_equal(resumed[-1], alone[2:6])
+
+
+def test_the_whole_validation_part_is_seen_once_in_batches_that_do_not_overlap() -> None:
+    tokens = np.arange(103, dtype=np.uint16)
+    found = list(validation_batches(tokens, None, batch_size=4, seq_len=8))
+    assert len(found) == 3  # 12 windows of 8 and one more target fit into 103 tokens
+    inputs = np.concatenate([windows[:, :-1].ravel() for windows in found])
+    assert np.array_equal(inputs, np.arange(96))
+    with pytest.raises(LabError, match="set whole_validation to false"):
+        list(validation_batches(tokens, None, batch_size=16, seq_len=8))

@@ -102,6 +102,8 @@ def test_what_the_sweep_for_124m_shows() -> None:
     assert [name for name, run in paper.items() if run["ended_by"] is None] == ["lion-32-1B"]
     left = [cost for name, cost in behind("warmup-sweep-124M", "paper").items() if name != "lion-32-1B"]
     assert f"between {-min(left):.1f} % below and {max(left):.1f} % above the best" in said()
+    stuck = behind("warmup-sweep-124M", "paper")["lion-32-1B"]
+    assert f"(Lion, 8,000 steps, {stuck:.0f} % above the best)" in said()
 
 
 def test_what_the_sweep_for_210m_shows() -> None:
@@ -111,6 +113,12 @@ def test_what_the_sweep_for_210m_shows() -> None:
     assert f"In eight of nine panels the default is between {low} and {high} the best hand-set length" in said()
     assert f"under normSGD at the small batch {worst:.1f} % above" in said()
     assert len(ours) == 8
+    paper = {run["cell"]["name"]: run for run in runs("warmup-sweep-210M") if run["schedule"] == "paper"}
+    assert [name for name, run in paper.items() if run["ended_by"] is None] == ["lion-32-1B"]
+    above = behind("warmup-sweep-210M", "paper")
+    stuck = above.pop("lion-32-1B")
+    assert f"under Lion at 8,000 steps ({stuck:.0f} % above the best)" in said()
+    assert f"elsewhere it is between {min(above.values()):.1f} and {max(above.values()):.1f} % above." in said()
     worst = max(worst, *behind("warmup-sweep-124M", "adaptive").values())
     readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
     assert f"in [two more grids](docs/paper.md#what-came-out-on-small-models) {worst:.1f} % (normSGD" in readme

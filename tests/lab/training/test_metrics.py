@@ -1,14 +1,18 @@
 import dataclasses
 import json
+import math
 import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from autowarm.lab.config import LabError, RunConfig, differences
-from autowarm.lab.training.loop import train
+from autowarm.lab.config import LabError, RunConfig, ScheduleConfig, differences
+from autowarm.lab.training import loop
+from autowarm.lab.training.loop import _Run, train
 from autowarm.lab.training.metrics import identity, run_id
 
 from ..helpers import crash_at
@@ -92,6 +96,97 @@ def test_offline_wandb_keeps_a_run_under_one_id_in_its_folder(offline: RunConfig
     train(dataclasses.replace(offline, seed=1), other)
     ((third, _),) = map(logged, other.glob("wandb/offline-run-*"))
     assert third != first
+
+
+@pytest.fixture
+def watched(run: RunConfig) -> RunConfig:
+    """A run that ends its warm-up and is evaluated on the way."""
+    schedule = ScheduleConfig(options={"max_warmup": 3})
+    return dataclasses.replace(run, schedule=schedule, engine=dataclasses.replace(run.engine, eval_every=5))
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_step_is_logged_with_its_norm_its_speed_and_the_schedules_state(
+    watched: RunConfig, tmp_path: Path
+) -> None:
+    states: list[dict[str, Any]] = []
+
+    def note(self: Any) -> dict[str, Any]:
+        states.append(found := whole(self))
+        return found
+
+    whole = _Run._state_of_schedule
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Run, "_state_of_schedule", note)
+        result = train(watched, tmp_path)
+    rows = rows_of(tmp_path)
+    assert len(rows) == len(states) == watched.steps
+    said: dict[str, Any] = {}
+    for row, state in zip(rows, states, strict=True):
+        said |= {name: value for name, value in row.items() if name.startswith("autowarm/")}
+        assert said == state  # what a row leaves out has not changed
+    assert {"autowarm/gap", "autowarm/share", "autowarm/loss", "autowarm/peak_gap"} <= said.keys()
+    assert said["autowarm/ended_by"] == "clock"
+    assert said["autowarm/phase"] == 1
+    assert all(row["grad_norm"] > 0 for row in rows)
+    assert all(row["tokens_per_second"] > 0 for row in rows[1:])
+    judged = [row for row in rows if "val_loss" in row]
+    assert [row["step"] for row in judged] == [5, 10]
+    for row in judged:
+        assert row["val_perplexity"] == pytest.approx(math.exp(row["val_loss"]))
+        assert 0 <= row["val_accuracy"] <= 1
+    assert result["metric"].keys() == {"accuracy", "perplexity"}
+
+
+def test_tensorboard_has_what_the_file_has(watched: RunConfig, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(watched, tmp_path)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    logged: dict[int, dict[str, float]] = {}
+    for name in events.Tags()["scalars"]:
+        for event in events.Scalars(name):
+            logged.setdefault(event.step, {})[name] = event.value
+    for row in rows_of(tmp_path):
+        numbers = {name: value for name, value in row.items() if name != "step" and not isinstance(value, str)}
+        assert logged[row["step"]] == pytest.approx(numbers, rel=1e-6)
+    assert [tag.partition("/text")[0] for tag in events.Tags()["tensors"]] == ["autowarm/ended_by"]
+
+
+def test_without_clipping_and_with_a_hand_set_schedule_their_columns_are_absent(run: RunConfig, tmp_path: Path) -> None:
+    train(dataclasses.replace(run, clip=0.0), tmp_path)
+    assert {name for row in rows_of(tmp_path) for name in row} == {"step", "loss", "lr", "seconds", "tokens_per_second"}
+
+
+def test_the_time_of_evaluations_is_no_training_time(
+    watched: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def update(self: Any, *args: Any) -> Any:
+        nonlocal now
+        now += 2.0
+        return plain_update(self, *args)
+
+    def evaluate(self: Any, **options: Any) -> dict[str, float]:
+        nonlocal now
+        now += 1000.0
+        return plain_evaluate(self, **options)
+
+    plain_update, plain_evaluate = _Run._update, _Run.evaluate
+    monkeypatch.setattr(_Run, "_update", update)
+    monkeypatch.setattr(_Run, "evaluate", evaluate)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now))
+    result = train(watched, tmp_path)
+    assert result["seconds"] == 2.0 * watched.steps
+    assert result["eval_seconds"] == 3000.0  # after steps 5, 10 and 12
+    tokens = watched.batch_size * watched.model.seq_len
+    assert {row.get("tokens_per_second", tokens / 2) for row in rows_of(tmp_path)} == {tokens / 2}
+    assert result["tokens_per_second"] == tokens / 2
 
 
 def test_an_id_follows_from_all_that_decides_the_numbers() -> None:

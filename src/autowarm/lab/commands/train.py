@@ -20,9 +20,11 @@ _SHOWN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "op
 
 def run(argv: list[str]) -> int:
     """One run."""
+    dry, argv = "--dry-run" in argv, [word for word in argv if word != "--dry-run"]
     out, argv = take(argv, "--out")
     about = "Train one run. Its folder receives the config, metrics, TensorBoard events and weights."
-    also = {"--out": "folder of the run (default: runs/LABEL)"}
+    also = {"--out": "folder of the run (default: runs/LABEL)",
+            "--dry-run": "say what the run would need and take, and make nothing"}  # fmt: skip
     place, argv = take(argv, "--task")
     own, usual = None, {}
     if place is not None and ":" in place:
@@ -48,6 +50,12 @@ def run(argv: list[str]) -> int:
         if not (given := os.environ.get(name, "0")).isdecimal():
             raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")
     folder = Path(out or f"runs/{config.label}")
+    if dry:
+        from .dry_run import describe
+
+        for line in describe(config, folder, own):
+            print(line)
+        return 0
 
     def note(text: str) -> None:
         if _first_rank():

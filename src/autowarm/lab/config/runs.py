@@ -25,6 +25,11 @@ class ModelConfig:
         seq_len: tokens in a sequence.
         init_scale: initial weights have the standard deviation init_scale/√width. At width 768 this gives the usual
             0.02, which is far too small for a narrow model: Lion then needs no warm-up at all.
+        scaled_residual: divide the deviation of the projections that write to the residual stream (attention's output
+            and the MLP's) by √(2·layers), as GPT-2 does. Of a "llama" only, as are the next two.
+        norm_eps: ε of RMSNorm.
+        fused_qkv: keep q, k and v as one matrix, which an optimizer then steps, and κ counts, as one. The weights are
+            saved apart.
     """
 
     name: str = "llama"
@@ -35,6 +40,9 @@ class ModelConfig:
     vocab_size: int = 1024
     seq_len: int = 64
     init_scale: float = 0.55
+    scaled_residual: bool = False
+    norm_eps: float = 1e-6
+    fused_qkv: bool = False
 
     @property
     def sees_images(self) -> bool:
@@ -68,6 +76,11 @@ class DataConfig:
             timm's, such as "hfds/ILSVRC/imagenet-1k".
         root: the folder of `images`.
         workers: processes that read and transform images.
+        mixup: α of mixup, which blends each image of a batch with another (Zhang et al. 2018); 0 for none. Swin's
+            recipe has 0.8, with a `cutmix` of 1 and a `label_smoothing` of 0.1.
+        cutmix: α of CutMix, which pastes a part of another image (Yun et al. 2019); 0 for none. With both, a batch gets
+            one of them at random. Each rank mixes its own share of a batch.
+        label_smoothing: share of a training label's weight that goes to all classes alike.
     """
 
     corpus: str = "python"
@@ -76,6 +89,9 @@ class DataConfig:
     images: str = "digits"
     root: str = ""
     workers: int = 0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    label_smoothing: float = 0.0
 
 
 @described
@@ -179,8 +195,12 @@ class RunConfig:
         order: separate seed of the batches; null uses `seed`.
         clip: clip the gradient's norm to this before each update; 0 does not clip.
         eval_batches: number of validation batches, the same ones for every run.
+        whole_validation: at the end evaluate on the whole validation part instead, in batches that do not overlap.
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
+        as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
+            norms, q, k and v as one matrix, batches without replacement, optimizer options, hand-set warm-up, Δ' and
+            last evaluation; the page on the paper lists all. Optimizer options, `order` and a Δ' that you give stay.
     """
 
     task: str | None = None
@@ -194,12 +214,19 @@ class RunConfig:
     order: int | None = None
     clip: float = 0.5
     eval_batches: int = 64
+    whole_validation: bool = False
     checkpoint_every: int = 100
     engine: EngineConfig = field(default_factory=EngineConfig)
+    as_the_authors: bool = False
 
     def __post_init__(self) -> None:
+        if self.as_the_authors:
+            require(self.task is None and not self.model.sees_images, "as_the_authors is of a llama on text")
+            for name, value in _as_the_authors(self).items():
+                object.__setattr__(self, name, value)
         model, schedule, engine = self.model, self.schedule, self.engine
-        brought = {"model": ModelConfig(), "data": DataConfig(), "batch_size": 16, "eval_batches": 64}
+        brought = {"model": ModelConfig(), "data": DataConfig(), "batch_size": 16, "eval_batches": 64,
+                   "whole_validation": False}  # fmt: skip
         for name, unset in brought.items() if self.task else ():
             require(getattr(self, name) == unset,
                     f"{name} has no effect with a task, which brings its own model, data and batches")  # fmt: skip
@@ -229,10 +256,23 @@ class RunConfig:
             f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {engine.accumulate}",
         )
         from_zero = {"engine.eval_every": engine.eval_every, "data.workers": self.data.workers, "clip": self.clip,
+                     "data.mixup": self.data.mixup, "data.cutmix": self.data.cutmix,
                      "weight_decay": self.optimizer.weight_decay}  # fmt: skip
         for name, value in from_zero.items():
             require(0 <= value < math.inf, f"{name} must not be negative, got {value}")
-        positive = {"init_scale": model.init_scale, "lr": self.optimizer.lr, "schedule: sigma_f2": schedule.sigma_f2,
+        require(0 <= self.data.label_smoothing < 1,
+                f"data.label_smoothing must be from 0 to below 1, got {self.data.label_smoothing}")  # fmt: skip
+        own = [name for name in ("mixup", "cutmix", "label_smoothing") if getattr(self.data, name)]
+        require(not own or model.sees_images,
+                f"data.{' and data.'.join(own)} belong to images, which {model.name} does not see")  # fmt: skip
+        require(not (self.data.mixup or self.data.cutmix) or self.batch_size % 2 == 0,
+                f"data.mixup and data.cutmix pair images: batch_size must be even, got {self.batch_size}")  # fmt: skip
+        llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
+                  if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
+        require(not (llamas and model.sees_images),
+                f"model.{' and '.join(llamas)} belong to a llama, got model.name {model.name}")  # fmt: skip
+        positive = {"init_scale": model.init_scale, "norm_eps": model.norm_eps,
+                    "lr": self.optimizer.lr, "schedule: sigma_f2": schedule.sigma_f2,
                     "schedule: peak_gap": schedule.peak_gap}  # fmt: skip
         for name, given in positive.items():
             require(given is None or 0 < given < math.inf, f"{name} must be positive and finite, got {given}")
@@ -277,3 +317,42 @@ class RunConfig:
     def label(self) -> str:
         """A short name of the run, for folders and displays."""
         return f"{self.optimizer.name}-lr{self.optimizer.lr:g}-{self.schedule.label}-seed{self.seed}"
+
+
+# The authors' momenta are Nesterov's, and normSGD's starts as a copy of the weights.
+_AUTHORS_OPTIONS: dict[str, dict[str, Any]] = {
+    "muon": {"nesterov": True, "method": "newton-schulz", "adamw_eps_hat": True},
+    "signsgd": {"nesterov": True},
+    "normsgd": {"nesterov": True, "momentum_init": "weights"},
+}
+# Δ' at which the authors' calibration arrives for LLaMA-124M.
+_AUTHORS_PEAK_GAP = {"muon": 3.19, "lion": 0.374}
+_AUTHORS_ORDER = 1337  # seed of their batches
+
+
+def _is_124m(model: ModelConfig) -> bool:
+    return (model.layers, model.width, model.ff) == (LLAMA_124M.layers, LLAMA_124M.width, LLAMA_124M.ff)
+
+
+def _as_the_authors(run: RunConfig) -> dict[str, Any]:
+    """The parts of a run with what the authors' code does otherwise than ours.
+
+    The model fuses q, k and v, scales its residual projections, and has an ε of 1e-5 in its norms. Batches are windows
+    in a permuted order, of a seed of their own, and the last evaluation sees the whole validation part. A hand-set
+    warm-up is a half cosine. The optimizer has `_AUTHORS_OPTIONS`, and Algorithm 1 the authors' Δ' where it is known.
+    `docs/paper.md` lists what remains different.
+    """
+    schedule, optimizer, name = run.schedule, run.optimizer, run.optimizer.name
+    if schedule.kind == "linear":
+        schedule = dataclasses.replace(schedule, warmup="cosine")
+    elif schedule.kind == "paper" and schedule.peak_gap is None and _is_124m(run.model):
+        schedule = dataclasses.replace(schedule, peak_gap=_AUTHORS_PEAK_GAP.get(name))
+    options = {**_AUTHORS_OPTIONS.get(name, {}), **optimizer.options}
+    return {
+        "model": dataclasses.replace(run.model, scaled_residual=True, norm_eps=1e-5, fused_qkv=True),
+        "data": dataclasses.replace(run.data, sampling="epochs"),
+        "order": _AUTHORS_ORDER if run.order is None else run.order,
+        "optimizer": dataclasses.replace(optimizer, options=options),
+        "schedule": schedule,
+        "whole_validation": True,
+    }

@@ -98,12 +98,24 @@ def read_ahead(make: Callable[[int], T], first: int, last: int, ahead: int = _AH
 
 
 def validation_batches(
-    tokens: Tokens, count: int, batch_size: int, seq_len: int, rows: slice = _ALL
+    tokens: Tokens, count: int | None, batch_size: int, seq_len: int, rows: slice = _ALL
 ) -> Iterator[Batch]:
-    """Yield windows spread evenly over the whole validation part, the same for every run and every seed."""
+    """Yield windows spread evenly over the whole validation part, the same for every run and every seed.
+
+    Args:
+        count: number of batches. None takes every window once, one after the other; a last batch that is not full is
+            left out.
+    """
     if len(tokens) <= seq_len:
         raise LabError(f"a sequence needs {seq_len + 1} tokens, the validation part has {len(tokens)}")
-    starts = np.linspace(0, len(tokens) - seq_len - 1, num=count * batch_size).astype(np.int64)
+    if count is None:
+        count = (len(tokens) - 1) // seq_len // batch_size
+        if not count:
+            raise LabError(f"a batch of {batch_size} sequences needs {batch_size * seq_len + 1} tokens, the validation "
+                           f"part has {len(tokens)}: set whole_validation to false")  # fmt: skip
+        starts = seq_len * np.arange(count * batch_size)
+    else:
+        starts = np.linspace(0, len(tokens) - seq_len - 1, num=count * batch_size).astype(np.int64)
     for chunk in np.split(starts, count):
         yield _windows(tokens, chunk[rows], seq_len)
 

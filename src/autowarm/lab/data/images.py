@@ -6,10 +6,10 @@ the number of worker processes nor resuming a run changes a pixel.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from .batches import permutation
 
 _VALIDATION_DIGITS = 360  # a fifth
 _AUGMENTATION: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}  # Swin's training recipe
+
+# Images and labels of a batch → the mixed images, and the probabilities of each class.
+Mix: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,21 @@ def open_images(data: DataConfig, model: str) -> Images:
             ) from None
         parts[part].transform = create_transform(**common, is_training=training, **(_AUGMENTATION if training else {}))
     train, val = parts["train"], parts["validation"]
+    names, held_out = (_classes(part) for part in (train, val))
+    if names != held_out:
+        differ = sorted(map(str, names.keys() ^ held_out.keys()))
+        raise LabError(
+            f"data.images {data.images!r} (root {data.root!r}): train has {len(names)} classes and validation "
+            f"{len(held_out)}, so that labels would not match; only one of them has {', '.join(differ[:3])}"
+        )
+    classes = 1 + max(names.values()) if names else int(about.num_classes)
     digest = f"{data.images} {len(train)} {len(val)}"
-    return Images(data.images, digest, train, val, int(about.num_classes), settings["input_size"])
+    return Images(data.images, digest, train, val, classes, settings["input_size"])
+
+
+def _classes(part: Any) -> dict[Any, int]:
+    """The labels of a part's classes, by name; empty if its reader does not know them."""
+    return getattr(getattr(part, "reader", part), "class_to_idx", None) or {}
 
 
 def sample(count: int, seed: int, place: int) -> int:
@@ -120,17 +136,61 @@ class _Placed(Dataset[tuple[Tensor, int]]):
 
 
 def training_batches(
-    images: Images, seed: int, first: int, last: int, batch_size: int, rows: slice, workers: int = 0
+    images: Images,
+    seed: int,
+    first: int,
+    last: int,
+    batch_size: int,
+    rows: slice,
+    workers: int = 0,
+    mix: Mix | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield this rank's rows, as images and labels, of the batches of steps first to last − 1."""
+    """Yield this rank's rows, as images and labels, of the batches of steps first to last − 1.
+
+    Args:
+        mix: see `mixing`. Labels are then probabilities.
+    """
     places = ([step * batch_size + row for row in range(batch_size)[rows]] for step in range(first, last))
-    return iter(DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers))
+    loader = DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers)
+    if mix is None:
+        yield from loader
+        return
+    for step, batch in enumerate(loader, first):
+        np.random.seed(int(np.random.SeedSequence([seed, step, 1]).generate_state(1)[0]))  # noqa: NPY002  as timm draws
+        yield mix(*batch)
+
+
+def mixing(data: DataConfig, classes: int) -> Mix | None:
+    """Return timm's mixup, CutMix or both, with smoothed labels; None if neither is configured.
+
+    Raises:
+        LabError: timm is not installed.
+    """
+    if not (data.mixup or data.cutmix):
+        return None
+    try:
+        from timm.data import Mixup
+    except ImportError:
+        raise LabError("data.mixup and data.cutmix need timm: pip install 'autowarm[vision]'") from None
+
+    return Mixup(data.mixup, data.cutmix, label_smoothing=data.label_smoothing, num_classes=classes)
 
 
 def validation_batches(
-    images: Images, count: int, batch_size: int, rows: slice, workers: int = 0
+    images: Images, count: int | None, batch_size: int, rows: slice, workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield images spread evenly over the whole validation part, the same for every run and every seed."""
-    spread = np.linspace(0, len(images.val) - 1, num=count * batch_size).astype(int)
+    """Yield images spread evenly over the whole validation part, the same for every run and every seed.
+
+    Args:
+        count: number of batches. None takes every image once; a last batch that is not full is left out.
+    """
+    if count is None:
+        count = len(images.val) // batch_size
+        if not count:
+            raise LabError(f"the validation part has {len(images.val)} images, fewer than a batch of {batch_size}: set "
+                           "whole_validation to false")  # fmt: skip
+        spread = np.arange(count * batch_size)
+    else:
+        spread = np.linspace(0, len(images.val) - 1, num=count * batch_size).astype(int)
     chosen = [chunk[rows].tolist() for chunk in np.split(spread, count)]
     return iter(DataLoader(images.val, batch_sampler=chosen, num_workers=workers))

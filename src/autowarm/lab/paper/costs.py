@@ -1,15 +1,23 @@
-"""Estimates a run's cost in hours: its number of operations divided by a measured or assumed rate."""
+"""Estimates what a run costs before it starts: its memory by arithmetic, its time from its number of operations."""
+
+from dataclasses import dataclass
 
 from ..config import RunConfig
-from ..tasks.models import flops_per_token
+from ..tasks.models import flops_per_token, parameters
 
 # Seconds per layer and step that do not depend on the batch (Python, kernel launches, the optimizer), and operations
 # per second. For a CPU: one core of a 2-core x86-64 cloud machine, fitted to the runs in docs/data.
 _CPU_LAYER, _CPU_RATE = 2.5e-3, 15e9
 # For an H200: 40 % of its 989 dense bfloat16 TFLOP/s, an assumption and not a measurement.
-_GPU_LAYER, _GPU_RATE = 0.3e-3, 0.4 * 989e12
+_GPU_SHARE = 0.4
+_GPU_LAYER, _GPU_RATE = 0.3e-3, _GPU_SHARE * 989e12
 _PROBE = 2.5  # cost of a measured step in plain steps: it adds a second gradient on the batch and norms of the change
 _NEWTON_SCHULZ = 5
+_FORWARD = 1 / 3  # of the operations of a forward and backward pass
+_DISK = 1e9  # bytes per second of a checkpoint, an assumption
+
+# Numbers of four bytes that an optimizer keeps of each entry; other packages' are taken to keep two.
+_STATES = {"lion": 1, "signsgd": 1, "normsgd": 1}
 
 
 def operations(run: RunConfig) -> float:
@@ -40,3 +48,92 @@ def hours(run: RunConfig, scale: str, probed: int | None = None) -> float:
     if probed:
         step *= 1 + (_PROBE - 1) / probed
     return run.steps * step / 3600
+
+
+def memory(run: RunConfig, world: int = 1) -> dict[str, float]:
+    """Estimate the bytes that a rank of a LLaMA's run needs at its peak, by what they hold.
+
+    `benchmarks/training.py memory` measures 1.2 times as much, without `torch.compile`, which saves some of the
+    activations.
+
+    Args:
+        run: the run.
+        world: number of ranks, which share weights, gradients and state under FSDP.
+    """
+    model, half = run.model, run.engine.precision in ("auto", "bfloat16")
+    shared = world if run.engine.parallel == "fsdp" else 1
+    rows = run.batch_size // (world * run.engine.accumulate) * model.seq_len
+    count, embedding, d = parameters(model), model.vocab_size * model.width, model.width
+    if run.optimizer.name == "muon":
+        kept = count + embedding  # a momentum each; AdamW's second moment for embeddings
+    else:
+        kept = count * _STATES.get(run.optimizer.name, 2)
+    # Inputs and outputs of q, k, v, o, of gate, up and down, of their norms and of both residual sums; the norms work
+    # in float32. Autocast keeps a bfloat16 copy of every weight until the backward pass is over.
+    block = rows * ((2 if half else 4) * (10 * d + 4 * model.ff) + 4 * 6 * d)
+    # The logits in the run's precision and in float32, the log-softmax and the gradient.
+    logits = rows * model.vocab_size * ((2 if half else 0) + 4 + 4 + 4)
+    return {
+        "weights": 4.0 * count / shared,
+        "gradients": 4.0 * count / shared,
+        "optimizer state": 4.0 * kept / shared,
+        "weights in bfloat16": 2.0 * count if half else 0.0,
+        "activations": float(model.layers * block),
+        "logits": float(logits),
+    }
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The time that a run takes, in seconds, and what it writes.
+
+    Attributes:
+        step: of one update.
+        evaluations: their number.
+        evaluating: of all evaluations together.
+        checkpoints: their number.
+        checkpoint_bytes: size of one.
+    """
+
+    steps: int
+    step: float
+    evaluations: int
+    evaluating: float
+    checkpoints: int
+    checkpoint_bytes: float
+
+    @property
+    def saving(self) -> float:
+        """Seconds of all checkpoints together."""
+        return self.checkpoints * self.checkpoint_bytes / _DISK
+
+    @property
+    def total(self) -> float:
+        """Seconds of the run."""
+        return self.steps * self.step + self.evaluating + self.saving
+
+
+def forecast(run: RunConfig, peak: float | None, world: int = 1, last: int | None = None) -> Forecast:
+    """Estimate the times of a run of a LLaMA.
+
+    Args:
+        run: the run.
+        peak: operations per second of one rank's GPU, of which 40 % count; None for one core of a CPU.
+        world: number of ranks.
+        last: batches of the last evaluation; None for `eval_batches`.
+    """
+    layer, rate = (_CPU_LAYER, _CPU_RATE) if peak is None else (_GPU_LAYER, _GPU_SHARE * peak)
+    step = layer * run.model.layers + operations(run) / (rate * world)
+    every = run.engine.eval_every
+    held = memory(run)
+    evaluations = 1 + ((run.steps - 1) // every if every else 0)
+    judged = flops_per_token(run.model) * run.batch_size * run.model.seq_len
+    batches = (evaluations - 1) * run.eval_batches + (run.eval_batches if last is None else last)
+    return Forecast(
+        steps=run.steps,
+        step=step,
+        evaluations=evaluations,
+        evaluating=batches * _FORWARD * (layer * run.model.layers + judged / (rate * world)),
+        checkpoints=-(-run.steps // run.checkpoint_every),
+        checkpoint_bytes=held["weights"] + held["optimizer state"],
+    )

@@ -21,7 +21,8 @@ from torch.optim import Optimizer
 from autowarm.smoothness import Point, Probe, Study, sharpness, study
 
 from ..analysis import markdown
-from ..config import DataConfig, LabError, RunConfig, SmoothnessConfig, differences
+from ..config import LabError, RunConfig, SmoothnessConfig, differences
+from ..config.yaml_files import merged
 from ..data import batch, prepare
 from ..files import read_object, write_json
 from ..tasks.models import token_loss
@@ -76,7 +77,7 @@ def measured(
         if stored["schema"] != SCHEMA:
             raise LabError(f"{path} has schema {stored['schema']!r}, this version reads {SCHEMA}")
         # A setting that is newer than the file had its default.
-        stored["asked"]["run"]["data"] = dataclasses.asdict(DataConfig()) | stored["asked"]["run"]["data"]
+        stored["asked"]["run"] = merged(dataclasses.asdict(RunConfig()), stored["asked"]["run"])
         if changed := differences(stored["asked"], asked):
             raise LabError(f"{path} holds another run ({'; '.join(changed)}): choose another folder or delete it")
         return _read(stored, config, name)

@@ -148,6 +148,8 @@ class Task:
         self._config, self._step = config, 0
         # The units that throughput counts in one example: the tokens of a sequence, otherwise 1.
         self.per_example: int = getattr(made, "per_example", 1)
+        # Whether the loss is in nats per token, so that its exponential is the perplexity.
+        self.predicts_tokens: bool = getattr(made, "predicts_tokens", False)
         self.first_bounds: bool = getattr(made, "first_bounds", False)
         self.optimizers: Mapping[str, Callable[[nn.Module, float], Optimizer]] = getattr(made, "optimizers", {})
 
@@ -179,11 +181,11 @@ class Task:
             if self._step >= first:
                 yield batch
 
-    def validation(self, rows: slice) -> Iterator[Batch]:
-        """Yield the same rows of the fixed validation batches."""
+    def validation(self, rows: slice, whole: bool = False) -> Iterator[Batch]:
+        """Yield the same rows of the fixed validation batches, or of all that there are."""
         self._seed(_VALIDATION, 0)
         with self._blamed("in validation"):
-            found = self.made.validation()
+            found = self.made.validation(whole=True) if whole else self.made.validation()
             stream = found.after(0, rows) if isinstance(found, Drawn) else iter(found)
         for index in range(sys.maxsize):
             self._seed(_VALIDATION, index)

@@ -10,13 +10,13 @@ from torch.nn import functional as F
 from ..config import RunConfig
 from ..data import images, prepare, training_batches, validation_batches
 from . import Batch, Drawn
-from .models import classifier, llama, token_loss
+from .models import classifier, llama, token_logits, token_loss
 
 
 class Language:
     """Next-token prediction on a corpus."""
 
-    first_bounds = True
+    first_bounds = predicts_tokens = True
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.per_example = config, config.model.seq_len
@@ -33,12 +33,18 @@ class Language:
         shape = config.steps, config.batch_size, length
         return zip(training_batches(self.data.train, seed, first, *shape, rows, config.data.sampling))
 
-    def validation(self) -> Drawn:
-        shape = self.config.eval_batches, self.config.batch_size, self.config.model.seq_len
+    def validation(self, whole: bool = False) -> Drawn:
+        count = None if whole else self.config.eval_batches
+        shape = count, self.config.batch_size, self.config.model.seq_len
         return Drawn(lambda _, rows: zip(map(torch.from_numpy, validation_batches(self.data.val, *shape, rows))))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return token_loss(model, *batch)
+
+    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        logits, targets = token_logits(model, *batch)
+        accuracy = (logits.argmax(-1) == targets).to(logits.dtype).mean()
+        return {"loss": F.cross_entropy(logits, targets), "accuracy": accuracy}
 
 
 class Classification:
@@ -49,24 +55,31 @@ class Classification:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.data = images.open_images(config.data, config.model.name)
+        self.mix = images.mixing(config.data, self.data.classes)
 
     def model(self) -> nn.Module:
         return classifier(self.config.model, self.config.seed, self.data.classes, self.data.shape)
 
     def batches(self, seed: int) -> Drawn:
-        steps, size, workers = self.config.steps, self.config.batch_size, self.config.data.workers
-        return Drawn(lambda first, rows: images.training_batches(self.data, seed, first, steps, size, rows, workers))
+        steps, size, more = self.config.steps, self.config.batch_size, (self.config.data.workers, self.mix)
+        return Drawn(lambda first, rows: images.training_batches(self.data, seed, first, steps, size, rows, *more))
 
-    def validation(self) -> Drawn:
-        count, size, workers = self.config.eval_batches, self.config.batch_size, self.config.data.workers
+    def validation(self, whole: bool = False) -> Drawn:
+        size, workers = self.config.batch_size, self.config.data.workers
+        count = None if whole else self.config.eval_batches
         return Drawn(lambda _, rows: images.validation_batches(self.data, count, size, rows, workers))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self.scores(model, batch)["loss"]
+        pictures, labels = batch
+        smoothing = 0.0 if self.mix is not None else self.config.data.label_smoothing  # mixed labels are smooth already
+        return F.cross_entropy(_wide(model(pictures)), labels, label_smoothing=smoothing)
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         pictures, labels = batch
-        logits = model(pictures)
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        accuracy = (logits.argmax(1) == labels).to(wide.dtype).mean()
-        return {"loss": F.cross_entropy(wide, labels), "accuracy": accuracy}
+        logits = _wide(model(pictures))
+        accuracy = (logits.argmax(1) == labels).to(logits.dtype).mean()
+        return {"loss": F.cross_entropy(logits, labels), "accuracy": accuracy}
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

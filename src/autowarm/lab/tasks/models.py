@@ -19,7 +19,7 @@ def llama(config: ModelConfig, seed: int) -> nn.Module:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(
+        model = LlamaForCausalLM(
             LlamaConfig(
                 vocab_size=config.vocab_size,
                 hidden_size=config.width,
@@ -28,12 +28,61 @@ def llama(config: ModelConfig, seed: int) -> nn.Module:
                 num_attention_heads=config.heads,
                 max_position_embeddings=config.seq_len,
                 initializer_range=config.init_scale / math.sqrt(config.width),
+                rms_norm_eps=config.norm_eps,
                 tie_word_embeddings=True,
                 use_cache=False,
                 bos_token_id=None,
                 eos_token_id=None,
             )
         )
+        if config.scaled_residual:
+            _scale_residual(model, 1 / math.sqrt(2 * config.layers))
+        if config.fused_qkv:
+            for layer in model.model.layers:
+                _fuse_qkv(layer.self_attn)
+        return model
+
+
+@torch.no_grad()
+def _scale_residual(model: Any, factor: float) -> None:
+    """Scale the weights that write to the residual stream."""
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.mul_(factor)
+        layer.mlp.down_proj.weight.mul_(factor)
+
+
+_QKV = ("q_proj", "k_proj", "v_proj")
+
+
+class _Rows(nn.Module):
+    """Some of the outputs of a linear layer, which is not a part of it."""
+
+    def __init__(self, whole: nn.Linear, index: int, count: int) -> None:
+        super().__init__()
+        self.whole, self.index, self.count = (whole,), index, count  # in a tuple, so that it is no submodule
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.whole[0].weight.chunk(self.count)[self.index])
+
+
+def _fuse_qkv(attention: Any) -> None:
+    """Keep the weights of q, k and v in one matrix, ``qkv``, with q on top."""
+    parts = [getattr(attention, name).weight for name in _QKV]
+    whole = nn.Linear(parts[0].shape[1], sum(len(part) for part in parts), bias=False, device="meta")
+    whole.weight = nn.Parameter(torch.cat([part.detach() for part in parts]))
+    attention.qkv = whole
+    for index, name in enumerate(_QKV):
+        setattr(attention, name, _Rows(whole, index, len(_QKV)))
+
+
+def _unfused(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights under the names of a LLaMA with q, k and v apart."""
+    apart: dict[str, Tensor] = {}
+    for name, value in state.items():
+        place, fused, _ = name.partition("qkv.weight")
+        parts = zip(_QKV, value.chunk(len(_QKV)), strict=True)
+        apart |= {f"{place}{part}.weight": rows.clone() for part, rows in parts} if fused else {name: value}
+    return apart
 
 
 # The backward pass of torch's flash attention is slow in bfloat16 on CPUs. Up to this sequence length plain products
@@ -94,9 +143,14 @@ def flops_per_token(config: ModelConfig) -> float:
 
 def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
     """Return the mean cross-entropy of next-token prediction in nats per token, computed in float32 or better."""
+    return F.cross_entropy(*token_logits(model, batch))
+
+
+def token_logits(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits of all places of a batch, shape (places, vocabulary), in float32 or better, and the targets."""
     logits = model(input_ids=batch[:, :-1], use_cache=False).logits
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(wide).flatten(0, 1), batch[:, 1:].flatten())
+    return logits.to(wide).flatten(0, 1), batch[:, 1:].flatten()
 
 
 def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
@@ -116,6 +170,9 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
             from transformers.utils import logging
 
             logging.disable_progress_bar()  # no bar for a file that takes a millisecond to write
+            fused = any(isinstance(module, _Rows) for module in model.modules())
+            if fused:
+                state = _unfused(model.state_dict() if state is None else state)
             model.save_pretrained(folder, state_dict=None if state is None else dict(state))
             return
         path = folder / "model.safetensors"

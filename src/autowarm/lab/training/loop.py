@@ -3,7 +3,9 @@
 A run is a folder::
 
     config.yaml        the resolved config
-    metrics.jsonl      one line per step: loss before the update, the update's rate, seconds so far
+    metrics.jsonl      one line per step: loss before the update, the update's rate and gradient norm, seconds so far,
+                       tokens per second, and what has changed of `AdaptiveWarmup.metrics`, as autowarm/…; after an
+                       evaluation also its scores, as val_…
     events.out.*       the same for TensorBoard
     checkpoint-STEP/   the newest few, while the run lasts
     model.safetensors  the final weights, with a config.json so that transformers can load them
@@ -33,6 +35,9 @@ import yaml
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from autowarm import AdaptiveWarmup
+from autowarm.integrations.metrics import loggable_metrics
+
 from ..config import LabError, RunConfig, differences
 from ..files import locked, sha256, write_atomically, write_json
 from ..registry import SCHEDULES
@@ -55,6 +60,7 @@ Watch: TypeAlias = Callable[[Callable[[], Tensor]], AbstractContextManager[Tenso
 _KEPT = ("model.safetensors", "metrics.jsonl")  # files whose checksums the result holds
 # A loss above this many times the first one ends the run as diverged.
 _EXPLODED = 10.0
+_LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
 def train(
@@ -118,6 +124,8 @@ class _Run:
         self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
         self.stop, self.caught = stop, caught
         self.rows = ranks.rows(config)
+        # Tokens, or images, of a step. A small task and a user's own have batches of their own size.
+        self.counted = None if config.task is not None else config.batch_size * task.per_example
         self.setup = setup = Setup(config, task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
         self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps)
@@ -139,7 +147,7 @@ class _Run:
         config, progress, engine = self.config, self.progress, self.config.engine
         log = MetricsLog(
             self.folder, progress.step, engine.wandb, self.name, dataclasses.asdict(config),
-            events=engine.keep_weights, quiet=self.ranks.rank > 0,
+            events=engine.keep_weights, counted=self.counted, quiet=self.ranks.rank > 0,
         )  # fmt: skip
         with closing(log):
             if progress.step == 0 and self.task.file is not None:
@@ -147,10 +155,11 @@ class _Run:
             watched: Watch = watch(self.net, self.optimizer) if watch else lambda work: nullcontext(work())
             with self.stop.gently():
                 self._train(on_step, watched, log)
-            scores = {"loss": math.nan} if progress.diverged else self._judge()
+            began = time.perf_counter()
+            scores = {"loss": math.nan} if progress.diverged else self._judge(config.whole_validation)
+            progress.eval_seconds += time.perf_counter() - began
         self._note_warnings()
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # also diverged: worse than before training
-        counted = progress.step * config.batch_size * self.task.per_example  # tokens, or images
         result = {
             "id": self.name,
             "cell": cell(config, self.task.name),
@@ -167,8 +176,10 @@ class _Run:
             "diverged": progress.diverged,
             **({"peak": float(self.scheduler.base_lrs[0])} if config.schedule.options.get("peak") == "auto" else {}),
             "seconds": round(progress.seconds, 3),
-            # A small task and a user's own have batches of their own size.
-            "tokens_per_second": None if config.task is not None else round(counted / progress.seconds, 1),
+            "eval_seconds": round(progress.eval_seconds, 3),
+            "tokens_per_second": (
+                None if self.counted is None else round(progress.step * self.counted / progress.seconds, 1)
+            ),
             "warnings": progress.warnings,
         }
         with evaluating(self.optimizer), self.stop.gently():  # the weights that were judged
@@ -199,6 +210,7 @@ class _Run:
             # A step waits for the device only here.
             here = torch.stack((loss, norm.to(loss.dtype))).tolist()
             progress.loss, norm_seen = self.ranks.mean(*here)
+            progress.grad_norm = norm_seen if config.clip else math.nan
             progress.seconds = time.perf_counter() - clock
             if progress.step == 1:
                 progress.first_loss = progress.loss
@@ -208,8 +220,11 @@ class _Run:
                 # "not ≤", so that NaN also counts as diverged
                 progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
             last = progress.step == config.steps
-            look = every and progress.step % every == 0 and not last
-            log.write(progress, self._judge() if look else None)
+            scores = None
+            if every and progress.step % every == 0 and not last:
+                scores = self._judge()
+                clock += self._note_evaluation(time.perf_counter() - clock)
+            log.write(progress, scores, self._state_of_schedule())
             asked = signal.SIGINT if on_step is not None and on_step(progress) else 0
             wanted = self.ranks.largest(self.stop.asked or asked)  # a signal reaches ranks at different steps
             if wanted or last or progress.step % config.checkpoint_every == 0:
@@ -220,6 +235,19 @@ class _Run:
             if wanted:
                 self.checkpoints.close()
                 raise Interrupted(f"{self.folder.name} stopped after step {progress.step}", wanted)
+
+    def _note_evaluation(self, now: float) -> float:
+        """Count the time since the step as an evaluation's, and return it."""
+        took = now - self.progress.seconds
+        self.progress.eval_seconds += took
+        return took
+
+    def _state_of_schedule(self) -> dict[str, float | int | str]:
+        """The schedule's state for the log; empty for schedules of other packages."""
+        if not isinstance(self.scheduler, AdaptiveWarmup):
+            return {}
+        ended_by = self.scheduler.ended_by
+        return loggable_metrics(self.scheduler) | ({} if ended_by is None else {"autowarm/ended_by": ended_by})
 
     def _bound(self, share: float) -> float:
         """Return the largest loss that does not count as divergence: `share` × the first, if `first_bounds` is set."""
@@ -240,25 +268,29 @@ class _Run:
         self.optimizer.zero_grad()
         return loss.detach(), norm, rate
 
-    def _judge(self) -> dict[str, float]:
+    def _judge(self, whole: bool = False) -> dict[str, float]:
         with evaluating(self.optimizer):
-            return self.evaluate()
+            return self.evaluate(whole=whole)
 
     @torch.no_grad()
-    def evaluate(self, limit: int | None = None) -> dict[str, float]:
-        """Average over the fixed validation batches, which are split over the ranks, or over the first few."""
+    def evaluate(self, limit: int | None = None, whole: bool = False) -> dict[str, float]:
+        """Average over the fixed validation batches, or the first few, or all that there are, split over the ranks."""
         was = self.net.training
         self.net.eval()
-        found: dict[str, list[float]] = {}
-        for batch in itertools.islice(self.task.validation(self.rows), limit):
+        found: dict[str, list[Tensor]] = {}
+        for batch in itertools.islice(self.task.validation(self.rows, whole), limit):
             for piece in self.setup.pieces(batch):  # pieces have equal size, so their mean is the batch's
                 with self.setup.cast():
                     scores = self.task.scores(self.net, piece)
                 for key, value in scores.items():
-                    found.setdefault(key, []).append(value.item())
+                    found.setdefault(key, []).append(value.reshape(()))
         self.net.train(was)
-        means = self.ranks.mean(*(math.fsum(values) / len(values) for values in found.values()))
-        return dict(zip(found, means, strict=True))
+        # The device is waited for here, once.
+        means = self.ranks.mean(*(math.fsum(torch.stack(each).tolist()) / len(each) for each in found.values()))
+        judged = dict(zip(found, means, strict=True))
+        if self.task.predicts_tokens:
+            judged["perplexity"] = math.exp(judged["loss"]) if judged["loss"] < _LARGEST_EXPONENT else math.inf
+        return judged
 
     def _note_warnings(self) -> None:
         ours = {str(warning.message) for warning in self.caught if issubclass(warning.category, UserWarning)}

@@ -49,12 +49,27 @@ def run_id(who: Mapping[str, Any]) -> str:
 
 @dataclass
 class Progress:
-    """A run's history up to `step`, which its checkpoint stores along with the weights and states."""
+    """A run's history up to `step`, which its checkpoint stores along with the weights and states.
+
+    Attributes:
+        step: updates made.
+        loss: of the last batch, before the update.
+        lr: the update's rate.
+        grad_norm: norm of the update's gradient, before clipping; NaN without clipping, which alone computes it.
+        seconds: time in training so far, evaluations not counted.
+        eval_seconds: time in evaluations so far.
+        first_loss: of the first batch.
+        switched_at, ended_by: the step at which warm-up ended, and by what.
+        diverged: whether the run has.
+        warnings: texts of the warnings so far.
+    """
 
     step: int = 0
     loss: float = math.nan
     lr: float = math.nan
+    grad_norm: float = math.nan
     seconds: float = 0.0
+    eval_seconds: float = 0.0
     first_loss: float = math.nan
     switched_at: int | None = None
     ended_by: str | None = None
@@ -76,16 +91,28 @@ class MetricsLog:
         wandb: a project of Weights & Biases, or None.
         run, config: the run's id and config, for Weights & Biases only.
         events: whether to write TensorBoard's events.
+        counted: tokens or images in a step; None if they are not known.
         quiet: write nothing and only keep the losses, as all ranks but the first do.
     """
 
     _EVERY = 50
 
     def __init__(
-        self, folder: Path, step: int, wandb: str | None, run: str, config: Any, *, events: bool, quiet: bool
+        self,
+        folder: Path,
+        step: int,
+        wandb: str | None,
+        run: str,
+        config: Any,
+        *,
+        events: bool,
+        counted: int | None,
+        quiet: bool,
     ) -> None:
         self.path = folder / "metrics.jsonl"
         self.quiet = quiet
+        self._counted, self._seconds = counted, math.nan
+        self._said: dict[str, float | int | str] = {}
         kept = [row for row in read_metrics(folder) if row["step"] <= step]
         self.losses = [row["loss"] if row["loss"] is not None else math.nan for row in kept]
         self.pending: list[dict[str, Any]] = []
@@ -115,12 +142,32 @@ class MetricsLog:
                     f"engine.wandb: {error} Log in to Weights & Biases, or set WANDB_MODE=offline, or leave it null"
                 ) from None
 
-    def write(self, progress: Progress, scores: Mapping[str, float] | None = None) -> None:
-        """Record one step, and the scores of an evaluation after it."""
+    def write(
+        self,
+        progress: Progress,
+        scores: Mapping[str, float] | None = None,
+        schedule: Mapping[str, float | int | str] | None = None,
+    ) -> None:
+        """Record one step.
+
+        Args:
+            progress: the run after it.
+            scores: those of an evaluation after it.
+            schedule: the schedule's state after it, of which only what has changed is recorded.
+        """
         self.losses.append(progress.loss)
-        row = {"step": progress.step, "loss": finite(progress.loss), "lr": progress.lr,
-               "seconds": round(progress.seconds, 4)}  # fmt: skip
-        row |= {f"val_{name}": finite(value) for name, value in (scores or {}).items()}
+        row: dict[str, Any] = {"step": progress.step, "loss": finite(progress.loss), "lr": progress.lr}
+        if not math.isnan(progress.grad_norm):
+            row["grad_norm"] = finite(progress.grad_norm)
+        row["seconds"] = round(progress.seconds, 4)
+        if self._counted is not None and (took := progress.seconds - self._seconds) > 0:
+            row["tokens_per_second"] = round(self._counted / took, 1)
+        self._seconds = progress.seconds
+        if scores is not None:
+            row |= {f"val_{name}": finite(value) for name, value in scores.items()}
+            row["eval_seconds"] = round(progress.eval_seconds, 4)
+        row |= {name: value for name, value in (schedule or {}).items() if self._said.get(name) != value}
+        self._said |= schedule or {}
         self.pending.append(row)
         if len(self.pending) >= self._EVERY:
             self.flush()
@@ -133,10 +180,22 @@ class MetricsLog:
         with open(self.path, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         for row in rows:
-            for name in row.keys() - {"step", "seconds"} if self.board is not None else ():
-                self.board.add_scalar(name, math.nan if row[name] is None else row[name], row["step"])
+            if self.board is not None:
+                self._to_board(row)
             if self.remote is not None:
                 self.remote.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+
+    def _to_board(self, row: dict[str, Any]) -> None:
+        """Write a row's numbers as one event, which takes a tenth of the time of one each, and its text as others."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        step, numbers = row["step"], Summary()
+        for name in row.keys() - {"step"}:
+            if isinstance(row[name], str):
+                self.board.add_text(name, row[name], step)
+            else:
+                numbers.value.add(tag=name, simple_value=math.nan if row[name] is None else row[name])
+        self.board.file_writer.add_summary(numbers, step)
 
     def recent_loss(self, count: int) -> float:
         """Return the mean of the last `count` training losses."""

@@ -19,7 +19,15 @@ from ..config import EngineConfig, LabError, RunConfig, differences
 _T = TypeVar("_T")
 
 # Peak rates of dense bfloat16 products, in operations per second, from the makers' data sheets.
-_PEAK = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200": 2250e12, "L40S": 362e12, "L4": 121e12}
+PEAK_FLOPS = {
+    "A100": 312e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "GH200": 989e12,
+    "B200": 2250e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+}
 
 
 @dataclass(frozen=True)
@@ -165,4 +173,4 @@ def peak_flops() -> float | None:
     if not torch.cuda.is_available():
         return None
     words = torch.cuda.get_device_name().split()
-    return next((rate for name, rate in _PEAK.items() if any(word.split("-")[0] == name for word in words)), None)
+    return next((rate for name, rate in PEAK_FLOPS.items() if any(word.split("-")[0] == name for word in words)), None)

@@ -1,5 +1,6 @@
 """AdamW's rule, for the tensors that Muon leaves to it: PyTorch's own, skipped if a gradient is not finite."""
 
+import math
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
+from ...geometry import Rate
 from .buckets import Buckets, Tensors, by_device
 from .dtensors import local
 from .nonfinite import SkippedUpdates
@@ -21,10 +23,14 @@ def has_fused_adamw(device: torch.device) -> bool:
 
 
 class AdamW:
-    """x ← (1 − λη)x − η·m̂/(√v̂ + ε), with the group's ``adamw_betas`` and ``adamw_eps``."""
+    """x ← (1 − λη)x − η·m̂/(√v̂ + ε), with the group's ``adamw_betas`` and ``adamw_eps``.
+
+    With ``adamw_eps_hat``, ε is the ε̂ of Kingma and Ba (2015, Sec. 2), which is added before the bias correction:
+    x ← (1 − λη)x − η·√(1 − β2ᵗ)/(1 − β1ᵗ)·m/(√v + ε̂).
+    """
 
     entries: tuple[str, ...] = ("exp_avg", "exp_avg_sq", "step")
-    options: tuple[str, ...] | None = ("algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps")
+    options: tuple[str, ...] | None = ("algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps", "adamw_eps_hat")
 
     def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
         """See `update.Rule`."""
@@ -84,8 +90,31 @@ def _adamw(tensors: Tensors, **how: Any) -> None:
     if tensors.checked:  # by ranks, which may hold shards
         xs, gs, ms, vs = ([local(x) for x in each] for each in (xs, gs, ms, vs))
     beta1, beta2 = group["adamw_betas"]
+    if group["adamw_eps_hat"]:  # no kernel of PyTorch's has it
+        for places in by_device(xs):
+            _adamw_eps_hat(group, *([each[i] for i in places] for each in (xs, gs, ms, vs, steps)))
+        return
     how |= {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["adamw_eps"]}
     adamw(xs, gs, ms, vs, [], steps, weight_decay=group["weight_decay"], amsgrad=False, maximize=False, **how)
+
+
+def _adamw_eps_hat(
+    group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], vs: list[Tensor], steps: list[Tensor]
+) -> None:
+    """Update tensors on one device, and their state, as `AdamW` says of ``adamw_eps_hat``."""
+    beta1, beta2 = group["adamw_betas"]
+    torch._foreach_add_(steps, 1)
+    torch._foreach_lerp_(ms, gs, 1 - beta1)
+    torch._foreach_mul_(vs, beta2)
+    torch._foreach_addcmul_(vs, gs, gs, 1 - beta2)
+    roots = torch._foreach_sqrt(vs)
+    torch._foreach_add_(roots, group["adamw_eps"])
+    updates = list(torch._foreach_div(ms, roots))
+    made = torch.stack(steps).to(torch.promote_types(xs[0].dtype, torch.float32))
+    # 1 − βᵗ, to full precision in the first steps of a β near 1.
+    one, two = (-torch.expm1(made * math.log(beta)) if beta else torch.ones_like(made) for beta in (beta1, beta2))
+    torch._foreach_mul_(updates, (-two.sqrt() / one).unbind())
+    Rate.of_group(group).step_(xs, updates)
 
 
 def _by_kernel(tensors: Tensors) -> tuple[list[int], list[int]]:
@@ -97,6 +126,8 @@ def _by_kernel(tensors: Tensors) -> tuple[list[int], list[int]]:
     fused: list[int] = []
     others: list[int] = []
     kinds = () if torch.compiler.is_compiling() else _get_fused_kernels_supported_devices()
+    if tensors.group["adamw_eps_hat"]:
+        kinds = ()
     for i, (x, g, m) in enumerate(zip(tensors.xs, tensors.gs, tensors.state[0], strict=True)):
         (fused if x.device.type in kinds and x.stride() == g.stride() == m.stride() else others).append(i)
     return fused, others

@@ -29,12 +29,16 @@ def lmo_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, T
         direction = beta1 * m + (1 - beta1) * g
         m.copy_(beta2 * m + (1 - beta2) * g)
     elif beta := group["momentum"]:
-        from_weights = group.get("momentum_init") == "weights"
-        m = state.setdefault("momentum_buffer", x.clone() if from_weights else torch.zeros_like(x))
+        start = (1 - beta) * (1 - group["lr"] * group["weight_decay"]) if _from_weights(group) else 0.0
+        m = state.setdefault("momentum_buffer", start * x)
         m.copy_(beta * m + (1 - beta) * g)
         direction = beta * m + (1 - beta) * g if group["nesterov"] else m
     lr, decay = group["lr"], group["weight_decay"]
     x.copy_((1 - lr * decay) * x + lr * geometry.lmo(direction))
+
+
+def _from_weights(group: Mapping[str, Any]) -> bool:
+    return group.get("momentum_init") == "weights"
 
 
 def adamw_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, Tensor]) -> None:
@@ -54,4 +58,5 @@ def adamw_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str,
     m.copy_(beta1 * m + (1 - beta1) * g)
     v.copy_(beta2 * v + (1 - beta2) * g.square())
     x.mul_(1 - lr * group["weight_decay"])
-    x.sub_(lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + group["adamw_eps"]))
+    eps = group["adamw_eps"] / ((1 - beta2**t) ** 0.5 if group["adamw_eps_hat"] else 1.0)
+    x.sub_(lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + eps))

@@ -185,7 +185,16 @@ class TwoMomenta(Oracle):
 
 
 class FromWeights(Oracle):
-    """A momentum that may start as a copy of the weights."""
+    """A momentum that may start from the weights, as (1 − β)(1 − λη)·x.
+
+    The authors' momentum b ← βb + g starts as a copy of the weights, taken after their decay; m is (1 − β)b.
+    """
 
     def first(self, group: dict[str, Any], p: Tensor) -> Tensor:
-        return p.detach().clone() if group["momentum_init"] == "weights" else torch.zeros_like(p)
+        if group["momentum_init"] != "weights":
+            return super().first(group, p)
+        m, keep = p.detach().clone(), Rate.of_group(group).keep
+        local(m).mul_(1 - group["momentum"])
+        if keep is not None:
+            local(m).mul_(keep)
+        return m

@@ -1,0 +1,107 @@
+"""The paper's settings as data, and every preset of paper scale against them."""
+
+import csv
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.calibration import CalibrateConfig
+from autowarm.lab.config import LLAMA_124M, RunConfig, SmoothnessConfig, SweepConfig
+from autowarm.lab.config.build import build
+from autowarm.lab.config.yaml_files import presets, read_yaml
+from autowarm.lab.paper.costs import forecast, memory
+from autowarm.lab.paper.settings import ASSUMPTION, MAIN, SWIN, Setting, deviations, rows
+
+DOCS = Path(__file__).parents[3] / "docs"
+SWEEPS = [name for name in presets("sweep") if name.startswith("paper/") and not name.endswith("base")]
+TRAIN = list(presets("train"))
+# What an ablation varies is no deviation.
+VARIED = {
+    "paper/ablation-target-loss": {"schedule.target_loss"},
+    "paper/ablation-variance": {"schedule.sigma_f2"},
+    "paper/ablation-schedule": {"schedule.decay"},
+    "paper/swin": {"optimizer.lr"},
+}
+
+
+def runs_of(name: str) -> Iterator[tuple[RunConfig, Sequence[Setting]]]:
+    """Every run of a preset, with the settings that it is held to."""
+    values, source = read_yaml(name)
+    if name in TRAIN:
+        yield build(RunConfig, values, str(source)), MAIN
+    elif name == "smoothness-paper":
+        config = build(SmoothnessConfig, values, str(source))
+        yield from ((config.run_of(optimizer), ASSUMPTION) for optimizer in config.rates)
+    else:
+        held = SWIN if name == "paper/swin" else MAIN
+        yield from ((point.run, held) for point in build(SweepConfig, values, str(source)).points())
+
+
+@pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "smoothness-paper"])
+def test_a_preset_of_paper_scale_is_the_papers(name: str) -> None:
+    runs = list(runs_of(name))
+    assert runs
+    for run, settings in runs:
+        found = [str(one) for one in deviations(run, settings) if one.setting.key not in VARIED.get(name, set())]
+        assert found == [], run.label
+
+
+@pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "smoothness-paper"])
+def test_a_preset_of_paper_scale_names_the_papers_data(name: str) -> None:
+    for run, _ in runs_of(name):
+        if run.model.sees_images:
+            assert run.data.images == "hfds/ILSVRC/imagenet-1k"
+        else:
+            assert run.data.corpus == "data/fineweb"
+
+
+@pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "smoothness-paper"])
+def test_a_preset_of_paper_scale_fits_80_gb(name: str) -> None:
+    for run in {run.model: run for run, _ in runs_of(name) if not run.model.sees_images}.values():
+        assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
+        assert run.engine.eval_every > 0
+        assert forecast(run, 989e12).total > 0
+
+
+@pytest.mark.parametrize("name", ["paper/warmup-sweep-124M", "paper/warmup-sweep-210M"])
+def test_a_sweep_as_the_authors_ran_it_is_still_the_papers(name: str) -> None:
+    values, source = read_yaml(name)
+    config = build(SweepConfig, values, str(source))
+    points = dataclasses.replace(config, override={"as_the_authors": True}).points()
+    assert len(points) == len(config.points())
+    for point in points:
+        assert point.run.model.fused_qkv
+        assert [str(one) for one in deviations(point.run, MAIN)] == []
+
+
+def test_every_setting_belongs_to_a_run_of_a_preset() -> None:
+    """A row that no run meets would hold nothing: with its value changed, some run must deviate."""
+    held = [pair for name in [*SWEEPS, "smoothness-paper"] for pair in runs_of(name)]
+    for settings in (MAIN, ASSUMPTION, SWIN):
+        runs = [run for run, own in held if own is settings]
+        for setting in settings:
+            changed = [dataclasses.replace(setting, value="another")]
+            assert any(deviations(run, changed) for run in runs), setting
+
+
+def test_the_calibration_preset_is_the_main_tables() -> None:
+    values, source = read_yaml("calibrate-124m")
+    config = build(CalibrateConfig, values, str(source))
+    run = RunConfig(steps=64_000, batch_size=32, model=dataclasses.replace(LLAMA_124M, init_scale=0.554))
+    chosen = {"target_loss": config.target_loss, "div": config.div, "sigma_f2": config.sigma_f2}
+    run = dataclasses.replace(
+        run,
+        schedule=dataclasses.replace(run.schedule, kind="paper", **chosen),
+        optimizer=dataclasses.replace(run.optimizer, name=config.optimizer, lr=config.lr),
+    )
+    keys = {one.setting.key for one in deviations(run, MAIN)}
+    assert not keys & {"optimizer.lr", *(f"schedule.{name}" for name in chosen)}
+
+
+def test_the_page_lists_the_settings() -> None:
+    with open(DOCS / "data/tables/paper-settings.csv", newline="") as file:
+        listed = list(csv.reader(file))
+    assert listed[0] == ["runs", "of which", "key", "value", "where it stands"]
+    assert listed[1:] == rows()

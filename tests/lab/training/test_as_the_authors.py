@@ -1,0 +1,131 @@
+"""The switch `as_the_authors`: whole runs against trajectories written from the formulas."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from autowarm.lab.config import LLAMA_124M, LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.data.batches import permutation
+from autowarm.lab.tasks import make_task
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.setup import Setup
+
+from ..helpers import ALONE
+
+BETA1, BETA2, EPS = 0.8, 0.999, 1e-8
+LR, DECAY, BETA = 0.02, 0.1, 0.9
+
+
+@pytest.fixture
+def theirs(run: RunConfig) -> RunConfig:
+    exact = dataclasses.replace(run.engine, precision="float64")
+    return dataclasses.replace(run, as_the_authors=True, engine=exact, model=dataclasses.replace(run.model, layers=2))
+
+
+def with_optimizer(run: RunConfig, name: str, **options: Any) -> RunConfig:
+    return dataclasses.replace(run, optimizer=OptimizerConfig(name, LR, DECAY, options))
+
+
+def normsgd(x: Tensor, g: Tensor, kept: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
+    """Decay; b ← βb + g from a copy of the decayed weights; a step of length lr along g + βb."""
+    x = (1 - LR * decay) * x
+    kept["b"] = BETA * kept.get("b", x) + g
+    way = g + sign * BETA * kept["b"]
+    return x - LR * way / (way.norm() + EPS)
+
+
+def adamw(x: Tensor, g: Tensor, kept: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
+    """Decay; m and v; a step lr·√c2/c1·m/(√v + ε), where cᵢ = 1 − βᵢᵗ."""
+    t = kept["t"] = kept.get("t", torch.tensor(0.0)) + 1
+    kept["m"] = BETA1 * kept.get("m", torch.zeros_like(g)) + (1 - BETA1) * g
+    kept["v"] = BETA2 * kept.get("v", torch.zeros_like(g)) + (1 - BETA2) * g * g
+    scale = math.sqrt(1 - BETA2 ** t.item()) / (1 - BETA1 ** t.item())
+    return (1 - LR * decay) * x - sign * LR * scale * kept["m"] / (kept["v"].sqrt() + EPS)
+
+
+def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float:
+    """Make five updates; return the largest distance of the tensors whose name has `named` from the formula's."""
+    task = make_task(run)
+    setup = Setup(run, task, ALONE)
+    followed = {name: p for name, p in setup.model.named_parameters() if named in name}
+    assert followed
+    points = {name: p.detach().clone() for name, p in followed.items()}
+    kept: dict[str, dict[str, Tensor]] = {name: {} for name in followed}
+    decays = {id(p): group["weight_decay"] for group in setup.optimizer.param_groups for p in group["params"]}
+    worst = 0.0
+    for batch, _ in zip(task.batches(0, slice(None)), range(5), strict=False):
+        setup.forward_backward(setup.pieces(batch))
+        for name, p in followed.items():
+            assert p.grad is not None
+            points[name] = formula(points[name], p.grad, kept[name], decays[id(p)], sign)
+        setup.optimizer.step()
+        setup.optimizer.zero_grad()
+        worst = max(worst, *((points[name] - p.detach()).abs().max().item() for name, p in followed.items()))
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "formula", "named"),
+    [("normsgd", {"momentum": BETA}, normsgd, ""), ("muon", {"adamw_betas": [BETA1, BETA2]}, adamw, "norm")],
+)
+def test_updates_are_those_of_the_formulas(
+    theirs: RunConfig, optimizer: str, options: dict[str, Any], formula: Any, named: str
+) -> None:
+    run = with_optimizer(theirs, optimizer, **options)
+    assert follow(run, formula, named) < 1e-7
+    assert follow(run, formula, named, sign=-1.0) > 1e-3
+
+
+def test_the_model_is_the_authors(theirs: RunConfig) -> None:
+    model = make_task(theirs).model()
+    layer = model.model.layers[0]
+    assert layer.self_attn.qkv.weight.shape == (48, 16)
+    stds = [layer.self_attn.qkv.weight.std().item(), layer.mlp.down_proj.weight.std().item()]
+    assert stds[0] == pytest.approx(theirs.model.init_scale / 4, rel=0.1)
+    assert stds[1] == pytest.approx(stds[0] / 2, rel=0.15)  # √(2·2 layers)
+    assert {m.variance_epsilon for name, m in model.named_modules() if name.endswith("norm")} == {1e-5}
+
+
+def test_batches_come_without_replacement_in_an_order_of_their_own(theirs: RunConfig) -> None:
+    task = make_task(theirs)
+    tokens, length = task.made.data.train, theirs.model.seq_len
+    (found,) = next(iter(task.batches(0, slice(None))))
+    order = permutation((len(tokens) - 1) // length, 1337, 0)[: theirs.batch_size]
+    expected = np.stack([tokens[start : start + length + 1] for start in order * length])
+    assert np.array_equal(found.numpy(), expected)
+
+
+def test_the_last_evaluation_sees_the_whole_validation_part(theirs: RunConfig, tmp_path: Any) -> None:
+    theirs = dataclasses.replace(theirs, steps=4, eval_batches=1)
+    task = make_task(theirs)
+    whole = list(task.validation(slice(None), whole=True))
+    assert len(whole) == (len(task.made.data.val) - 1) // theirs.model.seq_len // theirs.batch_size > 1
+    result = train(theirs, tmp_path / "whole")
+    few = train(dataclasses.replace(theirs, as_the_authors=False, whole_validation=False), tmp_path / "few")
+    assert result["train_loss"] == few["train_loss"]  # what the switch has set stays set
+    assert result["val_loss"] != few["val_loss"]
+
+
+def test_what_is_given_is_kept_and_what_is_unknown_is_calibrated() -> None:
+    schedule = ScheduleConfig(kind="paper", target_loss=3.3)
+    run = RunConfig(model=LLAMA_124M, schedule=schedule, as_the_authors=True)
+    assert run.schedule.peak_gap == 3.19
+    assert run.optimizer.options == {"nesterov": True, "method": "newton-schulz", "adamw_eps_hat": True}
+    assert run.order == 1337
+    lion = dataclasses.replace(run, optimizer=OptimizerConfig("lion"), schedule=schedule)
+    assert lion.schedule.peak_gap == 0.374
+    assert dataclasses.replace(run, optimizer=OptimizerConfig("normsgd"), schedule=schedule).schedule.peak_gap is None
+    given = dataclasses.replace(schedule, peak_gap=2.0)
+    kept = dataclasses.replace(run, schedule=given, order=5, optimizer=OptimizerConfig(options={"nesterov": False}))
+    assert kept.schedule.peak_gap == 2.0
+    assert kept.order == 5
+    assert not kept.optimizer.options["nesterov"]
+    hand = dataclasses.replace(run, schedule=ScheduleConfig(kind="linear", warmup_steps=10))
+    assert hand.schedule.warmup == "cosine"
+    with pytest.raises((ValueError, LabError), match="as_the_authors is of a llama on text"):
+        RunConfig(task="mlp", as_the_authors=True)

@@ -1,0 +1,123 @@
+"""Trajectories written from the formulas in plain Python, of every option that repeats the authors' runs.
+
+The problem is f(w) = ½Σ aᵢ(wᵢ − cᵢ)² in three dimensions, so a gradient is a(w − c). Each golden trajectory is also
+computed with one sign changed, and must then differ: otherwise it would hold nothing.
+"""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from autowarm import Muon, NormSGD, SignSGD
+
+STEPS = 30
+A, C, START = (1.0, 3.0, 0.5), (0.4, -1.0, 2.0), (1.5, 0.7, -0.9)
+LR, BETA, DECAY = 0.3, 0.9, 0.1
+
+Vector = list[float]
+
+
+def gradient(w: Vector) -> Vector:
+    return [a * (x - c) for a, x, c in zip(A, w, C, strict=True)]
+
+
+def rate(step: int) -> float:
+    """A rate that changes, as under a schedule."""
+    return LR * (step + 1) / STEPS
+
+
+def trajectory(make: Callable[..., torch.optim.Optimizer], dtype: torch.dtype = torch.float64) -> list[Vector]:
+    """The points that an optimizer visits."""
+    w = torch.nn.Parameter(torch.tensor(START, dtype=dtype))
+    optimizer = make([w])
+    points = []
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
+        w.grad = torch.tensor(gradient(w.tolist()), dtype=dtype)
+        optimizer.step()
+        points.append(w.tolist())
+    return points
+
+
+def distance(one: list[Vector], other: list[Vector]) -> float:
+    return max(math.dist(p, q) for p, q in zip(one, other, strict=True))
+
+
+def norm_sgd(from_weights: bool, sign: float = 1.0, nesterov: bool = True) -> list[Vector]:
+    """Decay, then b ← βb + g, which starts as a copy of the decayed weights or at 0, then a step along g + βb."""
+    w, b, points = list(START), None, []
+    for step in range(STEPS):
+        g, eta = gradient(w), rate(step)
+        w = [(1 - eta * DECAY) * x for x in w]
+        if b is None:
+            b = [sign * x for x in w] if from_weights else [0.0] * len(w)
+        b = [BETA * m + d for m, d in zip(b, g, strict=True)]
+        way = [d + sign * BETA * m for m, d in zip(b, g, strict=True)] if nesterov else b
+        length = math.hypot(*way)
+        w = [x - eta * s / length for x, s in zip(w, way, strict=True)]
+        points.append(w)
+    return points
+
+
+@pytest.mark.parametrize("from_weights", [False, True])
+def test_normsgd_with_nesterov_and_either_start(from_weights):
+    init = "weights" if from_weights else "zeros"
+    found = trajectory(
+        lambda ps: NormSGD(ps, lr=LR, momentum=BETA, nesterov=True, weight_decay=DECAY, momentum_init=init)
+    )
+    assert distance(found, norm_sgd(from_weights)) < 1e-12
+    assert distance(found, norm_sgd(from_weights, sign=-1.0)) > 1e-2
+    assert distance(found, norm_sgd(not from_weights)) > 1e-2
+    assert distance(found, norm_sgd(from_weights, nesterov=False)) > 1e-2
+
+
+def sign_sgd(sign: float = 1.0) -> list[Vector]:
+    """x ← (1 − λη)x − η·sign(βm + (1−β)g), after m ← βm + (1−β)g."""
+    w, m, points = list(START), [0.0] * len(START), []
+    for step in range(STEPS):
+        g, eta = gradient(w), rate(step)
+        m = [BETA * x + (1 - BETA) * d for x, d in zip(m, g, strict=True)]
+        way = [BETA * x + sign * (1 - BETA) * d for x, d in zip(m, g, strict=True)]
+        w = [(1 - eta * DECAY) * x - eta * math.copysign(1.0, s) for x, s in zip(w, way, strict=True)]
+        points.append(w)
+    return points
+
+
+def test_signsgd_with_nesterov():
+    found = trajectory(lambda ps: SignSGD(ps, lr=LR, momentum=BETA, nesterov=True, weight_decay=DECAY))
+    assert distance(found, sign_sgd()) < 1e-12
+    assert distance(found, sign_sgd(sign=-1.0)) > 1e-2
+
+
+def adamw(eps: float, hat: bool, sign: float = 1.0) -> list[Vector]:
+    """x ← (1 − λη)x − η·√c2/c1·m/(√v + ε̂), or with ε after the correction, where cᵢ = 1 − βᵢᵗ."""
+    (beta1, beta2), w, points = (0.8, 0.999), list(START), []
+    m, v = [0.0] * len(w), [0.0] * len(w)
+    for step in range(STEPS):
+        g, eta = gradient(w), rate(step)
+        m = [beta1 * x + (1 - beta1) * d for x, d in zip(m, g, strict=True)]
+        v = [beta2 * x + (1 - beta2) * d * d for x, d in zip(v, g, strict=True)]
+        c1, c2 = 1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)
+        added = sign * (eps if hat else eps * math.sqrt(c2))
+        w = [
+            (1 - eta * DECAY) * x - eta * math.sqrt(c2) / c1 * n / (math.sqrt(u) + added)
+            for x, n, u in zip(w, m, v, strict=True)
+        ]
+        points.append(w)
+    return points
+
+
+@pytest.mark.parametrize("hat", [False, True])
+def test_adamw_with_epsilon_before_and_after_the_correction(hat):
+    eps = 0.01  # so large that the two differ in 30 steps
+    found = trajectory(
+        lambda ps: Muon(
+            [{"params": ps, "algorithm": "adamw"}], lr=LR, weight_decay=DECAY, adamw_eps=eps, adamw_eps_hat=hat
+        )
+    )
+    assert distance(found, adamw(eps, hat)) < 1e-9
+    assert distance(found, adamw(eps, hat, sign=-1.0)) > 1e-3
+    assert distance(found, adamw(eps, not hat)) > 1e-3

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -375,7 +376,7 @@ class AdaptiveWarmup(LRScheduler):
                 self._settle()  # all ranks are at this step
             self._phase.advance(updates, loss)
             self.last_epoch = updates
-            if self._phase.over:
+            if isinstance(self._phase, PeakSearch) and self._phase.over:
                 self._enter(self._phase.following())
             self._write()
         notices, total = self._phase.notices(), self._phase.timeline.total_steps
@@ -409,12 +410,13 @@ class AdaptiveWarmup(LRScheduler):
         rule = HostRule.begin(self._plan, 0, total_steps, self._plan.target_loss)
         return PeakSearch(self._clock.optimizer, rule) if self._searches else rule
 
-    def _enter(self, phase: Phase) -> None:
-        """Go on with another phase: after a search, at the peak rate that it has found."""
-        self._phase, given = phase, self._plan.lr
-        self._plan = phase.timeline.plan
+    def _enter(self, rule: HostRule) -> None:
+        """Go on after a search, at the peak rate that it has found."""
         for i, group in enumerate(self.optimizer.param_groups):
-            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (self._plan.lr / given)
+            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (rule.plan.lr / self._plan.lr)
+        self._plan = rule.plan.at(first_peak(self.optimizer))  # as rounded here, which is what a state keeps
+        rule.timeline = replace(rule.timeline, plan=self._plan)
+        self._phase = rule
 
     def _settle(self) -> None:
         """Settle whether the weights were trained before: as told, or from the weights after at most one update."""

@@ -206,11 +206,14 @@ class PeakSearch:
             "begun": begun,
             "first": [first.state_dict(one) for one, first in kept] if begun and not sharded else None,
         }
-        return {**self._host.state_dict(), "search": search}
+        # torch.distributed.checkpoint loads a state into one with the same entries. It does not look into a tuple, so
+        # a scheduler's state has the same entries in the search and after it.
+        return {**self._host.state_dict(), "search": tuple(search.items())}
 
     @staticmethod
-    def check(state: Any) -> None:
-        """Raise ValueError if the state of a search is damaged."""
+    def read(saved: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        """The state of a search as a dictionary. Raise ValueError if it is damaged."""
+        state = dict(saved)
         checks = {
             "losses": list_of(number),
             "steps": count,
@@ -220,9 +223,10 @@ class PeakSearch:
             "first": optional(list_of(_is_first)),
         }
         check(state, checks, "search.")
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`. If it lacks the first weights, the search starts over from the current ones.
+        """Continue from what `read` returns. Without the first weights, the search starts over from the current ones.
 
         Raises:
             ValueError: the state is of other weights.

@@ -45,7 +45,7 @@ _SAVED: Checks = {
     "said": list_of(lambda x: isinstance(x, str)),
     "clock": UpdateClock.SAVED,
     **GroupRates.SAVED,
-    "search": lambda x: x is None or isinstance(x, Mapping),
+    "search": optional(list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and isinstance(x[0], str))),
 }
 
 
@@ -74,9 +74,8 @@ def read_state(state: Any) -> dict[str, Any]:
     if len(set(lists.values())) > 1:
         raise ValueError(f"the saved schedule is damaged: its lists by parameter group differ in length: {lists}")
     State.check(state["rule"])
-    if state["search"] is not None:
-        PeakSearch.check(state["search"])
-    return dict(state)
+    search = None if state["search"] is None else PeakSearch.read(state["search"])
+    return {**state, "search": search}
 
 
 def resumed(

@@ -98,16 +98,12 @@ class DeviceRule:
     def __setstate__(self, state: tuple[HostRule, torch.device]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
-    sees_skipped = over = False
+    sees_skipped = False
 
     @property
     def name(self) -> str:
         """The phase. Waits for the device."""
         return self.on_host().name
-
-    def following(self) -> "DeviceRule":
-        """Nothing follows."""
-        return self
 
     def state_dict(self) -> dict[str, Any]:
         """The rule's part of a saved schedule. Waits for the device."""

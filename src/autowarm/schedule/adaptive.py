@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ..devices import collective_device
 from ..geometry import Geometry, resolve
 from ..losses import Observation, Ranks
 from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveWarmup"]
 
 
-class AdaptiveWarmup(LRScheduler):
+class AdaptiveWarmup(LRScheduler, Joinable):
     """Warm up until the loss or a time limit ends the warm-up, then decay. There is no ``warmup_steps``.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the averaged loss (see `Profile`), and a ramp in
@@ -82,12 +84,14 @@ class AdaptiveWarmup(LRScheduler):
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
-            are averaged over the ranks, so the rates are bit-identical on all of them.
+            are averaged over the ranks, so the rates are bit-identical on all of them. Every rank must call ``step``
+            as often; with uneven inputs, train within ``torch.distributed.algorithms.Join([model, scheduler])``.
 
     Raises:
         ValueError: an argument is out of range, a name is unknown, or the optimizer's geometry is not known. At the
             first loss: it is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
-        RuntimeError: ``max_nonfinite`` is reached, or ranks disagree.
+        RuntimeError: ``max_nonfinite`` is reached, ranks disagree, or another rank makes no step until the timeout of
+            the process group.
 
     Example:
         >>> import torch
@@ -133,6 +137,7 @@ class AdaptiveWarmup(LRScheduler):
         max_nonfinite: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
+        Joinable.__init__(self)
         given = clean(
             total_steps=total_steps,
             target_loss=target_loss,
@@ -362,12 +367,18 @@ class AdaptiveWarmup(LRScheduler):
             if raised is not None and not others:
                 self._alarms.warn("raised", raised)
         observations, self._pending = self._pending, []
-        made = self._clock.tick(observations)
-        if made is None and not self._phase.sees_skipped:
+        joined = self._ranks.joined
+        made = None if joined else self._clock.tick(observations)
+        if joined or (made is None and not self._phase.sees_skipped):
             observations = []  # a skipped update counts neither as a step nor as an observation
+        if not joined:
+            Join.notify_join_context(self)
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
         loss = self._phase.reduce(updates, observations, self._ranks)
+        if joined:
+            updates = self._ranks.updates
+            made = self._clock.follow(updates - self.last_epoch)
         if made is None and self._phase.sees_skipped:
             # Once the weights are broken, a GradScaler skips every update, so the search must see these losses.
             made, loss = (None, None) if loss is None or math.isfinite(loss) else (0, loss)
@@ -387,6 +398,23 @@ class AdaptiveWarmup(LRScheduler):
         lr = self.optimizer.param_groups[0]["lr"]
         if isinstance(lr, Tensor) or self._phase.device is not None:
             self._phase = placed(self._phase, lr)
+
+    # PyTorch's hooks for ranks with uneven inputs, for `torch.distributed.algorithms.Join([model, scheduler])`.
+
+    def join_hook(self, **_: Any) -> JoinHook:
+        """What this rank does once it has no more inputs: it goes on with the losses of the others."""
+        self._ranks.may_join = True
+        return _Joined(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device on which ranks tell each other that they have inputs."""
+        return collective_device(self.process_group)
+
+    @property
+    def join_process_group(self) -> Any:
+        """The ranks that share the run."""
+        return self.process_group or torch.distributed.group.WORLD
 
     # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
 
@@ -658,3 +686,18 @@ class AdaptiveWarmup(LRScheduler):
         self.load_warning = extended
         if extended is not None:
             warnings.warn(extended, stacklevel=2)
+
+
+class _Joined(JoinHook):
+    """Takes a rank without inputs through the steps of the others."""
+
+    def __init__(self, scheduler: AdaptiveWarmup) -> None:
+        self._scheduler = scheduler
+
+    def main_hook(self) -> None:
+        ranks = self._scheduler._ranks
+        ranks.joined = True
+        try:
+            self._scheduler.step()
+        finally:
+            ranks.joined = False

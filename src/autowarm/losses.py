@@ -12,12 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ._version import __version__
-from .devices import collective_device
+from .devices import check_member, collective_device
 
 __all__ = ["Observation", "Ranks", "mean_loss"]
 
 
-_NO_NUMBERS = frozenset({torch.bool, torch.complex32, torch.complex64, torch.complex128})
 _DISTRIBUTED = dist.is_available()
 
 
@@ -34,7 +33,7 @@ class Observation(NamedTuple):
 
         Raises:
             TypeError: the loss is not a real number or tensor, or it is an int, which suggests that it is an epoch.
-            ValueError: the loss has more than one element, or the weight is negative or not finite.
+            ValueError: the loss has more than one element or no value, or the weight is negative or not finite.
         """
         if weight != 1.0:
             weight = float(weight)
@@ -45,14 +44,18 @@ class Observation(NamedTuple):
                 raise ValueError(
                     f"a loss has one element, got a tensor of shape {tuple(loss.shape)}: take its mean first"
                 )
-            if loss.dtype in _NO_NUMBERS:
-                raise TypeError(f"a loss is a real number, got a tensor of {loss.dtype}")
+            if not loss.is_floating_point():
+                raise TypeError(f"a loss is a real number, and no epoch, but got a tensor of {loss.dtype}")
+            if loss.is_meta:
+                raise ValueError("the loss is on the meta device and has no value: run the forward pass on a real one")
             traced, loss = loss.requires_grad, loss.detach()
             # The value of a DTensor is spread over its mesh.
             if type(loss) is not Tensor and hasattr(loss, "full_tensor"):  # the first test is cheap for plain tensors
                 loss = loss.full_tensor()
             return cls(loss, weight, traced)
-        if isinstance(loss, numbers.Integral):  # NumPy's, too
+        if getattr(loss, "shape", None) == ():
+            loss = loss.item()  # type: ignore[attr-defined]  # NumPy's
+        if isinstance(loss, numbers.Integral):
             raise TypeError(f"expected a loss, not an epoch, and got the int {loss}: pass a float or a tensor")
         try:
             if isinstance(loss, str | bytes | bytearray):  # which `float` would parse
@@ -86,6 +89,7 @@ class Ranks:
     def __init__(
         self, group: dist.ProcessGroup | None, settings: dict[str, Any], owner: str = "AdaptiveWarmup"
     ) -> None:
+        check_member(group)
         self.group, self.owner = group, owner
         self.agree_on(settings)
 

@@ -13,7 +13,9 @@ from torch import nn
 from torch.distributed.algorithms import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from autowarm import AdaptiveWarmup, Lion
+from autowarm import LMO, AdaptiveWarmup, Lion, Muon, find_rate
+from autowarm.pretrained import detect
+from autowarm.smoothness import Probe
 
 
 def loss_at(rank: int, t: int) -> float:
@@ -77,11 +79,33 @@ def uneven(scenario: dict, rank: int, folder: str) -> dict:
     return {"error": error}
 
 
+def outside(rank: int) -> dict:
+    """What a rank is told that hands over a group which it is not in."""
+    ranks, layer = dist.new_group([0]), nn.Linear(8, 8)
+    calls = {
+        "AdaptiveWarmup": lambda: AdaptiveWarmup(Lion(layer.parameters()), 10, process_group=ranks),
+        "tensor lr": lambda: AdaptiveWarmup(Lion(layer.parameters(), torch.tensor(0.1)), 10, process_group=ranks),
+        "Muon": lambda: Muon(layer.parameters() if rank else [layer.weight], process_group=ranks),
+        "LMO": lambda: LMO([layer.weight], process_group=ranks),
+        "detect": lambda: detect(layer, process_group=ranks),
+        "find_rate": lambda: find_rate(layer, Lion(layer.parameters()), float, total_steps=9, process_group=ranks),
+        "Probe": lambda: Probe(layer, Lion(layer.parameters()), process_group=ranks),
+    }
+    told = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except (ValueError, TypeError) as error:
+            told[name] = str(error)
+    return told
+
+
 def main(folder: str, scenarios: list[dict]) -> None:
     rank = int(os.environ["RANK"])
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     seen = [life(one, rank) if one["join"] else uneven(one, rank, folder) for one in scenarios]
+    seen.append(outside(rank))
     with open(f"{folder}/{rank}.json", "w") as file:
         json.dump(seen, file)
     dist.barrier()

@@ -94,3 +94,11 @@ def test_a_rank_that_waits_in_vain_is_told_what_for(i: int, ranks: list[list[dic
         else:
             assert f"rank {rank} waited in vain for the losses of the other ranks, after {inputs[rank]} upd" in error
             assert "Join([model, scheduler])" in error
+
+
+def test_a_rank_outside_the_group_is_told_so_by_whatever_it_hands_the_group_to(
+    ranks: list[list[dict[str, Any]]],
+) -> None:
+    assert ranks[0][-1] == {}
+    assert len(ranks[1][-1]) == 7
+    assert all(told.startswith("rank 1 is not in process_group") for told in ranks[1][-1].values())

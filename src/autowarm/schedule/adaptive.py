@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -14,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..devices import collective_device
 from ..geometry import Geometry, resolve
 from ..losses import Observation, Ranks
+from ..modes import in_normal_mode
 from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
@@ -115,6 +115,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
     """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
 
     @without_warmup_steps
+    @in_normal_mode
     def __init__(
         self,
         optimizer: Optimizer,
@@ -350,6 +351,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         self._step_count += 1
         self._update_lr()
 
+    @in_normal_mode
     def _update_lr(self, epoch: int | None = None) -> None:
         # Only SequentialLR passes an epoch, to start this scheduler at a milestone.
         if epoch is not None:
@@ -359,7 +361,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
                 )
             self._restart()
             return
-        if self.optimizer is not self._clock.optimizer or self._groups.grown():
+        if self.optimizer is not self._clock.optimizer or self._groups.regrouped():
             self._follow_optimizer()
         self._in_use = True
         if self._groups.changed():
@@ -442,9 +444,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         """Go on after a search, at the peak rate that it has found."""
         for i, group in enumerate(self.optimizer.param_groups):
             self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (rule.plan.lr / self._plan.lr)
-        self._plan = rule.plan.at(first_peak(self.optimizer))  # as rounded here, which is what a state keeps
-        rule.timeline = replace(rule.timeline, plan=self._plan)
-        self._phase = rule
+        self._phase, self._plan = rule, rule.plan
 
     def _settle(self) -> None:
         """Settle whether the weights were trained before: as told, or from the weights after at most one update."""
@@ -465,7 +465,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         self._watch_groups()  # a copied optimizer has lost its hooks
 
     def _before_update(self, *_: Any) -> None:
-        if self._groups.grown():
+        if self._groups.regrouped():
             self._adopt_groups()  # before new groups make an update at their peak rates
         self._clock.pretended = self._groups.are_put_out()
         if torch.compiler.is_compiling() or self._clock.pretended:
@@ -499,12 +499,13 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         return False
 
     def _adopt_groups(self) -> None:
+        self._groups.reorder(self.base_lrs)
         self._groups.notice()
         self._groups.adopt(self.base_lrs)
         self._write()
 
     def _follow_optimizer(self) -> None:
-        """Take over an optimizer that was replaced, or wrapped, and groups that were added."""
+        """Take over an optimizer that was replaced, or wrapped, and groups that were added or moved."""
         self.optimizer = unwrapped(self.optimizer)
         if self.optimizer is not self._clock.optimizer:
             self._clock.watch(self.optimizer)
@@ -512,7 +513,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             self._groups.adopt(self.base_lrs)
             self._watch_groups()
             self._write()
-        if self._groups.grown():
+        if self._groups.regrouped():
             self._adopt_groups()
 
     # What users change during the run.
@@ -612,6 +613,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         self._change(lambda rule: rule.begun_again(total, target))
         self._alarms.said.discard("stalled")
 
+    @in_normal_mode
     def _change(self, change: "Callable[[HostRule], HostRule | None]") -> None:
         """Change the rule in plain numbers, in place or into another; all ranks must make the same change."""
         self._follow_optimizer()
@@ -644,6 +646,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             "settings": dict(self._settings),
             "last_epoch": self.last_epoch,
             "step_count": self._step_count,
+            "lr": self._plan.lr,
             "base_lrs": [float(lr) for lr in self.base_lrs],
             **self._groups.state_dict(),
             "pending": [[float(seen.loss), seen.weight] for seen in self._pending],
@@ -652,6 +655,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             **self._phase.state_dict(),
         }
 
+    @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state, and write its rates into the optimizer's groups.
 

@@ -40,6 +40,7 @@ _SAVED: Checks = {
     "settings": {"total_steps": optional(count), "kappa": optional(finite)},
     "last_epoch": lambda x: x == -1 or count(x),  # SequentialLR sets −1 until the scheduler's turn has come
     "step_count": count,
+    "lr": lambda x: finite(x) and x > 0,
     "base_lrs": list_of(rate),
     "pending": list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and number(x[0]) and rate(x[1])),
     "said": list_of(lambda x: isinstance(x, str)),
@@ -110,7 +111,7 @@ def resumed(
     if differ:
         what = "; ".join(f"{name}: {how}" for name, how in differ.items())
         raise ValueError(f"the saved schedule differs from this one: {what}")
-    rule = HostRule.of(plan.at(next((lr for lr in peaks if lr > 0), plan.lr), saved["kappa"]), rule_state)
+    rule = HostRule.of(plan.at(state["lr"], saved["kappa"]), rule_state)
     total, planned = settings["total_steps"], rule.timeline.planned_steps
     if total in (saved["total_steps"], planned):
         return rule, None

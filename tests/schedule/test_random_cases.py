@@ -1,4 +1,4 @@
-"""Hundreds of lives of a schedule, drawn at random: what happens to real runs, in any order.
+"""Two thousand lives of a schedule, drawn at random: what happens to real runs, in any order.
 
 In each, a run that is killed and goes on from what was saved has the rates of one that is not, to the bit; a run with
 tensor rates has those of one with floats; every rate is in (0, lr]; and nothing bad passes in silence.
@@ -18,7 +18,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 
-CASES, BATCH, FEW = 500, 50, 100
+CASES, BATCH, FEW = 2000, 50, 100
 # What must be said, once, when it happens: by a part of its warning.
 SAID = {
     "nonfinite": "the schedule ignores it but counts the step",

@@ -24,7 +24,7 @@ from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak
 from .hooks.others import schedulers_beside, unwanted
 from .profile import Profile
-from .report import metrics, one_line, plot_profile
+from .report import metrics, one_line, plot_plan, plot_profile
 from .rule import HostRule, Phase, Plan, placed
 from .search import PeakSearch
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, name_of, warmup_shape
@@ -284,16 +284,17 @@ class AdaptiveWarmup(LRScheduler, Joinable):
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot η(Δ) against the loss, and mark Δ' and the current rate.
 
+        Where there is no profile, as before the first loss, plot the rates that time alone will set: ramp and decay.
+
         Args:
             ax: matplotlib axes to draw on; None makes new ones.
 
         Raises:
-            RuntimeError: no loss has been seen yet, so there is no profile.
             ImportError: matplotlib is not installed.
         """
-        if self.profile is None:
-            raise RuntimeError("there is no profile to draw before the first finite loss")
         rule = self._phase.on_host()
+        if self.profile is None:
+            return plot_plan(rule, searching=self.phase == "search", ax=ax)
         return plot_profile(self.profile, rule.fstar, rate=rule.share * self.profile.lr, ax=ax)
 
     def probe(self, closure: "Callable[[], Tensor]", model: nn.Module) -> "AbstractContextManager[Tensor]":

@@ -189,6 +189,7 @@ def test_lives_drawn_at_random(first: int) -> None:
                     assert live(resumed, case, happening) == rates, where
                     assert live(other, case, happening) == pytest.approx(rates, rel=1e-9), where
                     assert (other.phase, other.ended_by) == (straight.phase, straight.ended_by), where
+                    other.state_dict()  # which takes groups over, as it does in the other two
                 assert repr(resumed.state_dict()) == repr(straight.state_dict()), (
                     where
                 )  # as text, in which a NaN is itself

@@ -500,9 +500,10 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         return False
 
     def _adopt_groups(self) -> None:
-        self._groups.reorder(self.base_lrs)
-        self._groups.notice()
         self._groups.adopt(self.base_lrs)
+        if self.last_epoch == 0 and self._groups.changed():
+            self._look_for_others()  # rates that were set before the first update are peaks
+        self._groups.notice()
         self._write()
 
     def _follow_optimizer(self) -> None:

@@ -187,27 +187,13 @@ class GroupRates:
             if i < len(self._written) and float(group["lr"]) != before:
                 self._record(i, group["lr"], group["lr"])
 
-    def reorder(self, peaks: list[Rate]) -> None:
-        """Follow groups that were moved. If their tensors were replaced, they are where they were.
-
-        Args:
-            peaks: the scheduler's ``base_lrs``, changed in place.
-        """
-        keys = self._keys()
-        if not set(self._known) <= set(keys):
-            return
-        order = sorted(range(len(self._known)), key=lambda i: keys.index(self._known[i]))
-        lists: list[list[Any]] = [self.warms, self.factors, self._written, self._aims, self._tensors, peaks]
-        for each in lists:
-            each[: len(order)] = [each[i] for i in order]
-
     # Writing.
 
     def adopt(self, peaks: list[Rate]) -> None:
-        """Take over the groups that were added since the last call.
+        """Take over the groups that were added or moved since the last call.
 
         Args:
-            peaks: the scheduler's ``base_lrs``; the lr that each new group was added with is appended to it.
+            peaks: the scheduler's ``base_lrs``, put in order; the lr that each new group was added with joins it.
 
         Raises:
             ValueError: a new group's lr is negative or not finite, or a group was removed.
@@ -217,6 +203,7 @@ class GroupRates:
             raise ValueError(
                 f"the optimizer had {len(peaks)} parameter groups and has {len(groups)}: make a new scheduler"
             )
+        self._reorder(peaks)
         self._known = self._keys()
         without_peak, unknown = self._new_places(len(peaks)), self._new_places(len(self.warms))
         self._give_each_its_own_tensor(unknown)
@@ -235,6 +222,17 @@ class GroupRates:
             self._written.insert(i, 0.0)
             self._aims.insert(i, 0.0)
             self._tensors.insert(i, (None, 0))
+            self._record(i, groups[i]["lr"])  # nobody has changed it
+
+    def _reorder(self, peaks: list[Rate]) -> None:
+        """Put all lists in the order of the groups. Groups whose tensors were replaced are where they were."""
+        keys = self._keys()
+        if not set(self._known) <= set(keys):
+            return
+        order = sorted(range(len(self._known)), key=lambda i: keys.index(self._known[i]))
+        lists: list[list[Any]] = [self.warms, self.factors, self._written, self._aims, self._tensors, peaks]
+        for each in lists:
+            each[: len(order)] = [each[i] for i in order]
 
     def _new_places(self, known: int) -> list[int]:
         """Where the groups are that were added to this many. A `Together` may have put them between others."""

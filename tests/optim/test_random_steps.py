@@ -21,7 +21,11 @@ REFUSED = ["ranks have different gradients", "sharded over several mesh dimensio
 
 @pytest.mark.parametrize(
     ("first", "last"),
-    [(0, FEW), *(pytest.param(n, n + BATCH, marks=pytest.mark.long) for n in range(FEW, CASES, BATCH))],
+    [
+        (0, FEW),
+        (1208, 1209),  # whose redistributed gradients have another memory layout than the weights
+        *(pytest.param(n, n + BATCH, marks=pytest.mark.long) for n in range(FEW, CASES, BATCH)),
+    ],
 )
 def test_steps_drawn_at_random(first: int, last: int, rank_launcher: Launcher, tmp_path: Path) -> None:
     ended = rank_launcher.run_together(
@@ -44,5 +48,6 @@ def test_steps_drawn_at_random(first: int, last: int, rank_launcher: Launcher, t
             elif one["moved"] or not any(text in one["error"] for text in REFUSED):
                 wrong.append(f"{one['error']}, {'after a move' if one['moved'] else 'before any'}: {one['case']}")
     assert not wrong, f"{len(wrong)} wrong: " + "\n".join(wrong[:20])
-    assert set(right) == set(MAKERS)
+    if last - first >= FEW:
+        assert set(right) == set(MAKERS)
     assert sum(right.values()) > 0.8 * 2 * (last - first)

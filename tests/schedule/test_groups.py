@@ -318,3 +318,14 @@ def test_groups_keep_their_rates_wherever_they_are_moved(tensor: bool, peak: str
             after = {id(one["params"][0]): float(one["lr"]) for one in scheduler.optimizer.param_groups}
             found.append([rate[id(p)] for p in known for rate in (rates, after)])
         assert found[1] == pytest.approx(found[0], rel=1e-12), t
+
+
+@every_lr
+def test_a_rate_set_before_the_first_update_is_the_peak_beside_a_new_group_too(tensor: bool) -> None:
+    opt = Lion([group(tensor)])
+    scheduler = AdaptiveWarmup(opt, 100)
+    opt.add_param_group(group(tensor, PEAK / 2))
+    opt.param_groups[0]["lr"] = rate(tensor, 0.3)
+    opt.step()
+    assert [float(peak) for peak in scheduler.base_lrs] == [0.3, PEAK / 2]
+    assert [float(one["lr"]) for one in opt.param_groups] == pytest.approx([0.03, PEAK / 20])

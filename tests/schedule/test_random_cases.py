@@ -177,7 +177,16 @@ def test_lives_drawn_at_random(first: int) -> None:
             warnings.simplefilter("always")
             for place, happening in enumerate(case.happenings):
                 where = f"case {number}, happening {place}: {happening}"
-                rates = live(straight, case, happening)
+                try:
+                    rates = live(straight, case, happening)
+                except ValueError as error:  # a first loss that is no further above f* than the given Δ'
+                    if "peak_gap must lie between" not in str(error):
+                        raise
+                    for one in (resumed, other):
+                        with pytest.raises(ValueError, match="peak_gap must lie between"):
+                            live(one, case, happening)
+                    case.happenings = case.happenings[:place]
+                    break
                 peaks = [float(group.get("initial_lr", group["lr"])) for group in straight.optimizer.param_groups]
                 assert all(0 < rate <= max(peaks) * (1 + 1e-12) for rate in rates), where
                 now = [float(group["lr"]) for group in straight.optimizer.param_groups]
@@ -206,7 +215,7 @@ def bad_happenings(case: Case, scheduler: AdaptiveWarmup) -> set[str]:
         bad.add("nonfinite")
     if any(name == "dry calls" for name, _ in case.happenings):
         bad.add("idle")
-    if case.happenings[0][0] == "no loss" and not case.before:
+    if case.happenings and case.happenings[0][0] == "no loss" and not case.before:
         bad.add("unobserved")
     if scheduler.total_steps is not None and scheduler.last_epoch > scheduler.total_steps + 1:
         bad.add("overrun")

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["HostCopy", "collective_device", "is_capturing", "traced_as_constant"]
+__all__ = ["HostCopy", "check_member", "collective_device", "is_capturing", "traced_as_constant"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -81,6 +81,14 @@ def _module_with_events(device: torch.device) -> Any:
         return None
     module = _module(device)
     return module if hasattr(module, "Event") and hasattr(module, "current_stream") else None
+
+
+def check_member(group: dist.ProcessGroup | None) -> None:
+    """Raise ValueError if this rank is not one of a group's; None is the group of all ranks."""
+    if group is not None and dist.is_initialized() and dist.get_rank(group) < 0:
+        raise ValueError(
+            f"rank {dist.get_rank()} is not in process_group: give each rank the group that it shares the run with"
+        )
 
 
 def collective_device(group: dist.ProcessGroup | None, preferred: torch.device | str = "cpu") -> torch.device:

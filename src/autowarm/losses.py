@@ -12,12 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ._version import __version__
-from .devices import collective_device
+from .devices import check_member, collective_device
 
 __all__ = ["Observation", "Ranks", "mean_loss"]
 
 
-_NO_NUMBERS = frozenset({torch.bool, torch.complex32, torch.complex64, torch.complex128})
 _DISTRIBUTED = dist.is_available()
 
 
@@ -34,7 +33,7 @@ class Observation(NamedTuple):
 
         Raises:
             TypeError: the loss is not a real number or tensor, or it is an int, which suggests that it is an epoch.
-            ValueError: the loss has more than one element, or the weight is negative or not finite.
+            ValueError: the loss has more than one element or no value, or the weight is negative or not finite.
         """
         if weight != 1.0:
             weight = float(weight)
@@ -45,14 +44,18 @@ class Observation(NamedTuple):
                 raise ValueError(
                     f"a loss has one element, got a tensor of shape {tuple(loss.shape)}: take its mean first"
                 )
-            if loss.dtype in _NO_NUMBERS:
-                raise TypeError(f"a loss is a real number, got a tensor of {loss.dtype}")
+            if not loss.is_floating_point():
+                raise TypeError(f"a loss is a real number, and no epoch, but got a tensor of {loss.dtype}")
+            if loss.is_meta:
+                raise ValueError("the loss is on the meta device and has no value: run the forward pass on a real one")
             traced, loss = loss.requires_grad, loss.detach()
             # The value of a DTensor is spread over its mesh.
             if type(loss) is not Tensor and hasattr(loss, "full_tensor"):  # the first test is cheap for plain tensors
                 loss = loss.full_tensor()
             return cls(loss, weight, traced)
-        if isinstance(loss, numbers.Integral):  # NumPy's, too
+        if getattr(loss, "shape", None) == ():
+            loss = loss.item()  # type: ignore[attr-defined]  # NumPy's
+        if isinstance(loss, numbers.Integral):
             raise TypeError(f"expected a loss, not an epoch, and got the int {loss}: pass a float or a tensor")
         try:
             if isinstance(loss, str | bytes | bytearray):  # which `float` would parse
@@ -73,11 +76,20 @@ class Ranks:
         group: the ranks; None means all ranks, if `torch.distributed` is in use.
         settings: must be the same on all ranks.
         owner: what the settings belong to, for the messages.
+
+    Attributes:
+        may_join: whether a rank may run out of inputs before others, under `torch.distributed.algorithms.Join`.
+        joined: whether this rank has. It then sends no loss, and takes the number of updates from the others.
+        updates: the number of updates so far on the ranks that have inputs, as of the last exchange of a joined rank.
     """
+
+    may_join = joined = False
+    updates = 0
 
     def __init__(
         self, group: dist.ProcessGroup | None, settings: dict[str, Any], owner: str = "AdaptiveWarmup"
     ) -> None:
+        check_member(group)
         self.group, self.owner = group, owner
         self.agree_on(settings)
 
@@ -92,6 +104,32 @@ class Ranks:
     def distributed(self) -> bool:
         """Whether other ranks share the run."""
         return _DISTRIBUTED and dist.is_initialized() and dist.get_world_size(self.group) > 1
+
+    def gather(self, numbers: Tensor, updates: int) -> Tensor:
+        """What each rank has sent, a row for each; the last but one column is the number of its updates.
+
+        Args:
+            numbers: this rank's, with -1 for the number of updates if it has joined.
+            updates: the number of its updates, for the message.
+
+        Raises:
+            RuntimeError: another rank did not answer before the group's timeout.
+        """
+        everyone = numbers.new_empty((dist.get_world_size(self.group), numbers.numel()))
+        try:
+            dist.all_gather_into_tensor(everyone, numbers.unsqueeze(0), group=self.group)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"rank {dist.get_rank()} waited in vain for the losses of the other ranks, after {updates} updates: "
+                f"{self.owner} exchanges them at each step, so every rank must make as many steps. If ranks have "
+                "uneven inputs, train within torch.distributed.algorithms.Join([model, scheduler])"
+            ) from error
+        if self.may_join:
+            made = everyone[:, -2]
+            made.copy_(torch.where(made < 0, made.max(), made))
+            if self.joined:
+                self.updates = int(made[0])
+        return everyone
 
 
 def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -> float | None:
@@ -131,10 +169,9 @@ def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -
 
 def _over_ranks(total: float, weight: float, bad: float, ranks: Ranks, updates: int) -> tuple[float, float, float]:
     device = collective_device(ranks.group)
-    mine = torch.tensor([total, weight, bad, float(updates), ranks.mark], dtype=torch.float64, device=device)
-    everyone = torch.empty((dist.get_world_size(ranks.group), mine.numel()), dtype=mine.dtype, device=device)
-    dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=ranks.group)
-    rows = everyone.tolist()
+    made = -1.0 if ranks.joined else float(updates)
+    mine = torch.tensor([total, weight, bad, made, ranks.mark], dtype=torch.float64, device=device)
+    rows = ranks.gather(mine, updates).tolist()
     for column, what in ((3, "steps"), (4, "settings")):
         values = [row[column] for row in rows]
         if len(set(values)) > 1:

@@ -33,7 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .devices import collective_device
+from .devices import check_member, collective_device
 from .modes import in_normal_mode
 
 __all__ = ["Verdict", "detect"]
@@ -90,6 +90,7 @@ def detect(
         >>> detect(optimizer).trained
         True
     """
+    check_member(process_group)
     together = dist.is_available() and dist.is_initialized() and dist.get_world_size(process_group) > 1
     world = dist.get_world_size(process_group) if together else 1
     found = _Evidence()

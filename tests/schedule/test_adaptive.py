@@ -228,8 +228,7 @@ def test_a_tensor_rate_is_filled_in_place() -> None:
 def test_the_picture() -> None:
     pytest.importorskip("matplotlib")
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
-    with pytest.raises(RuntimeError, match="no profile to draw before the first finite loss"):
-        scheduler.plot()
+    assert scheduler.plot().get_xlabel() == "update"  # the plan, see test_report.py
     scheduler.step(5.0)
     ax = scheduler.plot()
     assert ax.get_xlabel() == "loss"

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from schedule_runs import PEAK, falling, saved
 from torch import nn
 from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, ReduceLROnPlateau
@@ -277,3 +279,53 @@ def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too:
         else:
             new.optimizer.load_state_dict(old.optimizer.state_dict())
             assert train(new, 0, 40)[1:] == plain[1:]
+
+
+@every_lr
+@pytest.mark.parametrize("peak", ["given", "auto"])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_groups_keep_their_rates_wherever_they_are_moved(tensor: bool, peak: str, data: st.DataObject) -> None:
+    def made() -> AdaptiveWarmup:
+        opt = Lion([group(tensor), group(tensor, PEAK / 5, warmup=False), group(tensor, PEAK / 3), group(tensor, 0.0)])
+        return AdaptiveWarmup(opt, 100, peak=peak)
+
+    still, moved = made(), made()
+    own = list(still.optimizer.param_groups), list(moved.optimizer.param_groups)  # in the order of `still`
+    tensors = [[one["params"][0] for one in groups] for groups in own]
+    turns = data.draw(st.lists(st.integers(0, 59), max_size=4))
+    for t in range(60):
+        if t in turns:
+            moved.optimizer.param_groups[:] = data.draw(st.permutations(moved.optimizer.param_groups))
+            what = data.draw(st.sampled_from(["nothing", "add", "scale", "copy the groups", "save"]))
+            for scheduler, known in zip((still, moved), tensors, strict=True):
+                groups = scheduler.optimizer.param_groups
+                if what == "add" and len(groups) < 6:
+                    scheduler.optimizer.add_param_group(new := group(tensor, PEAK / 2))
+                    known.append(new["params"][0])
+                elif what == "scale" and scheduler.phase != "search":
+                    one = next(one for one in groups if one["params"][0] is known[2])
+                    one["lr"] = one["lr"] * 0.5
+                elif what == "copy the groups":
+                    groups[:] = [dict(one) for one in groups]
+                elif what == "save":
+                    scheduler.load_state_dict(saved(scheduler))
+        found = []
+        for scheduler, known in zip((still, moved), tensors, strict=True):
+            scheduler.optimizer.step()
+            rates = {id(one["params"][0]): float(one["lr"]) for one in scheduler.optimizer.param_groups}
+            scheduler.step(falling()(t))
+            after = {id(one["params"][0]): float(one["lr"]) for one in scheduler.optimizer.param_groups}
+            found.append([rate[id(p)] for p in known for rate in (rates, after)])
+        assert found[1] == pytest.approx(found[0], rel=1e-12), t
+
+
+@every_lr
+def test_a_rate_set_before_the_first_update_is_the_peak_beside_a_new_group_too(tensor: bool) -> None:
+    opt = Lion([group(tensor)])
+    scheduler = AdaptiveWarmup(opt, 100)
+    opt.add_param_group(group(tensor, PEAK / 2))
+    opt.param_groups[0]["lr"] = rate(tensor, 0.3)
+    opt.step()
+    assert [float(peak) for peak in scheduler.base_lrs] == [0.3, PEAK / 2]
+    assert [float(one["lr"]) for one in opt.param_groups] == pytest.approx([0.03, PEAK / 20])

@@ -75,7 +75,7 @@ def test_decay_needs_no_loss() -> None:
             assert with_loss.get_last_lr() == without.get_last_lr()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_losses_of_any_dtype_and_one_element(dtype: torch.dtype) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
     scheduler.optimizer.step()
@@ -148,9 +148,7 @@ def test_a_loss_above_the_first_one() -> None:
     assert all(0 < rate <= PEAK / 100 for rate in rates[1:])
 
 
-@pytest.mark.parametrize(
-    "loss", [np.float32(4), np.float64(4), np.array(4.0), np.float16(4), torch.tensor(4), torch.tensor([[4.0]])]
-)
+@pytest.mark.parametrize("loss", [np.float32(4), np.float64(4), np.array(4.0), np.float16(4), torch.tensor([[4.0]])])
 @pytest.mark.parametrize("method", ["step", "observe"])
 def test_numbers_of_every_kind_are_losses(loss: object, method: str) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
@@ -169,7 +167,32 @@ def test_what_is_no_real_number_is_no_loss(loss: object) -> None:
     assert scheduler.state_dict() == AdaptiveWarmup(make_optimizer(), 10).state_dict()
 
 
-@pytest.mark.parametrize("epoch", [np.int64(3), np.int32(0), np.uint8(1), True])
-def test_numpys_integers_are_epochs_too(epoch: object) -> None:
-    with pytest.raises(TypeError, match="expected a loss, not an epoch, and got the int"):
-        AdaptiveWarmup(make_optimizer(), 10).step(epoch)
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@pytest.mark.parametrize(
+    "epoch",
+    [
+        *(np.int64(3), np.int32(0), np.uint8(1), True, np.array(3), np.array(True), np.bool_(True)),
+        *(torch.tensor(3, dtype=dtype) for dtype in WHOLE),
+        *(torch.tensor([[1]], dtype=dtype) for dtype in WHOLE),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("method", ["step", "observe"])
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+def test_whole_numbers_of_every_kind_are_epochs(epoch: object, method: str, tensor: bool) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), 10)
+    with pytest.raises(TypeError, match=r"epoch.* got (the int|a tensor of torch\.u?int)"):
+        getattr(scheduler, method)(epoch)
+    assert not scheduler.state_dict()["pending"]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("method", ["step", "observe"])
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+def test_a_loss_without_a_value_is_named(shape: tuple[int, ...], method: str, tensor: bool) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), 10)
+    with pytest.raises(ValueError, match="on the meta device and has no value"):
+        getattr(scheduler, method)(torch.zeros(shape, device="meta"))
+    assert not scheduler.state_dict()["pending"]

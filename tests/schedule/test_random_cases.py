@@ -1,4 +1,4 @@
-"""Hundreds of lives of a schedule, drawn at random: what happens to real runs, in any order.
+"""Two thousand lives of a schedule, drawn at random: what happens to real runs, in any order.
 
 In each, a run that is killed and goes on from what was saved has the rates of one that is not, to the bit; a run with
 tensor rates has those of one with floats; every rate is in (0, lr]; and nothing bad passes in silence.
@@ -18,7 +18,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 
-CASES, BATCH, FEW = 500, 50, 100
+CASES, BATCH, FEW = 2000, 50, 100
 # What must be said, once, when it happens: by a part of its warning.
 SAID = {
     "nonfinite": "the schedule ignores it but counts the step",
@@ -177,7 +177,16 @@ def test_lives_drawn_at_random(first: int) -> None:
             warnings.simplefilter("always")
             for place, happening in enumerate(case.happenings):
                 where = f"case {number}, happening {place}: {happening}"
-                rates = live(straight, case, happening)
+                try:
+                    rates = live(straight, case, happening)
+                except ValueError as error:  # a first loss that is no further above f* than the given Δ'
+                    if "peak_gap must lie between" not in str(error):
+                        raise
+                    for one in (resumed, other):
+                        with pytest.raises(ValueError, match="peak_gap must lie between"):
+                            live(one, case, happening)
+                    case.happenings = case.happenings[:place]
+                    break
                 peaks = [float(group.get("initial_lr", group["lr"])) for group in straight.optimizer.param_groups]
                 assert all(0 < rate <= max(peaks) * (1 + 1e-12) for rate in rates), where
                 now = [float(group["lr"]) for group in straight.optimizer.param_groups]
@@ -189,6 +198,7 @@ def test_lives_drawn_at_random(first: int) -> None:
                     assert live(resumed, case, happening) == rates, where
                     assert live(other, case, happening) == pytest.approx(rates, rel=1e-9), where
                     assert (other.phase, other.ended_by) == (straight.phase, straight.ended_by), where
+                    other.state_dict()  # which takes groups over, as it does in the other two
                 assert repr(resumed.state_dict()) == repr(straight.state_dict()), (
                     where
                 )  # as text, in which a NaN is itself
@@ -205,7 +215,7 @@ def bad_happenings(case: Case, scheduler: AdaptiveWarmup) -> set[str]:
         bad.add("nonfinite")
     if any(name == "dry calls" for name, _ in case.happenings):
         bad.add("idle")
-    if case.happenings[0][0] == "no loss" and not case.before:
+    if case.happenings and case.happenings[0][0] == "no loss" and not case.before:
         bad.add("unobserved")
     if scheduler.total_steps is not None and scheduler.last_epoch > scheduler.total_steps + 1:
         bad.add("overrun")

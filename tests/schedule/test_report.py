@@ -84,3 +84,49 @@ def test_looking_changes_nothing(tensor: bool) -> None:
         for t in range(100):
             looked.metrics(), repr(looked), looked.phase, looked.state_dict()
             assert run(looked, falling(), [t]) == run(plain, falling(), [t])
+
+
+@every_lr
+@pytest.mark.parametrize("made_before", [0, 7])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({}, {"max_warmup": 30}, {"max_warmup": 1.0}, {"max_warmup": None}, {"decay": "wsd", "final_ratio": 0.1}),
+        {"decay": "wso", "total_steps": None},
+        {"warmup": "cosine", "decay": "1-sqrt", "total_steps": 2000},
+        {"peak": "auto"},
+    ],
+    ids=str,
+)
+def test_before_the_first_loss_the_plot_is_the_plan(options: dict, made_before: int, tensor: bool) -> None:
+    plt = pytest.importorskip("matplotlib.pyplot")
+
+    def to_plan() -> AdaptiveWarmup:
+        scheduler = made(tensor, **({"total_steps": 100} | options | ({"peak": "given"} if made_before else {})))
+        for _ in range(made_before):
+            update_without_loss(scheduler)
+        return scheduler
+
+    def update_without_loss(scheduler: AdaptiveWarmup) -> float:
+        scheduler.optimizer.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no loss
+            scheduler.step()
+        return float(scheduler.optimizer.param_groups[0]["lr"])
+
+    scheduler = to_plan()
+    before = repr(scheduler.state_dict())
+    axes = scheduler.plot(plt.figure().subplots())
+    assert repr(scheduler.state_dict()) == before
+    at, drawn = axes.lines[0].get_data()
+    searching = scheduler.phase == "search"
+    assert axes.get_ylabel() == ("share of the peak rate" if searching else "learning rate")
+    scheduler = made(tensor) if searching else scheduler
+    rates = {made_before: float(scheduler.optimizer.param_groups[0]["lr"])}
+    for t in range(made_before + 1, min(int(at[-1]), 300) + 1):
+        rates[t] = update_without_loss(scheduler)
+    seen = [(rate, rates[t]) for t, rate in zip(at, drawn, strict=True) if t in rates]
+    assert len(seen) > 30
+    scale = PEAK if searching else 1.0
+    assert [rate * scale for rate, _ in seen] == pytest.approx([rate for _, rate in seen], rel=1e-6)
+    plt.close("all")

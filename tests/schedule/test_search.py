@@ -163,7 +163,8 @@ def test_it_resumes_to_the_bit(at: int | str, lr: str) -> None:
 
 def test_without_the_first_weights_it_searches_anew_from_those_of_the_checkpoint() -> None:
     state, resumed = Run().train(10).saved(), Run()
-    state["scheduler"]["search"]["first"] = None  # as where they are sharded
+    search = dict(state["scheduler"]["search"]) | {"first": None}  # as where they are sharded
+    state["scheduler"]["search"] = tuple(search.items())
     resumed.model.load_state_dict(state["model"])
     resumed.optimizer.load_state_dict(state["optimizer"])
     resumed.scheduler.load_state_dict(state["scheduler"])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from ..devices import is_capturing
+from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
 from .checks import (
@@ -104,6 +104,7 @@ class LMO(Optimizer):
         max_nonfinite: int | None = 20,
         **own: Any,
     ) -> None:
+        check_member(process_group)
         self._process_group = process_group
         self._agreement, self._buckets = Agreement(process_group), Buckets(process_group)
         self._skipped = SkippedUpdates(max_nonfinite)

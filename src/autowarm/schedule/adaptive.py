@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ..devices import collective_device
 from ..geometry import Geometry, resolve
 from ..losses import Observation, Ranks
+from ..modes import in_normal_mode
 from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
@@ -21,7 +24,7 @@ from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak
 from .hooks.others import schedulers_beside, unwanted
 from .profile import Profile
-from .report import metrics, one_line, plot_profile
+from .report import metrics, one_line, plot_plan, plot_profile
 from .rule import HostRule, Phase, Plan, placed
 from .search import PeakSearch
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, name_of, warmup_shape
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveWarmup"]
 
 
-class AdaptiveWarmup(LRScheduler):
+class AdaptiveWarmup(LRScheduler, Joinable):
     """Warm up until the loss or a time limit ends the warm-up, then decay. There is no ``warmup_steps``.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the averaged loss (see `Profile`), and a ramp in
@@ -81,12 +84,14 @@ class AdaptiveWarmup(LRScheduler):
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
-            are averaged over the ranks, so the rates are bit-identical on all of them.
+            are averaged over the ranks, so the rates are bit-identical on all of them. Every rank must call ``step``
+            as often; with uneven inputs, train within ``torch.distributed.algorithms.Join([model, scheduler])``.
 
     Raises:
         ValueError: an argument is out of range, a name is unknown, or the optimizer's geometry is not known. At the
             first loss: it is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
-        RuntimeError: ``max_nonfinite`` is reached, or ranks disagree.
+        RuntimeError: ``max_nonfinite`` is reached, ranks disagree, or another rank makes no step until the timeout of
+            the process group.
 
     Example:
         >>> import torch
@@ -110,6 +115,7 @@ class AdaptiveWarmup(LRScheduler):
     """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
 
     @without_warmup_steps
+    @in_normal_mode
     def __init__(
         self,
         optimizer: Optimizer,
@@ -132,6 +138,7 @@ class AdaptiveWarmup(LRScheduler):
         max_nonfinite: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
+        Joinable.__init__(self)
         given = clean(
             total_steps=total_steps,
             target_loss=target_loss,
@@ -277,16 +284,17 @@ class AdaptiveWarmup(LRScheduler):
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot η(Δ) against the loss, and mark Δ' and the current rate.
 
+        Where there is no profile, as before the first loss, plot the rates that time alone will set: ramp and decay.
+
         Args:
             ax: matplotlib axes to draw on; None makes new ones.
 
         Raises:
-            RuntimeError: no loss has been seen yet, so there is no profile.
             ImportError: matplotlib is not installed.
         """
-        if self.profile is None:
-            raise RuntimeError("there is no profile to draw before the first finite loss")
         rule = self._phase.on_host()
+        if self.profile is None:
+            return plot_plan(rule, searching=self.phase == "search", ax=ax)
         return plot_profile(self.profile, rule.fstar, rate=rule.share * self.profile.lr, ax=ax)
 
     def probe(self, closure: "Callable[[], Tensor]", model: nn.Module) -> "AbstractContextManager[Tensor]":
@@ -344,6 +352,7 @@ class AdaptiveWarmup(LRScheduler):
         self._step_count += 1
         self._update_lr()
 
+    @in_normal_mode
     def _update_lr(self, epoch: int | None = None) -> None:
         # Only SequentialLR passes an epoch, to start this scheduler at a milestone.
         if epoch is not None:
@@ -353,7 +362,7 @@ class AdaptiveWarmup(LRScheduler):
                 )
             self._restart()
             return
-        if self.optimizer is not self._clock.optimizer or self._groups.grown():
+        if self.optimizer is not self._clock.optimizer or self._groups.regrouped():
             self._follow_optimizer()
         self._in_use = True
         if self._groups.changed():
@@ -361,12 +370,18 @@ class AdaptiveWarmup(LRScheduler):
             if raised is not None and not others:
                 self._alarms.warn("raised", raised)
         observations, self._pending = self._pending, []
-        made = self._clock.tick(observations)
-        if made is None and not self._phase.sees_skipped:
+        joined = self._ranks.joined
+        made = None if joined else self._clock.tick(observations)
+        if joined or (made is None and not self._phase.sees_skipped):
             observations = []  # a skipped update counts neither as a step nor as an observation
+        if not joined:
+            Join.notify_join_context(self)
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
         loss = self._phase.reduce(updates, observations, self._ranks)
+        if joined:
+            updates = self._ranks.updates
+            made = self._clock.follow(updates - self.last_epoch)
         if made is None and self._phase.sees_skipped:
             # Once the weights are broken, a GradScaler skips every update, so the search must see these losses.
             made, loss = (None, None) if loss is None or math.isfinite(loss) else (0, loss)
@@ -375,7 +390,7 @@ class AdaptiveWarmup(LRScheduler):
                 self._settle()  # all ranks are at this step
             self._phase.advance(updates, loss)
             self.last_epoch = updates
-            if self._phase.over:
+            if isinstance(self._phase, PeakSearch) and self._phase.over:
                 self._enter(self._phase.following())
             self._write()
         notices, total = self._phase.notices(), self._phase.timeline.total_steps
@@ -386,6 +401,23 @@ class AdaptiveWarmup(LRScheduler):
         lr = self.optimizer.param_groups[0]["lr"]
         if isinstance(lr, Tensor) or self._phase.device is not None:
             self._phase = placed(self._phase, lr)
+
+    # PyTorch's hooks for ranks with uneven inputs, for `torch.distributed.algorithms.Join([model, scheduler])`.
+
+    def join_hook(self, **_: Any) -> JoinHook:
+        """What this rank does once it has no more inputs: it goes on with the losses of the others."""
+        self._ranks.may_join = True
+        return _Joined(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device on which ranks tell each other that they have inputs."""
+        return collective_device(self.process_group)
+
+    @property
+    def join_process_group(self) -> Any:
+        """The ranks that share the run."""
+        return self.process_group or torch.distributed.group.WORLD
 
     # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
 
@@ -409,12 +441,11 @@ class AdaptiveWarmup(LRScheduler):
         rule = HostRule.begin(self._plan, 0, total_steps, self._plan.target_loss)
         return PeakSearch(self._clock.optimizer, rule) if self._searches else rule
 
-    def _enter(self, phase: Phase) -> None:
-        """Go on with another phase: after a search, at the peak rate that it has found."""
-        self._phase, given = phase, self._plan.lr
-        self._plan = phase.timeline.plan
+    def _enter(self, rule: HostRule) -> None:
+        """Go on after a search, at the peak rate that it has found."""
         for i, group in enumerate(self.optimizer.param_groups):
-            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (self._plan.lr / given)
+            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (rule.plan.lr / self._plan.lr)
+        self._phase, self._plan = rule, rule.plan
 
     def _settle(self) -> None:
         """Settle whether the weights were trained before: as told, or from the weights after at most one update."""
@@ -435,7 +466,7 @@ class AdaptiveWarmup(LRScheduler):
         self._watch_groups()  # a copied optimizer has lost its hooks
 
     def _before_update(self, *_: Any) -> None:
-        if self._groups.grown():
+        if self._groups.regrouped():
             self._adopt_groups()  # before new groups make an update at their peak rates
         self._clock.pretended = self._groups.are_put_out()
         if torch.compiler.is_compiling() or self._clock.pretended:
@@ -469,12 +500,14 @@ class AdaptiveWarmup(LRScheduler):
         return False
 
     def _adopt_groups(self) -> None:
-        self._groups.notice()
         self._groups.adopt(self.base_lrs)
+        if self.last_epoch == 0 and self._groups.changed():
+            self._look_for_others()  # rates that were set before the first update are peaks
+        self._groups.notice()
         self._write()
 
     def _follow_optimizer(self) -> None:
-        """Take over an optimizer that was replaced, or wrapped, and groups that were added."""
+        """Take over an optimizer that was replaced, or wrapped, and groups that were added or moved."""
         self.optimizer = unwrapped(self.optimizer)
         if self.optimizer is not self._clock.optimizer:
             self._clock.watch(self.optimizer)
@@ -482,7 +515,7 @@ class AdaptiveWarmup(LRScheduler):
             self._groups.adopt(self.base_lrs)
             self._watch_groups()
             self._write()
-        if self._groups.grown():
+        if self._groups.regrouped():
             self._adopt_groups()
 
     # What users change during the run.
@@ -582,6 +615,7 @@ class AdaptiveWarmup(LRScheduler):
         self._change(lambda rule: rule.begun_again(total, target))
         self._alarms.said.discard("stalled")
 
+    @in_normal_mode
     def _change(self, change: "Callable[[HostRule], HostRule | None]") -> None:
         """Change the rule in plain numbers, in place or into another; all ranks must make the same change."""
         self._follow_optimizer()
@@ -614,6 +648,7 @@ class AdaptiveWarmup(LRScheduler):
             "settings": dict(self._settings),
             "last_epoch": self.last_epoch,
             "step_count": self._step_count,
+            "lr": self._plan.lr,
             "base_lrs": [float(lr) for lr in self.base_lrs],
             **self._groups.state_dict(),
             "pending": [[float(seen.loss), seen.weight] for seen in self._pending],
@@ -622,6 +657,7 @@ class AdaptiveWarmup(LRScheduler):
             **self._phase.state_dict(),
         }
 
+    @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state, and write its rates into the optimizer's groups.
 
@@ -656,3 +692,18 @@ class AdaptiveWarmup(LRScheduler):
         self.load_warning = extended
         if extended is not None:
             warnings.warn(extended, stacklevel=2)
+
+
+class _Joined(JoinHook):
+    """Takes a rank without inputs through the steps of the others."""
+
+    def __init__(self, scheduler: AdaptiveWarmup) -> None:
+        self._scheduler = scheduler
+
+    def main_hook(self) -> None:
+        ranks = self._scheduler._ranks
+        ranks.joined = True
+        try:
+            self._scheduler.step()
+        finally:
+            ranks.joined = False

@@ -1,6 +1,7 @@
 """Reports the state of a schedule: numbers for a logger, a line of text, a plot."""
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,11 +9,12 @@ import numpy as np
 from ..plotting import axes_or_new
 from .profile import Profile
 from .rule import HostRule, Phase
+from .rule.timeline import OPEN_HORIZON
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["forecast", "metrics", "one_line", "plot_profile"]
+__all__ = ["forecast", "metrics", "one_line", "plot_plan", "plot_profile"]
 
 Metrics = dict[str, float | int | str]
 
@@ -105,5 +107,37 @@ def plot_profile(
     if rate is not None:
         ax.axhline(rate, linestyle=":", color="0.3", label=f"rate now, {rate:.3g}")
     ax.set(xlabel="loss", ylabel="learning rate", xlim=(target_loss + profile.gap0, target_loss), ylim=(0.0, None))
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_plan(rule: HostRule, *, searching: bool = False, ax: "Axes | None" = None) -> "Axes":
+    """Plot the rate against the updates still to come, as it will be if no loss ends the warm-up.
+
+    Args:
+        rule: the rule, which is left as it is.
+        searching: whether the peak rate is still being searched for, so that only shares of it are known.
+        ax: matplotlib axes to draw on; None makes new ones.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    ax = axes_or_new(ax, 5.5, 3.2)
+    timeline, ahead, lr = rule.timeline, replace(rule), 1.0 if searching else rule.plan.lr
+    end = rule.updates + OPEN_HORIZON if timeline.total_steps is None else max(timeline.total_steps, rule.updates + 1)
+    updates = set(np.linspace(rule.updates, end - 1, 500).astype(int).tolist())
+    if timeline.ramp is not None and rule.updates <= timeline.ramp.end < end:
+        updates.add(math.ceil(timeline.ramp.end))  # where the decay begins
+    rates = []
+    for at in sorted(updates):
+        if at > rule.updates:
+            ahead.advance(at, None)
+        rates.append(lr * ahead.share)
+    ax.plot(sorted(updates), rates, label="planned")
+    if (start := ahead.decay_start) is not None:
+        word = "" if rule.ended_by else " at the latest"
+        ax.axvline(start, linestyle="--", color="0.5", label=f"decay from update {start}{word}")
+    what = "share of the peak rate" if searching else "learning rate"
+    ax.set(xlabel="update", ylabel=what, xlim=(rule.updates, end), ylim=(0.0, None))
     ax.legend(frameon=False)
     return ax

@@ -206,11 +206,14 @@ class PeakSearch:
             "begun": begun,
             "first": [first.state_dict(one) for one, first in kept] if begun and not sharded else None,
         }
-        return {**self._host.state_dict(), "search": search}
+        # torch.distributed.checkpoint loads a state into one with the same entries. It does not look into a tuple, so
+        # a scheduler's state has the same entries in the search and after it.
+        return {**self._host.state_dict(), "search": tuple(search.items())}
 
     @staticmethod
-    def check(state: Any) -> None:
-        """Raise ValueError if the state of a search is damaged."""
+    def read(saved: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        """The state of a search as a dictionary. Raise ValueError if it is damaged."""
+        state = dict(saved)
         checks = {
             "losses": list_of(number),
             "steps": count,
@@ -220,9 +223,10 @@ class PeakSearch:
             "first": optional(list_of(_is_first)),
         }
         check(state, checks, "search.")
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`. If it lacks the first weights, the search starts over from the current ones.
+        """Continue from what `read` returns. Without the first weights, the search starts over from the current ones.
 
         Raises:
             ValueError: the state is of other weights.
@@ -251,13 +255,15 @@ class _First:
     def __init__(self, optimizer: Optimizer) -> None:
         self._weights: dict[Tensor, Tensor] = {}
         self._state: dict[Tensor, dict[str, Any]] = {}
-        self._counters: list[dict[str, Any]] = []
+        self._counters: dict[Tensor | None, dict[str, Any]] = {}  # by the group's first tensor
         self.keep_added(optimizer)
 
     def keep_added(self, optimizer: Optimizer) -> None:
         """Keep the groups that are not kept yet."""
-        for group in optimizer.param_groups[len(self._counters) :]:
-            self._counters.append({name: copy.deepcopy(x) for name, x in group.items() if _may_count(name, x)})
+        for group in optimizer.param_groups:
+            if (key := _key(group)) in self._counters:
+                continue
+            self._counters[key] = {name: copy.deepcopy(x) for name, x in group.items() if _may_count(name, x)}
             for p in group["params"]:
                 self._weights[p] = p.detach().clone()
                 self._state[p] = copy.deepcopy(dict(optimizer.state[p])) if p in optimizer.state else {}
@@ -266,8 +272,8 @@ class _First:
         """Restore all of it. Gradients become zero: they were taken at the weights that this replaces."""
         self.keep_added(optimizer)
         optimizer.state.clear()
-        for group, counters in zip(optimizer.param_groups, self._counters, strict=True):
-            group.update(counters)
+        for group in optimizer.param_groups:
+            group.update(self._counters[_key(group)])
         for p, content in self._weights.items():
             with torch.no_grad():
                 p.copy_(content)
@@ -284,7 +290,7 @@ class _First:
         return {
             "weights": list(self._weights.values()),
             "state": [dict(state) for state in self._state.values()],
-            "counters": [dict(counters) for counters in self._counters],
+            "counters": [dict(counters) for counters in self._counters.values()],
         }
 
     def load_state_dict(self, optimizer: Optimizer, saved: dict[str, Any]) -> None:
@@ -295,7 +301,11 @@ class _First:
         for p, content, state in zip(here, saved["weights"], saved["state"], strict=False):  # groups may be new
             self._weights[p] = content.to(p.device, p.dtype, copy=True)
             self._state[p] = copy.deepcopy(state)
-        self._counters[: len(saved["counters"])] = copy.deepcopy(saved["counters"])
+        self._counters |= zip(self._counters, copy.deepcopy(saved["counters"]), strict=False)
+
+
+def _key(group: dict[str, Any]) -> Tensor | None:
+    return group["params"][0] if group["params"] else None
 
 
 def _may_count(name: str, value: Any) -> bool:

@@ -40,12 +40,13 @@ _SAVED: Checks = {
     "settings": {"total_steps": optional(count), "kappa": optional(finite)},
     "last_epoch": lambda x: x == -1 or count(x),  # SequentialLR sets −1 until the scheduler's turn has come
     "step_count": count,
+    "lr": lambda x: finite(x) and x > 0,
     "base_lrs": list_of(rate),
     "pending": list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and number(x[0]) and rate(x[1])),
     "said": list_of(lambda x: isinstance(x, str)),
     "clock": UpdateClock.SAVED,
     **GroupRates.SAVED,
-    "search": lambda x: x is None or isinstance(x, Mapping),
+    "search": optional(list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and isinstance(x[0], str))),
 }
 
 
@@ -74,9 +75,8 @@ def read_state(state: Any) -> dict[str, Any]:
     if len(set(lists.values())) > 1:
         raise ValueError(f"the saved schedule is damaged: its lists by parameter group differ in length: {lists}")
     State.check(state["rule"])
-    if state["search"] is not None:
-        PeakSearch.check(state["search"])
-    return dict(state)
+    search = None if state["search"] is None else PeakSearch.read(state["search"])
+    return {**state, "search": search}
 
 
 def resumed(
@@ -111,7 +111,7 @@ def resumed(
     if differ:
         what = "; ".join(f"{name}: {how}" for name, how in differ.items())
         raise ValueError(f"the saved schedule differs from this one: {what}")
-    rule = HostRule.of(plan.at(next((lr for lr in peaks if lr > 0), plan.lr), saved["kappa"]), rule_state)
+    rule = HostRule.of(plan.at(state["lr"], saved["kappa"]), rule_state)
     total, planned = settings["total_steps"], rule.timeline.planned_steps
     if total in (saved["total_steps"], planned):
         return rule, None

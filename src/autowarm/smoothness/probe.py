@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ..devices import check_member
 from ..geometry import Geometry, MaxOverLayers, resolve
 from ..modes import autocast_off
 from ..optim import geometry_of
@@ -93,6 +94,7 @@ class Probe:
         self.every = every
         self.points: list[Point] = []
         self._geometry = None if geometry == "groups" else resolve(geometry or geometry_of(optimizer))
+        check_member(process_group)
         self._process_group = process_group
         self.step = 0
         self._pending: _Pending | None = None

@@ -64,6 +64,10 @@ class AdamW:
             flags = [skipped.check([tensors.gs[i] for i in places]) for places in by_device(tensors.gs)]
         alls = [flag.all() for flag in flags if flag is not None]
         finite = torch.stack([flag.to(alls[0].device, non_blocking=True) for flag in alls]).all() if alls else None
+        if tensors.checked:  # by ranks, which may hold shards
+            tensors.xs, tensors.gs, *tensors.state = [
+                [local(x) for x in each] for each in (tensors.xs, tensors.gs, *tensors.state)
+            ]
         fused, others = _by_kernel(tensors)
         if fused:
             found_inf = None if finite is None else 1.0 - finite.to(torch.float32)
@@ -87,8 +91,6 @@ class AdamW:
 def _adamw(tensors: Tensors, **how: Any) -> None:
     group = tensors.group
     xs, gs, (ms, vs, steps) = tensors.xs, tensors.gs, tensors.state
-    if tensors.checked:  # by ranks, which may hold shards
-        xs, gs, ms, vs = ([local(x) for x in each] for each in (xs, gs, ms, vs))
     beta1, beta2 = group["adamw_betas"]
     if group["adamw_eps_hat"]:  # no kernel of PyTorch's has it
         for places in by_device(xs):
@@ -120,8 +122,8 @@ def _adamw_eps_hat(
 def _by_kernel(tensors: Tensors) -> tuple[list[int], list[int]]:
     """Return the indices of the tensors that the fused kernel can update, and of the others.
 
-    The kernel assumes that a tensor, its gradient and its state have the same memory layout. A compiler fuses by
-    itself.
+    The kernel assumes that a tensor, its gradient and its state have the same memory layout, as shards may not have if
+    their DTensors do. A compiler fuses by itself.
     """
     fused: list[int] = []
     others: list[int] = []

@@ -116,6 +116,14 @@ class UpdateClock:
         self.idle += 1
         return None
 
+    def follow(self, made: int) -> int | None:
+        """As `tick`, on a rank that has run out of inputs, while the others make this many updates."""
+        first = self._first_tick is None
+        if first:
+            self._first_tick = min(made, 1)
+        self.restart()
+        return made if made or first else None
+
     def _replayed(self) -> bool:
         """Whether updates may be replays of a captured graph, which Python does not see."""
         return any(group.get("capturable") for group in self.optimizer.param_groups)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside
 from ..rule import Phase
 from ..saved import Checks, boolean, list_of, optional, rate
@@ -57,6 +58,7 @@ class GroupRates:
         self._aims: list[Rate] = []  # what would have been written at factor 1
         self._tensors: list[tuple[Tensor | None, int]] = []  # the tensor written, and its version then
         self._optimizer = optimizer
+        self._known: list[int] = []  # the groups that all these lists are about, by `_keys`
         self._register()
 
     def _register(self) -> None:
@@ -67,6 +69,7 @@ class GroupRates:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._tensors = [(None, 0)] * len(self._tensors)  # the copied optimizer has other tensors
+        self._known = self._keys()
         self._register()
 
     # What others do to the rates.
@@ -86,9 +89,13 @@ class GroupRates:
                 return True
         return False
 
-    def grown(self) -> bool:
-        """Whether groups were added since the last call of `adopt`."""
-        return len(self._optimizer.param_groups) != len(self.warms)
+    def regrouped(self) -> bool:
+        """Whether groups were added or moved since the last call of `adopt`."""
+        return self._keys() != self._known
+
+    def _keys(self) -> list[int]:
+        """What tells each group from the others wherever it moves: its first tensor, which is in no other."""
+        return [id(group["params"][0]) if group["params"] else 0 for group in self._optimizer.param_groups]
 
     def take_as_peaks(self, peaks: list[Rate]) -> bool:
         """Take the rates that were set before the first update as the peaks, if they can be.
@@ -163,10 +170,18 @@ class GroupRates:
     def _quotient(self, rate: Tensor, i: int) -> Tensor:
         return torch.nan_to_num(rate / self._aims[i], nan=1.0).clamp(0.0, 1.0)  # 0/0 where a group is frozen
 
+    def _replace_inference_tensors(self) -> None:
+        """Make rates that can be changed of those that were made, or loaded, in inference mode."""
+        for group in self._optimizer.param_groups:
+            if isinstance(group["lr"], Tensor) and group["lr"].is_inference():
+                group["lr"] = group["lr"].clone()
+
     def _before_load(self, *_: Any) -> None:
         self._before = [float(group["lr"]) for group in self._optimizer.param_groups]
 
+    @in_normal_mode
     def _after_load(self, *_: Any) -> None:
+        self._replace_inference_tensors()
         # A rate loaded from a checkpoint is not another scheduler's factor.
         for i, (group, before) in enumerate(zip(self._optimizer.param_groups, self._before, strict=False)):
             if i < len(self._written) and float(group["lr"]) != before:
@@ -175,10 +190,10 @@ class GroupRates:
     # Writing.
 
     def adopt(self, peaks: list[Rate]) -> None:
-        """Take over the groups that were added since the last call.
+        """Take over the groups that were added or moved since the last call.
 
         Args:
-            peaks: the scheduler's ``base_lrs``; the lr that each new group was added with is appended to it.
+            peaks: the scheduler's ``base_lrs``, put in order; the lr that each new group was added with joins it.
 
         Raises:
             ValueError: a new group's lr is negative or not finite, or a group was removed.
@@ -188,6 +203,8 @@ class GroupRates:
             raise ValueError(
                 f"the optimizer had {len(peaks)} parameter groups and has {len(groups)}: make a new scheduler"
             )
+        self._reorder(peaks)
+        self._known = self._keys()
         without_peak, unknown = self._new_places(len(peaks)), self._new_places(len(self.warms))
         self._give_each_its_own_tensor(unknown)
         for i in without_peak:
@@ -205,6 +222,17 @@ class GroupRates:
             self._written.insert(i, 0.0)
             self._aims.insert(i, 0.0)
             self._tensors.insert(i, (None, 0))
+            self._record(i, groups[i]["lr"])  # nobody has changed it
+
+    def _reorder(self, peaks: list[Rate]) -> None:
+        """Put all lists in the order of the groups. Groups whose tensors were replaced are where they were."""
+        keys = self._keys()
+        if not set(self._known) <= set(keys):
+            return
+        order = sorted(range(len(self._known)), key=lambda i: keys.index(self._known[i]))
+        lists: list[list[Any]] = [self.warms, self.factors, self._written, self._aims, self._tensors, peaks]
+        for each in lists:
+            each[: len(order)] = [each[i] for i in order]
 
     def _new_places(self, known: int) -> list[int]:
         """Where the groups are that were added to this many. A `Together` may have put them between others."""
@@ -218,6 +246,7 @@ class GroupRates:
         The first group keeps its tensor, because a captured graph may read it.
         """
         groups = self._optimizer.param_groups
+        self._replace_inference_tensors()
         taken = {id(group["lr"]) for i, group in enumerate(groups) if i not in new}
         for group in (groups[i] for i in new):
             if isinstance(group["lr"], Tensor) and id(group["lr"]) in taken:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ...devices import HostCopy, collective_device
@@ -98,16 +97,12 @@ class DeviceRule:
     def __setstate__(self, state: tuple[HostRule, torch.device]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
-    sees_skipped = over = False
+    sees_skipped = False
 
     @property
     def name(self) -> str:
         """The phase. Waits for the device."""
         return self.on_host().name
-
-    def following(self) -> "DeviceRule":
-        """Nothing follows."""
-        return self
 
     def state_dict(self) -> dict[str, Any]:
         """The rule's part of a saved schedule. Waits for the device."""
@@ -139,11 +134,10 @@ class DeviceRule:
             weight = weight + finite * seen.weight
             bad = bad + ~finite
         if distributed:
-            mine = torch.stack([total, weight, bad, self._one * updates, self._one * ranks.mark])
+            made = -1.0 if ranks.joined else updates
+            mine = torch.stack([total, weight, bad, self._one * made, self._one * ranks.mark])
             mine = mine.to(collective_device(ranks.group, mine.device))
-            everyone = mine.new_empty((dist.get_world_size(ranks.group), mine.numel()))
-            dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=ranks.group)
-            everyone = everyone.to(self._zero.device)
+            everyone = ranks.gather(mine, updates).to(self._zero.device)
             self._disagree.masked_fill_((everyone[:, 3:] != everyone[0, 3:]).any(), 1.0)
             # Every rank sums in the same order, so the results are bit-identical.
             total, weight, bad = everyone[:, :3].sum(0).unbind()

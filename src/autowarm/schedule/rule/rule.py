@@ -83,7 +83,6 @@ class Phase(Protocol):
         device: where the numbers are; None for the host.
         timeline: where warm-up and decay lie.
         updates: the number of updates so far.
-        over: whether the next phase begins.
         share: η/lr for the next update; in (0, 1], except in a search.
         steady_share: the same for groups without a warm-up, which stay at the peak until the common decay.
     """
@@ -93,9 +92,6 @@ class Phase(Protocol):
 
     @property
     def sees_skipped(self) -> bool: ...
-
-    @property
-    def over(self) -> bool: ...
 
     @property
     def updates(self) -> int: ...
@@ -127,9 +123,6 @@ class Phase(Protocol):
     def advance(self, updates: int, loss: Any) -> None:
         """Set the shares for the next update, after this many updates."""
 
-    def following(self) -> "Phase":
-        """The next phase, once this one is over."""
-
     def notices(self) -> Notices:
         """What the scheduler needs to know."""
 
@@ -144,7 +137,7 @@ class HostRule(State):
     """A schedule's state, and how each loss changes it."""
 
     device = None
-    sees_skipped = over = False
+    sees_skipped = False
 
     @property
     def name(self) -> str:
@@ -165,10 +158,6 @@ class HostRule(State):
 
     def on_host(self) -> "HostRule":
         """This rule itself."""
-        return self
-
-    def following(self) -> "HostRule":
-        """Nothing follows."""
         return self
 
     def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> float | None:

@@ -47,8 +47,8 @@ class AdaptiveWarmup(LRScheduler, Joinable):
     During warm-up the rate is the larger of two: the paper's η(Δ) at the averaged loss (see `Profile`), and a ramp in
     time that reaches the peak at ``max_warmup``. Warm-up ends when the gap Δ = loss − f* falls below Δ' or the ramp
     reaches the peak; the decay then takes the rest of the run. All rates are in (0, lr], and the first update uses
-    lr/div. If f* is not given, it is 0.3·f(x0), where f(x0) is the second lowest of the first ten losses; if it cannot be
-    derived, as for a loss that begins at 0 or below, the ramp alone sets the rate.
+    lr/div. If f* is not given, it is 0.3·f(x0), where f(x0) is the second lowest of the first ten losses; if it cannot
+    be derived, as for a loss that begins at 0 or below, the ramp alone sets the rate.
 
     Call ``step(loss)`` after ``optimizer.step()``, or before, in the order of the paper's Algorithm 1. Time is counted
     in updates that the optimizer really made; what a `torch.amp.GradScaler` skipped is no update. Groups may be added

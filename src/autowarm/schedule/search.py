@@ -17,6 +17,7 @@ from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, inside, unwrapped
 from ..rate.search import RateSearch, has_broken
 from .profile import Profile
+from .recovery.snapshot import may_count
 from .rule import HostRule, Notices, Timeline
 from .saved import boolean, check, count, list_of, number, optional
 
@@ -257,7 +258,7 @@ class _First:
     def keep_added(self, optimizer: Optimizer) -> None:
         """Keep the groups that are not kept yet."""
         for group in optimizer.param_groups[len(self._counters) :]:
-            self._counters.append({name: copy.deepcopy(x) for name, x in group.items() if _may_count(name, x)})
+            self._counters.append({name: copy.deepcopy(x) for name, x in group.items() if may_count(name, x)})
             for p in group["params"]:
                 self._weights[p] = p.detach().clone()
                 self._state[p] = copy.deepcopy(dict(optimizer.state[p])) if p in optimizer.state else {}
@@ -296,11 +297,6 @@ class _First:
             self._weights[p] = content.to(p.device, p.dtype, copy=True)
             self._state[p] = copy.deepcopy(state)
         self._counters[: len(saved["counters"])] = copy.deepcopy(saved["counters"])
-
-
-def _may_count(name: str, value: Any) -> bool:
-    """Whether an optimizer may change this entry of a group at its updates."""
-    return isinstance(value, int | float | Tensor) and name not in ("lr", "initial_lr")
 
 
 def _is_new(optimizer: Optimizer) -> bool:

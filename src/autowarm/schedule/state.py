@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from .arguments import check_horizon
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates
+from .recovery import Guard
 from .rule import HostRule, Plan
 from .rule.state import State
 from .saved import Checks, check, count, finite, list_of, number, optional, rate
@@ -15,7 +16,7 @@ from .search import PeakSearch
 
 __all__ = ["STATE_VERSION", "read_state", "resumed"]
 
-STATE_VERSION = 9
+STATE_VERSION = 10
 
 # The keys that identify the states of other classes. The first match counts.
 _OTHERS: tuple[tuple[set[str], str], ...] = (
@@ -45,6 +46,7 @@ _SAVED: Checks = {
     "said": list_of(lambda x: isinstance(x, str)),
     "clock": UpdateClock.SAVED,
     **GroupRates.SAVED,
+    "recovery": lambda x: x is None or isinstance(x, Mapping),
     "search": lambda x: x is None or isinstance(x, Mapping),
 }
 
@@ -74,6 +76,8 @@ def read_state(state: Any) -> dict[str, Any]:
     if len(set(lists.values())) > 1:
         raise ValueError(f"the saved schedule is damaged: its lists by parameter group differ in length: {lists}")
     State.check(state["rule"])
+    if state["recovery"] is not None:
+        Guard.check(state["recovery"])
     if state["search"] is not None:
         PeakSearch.check(state["search"])
     return dict(state)
@@ -97,7 +101,7 @@ def resumed(
         ValueError: the settings differ; the message lists the differences.
     """
     saved, rule_state, peaks = state["settings"], state["rule"], state["base_lrs"]
-    ignored = {"total_steps", "chance_loss", "trained"}  # the state knows whether the weights were trained
+    ignored = {"total_steps", "chance_loss", "trained", "recover"}  # the state knows whether the weights were trained
     begun = rule_state["gap0"] is not None or state["search"] is not None
     if kappa_counted and saved.get("kappa") is not None and begun:
         ignored.add("kappa")  # it was computed before groups were added or frozen, and stays

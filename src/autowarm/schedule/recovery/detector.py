@@ -11,6 +11,7 @@ A stall raises none: nothing that a schedule could restore would help.
 """
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,6 +25,8 @@ _TRIMMED = 10  # a tenth of the losses is left out at either end
 _RISE = 0.2  # of the fall so far
 _ERRORS = 6.0  # standard errors of the difference between two levels
 _FAR = 30.0  # standard deviations of a loss
+_CALM = 100  # losses after a bad one, or a window of them: momenta remember it as long, and then do their damage
+_OPENING = 5  # losses right after a restart
 _MEMORY = 200  # levels, each a twentieth of a window after the last, that the noise is averaged over
 
 
@@ -35,6 +38,7 @@ class Detector:
         window: how many losses the level is the mean of.
         recent: the last finite losses, at most ``window``.
         bad: for each of the last three losses, whether it was not finite or far above the first level.
+        calm: how many losses there were since the last of those; as many as needed at the start.
         seen: how many finite losses there were.
         first, lowest: the first level and the lowest; None before there are enough losses.
         size: how many losses the lowest level is the mean of.
@@ -46,6 +50,7 @@ class Detector:
     window: int
     recent: list[float] = saved(list_of(finite), [])
     bad: list[bool] = saved(list_of(boolean), [])
+    calm: int = saved(count, _MOST)
     seen: int = saved(count, 0)
     first: float | None = saved(optional(finite))
     lowest: float | None = saved(optional(finite))
@@ -66,7 +71,8 @@ class Detector:
             The reason for an alarm, in words; None if there is none.
         """
         self.at_low = False
-        self.bad = [*self.bad[-2:], not math.isfinite(loss) or loss > self._far()]
+        bad = not math.isfinite(loss) or loss > self._far()
+        self.bad, self.calm = [*self.bad[-2:], bad], 0 if bad else self.calm + 1
         if sum(self.bad) >= 2:
             return "two of the last three losses were not finite, or far above the first"
         if not math.isfinite(loss):
@@ -85,8 +91,9 @@ class Detector:
         if level <= self.lowest:
             self.lowest, self.size = level, len(self.recent)
             newest = self.recent[-len(self.recent) // 4 :]
-            # What follows a bad batch, or the start of a rise, is not in the level yet.
-            self.at_low = not self.bad[-1] and max(loss, sum(newest) / len(newest)) <= level + math.sqrt(variance)
+            # The start of a rise is not in the level yet.
+            settled = max(loss, sum(newest) / len(newest)) <= level + math.sqrt(variance)
+            self.at_low = settled and self.calm >= max(_CALM, self.window)
             return None
         if self.is_above(level):
             return f"the loss rose from {self.lowest:.4g} to {level:.4g}, after {self.first:.4g} at first"
@@ -99,9 +106,13 @@ class Detector:
         error = math.sqrt(self.variance * (1 / len(self.recent) + 1 / self.size))
         return level - self.lowest > max(_RISE * (self.first - self.lowest), _ERRORS * error)
 
+    def began_above(self) -> bool:
+        """Whether the level is too high, and so were the losses right after `forget`, before the weights changed."""
+        return len(self.recent) >= _FEWEST and self.is_above(statistics.median(self.recent[:_OPENING]))
+
     def forget(self) -> None:
         """Drop the recent losses, which are of weights that were replaced."""
-        self.recent, self.bad = [], []
+        self.recent, self.bad, self.calm = [], [], _MOST
 
     def _far(self) -> float:
         if self.first is None or self.lowest is None:

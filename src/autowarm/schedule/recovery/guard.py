@@ -1,6 +1,5 @@
 """Watches a run's losses, keeps a copy of the healthy run, and says when to go back to it and at which rate."""
 
-import statistics
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, full_like, nn
@@ -144,7 +143,7 @@ class Guard:
         elif early and self._early >= _MOST_EARLY:
             reason += f", {_MOST_EARLY} times in a row right after the weights were restored: it is not the weights"
             kept = None
-        elif gone <= detector.window and detector.is_above(statistics.median(detector.recent[:5] or [0.0])):
+        elif gone <= detector.window and detector.began_above():
             reason += ", from the first update after the weights were restored: the data have changed"
             kept = None
         if not self._restores or kept is None:

@@ -24,6 +24,8 @@ _FEWEST, _MOST = 20, 2_000
 _TRIMMED = 10  # a tenth of the losses is left out at either end
 _RISE = 0.2  # of the fall so far
 _ERRORS = 6.0  # standard errors of the difference between two levels
+_SWING = 1.5  # of the highest rise that was followed by a new low
+_FLAT = 3.0  # times as many where the fall so far may be noise as well
 _FAR = 30.0  # standard deviations of a loss
 _CALM = 100  # losses after a bad one, or a window of them: momenta remember it as long, and then do their damage
 _OPENING = 5  # losses right after a restart
@@ -44,6 +46,8 @@ class Detector:
         size: how many losses the lowest level is the mean of.
         levels: how many levels there were.
         variance: that of a loss about its level, averaged over the last levels.
+        highest: how far the level has risen since its lowest.
+        swing: the most that it has risen before a new low, as correlated noise makes it do.
         at_low: whether the last loss made a new lowest level that still falls, so that its weights are worth keeping.
     """
 
@@ -57,6 +61,8 @@ class Detector:
     size: int = saved(count, 0)
     levels: int = saved(count, 0)
     variance: float = saved(rate, 0.0)
+    highest: float = saved(rate, 0.0)
+    swing: float = saved(rate, 0.0)
     at_low: bool = False
 
     @classmethod
@@ -87,8 +93,10 @@ class Detector:
         self.levels += 1
         self.variance += (variance - self.variance) / min(self.levels, _MEMORY)
         if self.first is None or self.lowest is None:
-            self.first = self.lowest = level
+            self.first, self.lowest = max(level, statistics.median(self.recent[:_OPENING])), level
+        self.highest = max(self.highest, level - self.lowest)
         if level <= self.lowest:
+            self.swing, self.highest = max(self.swing, self.highest), 0.0
             self.lowest, self.size = level, len(self.recent)
             newest = self.recent[-len(self.recent) // 4 :]
             # The start of a rise is not in the level yet.
@@ -104,7 +112,10 @@ class Detector:
         if self.first is None or self.lowest is None or not self.recent:
             return False
         error = math.sqrt(self.variance * (1 / len(self.recent) + 1 / self.size))
-        return level - self.lowest > max(_RISE * (self.first - self.lowest), _ERRORS * error)
+        noise, fall = _ERRORS * error, self.first - self.lowest
+        if fall < 2 * noise:
+            noise *= _FLAT
+        return level - self.lowest > max(_RISE * fall, noise, _SWING * self.swing)
 
     def began_above(self) -> bool:
         """Whether the level is too high, and so were the losses right after `forget`, before the weights changed."""
@@ -112,7 +123,7 @@ class Detector:
 
     def forget(self) -> None:
         """Drop the recent losses, which are of weights that were replaced."""
-        self.recent, self.bad, self.calm = [], [], _MOST
+        self.recent, self.bad, self.calm, self.highest = [], [], _MOST, 0.0
 
     def _far(self) -> float:
         if self.first is None or self.lowest is None:
@@ -138,10 +149,14 @@ class Detector:
 def _level(losses: list[float]) -> tuple[float, float]:
     """The mean of the losses without their extremes, and n times the square of its standard error.
 
+    A trend is no noise: the slope from the median of one half to that of the other is taken out first.
     For normal noise that is the variance of a loss. The error is Tukey and McLaughlin's (1963): the deviation of the
     losses with the extremes moved to the nearest of those left, over the share of those left and √n.
     """
-    ordered, n = sorted(losses), len(losses)
+    n = len(losses)
+    half = n // 2
+    slope = (statistics.median(losses[-half:]) - statistics.median(losses[:half])) / (n - half)
+    ordered = sorted(x - slope * (i - (n - 1) / 2) for i, x in enumerate(losses))
     cut = n // _TRIMMED
     middle = ordered[cut : n - cut]
     level = sum(middle) / len(middle)

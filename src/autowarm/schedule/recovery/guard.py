@@ -1,5 +1,6 @@
 """Watches a run's losses, keeps a copy of the healthy run, and says when to go back to it and at which rate."""
 
+import math
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, full_like, nn
@@ -136,7 +137,7 @@ class Guard:
 
     def _act(self, updates: int, reason: str, phase: HostRule | DeviceRule, peak: float) -> Recovery:
         detector, kept = self._detector, self._kept
-        gone = detector.window if self._since is None else updates - self._since
+        gone = math.inf if self._since is None else updates - self._since
         early = gone <= detector.window // 4
         if self._restores and kept is None:
             reason += ", and there is no copy yet to go back to"

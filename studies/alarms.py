@@ -1,4 +1,4 @@
-"""Counts the false alarms of ``recover`` on recorded loss curves: the detector sees each curve, and nothing is restored.
+"""Counts the false alarms of ``recover`` on recorded loss curves: the detector sees them, and nothing is restored.
 
     python -m studies.alarms CURVES.jsonl.gz
 

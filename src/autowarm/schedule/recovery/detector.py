@@ -25,7 +25,7 @@ _TRIMMED = 10  # a tenth of the losses is left out at either end
 _RISE = 0.2  # of the fall so far
 _ERRORS = 6.0  # standard errors of the difference between two levels
 _SWING = 1.5  # of the highest rise that was followed by a new low
-_FLAT = 3.0  # times as many where the fall so far may be noise as well
+_FLAT = 5.0  # times as many where the fall so far may be noise as well
 _FAR = 30.0  # standard deviations of a loss
 _CALM = 100  # losses after a bad one, or a window of them: momenta remember it as long, and then do their damage
 _OPENING = 5  # losses right after a restart
@@ -46,6 +46,7 @@ class Detector:
         size: how many losses the lowest level is the mean of.
         levels: how many levels there were.
         variance: that of a loss about its level, averaged over the last levels.
+        noise: its square root at the lowest level: what diverges is noisy, too, and must not hide behind that.
         highest: how far the level has risen since its lowest.
         swing: the most that it has risen before a new low, as correlated noise makes it do.
         at_low: whether the last loss made a new lowest level that still falls, so that its weights are worth keeping.
@@ -61,6 +62,7 @@ class Detector:
     size: int = saved(count, 0)
     levels: int = saved(count, 0)
     variance: float = saved(rate, 0.0)
+    noise: float = saved(rate, 0.0)
     highest: float = saved(rate, 0.0)
     swing: float = saved(rate, 0.0)
     at_low: bool = False
@@ -97,7 +99,7 @@ class Detector:
         self.highest = max(self.highest, level - self.lowest)
         if level <= self.lowest:
             self.swing, self.highest = max(self.swing, self.highest), 0.0
-            self.lowest, self.size = level, len(self.recent)
+            self.lowest, self.size, self.noise = level, len(self.recent), math.sqrt(self.variance)
             newest = self.recent[-len(self.recent) // 4 :]
             # The start of a rise is not in the level yet.
             settled = max(loss, sum(newest) / len(newest)) <= level + math.sqrt(variance)
@@ -111,9 +113,9 @@ class Detector:
         """Whether a level of as many losses as there are now would raise an alarm."""
         if self.first is None or self.lowest is None or not self.recent:
             return False
-        error = math.sqrt(self.variance * (1 / len(self.recent) + 1 / self.size))
-        noise, fall = _ERRORS * error, self.first - self.lowest
-        if fall < 2 * noise:
+        noise = _ERRORS * self.noise * math.sqrt(1 / len(self.recent) + 1 / self.size)
+        fall = self.first - self.lowest
+        if fall < noise:
             noise *= _FLAT
         return level - self.lowest > max(_RISE * fall, noise, _SWING * self.swing)
 
@@ -128,7 +130,7 @@ class Detector:
     def _far(self) -> float:
         if self.first is None or self.lowest is None:
             return math.inf
-        return self.first + (self.first - self.lowest) + _FAR * math.sqrt(self.variance)
+        return self.first + (self.first - self.lowest) + _FAR * self.noise
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as plain numbers."""

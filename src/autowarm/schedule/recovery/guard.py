@@ -77,6 +77,7 @@ class Guard:
         """Know nothing of the loss, as in a new run or before other data."""
         self._detector, self._losses = Detector.over(length), LateLosses()
         self._kept: _Kept | None = None
+        self._unproven: _Kept | None = None  # a copy whose weights have had no loss yet: they may be broken
         self._since: int | None = None  # the update of the last restart
         self._again = False  # whether the next alarm lowers the rate
         self._early = 0  # restarts in a row that failed at once
@@ -89,7 +90,7 @@ class Guard:
         # The copy restores the tensors of this run, and not those of a copied one.
         losses = LateLosses()
         losses.load(self._losses.waiting())
-        return self.__dict__ | {"_kept": None, "_losses": losses}
+        return self.__dict__ | {"_kept": None, "_unproven": None, "_losses": losses}
 
     def share(self, updates: int) -> float:
         """The share of the schedule's rate for the next update: below 1 for a while after a restart."""
@@ -119,6 +120,8 @@ class Guard:
                 found = self._act(updates, reason, phase, peak)
                 self.recoveries.append(found)
                 return found
+            if self._unproven is not None and at > self._unproven.update:
+                self._kept, self._unproven = self._kept if self._detector.bad[-1] else self._unproven, None
             self._keep(updates, phase, optimizer)
         return None
 
@@ -131,12 +134,11 @@ class Guard:
             self._early = 0
         first = self._detector.seen == 1 and kept is None
         due = self._detector.at_low and (kept is None or updates - kept.update >= window)
-        if self._restores and (first or due):
-            self._kept = None  # its memory is used again
-            self._kept = _Kept(updates, Snapshot(optimizer, self._model), phase.smoothed)
+        if self._restores and (first or due) and self._unproven is None:
+            self._unproven = _Kept(updates, Snapshot(optimizer, self._model), phase.smoothed)
 
     def _act(self, updates: int, reason: str, phase: HostRule | DeviceRule, peak: float) -> Recovery:
-        detector, kept = self._detector, self._kept
+        detector, kept, self._unproven = self._detector, self._kept, None
         gone = math.inf if self._since is None else updates - self._since
         early = gone <= detector.window // 4
         if self._restores and kept is None:
@@ -187,4 +189,4 @@ class Guard:
         self._since, self._again, self._early = state["since"], state["again"], state["early"]
         self._losses.load(state["waiting"])
         self.recoveries = [Recovery(*one) for one in state["recoveries"]]
-        self._kept = None
+        self._kept = self._unproven = None

@@ -48,6 +48,7 @@ class Run:
         self.model = nn.Sequential(nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 10))
         if norm:
             self.model.insert(1, nn.BatchNorm1d(48))
+            options |= {"model": self.model}
         make, lr = MAKERS[name]
         self.optimizer = make(self.model, torch.tensor(lr * rate, dtype=torch.float64) if tensor else lr * rate)
         self.scheduler = AdaptiveWarmup(self.optimizer, steps, **options)

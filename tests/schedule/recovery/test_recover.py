@@ -106,7 +106,6 @@ def test_what_it_says() -> None:
 def test_everything_that_an_update_changes_goes_back(name: str) -> None:
     run = Run(name, faults=dict.fromkeys([100, 101], "nan"), recover=True, norm=True)
     guard: Any = run.scheduler._guard
-    guard._model = run.model
     run.train(60)
     while guard._unproven is None:
         run.train(1)

@@ -17,9 +17,9 @@ from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback, scheduler_config
 from autowarm.integrations.transformers import WarmupTrainer
 
-from .test_transformers import InOrder
+from .test_transformers import BATCH, InOrder
 
-STEPS, LR, BATCH = 100, 0.01, 16
+STEPS, LR = 100, 0.01
 DATA = torch.randn(STEPS * BATCH, 8, generator=torch.Generator().manual_seed(0))
 DATA[60 * BATCH : 61 * BATCH] = math.nan
 
@@ -91,6 +91,14 @@ def test_lightning(tmp_path: Path) -> None:
     module = Module()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        Trainer(max_steps=STEPS, accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False,
-                callbacks=[WarmupCallback()], enable_progress_bar=False, enable_model_summary=False).fit(module, DataLoader(DATA, BATCH))  # fmt: skip
+        Trainer(
+            max_steps=STEPS,
+            accelerator="cpu",
+            default_root_dir=tmp_path,
+            callbacks=[WarmupCallback()],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        ).fit(module, DataLoader(DATA, BATCH))
     check(module.sched, module.net)

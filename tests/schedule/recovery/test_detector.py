@@ -80,6 +80,16 @@ def test_a_single_spike_raises_none_but_two_do(seed: int) -> None:
     assert alarms(losses) == [602]
 
 
+def test_rises_from_which_a_run_comes_back_raise_the_bar() -> None:
+    def with_humps(*humps: tuple[int, float]) -> np.ndarray:
+        falling = 1 + 3 * np.exp(-T / 80) - 0.3 * T / STEPS + 0.02 * noise(0)
+        return falling + sum(height * np.exp(-(((T - at) / 30) ** 2)) for at, height in humps)
+
+    assert alarms(with_humps((400, 0.55))) == []
+    assert alarms(with_humps((750, 0.75))) != []
+    assert alarms(with_humps((400, 0.55), (750, 0.75))) == []
+
+
 def test_losses_that_are_not_finite() -> None:
     losses = SHAPES["falling"] + 0.1 * noise(0)
     losses[[300, 400]] = math.nan, math.inf

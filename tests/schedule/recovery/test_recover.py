@@ -113,12 +113,14 @@ def test_everything_that_an_update_changes_goes_back(name: str) -> None:
     kept, tensors = copy.deepcopy(whole), [id(p) for p in run.model.parameters()]
     update = run.scheduler.last_epoch
     assert guard._unproven.update == update
+    average = run.scheduler._phase.on_host().smoothed
     guard._detector.window = 500  # no later copy
     while not run.scheduler.recoveries:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run.train(1)
     assert run.scheduler.recoveries[0].restored == update
+    assert run.scheduler._phase.on_host().smoothed == average
     torch.testing.assert_close(
         [run.model.state_dict(), run.optimizer.state_dict()["state"]], kept, rtol=0, atol=0, equal_nan=True
     )

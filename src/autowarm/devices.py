@@ -75,6 +75,15 @@ class HostCopy:
         stamp, self._stamp = self._stamp, None
         return stamp, self._letter.numpy().tolist()  # numpy reads memory; an operator might wait
 
+    def wait(self) -> list[Any]:
+        """Wait for the copy in progress, and return its values."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        arrived = self.read()
+        if arrived is None:
+            raise RuntimeError("there is nothing to wait for: call send() first")
+        return arrived[1]
+
 
 def _module_with_events(device: torch.device) -> Any:
     if device.type in ("cpu", "meta"):

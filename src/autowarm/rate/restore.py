@@ -15,7 +15,7 @@ from ..optim.step.nonfinite import SkippedUpdates
 from ..optim.wrapped import inside, is_ours, unwrapped
 from ..undisturbed import untouched
 
-__all__ = ["restored"]
+__all__ = ["Keeper", "restored"]
 
 Restore = Callable[[], Any]
 """Restores a value's content and returns the value."""
@@ -38,7 +38,7 @@ def restored(
         offload: keep the copies of weights and optimizer state in host memory.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
-    keep = _Keeper(offload)
+    keep = Keeper(offload)
     with ExitStack() as stack:
         stack.enter_context(untouched(model, params))
         for tensor in (*params, *model.parameters()):
@@ -75,8 +75,16 @@ def _set_apart(optimizer: Optimizer) -> None:
             group["lr"] = group["lr"].detach().clone()
 
 
-class _Keeper:
-    """Copies tensors and the contents of dicts, lists and deques, each once even if it is reached several times."""
+class Keeper:
+    """Copies tensors and the contents of dicts, lists and deques, each once even if it is reached several times.
+
+    Called with a value, it returns what restores that value in place, any number of times. A sharded tensor (DTensor)
+    is kept and restored by its local shard, so no rank waits for another.
+
+    Args:
+        offload: keep the copies of an accelerator's tensors in pinned host memory. The host does not wait for them:
+            they are made in the order of the device's other work.
+    """
 
     def __init__(self, offload: bool) -> None:
         self._offload = offload
@@ -130,14 +138,23 @@ class _Keeper:
         return restore
 
     def _tensor(self, value: Tensor) -> Restore:
-        content = value.detach().to("cpu", copy=True) if self._offload else value.detach().clone()
+        shard = _local(value)
+        if self._offload and shard.device.type != "cpu":
+            content = torch.empty_like(shard, device="cpu", pin_memory=True).copy_(shard, non_blocking=True)
+        else:
+            content = shard.clone()
 
         def restore() -> Tensor:
-            with torch.no_grad():
-                value.copy_(content)
+            _local(value).copy_(content, non_blocking=True)
             return value
 
         return restore
+
+
+def _local(value: Tensor) -> Tensor:
+    """The tensor without its graph, or the part of a DTensor that is here; it shares their memory."""
+    value = value.detach()
+    return value.to_local() if hasattr(value, "to_local") else value
 
 
 def _refill(value: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:

@@ -17,15 +17,16 @@ from ..modes import in_normal_mode
 from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
-from .arguments import check_horizon, check_peak, clean, without_warmup_steps
+from .arguments import check_horizon, check_peak, check_recover, clean, without_warmup_steps
 from .calibrate import SIGMA_F2
 from .hooks.alarms import Alarms
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak
 from .hooks.others import schedulers_beside, unwanted
 from .profile import Profile
+from .recovery import Guard, Recovery
 from .report import metrics, one_line, plot_plan, plot_profile
-from .rule import HostRule, Phase, Plan, placed
+from .rule import OPEN_HORIZON, DeviceRule, HostRule, Phase, Plan, placed
 from .search import PeakSearch
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, name_of, warmup_shape
 from .state import STATE_VERSION, read_state, resumed
@@ -83,12 +84,18 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             to be higher. If f(x0) is below three quarters of it, the weights count as trained.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
+        recover: what to do when the loss rises far above its lowest level, or stops being finite: True restores the
+            weights and the optimizer from a copy of the healthy run and goes on with the next batches, "warn" only
+            warns, False does not look. See `recoveries` and docs/recovery.md.
+        model: with ``recover=True``, a model whose buffers (and parameters that the optimizer does not hold, such as
+            averaged weights) are restored too.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
             are averaged over the ranks, so the rates are bit-identical on all of them. Every rank must call ``step``
             as often; with uneven inputs, train within ``torch.distributed.algorithms.Join([model, scheduler])``.
 
     Raises:
-        ValueError: an argument is out of range, a name is unknown, or the optimizer's geometry is not known. At the
+        ValueError: an argument is out of range, a name is unknown, or the optimizer's geometry is not known; or
+            ``recover=True`` and updates may be replays of a captured graph, into which nothing can be restored. At the
             first loss: it is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
         RuntimeError: ``max_nonfinite`` is reached, ranks disagree, or another rank makes no step until the timeout of
             the process group.
@@ -136,6 +143,8 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         chance_loss: float | None = None,
         smoothing: float = 0.05,
         max_nonfinite: int | None = 20,
+        recover: bool | Literal["warn"] = False,
+        model: nn.Module | None = None,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
         Joinable.__init__(self)
@@ -161,6 +170,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         if not isinstance(optimizer := unwrapped(optimizer), Optimizer):
             raise TypeError(f"the first argument is the optimizer, got a {type(optimizer).__name__}")
         warn_of_own_rates(given_optimizer)
+        check_recover(recover, optimizer)
         shapes: dict[str, Any] = {"warmup": warmup_shape(warmup), "decay": decay_shape(decay)}
         check_horizon(given["total_steps"], shapes["decay"])
         geometry = None if geometry is None else resolve(geometry)
@@ -177,6 +187,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             "warmup": warmup,
             "decay": name_of(decay),
             "trained": trained,
+            "recover": recover,
             **given,
         }
         self._ranks = Ranks(process_group, self._settings)
@@ -191,6 +202,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         self._clock = UpdateClock(optimizer)
         self._groups = GroupRates(optimizer)
         self._phase: Phase = self._first_phase(self._settings["total_steps"])
+        self._guard = Guard(recover is True, model, self._planned_length()) if recover else None
         super().__init__(optimizer)
         self._watch_groups()
 
@@ -232,7 +244,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
 
     @property
     def ended_by(self) -> str | None:
-        """What ended the warm-up: "loss" (it fell below f* + Δ'), "clock" or "decay_now"; None until it ends."""
+        """What ended the warm-up: "loss" (it fell below f* + Δ'), "clock", "decay_now" or "alarm"; None until then."""
         return self._phase.on_host().ended_by
 
     @property
@@ -257,6 +269,21 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         settled = self._phase.weights_trained
         return None if settled is None else self._phase.timeline.trained
 
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What happened at each alarm of ``recover``, in order. Never waits for the device.
+
+        An alarm is raised when the level of the loss (the mean of the last fiftieth of the run, without extremes)
+        stands clearly above its minimum, or when losses are not finite. Weights, the optimizer's state and the model's
+        buffers then go back to a copy that was made at a low of the loss. The schedule's clock goes on, with a short
+        ramp from a tenth of its rate. An alarm that comes again before the loss has reached a new low also lowers the
+        peak rate: the run goes on at a third of the rate at the alarm, and a warm-up ends.
+
+        With tensor rates on an accelerator, losses are read four updates late, so that nothing waits. A resumed run has
+        no copy until the next low, since `state_dict` does not contain it.
+        """
+        return [] if self._guard is None else list(self._guard.recoveries)
+
     def metrics(self) -> dict[str, float | int | str]:
         """The schedule's state for a logger: a flat dictionary of plain numbers and text.
 
@@ -266,8 +293,8 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
             ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps`` (so far),
             ``warmup_end`` (the update at which warm-up ended or is expected to end, if log Δ keeps falling at its mean
-            pace so far), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0). Values that are not
-            known yet are left out.
+            pace so far), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0), ``recoveries``
+            (how many, with ``recover``). Values that are not known yet are left out.
 
         Example:
             >>> import torch
@@ -275,7 +302,8 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             >>> AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01), total_steps=100).metrics()
             {'phase': 'warmup', 'share': 0.1, 'lr': 0.001, 'warmup_steps': 0, 'warmup_end': 50}
         """
-        return metrics(self._phase, float(self.optimizer.param_groups[0]["lr"]))
+        counted = {} if self._guard is None else {"recoveries": len(self._guard.recoveries)}
+        return metrics(self._phase, float(self.optimizer.param_groups[0]["lr"])) | counted
 
     def __repr__(self) -> str:
         """The content of `metrics` in one line. With tensor rates this also waits for the device."""
@@ -392,6 +420,8 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             self.last_epoch = updates
             if isinstance(self._phase, PeakSearch) and self._phase.over:
                 self._enter(self._phase.following())
+            elif self._guard is not None and isinstance(self._phase, HostRule | DeviceRule):
+                self._recover(self._guard, self._phase, loss)
             self._write()
         notices, total = self._phase.notices(), self._phase.timeline.total_steps
         if notices.trouble or loss is None or (total is not None and self.last_epoch + 1 >= total):
@@ -423,7 +453,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
 
     def get_lr(self) -> list[float | Tensor]:
         """The rates for the next update: each group's peak rate times its share."""
-        return self._groups.aims(self.base_lrs, self._phase)
+        return self._groups.aims(self._peaks(), self._phase)
 
     def _initial_step(self) -> None:
         self._step_count = 1
@@ -433,6 +463,8 @@ class AdaptiveWarmup(LRScheduler, Joinable):
     def _restart(self) -> None:
         self.last_epoch, self._pending = 0, []
         self._phase = self._first_phase(self._phase.timeline.planned_steps)
+        if self._guard is not None:
+            self._guard.restart(self._planned_length())
         self._clock.restart()
         self._groups.restart()
         self._write()
@@ -442,10 +474,31 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         return PeakSearch(self._clock.optimizer, rule) if self._searches else rule
 
     def _enter(self, rule: HostRule) -> None:
-        """Go on after a search, at the peak rate that it has found."""
-        for i, group in enumerate(self.optimizer.param_groups):
-            self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * (rule.plan.lr / self._plan.lr)
+        """Go on at another peak: after a search, at the peak rate that it has found."""
+        ratio = rule.plan.lr / self._plan.lr
         self._phase, self._plan = rule, rule.plan
+        if ratio != 1.0:
+            for i, group in enumerate(self.optimizer.param_groups):
+                self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * ratio
+
+    def _recover(self, guard: Guard, phase: HostRule | DeviceRule, loss: Any) -> None:
+        """Let the guard see the loss, and do what it says at an alarm."""
+        found = guard.after(self.last_epoch, loss, phase, self._clock.optimizer, self._plan.lr)
+        if found is None:
+            return
+        if found.peak_after != found.peak_before:
+            rule = phase.on_host()
+            rule.lower(found.peak_after)
+            self._enter(rule)
+        self._alarms.recovered(found, restores=self._settings["recover"] is True)
+
+    def _planned_length(self) -> int:
+        return self._phase.timeline.planned_steps or OPEN_HORIZON
+
+    def _peaks(self) -> list[float | Tensor]:
+        """The groups' peak rates; lower for a while after a restart."""
+        share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
+        return self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
 
     def _settle(self) -> None:
         """Settle whether the weights were trained before: as told, or from the weights after at most one update."""
@@ -454,7 +507,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             rule.on_host().settle(detect(self.optimizer, self.process_group).trained if told is None else told)
 
     def _write(self) -> None:
-        self._last_lr = self._groups.write(self.base_lrs, self._phase)
+        self._last_lr = self._groups.write(self._peaks(), self._phase)
 
     # Groups, optimizers and schedulers that change or join during the run.
 
@@ -581,7 +634,9 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             raise ValueError(f"decay_now takes a decay by name, one of {sorted(DECAYS)}, so that a state can name it")
         self._change(lambda rule: rule.decay_now(steps, decay))
 
-    def rewarm(self, total_steps: int | None = None, *, target_loss: float | None = None) -> None:
+    def rewarm(
+        self, total_steps: int | None = None, *, target_loss: float | None = None, peak: float | None = None
+    ) -> None:
         """Start a new warm-up at lr/div from the current weights, for new data or after recovering from a loss spike.
 
         This discards the calibration and the smoothed loss, and takes f(x0) from the next finite losses. The new
@@ -590,9 +645,10 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         Args:
             total_steps: T, including the updates already made; None keeps T (after `decay_now`, the T before it).
             target_loss: f*; None takes the one given to the class, if any.
+            peak: the first group's peak rate from now on, > 0; the others keep their ratios to it. None changes none.
 
         Raises:
-            ValueError: no updates are left. Later, at the first loss: as for the class.
+            ValueError: no updates are left, or ``peak`` is out of range. Later, at the first loss: as for the class.
             RuntimeError: the search for the peak rate is still under way.
 
         Example:
@@ -604,7 +660,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             >>> sched.phase, sched.get_last_lr(), sched.metrics()["warmup_end"]
             ('warmup', [0.001], 100)
         """
-        given = clean(total_steps=total_steps, target_loss=target_loss)
+        given = clean(total_steps=total_steps, target_loss=target_loss, peak=peak)
         total = self._phase.timeline.planned_steps if total_steps is None else given["total_steps"]
         if total is not None and total <= self.last_epoch:
             raise ValueError(
@@ -612,7 +668,10 @@ class AdaptiveWarmup(LRScheduler, Joinable):
                 "rewarm(total_steps=...) a larger total, which includes the updates already made"
             )
         target = self._plan.target_loss if target_loss is None else given["target_loss"]
-        self._change(lambda rule: rule.begun_again(total, target))
+        self._change(lambda rule: rule.begun_again(total, target, given["peak"]))
+        if self._guard is not None:
+            self._guard.restart(self._planned_length())  # other data have losses of their own
+            self._write()
         self._alarms.said.discard("stalled")
 
     @in_normal_mode
@@ -623,7 +682,10 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         if self.phase == "search":
             raise RuntimeError("the search for the peak rate is still under way: change the schedule once it ends")
         rule = self._phase.on_host()
-        self._phase = rule = change(rule) or rule
+        rule = change(rule) or rule
+        self._enter(rule)
+        if self._guard is not None:
+            self._guard.resize(self._planned_length())
         self._agree()
         self._alarms.said.discard("overrun")
         self._write()
@@ -640,7 +702,8 @@ class AdaptiveWarmup(LRScheduler, Joinable):
     def state_dict(self) -> dict[str, Any]:
         """Everything needed for a bit-identical continuation, as plain numbers and text.
 
-        During the search for the peak rate, this includes the weights from before the first update.
+        During the search for the peak rate, this includes the weights from before the first update. With ``recover``,
+        it includes what is known of the losses, but not the copy of the run: a resumed run makes one at the next low.
         """
         self._follow_optimizer()
         return {
@@ -654,6 +717,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             "pending": [[float(seen.loss), seen.weight] for seen in self._pending],
             "said": sorted(self._alarms.said),
             "clock": self._clock.state_dict(),
+            "recovery": None if self._guard is None else self._guard.state_dict(),
             **self._phase.state_dict(),
         }
 
@@ -684,9 +748,13 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         self._alarms.said = set(state["said"]) - (set() if extended is None else {"overrun", "stalled"})
         self._clock.load_state_dict(state["clock"])
         self._phase = phase
+        if self._guard is not None:
+            self._guard.restart(self._planned_length())
+            if state["recovery"] is not None:
+                self._guard.load_state_dict(state["recovery"])
         self._agree()
         self._pending = [Observation(loss, weight) for loss, weight in state["pending"]]
-        self._last_lr = self._groups.load_state_dict(state, self.base_lrs, phase)
+        self._last_lr = self._groups.load_state_dict(state, self._peaks(), phase)
         if isinstance(phase, PeakSearch) and not phase.losses:
             self._write()  # the search starts over, from its lowest rate
         self.load_warning = extended

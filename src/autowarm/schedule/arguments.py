@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from .shapes import Shape, is_flat
 
-__all__ = ["LEAST_STEPS", "check_horizon", "check_peak", "clean", "without_warmup_steps"]
+__all__ = ["LEAST_STEPS", "check_horizon", "check_peak", "check_recover", "clean", "without_warmup_steps"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -54,10 +54,11 @@ _RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "chance_loss": (float, _positive, "must be positive and finite"),
     "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
     "max_nonfinite": (_whole, lambda x: x >= 1, "must be at least 1, or None"),
+    "peak": (float, _positive, "must be positive and finite"),
     "steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
 }
 _OPTIONAL = {
-    "total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss",
+    "total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss", "peak",
 }  # fmt: skip
 
 
@@ -89,6 +90,17 @@ def check_peak(peak: str, total_steps: int | None) -> None:
     if peak == "auto" and total_steps is not None and total_steps < LEAST_STEPS:
         raise ValueError(
             f'peak="auto" needs a run of at least {LEAST_STEPS} updates to search in, got total_steps={total_steps}'
+        )
+
+
+def check_recover(recover: Any, optimizer: Any) -> None:
+    """Raise ValueError if ``recover`` is unknown, or the optimizer's updates may be replays of a captured graph."""
+    if recover not in (True, False, "warn"):
+        raise ValueError(f'recover must be True, False, or "warn" to warn only, got {recover!r}')
+    if recover is True and any(group.get("capturable") for group in optimizer.param_groups):
+        raise ValueError(
+            "recover=True restores weights between updates, which the replays of a captured graph (capturable=True) do "
+            'not see: use recover="warn", or an optimizer that is not captured'
         )
 
 

@@ -17,6 +17,7 @@ from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, inside, unwrapped
 from ..rate.search import RateSearch, has_broken
 from .profile import Profile
+from .recovery.snapshot import may_count
 from .rule import HostRule, Notices, Timeline
 from .saved import boolean, check, count, list_of, number, optional
 
@@ -263,7 +264,7 @@ class _First:
         for group in optimizer.param_groups:
             if (key := _key(group)) in self._counters:
                 continue
-            self._counters[key] = {name: copy.deepcopy(x) for name, x in group.items() if _may_count(name, x)}
+            self._counters[key] = {name: copy.deepcopy(x) for name, x in group.items() if may_count(name, x)}
             for p in group["params"]:
                 self._weights[p] = p.detach().clone()
                 self._state[p] = copy.deepcopy(dict(optimizer.state[p])) if p in optimizer.state else {}
@@ -306,11 +307,6 @@ class _First:
 
 def _key(group: dict[str, Any]) -> Tensor | None:
     return group["params"][0] if group["params"] else None
-
-
-def _may_count(name: str, value: Any) -> bool:
-    """Whether an optimizer may change this entry of a group at its updates."""
-    return isinstance(value, int | float | Tensor) and name not in ("lr", "initial_lr")
 
 
 def _is_new(optimizer: Optimizer) -> bool:

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from .arguments import check_horizon
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates
+from .recovery import Guard
 from .rule import HostRule, Plan
 from .rule.state import State
 from .saved import Checks, check, count, finite, list_of, number, optional, rate
@@ -46,6 +47,7 @@ _SAVED: Checks = {
     "said": list_of(lambda x: isinstance(x, str)),
     "clock": UpdateClock.SAVED,
     **GroupRates.SAVED,
+    "recovery": optional(list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and isinstance(x[0], str))),
     "search": optional(list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and isinstance(x[0], str))),
 }
 
@@ -76,7 +78,8 @@ def read_state(state: Any) -> dict[str, Any]:
         raise ValueError(f"the saved schedule is damaged: its lists by parameter group differ in length: {lists}")
     State.check(state["rule"])
     search = None if state["search"] is None else PeakSearch.read(state["search"])
-    return {**state, "search": search}
+    recovery = None if state["recovery"] is None else Guard.read(state["recovery"])
+    return {**state, "search": search, "recovery": recovery}
 
 
 def resumed(
@@ -97,7 +100,7 @@ def resumed(
         ValueError: the settings differ; the message lists the differences.
     """
     saved, rule_state, peaks = state["settings"], state["rule"], state["base_lrs"]
-    ignored = {"total_steps", "chance_loss", "trained"}  # the state knows whether the weights were trained
+    ignored = {"total_steps", "chance_loss", "trained", "recover"}  # the state knows whether the weights were trained
     begun = rule_state["gap0"] is not None or state["search"] is not None
     if kappa_counted and saved.get("kappa") is not None and begun:
         ignored.add("kappa")  # it was computed before groups were added or frozen, and stays

@@ -7,6 +7,6 @@ waits. The scheduler uses either, or a search for the peak rate, through the int
 
 from .device import DeviceRule, placed
 from .rule import HostRule, Notices, Phase
-from .timeline import Plan, Ramp, Timeline
+from .timeline import OPEN_HORIZON, Plan, Ramp, Timeline
 
-__all__ = ["DeviceRule", "HostRule", "Notices", "Phase", "Plan", "Ramp", "Timeline", "placed"]
+__all__ = ["OPEN_HORIZON", "DeviceRule", "HostRule", "Notices", "Phase", "Plan", "Ramp", "Timeline", "placed"]

@@ -65,6 +65,7 @@ class DeviceRule:
 
     Attributes:
         share: η/lr for the next update, a 0-dim tensor.
+        smoothed: the averaged loss, a 0-dim tensor.
 
     Raises:
         ValueError: the decay is a user's function that does not accept tensors.
@@ -85,7 +86,7 @@ class DeviceRule:
         self._zero, self._one, self._never = (torch.full_like(self._decay_start, x) for x in (0.0, 1.0, math.inf))
         self._true = torch.ones((), dtype=torch.bool, device=device)
         self.share = torch.full_like(self._zero, rule.share)
-        self._smoothed = torch.full_like(self._zero, rule.smoothed)
+        self.smoothed = torch.full_like(self._zero, rule.smoothed)
         self._last_seen = torch.full_like(self._zero, rule.last_seen)
         _check_takes_tensors(self.timeline.decay_shape, self._zero)
         self._copy = HostCopy(self._told)
@@ -172,7 +173,7 @@ class DeviceRule:
 
     def on_host(self) -> HostRule:
         """The same state in plain numbers. Waits for the device."""
-        content = torch.stack([self._smoothed, self._last_seen, self.share, self._decay_start, self._last_good])
+        content = torch.stack([self.smoothed, self._last_seen, self.share, self._decay_start, self._last_good])
         smoothed, last_seen, share, decay_start, last_good = content.tolist()
         known = self._rule
         rule = replace(
@@ -201,12 +202,12 @@ class DeviceRule:
 
     def _warm_up(self, loss: _Loss | None, fresh: bool) -> None:
         if loss is not None:
-            average = self._rule.averaged(self._smoothed, loss.mean, self.updates - self._last_seen)
-            self._smoothed = torch.where(loss.finite, average, self._smoothed)
+            average = self._rule.averaged(self.smoothed, loss.mean, self.updates - self._last_seen)
+            self.smoothed = torch.where(loss.finite, average, self.smoothed)
             self._last_seen = self._last_seen.masked_fill(loss.finite, self.updates)
         # Where losses were not finite, the share stays; without a loss, the ramp goes on.
         goes_on = self._true if loss is None else loss.good
-        share, ended = self._rule.warmup_share(self.updates, self._smoothed)
+        share, ended = self._rule.warmup_share(self.updates, self.smoothed)
         self.share = torch.where(goes_on, share, self.share)
         if ended is False:
             return

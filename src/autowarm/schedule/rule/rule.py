@@ -18,6 +18,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -328,9 +329,18 @@ class HostRule(State):
         self.decay_start = self.updates
         self.timeline = self.timeline.decaying(self.updates, self.share, steps, decay)
 
-    def begun_again(self, total_steps: int | None, target_loss: float | None) -> Self:
-        """A new warm-up from here, with nothing known about the loss."""
-        new = self.begin(self.plan, self.updates, total_steps, target_loss)
+    def lower(self, peak: float) -> None:
+        """Go on from this peak rate, at the same share of it; a warm-up ends here."""
+        self.timeline = replace(self.timeline, plan=self.plan.at(peak))
+        if self.profile is not None:
+            self.profile = replace(self.profile, lr=peak)
+        if self.decay_start is None:
+            self._cut_short("alarm")
+
+    def begun_again(self, total_steps: int | None, target_loss: float | None, peak: float | None = None) -> Self:
+        """A new warm-up from here, with nothing known about the loss, to this peak rate if one is given."""
+        plan = self.plan if peak is None else self.plan.at(peak)
+        new = self.begin(plan, self.updates, total_steps, target_loss)
         if self.weights_trained is not None:
             new.settle(self.weights_trained)
         return new

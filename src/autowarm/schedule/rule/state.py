@@ -32,7 +32,7 @@ class State:
             gap is out of scale (below 1e-100 or above 1e100): then the ramp alone sets the rate.
         share: η/lr for the next update, in (0, 1].
         ended_by: what ended the warm-up, for good: "loss" (Δ fell below Δ'), "clock" (the ramp was at the peak) or
-            "decay_now"; None until it ends.
+            "decay_now", or "alarm" (the loss rose again after a restart); None until it ends.
         warmup_steps: the number of updates made at warm-up rates, once warm-up has ended.
         decay_start: the update at which the decay began; None during warm-up.
         updates: the number of updates so far.
@@ -48,7 +48,7 @@ class State:
     timeline: Timeline
     profile: Profile | None = None
     share: float = saved(positive_share, 1.0)
-    ended_by: str | None = saved(lambda x: x in (None, "loss", "clock", "decay_now"))
+    ended_by: str | None = saved(lambda x: x in (None, "loss", "clock", "decay_now", "alarm"))
     warmup_steps: int = saved(count, 0)
     decay_start: int | None = saved(optional(count))
     updates: int = saved(count, 0)

@@ -1,0 +1,167 @@
+"""Tells from the losses alone that a run has lost ground, in plain numbers.
+
+The *level* of the loss is the mean of the last losses without their highest and lowest tenth. An alarm is raised
+
+- when the level stands above its own minimum by more than a fifth of its fall so far, and by more than noise explains:
+  a divergence is a slow rise, which no bar on single losses catches in time;
+- when two of the last three losses are not finite, or lie far above the first level: the weights are broken, and no
+  more losses are needed to know it.
+
+A stall raises none: nothing that a schedule could restore would help.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ..saved import boolean, check, checks_of, count, finite, from_plain, list_of, optional, rate, saved, to_plain
+
+__all__ = ["Detector"]
+
+_SHARE = 50  # the level is that of a fiftieth of the run, and of no fewer and no more losses than these
+_FEWEST, _MOST = 20, 2_000
+_TRIMMED = 10  # a tenth of the losses is left out at either end
+_RISE = 0.2  # of the fall so far
+_ERRORS = 6.0  # standard errors of the difference between two levels
+_SWING = 1.5  # of the highest rise that was followed by a new low
+_FLAT = 5.0  # times as many where the fall so far may be noise as well
+_FAR = 30.0  # standard deviations of a loss
+_CALM = 100  # losses after a bad one, or a window of them: momenta remember it as long, and then do their damage
+_OPENING = 5  # losses right after a restart
+_MEMORY = 200  # levels, each a twentieth of a window after the last, that the noise is averaged over
+
+
+@dataclass
+class Detector:
+    """Sees the loss of each update.
+
+    Attributes:
+        window: how many losses the level is the mean of.
+        recent: the last finite losses, at most ``window``.
+        bad: for each of the last three losses, whether it was not finite or far above the first level.
+        calm: how many losses there were since the last of those; as many as needed at the start.
+        seen: how many finite losses there were.
+        first, lowest: the first level and the lowest; None before there are enough losses.
+        size: how many losses the lowest level is the mean of.
+        levels: how many levels there were.
+        variance: that of a loss about its level, averaged over the last levels.
+        noise: its square root at the lowest level: what diverges is noisy, too, and must not hide behind that.
+        highest: how far the level has risen since its lowest.
+        swing: the most that it has risen before a new low, as correlated noise makes it do.
+        at_low: whether the last loss made a new lowest level that still falls, so that its weights are worth keeping.
+    """
+
+    window: int
+    recent: list[float] = saved(list_of(finite), [])
+    bad: list[bool] = saved(list_of(boolean), [])
+    calm: int = saved(count, _MOST)
+    seen: int = saved(count, 0)
+    first: float | None = saved(optional(finite))
+    lowest: float | None = saved(optional(finite))
+    size: int = saved(count, 0)
+    levels: int = saved(count, 0)
+    variance: float = saved(rate, 0.0)
+    noise: float = saved(rate, 0.0)
+    highest: float = saved(rate, 0.0)
+    swing: float = saved(rate, 0.0)
+    at_low: bool = False
+
+    @classmethod
+    def over(cls, length: int) -> Self:
+        """A detector for a run of this many updates."""
+        return cls(min(_MOST, max(_FEWEST, length // _SHARE)))
+
+    def see(self, loss: float) -> str | None:
+        """Take the loss of one more update.
+
+        Returns:
+            The reason for an alarm, in words; None if there is none.
+        """
+        self.at_low = False
+        bad = not math.isfinite(loss) or loss > self._far()
+        self.bad, self.calm = [*self.bad[-2:], bad], 0 if bad else self.calm + 1
+        if sum(self.bad) >= 2:
+            return "two of the last three losses were not finite, or far above the first"
+        if not math.isfinite(loss):
+            return None
+        self.recent.append(loss)
+        del self.recent[: -self.window]
+        self.seen += 1
+        # A long level moves slowly, so it need not be computed at each update.
+        if len(self.recent) < _FEWEST or self.seen % (self.window // _FEWEST):
+            return None
+        level, variance = _level(self.recent)
+        self.levels += 1
+        self.variance += (variance - self.variance) / min(self.levels, _MEMORY)
+        if self.first is None or self.lowest is None:
+            self.first, self.lowest = max(level, statistics.median(self.recent[:_OPENING])), level
+        self.highest = max(self.highest, level - self.lowest)
+        if level <= self.lowest:
+            self.swing, self.highest = max(self.swing, self.highest), 0.0
+            self.lowest, self.size, self.noise = level, len(self.recent), math.sqrt(self.variance)
+            newest = self.recent[-len(self.recent) // 4 :]
+            # The start of a rise is not in the level yet.
+            settled = max(loss, sum(newest) / len(newest)) <= level + math.sqrt(variance)
+            self.at_low = settled and self.calm >= max(_CALM, self.window)
+            return None
+        if self.is_above(level):
+            return f"the loss rose from {self.lowest:.4g} to {level:.4g}, after {self.first:.4g} at first"
+        return None
+
+    def is_above(self, level: float) -> bool:
+        """Whether a level of as many losses as there are now would raise an alarm."""
+        if self.first is None or self.lowest is None or not self.recent:
+            return False
+        noise = _ERRORS * self.noise * math.sqrt(1 / len(self.recent) + 1 / self.size)
+        fall = self.first - self.lowest
+        if fall < noise:
+            noise *= _FLAT
+        return level - self.lowest > max(_RISE * fall, noise, _SWING * self.swing)
+
+    def began_above(self) -> bool:
+        """Whether the level is too high, and so were the losses right after `forget`, before the weights changed."""
+        return len(self.recent) >= _FEWEST and self.is_above(statistics.median(self.recent[:_OPENING]))
+
+    def forget(self) -> None:
+        """Drop the recent losses, which are of weights that were replaced."""
+        self.recent, self.bad, self.calm, self.highest = [], [], _MOST, 0.0
+
+    def _far(self) -> float:
+        if self.first is None or self.lowest is None:
+            return math.inf
+        return self.first + (self.first - self.lowest) + _FAR * self.noise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that changes, as plain numbers."""
+        return to_plain(self)
+
+    @classmethod
+    def check(cls, state: Any) -> None:
+        """Raise ValueError if a saved state is damaged."""
+        check(state, checks_of(cls), "recovery.detector.")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`; the run may have another length now."""
+        for name, value in from_plain(Detector, state).items():
+            setattr(self, name, value)
+        del self.recent[: -self.window]
+
+
+def _level(losses: list[float]) -> tuple[float, float]:
+    """The mean of the losses without their extremes, and n times the square of its standard error.
+
+    A trend is no noise: the slope from the median of one half to that of the other is taken out first.
+    For normal noise that is the variance of a loss. The error is Tukey and McLaughlin's (1963): the deviation of the
+    losses with the extremes moved to the nearest of those left, over the share of those left and √n.
+    """
+    n = len(losses)
+    half = n // 2
+    slope = (statistics.median(losses[-half:]) - statistics.median(losses[:half])) / (n - half)
+    ordered = sorted(x - slope * (i - (n - 1) / 2) for i, x in enumerate(losses))
+    cut = n // _TRIMMED
+    middle = ordered[cut : n - cut]
+    level = sum(middle) / len(middle)
+    squares = sum((x - level) ** 2 for x in middle)
+    squares += cut * ((middle[0] - level) ** 2 + (middle[-1] - level) ** 2)
+    return level, squares / n * (n / len(middle)) ** 2

@@ -1,0 +1,199 @@
+"""Watches a run's losses, keeps a copy of the healthy run, and says when to go back to it and at which rate."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, full_like, nn
+from torch.optim import Optimizer
+
+from ..rule import DeviceRule, HostRule
+from ..saved import Checks, boolean, check, count, finite, list_of, number, optional
+from .detector import Detector
+from .late import LateLosses
+from .snapshot import Snapshot
+
+__all__ = ["Guard", "Recovery"]
+
+_FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses
+_LOWERED = 1 / 3  # of the rate at an alarm that has come again
+_MOST_EARLY = 10  # restarts in a row that fail within the first quarter of the rise
+
+
+class Recovery(NamedTuple):
+    """What happened at an alarm.
+
+    Attributes:
+        update: the number of updates made when it was raised.
+        restored: the update to which weights and optimizer went back; None if they stayed.
+        reason: what was noticed, in words.
+        peak_before, peak_after: the first group's peak rate.
+    """
+
+    update: int
+    restored: int | None
+    reason: str
+    peak_before: float
+    peak_after: float
+
+
+class _Kept(NamedTuple):
+    """A copy of the run after an update, with the schedule's averaged loss."""
+
+    update: int
+    snapshot: Snapshot
+    average: Any
+
+
+class Guard:
+    """Decides what `AdaptiveWarmup` does about a loss that rises.
+
+    All decisions follow from the losses and the numbers of updates, so ranks that share their losses decide alike.
+
+    Args:
+        restores: whether it keeps copies and goes back to them, or only notices.
+        model: whose buffers are kept, too.
+        length: the number of updates in the run.
+
+    Attributes:
+        recoveries: what happened so far.
+    """
+
+    SAVED: ClassVar[Checks] = {
+        "since": optional(count),
+        "again": boolean,
+        "early": count,
+        "waiting": list_of(list_of(number)),
+        "recoveries": list_of(
+            lambda x: len(x) == 5 and count(x[0]) and optional(count)(x[1]) and finite(x[3]) and finite(x[4])
+        ),
+    }
+
+    def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:
+        self._restores, self._model = restores, model
+        self.recoveries: list[Recovery] = []
+        self.restart(length)
+
+    def restart(self, length: int) -> None:
+        """Know nothing of the loss, as in a new run or before other data."""
+        self._detector, self._losses = Detector.over(length), LateLosses()
+        self._kept: _Kept | None = None
+        self._unproven: _Kept | None = None  # a copy whose weights have had no loss yet: they may be broken
+        self._since: int | None = None  # the update of the last restart
+        self._again = False  # whether the next alarm lowers the rate
+        self._early = 0  # restarts in a row that failed at once
+
+    def resize(self, length: int) -> None:
+        """The run has another length now."""
+        self._detector.window = Detector.over(length).window
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The copy restores the tensors of this run, and not those of a copied one.
+        losses = LateLosses()
+        losses.load(self._losses.waiting())
+        return self.__dict__ | {"_kept": None, "_unproven": None, "_losses": losses}
+
+    def share(self, updates: int) -> float:
+        """The share of the schedule's rate for the next update: below 1 for a while after a restart."""
+        gone = 1.0 if self._since is None else (updates - self._since) / self._detector.window
+        return min(1.0, _FIRST + (1.0 - _FIRST) * gone)
+
+    def after(
+        self, updates: int, loss: Any, phase: HostRule | DeviceRule, optimizer: Optimizer, peak: float
+    ) -> Recovery | None:
+        """Take the loss of an update that was made. Keep a copy if it is time for one, or go back to it at an alarm.
+
+        Args:
+            updates: the number of updates so far.
+            loss: as the phase reduced it over micro-batches and ranks.
+            phase: its averaged loss goes back too.
+            optimizer: what to keep.
+            peak: the first group's peak rate.
+
+        Returns:
+            What was done at an alarm; None if there was none.
+        """
+        for at, seen in self._losses.put(updates, loss):
+            if self._since is not None and at <= self._since:
+                continue  # a late loss of weights that were replaced
+            reason = self._detector.see(seen)
+            if reason is not None:
+                found = self._act(updates, reason, phase, peak)
+                self.recoveries.append(found)
+                return found
+            if self._unproven is not None and at > self._unproven.update:
+                self._kept, self._unproven = self._kept if self._detector.bad[-1] else self._unproven, None
+            self._keep(updates, phase, optimizer)
+        return None
+
+    def _keep(self, updates: int, phase: HostRule | DeviceRule, optimizer: Optimizer) -> None:
+        """Copy the run at a new low, and no more often than once in a window; and once at the start."""
+        window, kept = self._detector.window, self._kept
+        if self._detector.at_low and (self._since is None or updates - self._since >= 2 * window):
+            self._again = False  # a low at the full rate
+        if self._since is not None and updates - self._since > window // 4:
+            self._early = 0
+        first = self._detector.seen == 1 and kept is None
+        due = self._detector.at_low and (kept is None or updates - kept.update >= window)
+        if self._restores and (first or due) and self._unproven is None:
+            self._unproven = _Kept(updates, Snapshot(optimizer, self._model), phase.smoothed)
+
+    def _act(self, updates: int, reason: str, phase: HostRule | DeviceRule, peak: float) -> Recovery:
+        detector, kept, self._unproven = self._detector, self._kept, None
+        gone = math.inf if self._since is None else updates - self._since
+        early = gone <= detector.window // 4
+        if self._restores and kept is None:
+            reason += ", and there is no copy yet to go back to"
+        elif early and self._early >= _MOST_EARLY:
+            reason += f", {_MOST_EARLY} times in a row right after the weights were restored: it is not the weights"
+            kept = None
+        elif gone <= detector.window and detector.began_above():
+            reason += ", from the first update after the weights were restored: the data have changed"
+            kept = None
+        if not self._restores or kept is None:
+            # The level counts anew from here, so that the same rise raises no second alarm.
+            self._detector, self._since, self._again, self._kept = Detector(detector.window), None, False, None
+            return Recovery(updates, None, reason, peak, peak)
+        lowers = self._again and not early
+        after = peak * _LOWERED * self.share(updates) if lowers else peak
+        kept.snapshot.restore()
+        average = kept.average
+        if isinstance(phase.smoothed, Tensor) and not isinstance(average, Tensor):
+            average = full_like(phase.smoothed, average)  # the phase has moved to a device since
+        phase.smoothed = average
+        detector.forget()
+        self._since, self._again, self._early = updates, True, self._early + 1 if early else 0
+        return Recovery(updates, kept.update, reason, peak, after)
+
+    # Saving.
+
+    def state_dict(self) -> tuple[tuple[str, Any], ...]:
+        """Everything but the copy, as plain numbers and text. Waits for the device.
+
+        Pairs and no dictionary: `torch.distributed.checkpoint` asks for the same entries in every state.
+        """
+        state = {
+            "detector": self._detector.state_dict(),
+            "since": self._since,
+            "again": self._again,
+            "early": self._early,
+            "waiting": self._losses.waiting(),
+            "recoveries": [list(one) for one in self.recoveries],
+        }
+        return tuple(state.items())
+
+    @classmethod
+    def read(cls, saved: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        """A state as a dictionary. Raise ValueError if it is damaged."""
+        state = dict(saved)
+        check(state, cls.SAVED, "recovery.")
+        Detector.check(state.get("detector"))
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `read` returns, without a copy until the next low."""
+        self._detector.load_state_dict(state["detector"])
+        self._since, self._again, self._early = state["since"], state["again"], state["early"]
+        self._losses.load(state["waiting"])
+        self.recoveries = [Recovery(*one) for one in state["recoveries"]]
+        self._kept = self._unproven = None

@@ -1,0 +1,48 @@
+"""Counts the false alarms of ``recover`` on recorded loss curves: the detector sees them, and nothing is restored.
+
+    python -m studies.alarms CURVES.jsonl.gz
+
+The format of the curves is that of `studies.curves`. A curve that records every hundredth loss is read as a run of that
+many updates, which gives the detector the least to average.
+"""
+
+import argparse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autowarm.schedule.recovery.detector import Detector
+
+from .curves import read_curves
+
+
+def main() -> None:
+    """Print the alarms on each curve that has any, then the count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("curves", type=Path)
+    curves = list(read_curves(parser.parse_args().curves))
+    print(summary(curves))
+
+
+def alarms(losses: Iterable[float], length: int) -> list[tuple[int, str]]:
+    """The places in a curve where an alarm is raised, with its reason; the level counts anew after each."""
+    detector, found = Detector.over(length), []
+    for i, loss in enumerate(losses, 1):
+        if (reason := detector.see(float(loss))) is not None:
+            found.append((i, reason))
+            detector = Detector.over(length)
+    return found
+
+
+def summary(curves: Iterable[Mapping[str, Any]]) -> str:
+    """A line for each alarm, then the number of curves with any."""
+    lines, with_any, count = [], 0, 0
+    for curve in curves:
+        found = alarms(curve["losses"], len(curve["losses"]))
+        count, with_any = count + 1, with_any + bool(found)
+        lines += [f"{curve['name']}: loss {i} of {len(curve['losses'])}: {reason}" for i, reason in found]
+    return "\n".join([*lines, f"alarms on {with_any} of {count} curves"])
+
+
+if __name__ == "__main__":
+    main()

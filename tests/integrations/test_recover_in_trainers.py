@@ -1,0 +1,104 @@
+"""``recover=True`` in each trainer: one argument, and a batch of NaNs no longer kills AdamW."""
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from lightning.pytorch import LightningModule, Trainer
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import TrainingArguments
+
+from autowarm import AdaptiveWarmup
+from autowarm.integrations.accelerate import WarmupScheduler
+from autowarm.integrations.lightning import WarmupCallback, scheduler_config
+from autowarm.integrations.transformers import WarmupTrainer
+
+from .test_transformers import BATCH, InOrder
+
+STEPS, LR = 100, 0.01
+DATA = torch.randn(STEPS * BATCH, 8, generator=torch.Generator().manual_seed(0))
+DATA[60 * BATCH : 61 * BATCH] = math.nan
+
+
+class Ordered(InOrder, WarmupTrainer):
+    pass
+
+
+class Net(nn.Linear):
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(8, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"loss": (super().forward(x) - x[:, :4] - 1).square().mean()}
+
+
+def check(scheduler: AdaptiveWarmup, net: nn.Module) -> None:
+    [found] = scheduler.recoveries
+    assert found.restored is not None
+    assert found.restored <= 60 < found.update <= 63
+    assert all(bool(p.isfinite().all()) for p in net.parameters())
+    assert scheduler.metrics()["recoveries"] == 1
+
+
+def test_transformers(tmp_path: Path) -> None:
+    args = TrainingArguments(
+        str(tmp_path), max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=LR, report_to="none",
+        disable_tqdm=True, use_cpu=True, remove_unused_columns=False, save_strategy="no",
+    )  # fmt: skip
+    net = Net()
+    trainer = Ordered(net, args, warmup={"recover": True}, train_dataset=[{"x": x} for x in DATA])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.train()
+    check(trainer.lr_scheduler, net)
+
+
+def test_accelerate() -> None:
+    accelerator = Accelerator(cpu=True)
+    net, opt = accelerator.prepare(net := Net(), torch.optim.AdamW(net.parameters(), lr=LR))
+    sched = WarmupScheduler(accelerator, opt, STEPS, recover=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x in DATA.split(BATCH):
+            loss = net(x)["loss"]
+            accelerator.backward(loss)
+            opt.step()
+            sched.step(loss)
+            opt.zero_grad()
+    check(sched, net)
+    accelerator.free_memory()
+
+
+def test_lightning(tmp_path: Path) -> None:
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+            return self.net(batch)["loss"]
+
+        def configure_optimizers(self) -> Any:
+            opt = torch.optim.AdamW(self.net.parameters(), lr=LR)
+            self.sched = AdaptiveWarmup(opt, STEPS, recover=True)
+            return {"optimizer": opt, "lr_scheduler": scheduler_config(self.sched)}
+
+    module = Module()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Trainer(
+            max_steps=STEPS,
+            accelerator="cpu",
+            default_root_dir=tmp_path,
+            callbacks=[WarmupCallback()],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        ).fit(module, DataLoader(DATA, BATCH))
+    check(module.sched, module.net)

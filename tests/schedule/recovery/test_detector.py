@@ -1,0 +1,146 @@
+"""The detector: what raises an alarm, and what must not."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autowarm.schedule.recovery.detector import Detector
+
+STEPS = 1000
+seeds = st.integers(0, 2**32 - 1)
+scales = st.sampled_from([1e-3, 1.0, 1e4])
+T = np.arange(STEPS)
+
+
+def alarms(losses: Iterable[float], steps: int = STEPS) -> list[int]:
+    """The places where an alarm is raised; only the first of those in a row counts."""
+    detector, found = Detector.over(steps), []
+    for i, loss in enumerate(losses):
+        if detector.see(float(loss)) is not None:
+            found.append(i)
+            detector = Detector.over(steps)
+    return found
+
+
+def noise(seed: int, kind: str = "normal") -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    if kind == "heavy":
+        return generator.standard_t(3, STEPS)
+    return generator.standard_normal(STEPS)
+
+
+SHAPES = {
+    "flat": 0 * T,
+    "around zero": np.exp(-T / 100) - 0.5,
+    "negative": -3 + 2 * np.exp(-T / 200),
+    "falling": 1 + 3 * np.exp(-T / 150),
+    "linear": 4 - 3 * T / STEPS,
+    "plateau": 1 + 2 * np.exp(-T / 20),
+    # Flat at a high rate, then the loss falls with it, as in warm-up, stable, decay.
+    "wsd": 3 + np.exp(-T / 50) - np.clip((T - 800) / 200, 0, 1),
+    "steps": 4.0 - T // 250,
+    "hump of a tenth of the fall": 1 + 3 * np.exp(-T / 150) + 0.3 * np.exp(-(((T - 600) / 40) ** 2)),
+}
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(seeds, scales, st.sampled_from([0.0, 0.03, 0.2]))
+def test_healthy_losses_raise_no_alarm(kind: str, shape: np.ndarray, seed: int, scale: float, size: float) -> None:
+    assert alarms(scale * (shape + size * noise(seed, kind))) == []
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(seeds)
+def test_noise_as_large_as_the_fall_raises_no_alarm(seed: int) -> None:
+    assert alarms(SHAPES["falling"] + 3 * noise(seed)) == []
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(seeds, scales, st.sampled_from([20, 100, 200]))
+def test_a_slow_divergence_raises_an_alarm(seed: int, scale: float, length: int) -> None:
+    rise = 2.5 * np.clip((T - 600) / length, 0, 1)
+    found = alarms(scale * (SHAPES["falling"] + rise + 0.1 * noise(seed)))
+    assert 1 <= len(found) <= 2  # the level counts anew after an alarm, and may still rise
+    assert 600 < found[0] <= 620 + length
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(seeds)
+def test_a_single_spike_raises_none_but_two_do(seed: int) -> None:
+    losses = SHAPES["falling"] + 0.1 * noise(seed)
+    losses[600] = 500.0
+    assert alarms(losses) == []
+    losses[602] = 500.0
+    assert alarms(losses) == [602]
+
+
+def test_rises_from_which_a_run_comes_back_raise_the_bar() -> None:
+    def with_humps(*humps: tuple[int, float]) -> np.ndarray:
+        falling = 1 + 3 * np.exp(-T / 80) - 0.3 * T / STEPS + 0.02 * noise(0)
+        return falling + sum(height * np.exp(-(((T - at) / 30) ** 2)) for at, height in humps)
+
+    assert alarms(with_humps((400, 0.55))) == []
+    assert alarms(with_humps((750, 0.75))) != []
+    assert alarms(with_humps((400, 0.55), (750, 0.75))) == []
+
+
+def test_losses_that_are_not_finite() -> None:
+    losses = SHAPES["falling"] + 0.1 * noise(0)
+    losses[[300, 400]] = math.nan, math.inf
+    assert alarms(losses) == []
+    losses[[302, 403]] = math.nan  # the third and the fourth of three
+    assert alarms(losses) == [302]
+
+
+def test_the_first_losses_may_be_broken() -> None:
+    assert alarms([math.nan, 1.0, math.nan]) == [2]
+
+
+def test_a_copy_is_worth_taking_only_at_a_low_that_still_falls() -> None:
+    def lows(losses: np.ndarray) -> list[int]:
+        detector, found = Detector.over(STEPS), []
+        for i, loss in enumerate(losses):
+            detector.see(float(loss))
+            if detector.at_low:
+                found.append(i)
+        return found
+
+    healthy = SHAPES["falling"] + 0.01 * noise(0)
+    assert len(lows(healthy)) > 100
+    # The level still falls when the losses have begun to rise.
+    rising = healthy + np.clip((T - 300) / 50, 0, 1)
+    assert max(lows(rising)) < 310
+    # After a bad batch, momenta remember it for a while.
+    healthy[300] = 500.0
+    assert not any(300 <= i < 400 for i in lows(healthy))
+    assert any(i > 400 for i in lows(healthy))
+
+
+@pytest.mark.parametrize(("steps", "window"), [(100, 20), (1000, 20), (16_000, 320), (10_000_000, 2000)])
+def test_the_level_is_that_of_a_fiftieth_of_the_run(steps: int, window: int) -> None:
+    assert Detector.over(steps).window == window
+
+
+@pytest.mark.parametrize("at", [0, 10, 300, 620])
+def test_it_goes_on_from_its_state(at: int) -> None:
+    losses = SHAPES["falling"] + 2.5 * np.clip((T - 600) / 100, 0, 1) + 0.1 * noise(0)
+    straight, resumed = Detector.over(STEPS), Detector.over(STEPS)
+    for loss in losses[:at]:
+        straight.see(float(loss))
+    Detector.check(straight.state_dict())
+    resumed.load_state_dict(straight.state_dict())
+    for loss in losses[at:700]:
+        assert straight.see(float(loss)) == resumed.see(float(loss))
+        assert straight == resumed
+
+
+def test_a_damaged_state_is_refused() -> None:
+    state = Detector.over(STEPS).state_dict() | {"first": "high"}
+    with pytest.raises(ValueError, match=r"'recovery.detector.first' is 'high'"):
+        Detector.check(state)

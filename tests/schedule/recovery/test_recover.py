@@ -1,0 +1,308 @@
+"""``recover=``: real runs with faults, with it and without it."""
+
+import copy
+import functools
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.schedule.recovery import late
+from tests.schedule.recovery.recovery_runs import MAKERS, STEPS, Run, batch, lost, quiet
+
+BAD, NAN = {250: "bad"}, {250: "nan"}
+every_optimizer = pytest.mark.parametrize("name", MAKERS)
+
+
+@functools.cache
+def healthy(name: str) -> Run:
+    return Run(name).train()
+
+
+@every_optimizer
+def test_without_an_alarm_a_run_is_bit_identical(name: str) -> None:
+    run = Run(name, recover=True).train()
+    assert run.scheduler.recoveries == []
+    assert run.rates == healthy(name).rates
+    assert all(torch.equal(a, b) for a, b in zip(run.weights(), healthy(name).weights(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["lion", "normsgd"])
+def test_a_bad_batch_costs_little(name: str) -> None:
+    run = quiet(Run(name, faults=BAD, recover=True))
+    assert lost(quiet(Run(name, faults=BAD)), healthy(name)) > 0.12
+    assert lost(run, healthy(name)) < 0.08
+    [found] = run.scheduler.recoveries
+    assert found.restored <= 250 < found.update <= 300
+    assert found.peak_after == found.peak_before == MAKERS[name][1]
+
+
+@pytest.mark.parametrize("name", ["lion", "adamw"])
+def test_bad_batches_in_a_row_lower_nothing(name: str) -> None:
+    faults = dict.fromkeys(range(250, 258), "bad")
+    run = quiet(Run(name, faults=faults, recover=True))
+    assert lost(quiet(Run(name, faults=faults)), healthy(name)) > 0.5
+    assert lost(run, healthy(name)) < 0.05
+    assert len(run.scheduler.recoveries) == 4
+    assert run.scheduler.base_lrs[0] == MAKERS[name][1]
+
+
+def test_a_nan_batch_no_longer_kills_adamw() -> None:
+    with pytest.raises(RuntimeError, match="not finite 20 times in a row"):
+        quiet(Run(faults=NAN))
+    run = quiet(Run(faults=NAN, recover=True))
+    assert lost(run, healthy("adamw")) < 0.05
+    [found] = run.scheduler.recoveries
+    assert (found.update, found.reason) == (252, "two of the last three losses were not finite, or far above the first")
+
+
+def test_losses_that_stay_nan_still_end_the_run() -> None:
+    with pytest.raises(RuntimeError, match="not finite 20 times in a row"):
+        quiet(Run(faults=dict.fromkeys(range(250, STEPS), "nan"), recover=True))
+
+
+@pytest.mark.parametrize(("name", "rate"), [("muon", 30), ("lion", 30), ("normsgd", 10)])
+def test_a_rate_that_is_far_too_high_is_lowered(name: str, rate: float) -> None:
+    assert lost(quiet(Run(name, rate)), healthy(name)) > 0.5
+    run = quiet(Run(name, rate, recover=True))
+    assert lost(run, healthy(name)) < 0.15
+    assert run.scheduler.recoveries[0].peak_after == run.scheduler.recoveries[0].peak_before
+    lowered = [found for found in run.scheduler.recoveries if found.peak_after != found.peak_before]
+    assert lowered
+    assert all(found.peak_after <= found.peak_before / 3 * 1.0001 for found in lowered)
+    assert run.scheduler.base_lrs[0] == pytest.approx(lowered[-1].peak_after)
+    assert run.scheduler.ended_by in ("alarm", "loss")
+    # The rate at the alarm, and a third of it once the short ramp is over: no jump, and no second warm-up.
+    at, before = lowered[0].update, run.rates[lowered[0].update - 1]
+    assert run.rates[at + 20] == pytest.approx(before / 3, rel=0.1)
+    assert run.rates[at] == pytest.approx(before / 30, rel=0.1)
+
+
+def test_to_warn_is_to_change_nothing() -> None:
+    straight = quiet(Run(faults=BAD, name="lion"))
+    run = Run("lion", faults=BAD, recover="warn")
+    with pytest.warns(UserWarning, match="the loss rose from .*; recover=True would have restored the weights"):
+        run.train()
+    assert run.rates == straight.rates
+    assert all(torch.equal(a, b) for a, b in zip(run.weights(), straight.weights(), strict=True))
+    assert all(found.restored is None for found in run.scheduler.recoveries)
+
+
+def test_what_it_says() -> None:
+    run = Run("lion", faults=BAD, recover=True)
+    assert run.scheduler.metrics()["recoveries"] == 0
+    with pytest.warns(UserWarning, match="weights and optimizer are those of update 2.* again, and the run goes on"):
+        run.train()
+    assert run.scheduler.metrics()["recoveries"] == len(run.scheduler.recoveries) == 1
+    assert "recoveries" not in Run().scheduler.metrics()
+    assert Run().scheduler.recoveries == []
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_everything_that_an_update_changes_goes_back(name: str) -> None:
+    run = Run(name, faults=dict.fromkeys([100, 101], "nan"), recover=True, norm=True)
+    guard: Any = run.scheduler._guard
+    run.train(60)
+    while guard._unproven is None:
+        run.train(1)
+    whole = [run.model.state_dict(), run.optimizer.state_dict()["state"]]
+    kept, tensors = copy.deepcopy(whole), [id(p) for p in run.model.parameters()]
+    update = run.scheduler.last_epoch
+    assert guard._unproven.update == update
+    average = run.scheduler._phase.on_host().smoothed
+    guard._detector.window = 500  # no later copy
+    while not run.scheduler.recoveries:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run.train(1)
+    assert run.scheduler.recoveries[0].restored == update
+    assert run.scheduler._phase.on_host().smoothed == average
+    torch.testing.assert_close(
+        [run.model.state_dict(), run.optimizer.state_dict()["state"]], kept, rtol=0, atol=0, equal_nan=True
+    )
+    assert [id(p) for p in run.model.parameters()] == tensors  # in place
+    assert run.scheduler.last_epoch == 102  # and time goes on
+
+
+@pytest.mark.parametrize("options", [{"faults": NAN}, {"name": "lion", "faults": BAD}], ids=["nan", "bad"])
+def test_tensor_rates_recover_as_floats_do(options: dict[str, Any]) -> None:
+    floats, tensors = (quiet(Run(recover=True, tensor=tensor, **options)) for tensor in (False, True))
+    assert tensors.rates == pytest.approx(floats.rates, rel=1e-6)
+    found = [[(x.update, x.restored) for x in run.scheduler.recoveries] for run in (floats, tensors)]
+    assert found[0] == found[1] != []
+
+
+def test_losses_that_are_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator."""
+    monkeypatch.setattr(late, "lag", lambda device: 4)
+    run = Run(faults=NAN, recover=True, tensor=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run.train(253)
+        resumed = run.resumed(faults=NAN, recover=True, tensor=True)
+        waiting = [str(one.scheduler._guard._losses.waiting()) for one in (run, resumed)]  # type: ignore[union-attr]
+        assert waiting[0] == waiting[1] != "[]"
+        run.train(STEPS - 253)
+    assert [found.update for found in run.scheduler.recoveries] == [256]
+    assert lost(run, healthy("adamw")) < 0.05
+
+
+def test_weights_that_break_as_they_are_copied_are_not_kept() -> None:
+    """The loss of that update is healthy, but its gradient is not."""
+    healthy_run = Run(recover=True).train(200)
+    guard = healthy_run.scheduler._guard
+    while guard._unproven is None:  # type: ignore[union-attr]
+        healthy_run.train(1)
+    copied = guard._unproven.update  # type: ignore[union-attr]
+    run = Run(recover=True).train(copied - 1)
+
+    def spoil(*_: Any) -> None:
+        run.model[0].weight.grad.fill_(math.nan)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spoilt = run.optimizer.register_step_pre_hook(spoil)
+        run.train(1)
+        spoilt.remove()
+        run.train(400 - copied)
+    [found] = run.scheduler.recoveries
+    assert found.restored < copied < found.update
+    assert run.tested() < 0.6
+
+
+@pytest.mark.parametrize("at", [1, 100, 300])
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_resumed_run_equals_the_uninterrupted_one(at: int, tensor: bool) -> None:
+    """Before an alarm, if a new low has come since, and after one, in the short ramp."""
+    options: dict[str, Any] = {"name": "lion", "faults": {250: "bad"}, "recover": True, "tensor": tensor}
+    straight = Run(**options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        straight.train(at)
+        resumed = straight.resumed(**options)
+        straight.train(400 - at)
+        resumed.train(400 - at)
+    assert resumed.scheduler.recoveries == straight.scheduler.recoveries != []
+    assert resumed.rates == straight.rates[at:]
+    assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
+
+
+def test_without_a_copy_it_only_says_so() -> None:
+    run = Run("lion", faults={250: "bad"}, recover=True).train(252)
+    resumed = run.resumed(name="lion", recover=True)
+    with pytest.warns(UserWarning, match="there is no copy yet to go back to; nothing was restored"):
+        resumed.train(100)
+
+
+def test_a_state_may_be_loaded_with_and_without_recover() -> None:
+    run = Run(recover=True).train(50)
+    assert run.resumed().train(10).scheduler.recoveries == []
+    assert Run().train(50).resumed(recover=True).train(10).scheduler.metrics()["recoveries"] == 0
+    state = run.scheduler.state_dict()
+    state["recovery"] = tuple({**dict(state["recovery"]), "since": -1}.items())
+    with pytest.raises(ValueError, match=r"'recovery.since' is -1"):
+        Run(recover=True).scheduler.load_state_dict(state)
+
+
+def test_a_copied_run_restores_its_own_weights() -> None:
+    run = Run("lion", faults=BAD, recover=True).train(100)
+    other = copy.deepcopy(run)
+    quiet_run, quiet_other = (quiet_to(one, 400) for one in (run, other))
+    assert quiet_run == quiet_other
+    assert all(torch.equal(a, b) for a, b in zip(run.weights(), other.weights(), strict=True))
+
+
+def quiet_to(run: Run, updates: int) -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run.train(updates - run.made).scheduler.recoveries
+
+
+def test_other_data_are_accepted_after_one_restart() -> None:
+    """A loss that is as high right after the weights were restored is the data's."""
+    w = nn.Parameter(torch.zeros(2))
+    w.grad = torch.ones(2)
+    scheduler = AdaptiveWarmup(optimizer := Lion([w], lr=0.01), 1000, recover=True)
+    generator = torch.Generator().manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for t in range(1000):
+            optimizer.step()
+            level = 1 + math.exp(-t / 100) + (1.0 if t > 500 else 0.0)
+            scheduler.step(level + 0.02 * float(torch.randn((), generator=generator)))
+    first, second = scheduler.recoveries
+    assert first.restored is not None
+    assert second.restored is None
+    assert "the data have changed" in second.reason
+    assert scheduler.base_lrs[0] == 0.01
+
+
+def test_rewarm_begins_anew_and_takes_a_peak() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = Lion([{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}])
+    scheduler = AdaptiveWarmup(optimizer, 100, recover=True)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    for t in range(60):
+        optimizer.step()
+        scheduler.step(2 - t / 60)
+    scheduler.rewarm(200, peak=0.05)
+    assert scheduler.base_lrs == pytest.approx([0.05, 0.005])
+    assert scheduler.get_last_lr() == pytest.approx([0.005, 0.0005])
+    assert scheduler._guard._detector.seen == 0  # type: ignore[union-attr]
+    for _ in range(60):  # of other data
+        optimizer.step()
+        scheduler.step(10.0)
+    assert scheduler.recoveries == []
+    with pytest.raises(ValueError, match="peak must be positive and finite, got 0"):
+        scheduler.rewarm(peak=0)
+
+
+def test_the_loss_may_come_before_the_update() -> None:
+    run = Run(recover=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for t in range(STEPS):
+            x, y = batch(run.data)
+            loss = nn.functional.cross_entropy(run.model(x * math.nan if t == 250 else x), y)
+            loss.backward()
+            run.scheduler.step(loss.detach())
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+    assert len(run.scheduler.recoveries) == 1
+    assert lost(run, healthy("adamw")) < 0.05
+
+
+@pytest.mark.parametrize("kind", ["accumulation", "scaler", "compiled"])
+def test_loops_of_other_kinds(kind: str) -> None:
+    run = Run(recover=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=kind == "scaler")
+    model = torch.compile(run.model, backend="eager") if kind == "compiled" else run.model
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for t in range(300):
+            for _ in range(2):
+                x, y = batch(run.data, 32)
+                loss = nn.functional.cross_entropy(model(x * math.nan if t == 200 else x), y)
+                scaler.scale(loss / 2).backward()
+                run.scheduler.observe(loss.detach())
+            scaler.step(run.optimizer)
+            scaler.update()
+            run.scheduler.step()
+            run.optimizer.zero_grad()
+    # A scaler skips the update of a batch that is not finite, so nothing is lost.
+    assert len(run.scheduler.recoveries) == (kind != "scaler")
+    assert run.tested() < 0.6
+
+
+def test_a_captured_graph_is_refused() -> None:
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), capturable=True)
+    with pytest.raises(ValueError, match=r"recover=True restores weights .*\(capturable=True\)"):
+        AdaptiveWarmup(optimizer, 100, recover=True)
+    AdaptiveWarmup(optimizer, 100, recover="warn")
+    with pytest.raises(ValueError, match="recover must be True, False, or \"warn\" to warn only, got 'on'"):
+        AdaptiveWarmup(optimizer, 100, recover="on")  # type: ignore[arg-type]

@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def texts(data: Path) -> dict[str, str]:
     """The tables by name."""
     bed = Rows.load(data / "studies" / "realistic.jsonl")
-    return {"regret": _table(stored(data), LEAST), "realistic": _bed_table(bed)}
+    judged = {cell: found for cell, found in stored(data).items() if DEFAULT in found}
+    return {"regret": _table(judged, LEAST), "realistic": _bed_table(bed)}
 
 
 def stored(data: Path) -> dict[Cell, Regrets]:
@@ -93,11 +94,12 @@ def _mean(rows: Rows, part: str, cell: Cell, schedule: str, seeds: Sequence[int]
 
 def _table(found: Mapping[Cell, Regrets], least: Sequence[int]) -> str:
     """A row for each choice that was run in every setting: the mean and the worst regret, by the length of the run."""
-    groups = [[regret for cell, regret in found.items() if cell.steps >= steps] for steps in least]
-    headings = ["warm-up", *(f"T ≥ {n:,}: {len(some)} settings, {what}" for n, some in zip(least, groups, strict=True)
+    longer = {steps: [regret for cell, regret in found.items() if cell.steps >= steps] for steps in least}
+    groups = {steps: some for steps, some in longer.items() if some}
+    headings = ["warm-up", *(f"T ≥ {steps:,}: {len(some)} settings, {what}" for steps, some in groups.items()
                              for what in ("mean %", "worst %"))]  # fmt: skip
     lines = [
-        [words, *(cell for some in groups for cell in mean_and_worst([one.get(name) for one in some]))]
+        [words, *(cell for some in groups.values() for cell in mean_and_worst([one.get(name) for one in some]))]
         for name, words in CHOICES.items()
         if any(name in one for one in found.values())
     ]

@@ -65,3 +65,23 @@ def test_what_the_page_says_of_public_curves() -> None:
     assert int(clock) <= 10
     assert 2 <= int(median) <= 12
     assert max(float(row["closed loop"]) for row in rows if int(row["T"]) >= 10_000) <= 0.2
+
+
+def test_what_the_readme_says_of_single_lengths() -> None:
+    with open(DOCS / "data" / "tables" / "regret.csv", newline="") as file:
+        heading, *lines = csv.reader(file)
+    found = {line[0]: line[1:3] for line in lines}
+    said = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    settings = heading[1].removeprefix("T ≥ 1,000: ").removesuffix(", mean %")
+    for words, name in (
+        (
+            f"in each of {settings} of 1,000 to 4,000 updates, it costs {{}} % of the progress in the mean and {{}} %",
+            "the default",
+        ),
+        ("10 % of the run everywhere costs {} and {} %", "10 % of the run"),
+        ("no warm-up {} and {} %", "no warm-up"),
+        ("the best single length, 40 %, {} and {} %", "40 % of the run"),
+    ):
+        assert words.format(*found[name]) in said
+    lengths = [float(found[name][0]) for name in found if name.endswith("of the run") and found[name][0] != "–"]
+    assert min(lengths) == float(found["40 % of the run"][0])

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test test-all core gpu lint docs verify audit
+.PHONY: setup demo test test-all random core gpu lint docs verify audit
 
 setup: $(READY)
 
@@ -30,8 +30,12 @@ test: $(READY)
 
 # Beyond `make test`: what takes long, and the core's arithmetic on the instructions of an old processor.
 test-all: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m long
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m "long and not generated"
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) core PYTHON=$(BIN)/python CORE="$(NUMERICS)"
+
+# The thousands of random cases of which the others try hundreds: an hour.
+random: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m generated
 
 # What torch and numpy alone are enough for, in an environment of the caller's: make core PYTHON=python
 CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/test_geometry_own.py tests/orthogonalize \

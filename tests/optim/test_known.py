@@ -232,8 +232,11 @@ def test_what_the_documentation_says_was_tried(
         warnings.simplefilter("always")
         optimizer = made(groups, lr=0.1, **NEEDED.get(name, {}))
         ours = len(said)
-        scheduler = AdaptiveWarmup(optimizer, 10)
+        scheduler = AdaptiveWarmup(optimizer, 10)  # which needs no geometry
+        silent = len(said)
+        AdaptiveWarmup.paper(optimizer, 10, target_loss=1.0)
     assert geometry_of(optimizer) == resolve(geometry)
+    assert not any("geometry" in str(one.message) for one in said[ours:silent])
     assert [cls in str(one.message) for one in said[ours:]] == [True] * warned
     assert scheduler.phase == "warmup"
 

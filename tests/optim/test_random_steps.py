@@ -24,7 +24,11 @@ REFUSED = ["ranks have different gradients", "sharded over several mesh dimensio
     [
         (0, FEW),
         (1208, 1209),  # whose redistributed gradients have another memory layout than the weights
-        *(pytest.param(n, n + BATCH, marks=pytest.mark.long) for n in range(FEW, CASES, BATCH)),
+        pytest.param(FEW, FEW + BATCH, marks=pytest.mark.long),
+        *(
+            pytest.param(n, n + BATCH, marks=[pytest.mark.long, pytest.mark.generated])
+            for n in range(FEW + BATCH, CASES, BATCH)
+        ),
     ],
 )
 def test_steps_drawn_at_random(first: int, last: int, rank_launcher: Launcher, tmp_path: Path) -> None:

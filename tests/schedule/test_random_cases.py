@@ -18,7 +18,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 
-CASES, BATCH, FEW = 2000, 50, 100
+CASES, BATCH, FEW, SOME = 2000, 50, 100, 500
 # What must be said, once, when it happens: by a part of its warning.
 SAID = {
     "nonfinite": "the schedule ignores it but counts the step",
@@ -166,7 +166,11 @@ def killed(scheduler: AdaptiveWarmup, case: Case) -> AdaptiveWarmup:
 
 
 @pytest.mark.parametrize(
-    "first", [pytest.param(n, marks=[pytest.mark.long] if n >= FEW else []) for n in range(0, CASES, BATCH)]
+    "first",
+    [
+        pytest.param(n, marks=[pytest.mark.long] * (n >= FEW) + [pytest.mark.generated] * (n >= SOME))
+        for n in range(0, CASES, BATCH)
+    ],
 )
 def test_lives_drawn_at_random(first: int) -> None:
     for number in range(first, first + BATCH):

@@ -18,7 +18,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 
-CASES, BATCH, FEW, SOME = 2000, 50, 100, 500
+CASES, BATCH, FEW = 2000, 50, 100
 # What must be said, once, when it happens: by a part of its warning.
 SAID = {
     "nonfinite": "the schedule ignores it but counts the step",
@@ -168,7 +168,7 @@ def killed(scheduler: AdaptiveWarmup, case: Case) -> AdaptiveWarmup:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(n, marks=[pytest.mark.long] * (n >= FEW) + [pytest.mark.generated] * (n >= SOME))
+        pytest.param(n, marks=[pytest.mark.long, pytest.mark.generated] if n >= FEW else [])
         for n in range(0, CASES, BATCH)
     ],
 )

@@ -22,6 +22,16 @@ def loss_at(rank: int, t: int) -> float:
     return 1 + 9 * math.exp(-t / 20) + (0.3 if rank else -0.3) * math.sin(t)
 
 
+def update(scenario: dict, t: int, sched: AdaptiveWarmup, loss: torch.Tensor) -> None:
+    """One step in the scenario's order, with or without an update."""
+    if scenario["order"] == "before":
+        sched.step(loss)
+    if t not in scenario["skipped"]:
+        sched.optimizer.step()
+    if scenario["order"] == "after":
+        sched.step(loss)
+
+
 def life(scenario: dict, rank: int) -> dict:
     """The rates after each of this rank's own steps, and the state once all ranks have joined."""
     torch.manual_seed(0)
@@ -40,12 +50,7 @@ def life(scenario: dict, rank: int) -> dict:
             else:
                 for p in layer.parameters():
                     p.grad = torch.ones_like(p)
-            if scenario["order"] == "before":
-                sched.step(loss)
-            if t not in scenario["skipped"]:
-                opt.step()
-            if scenario["order"] == "after":
-                sched.step(loss)
+            update(scenario, t, sched, loss)
             opt.zero_grad()
             rates.append(float(sched.get_last_lr()[0]))
     state = sched.state_dict()

@@ -12,7 +12,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from tests.programs import Launcher, rank_environment
-from tests.schedule.join_ranks import loss_at
+from tests.schedule.join_ranks import loss_at, update
 
 INPUTS = ((24, 24), (9, 24), (24, 23), (0, 24))
 
@@ -62,12 +62,7 @@ def alone(scenario: dict[str, Any]) -> list[float]:
     for t in range(max(scenario["inputs"])):
         here = [loss_at(rank, t) for rank in (0, 1) if t < scenario["inputs"][rank]]
         loss = torch.tensor(sum(here) / len(here), dtype=torch.float64, requires_grad=True)
-        if scenario["order"] == "before":
-            sched.step(loss)
-        if t not in scenario["skipped"]:
-            opt.step()
-        if scenario["order"] == "after":
-            sched.step(loss)
+        update(scenario, t, sched, loss)
         rates += sched.get_last_lr()
     return rates
 

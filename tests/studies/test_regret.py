@@ -54,8 +54,14 @@ def curves(name: str) -> tuple[str, str, list[dict[str, str]]]:
 def test_what_the_page_says_of_public_curves() -> None:
     said = " ".join((DOCS / "evidence.md").read_text(encoding="utf-8").split())
     (median, clock, rows), (other_median, other_clock, _) = curves("default"), curves("share-0.31")
-    assert f"the clock would end {other_clock} % of 51 [public loss curves]" in said
+    assert f"the clock would end {other_clock} % of {len(rows)} public loss curves" in said
     assert f"the median warm-up would take {other_median} % of the run; with Δ0/2 it is {clock} and {median} %" in said
+    (_, calibrated, _) = curves("calibrated")
+    how = " ".join((DOCS / "how-it-works.md").read_text(encoding="utf-8").split())
+    assert (
+        f"end the warm-up on {calibrated} % of [the public loss curves](evidence.md#one-measure), and not on {clock} %"
+        in how
+    )
     muon = [row for row in rows if row["optimizer"] == "spectral"]
     long = [float(row["closed loop"]) for row in muon if int(row["T"]) >= 5_000]
     of_all = statistics.median(float(row["closed loop"]) for row in muon)

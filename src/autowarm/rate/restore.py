@@ -15,7 +15,7 @@ from ..optim.step.nonfinite import SkippedUpdates
 from ..optim.wrapped import inside, is_ours, unwrapped
 from ..undisturbed import untouched
 
-__all__ = ["Keeper", "restored"]
+__all__ = ["Keeper", "may_count", "restored"]
 
 Restore = Callable[[], Any]
 """Restores a value's content and returns the value."""
@@ -149,6 +149,11 @@ class Keeper:
             return value
 
         return restore
+
+
+def may_count(name: str, value: Any) -> bool:
+    """Whether an optimizer may change this entry of a group at its updates."""
+    return isinstance(value, int | float | Tensor) and name not in ("lr", "initial_lr")
 
 
 def _local(value: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from ..losses import Observation, Ranks, mean_loss
 from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, inside, unwrapped
+from ..rate.restore import may_count
 from ..rate.search import RateSearch, has_broken
 from .profile import Profile
-from .recovery.snapshot import may_count
 from .rule import HostRule, Notices, Timeline
 from .saved import boolean, check, count, list_of, number, optional
 

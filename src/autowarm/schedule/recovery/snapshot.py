@@ -1,15 +1,14 @@
 """Everything that an update changes, as it was at some update, to go back to any number of times."""
 
 from itertools import chain
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...optim.wrapped import inside
-from ...rate.restore import Keeper
+from ...rate.restore import Keeper, may_count
 
-__all__ = ["Snapshot", "may_count"]
+__all__ = ["Snapshot"]
 
 
 class Snapshot:
@@ -42,8 +41,3 @@ class Snapshot:
         for p in self._params:
             if p.grad is not None:
                 p.grad.zero_()
-
-
-def may_count(name: str, value: Any) -> bool:
-    """Whether an optimizer may change this entry of a group at its updates."""
-    return isinstance(value, int | float | Tensor) and name not in ("lr", "initial_lr")

@@ -38,8 +38,8 @@ Number = TypeVar("Number", float, Tensor)
 # If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
 _EXPECTED_FALL = 0.7
 # Δ' as a share of Δ0. The paper's calibration gives 0.31 for Muon and a LLaMA of 124M parameters, and 0.07 for AdamW,
-# where the warm-up would end with the run. With half, the loss ends more of the public curves that we replay, and runs
-# of ours end within 0.2 % of their progress of those with 0.31.
+# where the warm-up would end with the run. Half lets the loss end the warm-up on more of the public curves that we
+# replay than 0.31 does, and costs runs of ours less than 0.2 % of their progress.
 _PEAK_GAP = 0.5
 # First losses whose median is more than this many times f(x0) have no scale from which f* could be derived.
 _SCALELESS = 1.5

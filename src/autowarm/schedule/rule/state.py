@@ -31,8 +31,8 @@ class State:
         profile: η(Δ), from the first loss on. None if the first losses have no scale to derive f* from, or if the first
             gap is out of scale (below 1e-100 or above 1e100): then the ramp alone sets the rate.
         share: η/lr for the next update, in (0, 1].
-        ended_by: what ended the warm-up, for good: "loss" (Δ fell below Δ'), "clock" (the ramp was at the peak) or
-            "decay_now", or "alarm" (the loss rose again after a restart); None until it ends.
+        ended_by: what ended the warm-up, for good: "loss" (Δ fell below Δ'), "clock" (the ramp was at the peak),
+            "decay_now" or "alarm" (the loss rose again after a restart); None until it ends.
         warmup_steps: the number of updates made at warm-up rates, once warm-up has ended.
         decay_start: the update at which the decay began; None during warm-up.
         updates: the number of updates so far.

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from schedule_runs import falling, make_optimizer, run, saved
+from schedule_runs import PEAK, falling, make_optimizer, run, saved
 from torch import nn
 
 from autowarm import AdaptiveWarmup
+from autowarm.schedule import calibrate
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,14 @@ def test_algorithm_1_needs_its_target_and_has_no_ramp() -> None:
         AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, max_warmup=0.5)
     with pytest.raises(TypeError, match="Algorithm 1 has no chance_loss"):
         AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, chance_loss=5.0)
+
+
+@pytest.mark.parametrize("absent", [{}, {"geometry": None}, {"kappa": None, "peak_gap": None}])
+def test_algorithm_1_is_calibrated_whatever_is_given_as_none(absent: dict[str, None]) -> None:
+    scheduler = AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, sigma_f2=50.0, **absent)
+    run(scheduler, falling(), range(1))
+    asked = calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0, sigma_f2=50.0)
+    assert scheduler.profile.peak_gap == asked.peak_gap
 
 
 def test_numbers_of_other_libraries_are_plain_ones() -> None:

@@ -226,7 +226,7 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": 100.0, **options}
-        if not options.keys() & {"geometry", "kappa", "peak_gap"}:
+        if all(options.get(name) is None for name in ("geometry", "kappa", "peak_gap")):
             options["geometry"] = geometry_of(optimizer)
         return cls(optimizer, total_steps, target_loss=target_loss, max_warmup=None, smoothing=0.0, **options)
 

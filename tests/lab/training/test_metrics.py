@@ -141,6 +141,23 @@ def test_every_step_is_logged_with_its_norm_its_speed_and_the_schedules_state(
     assert result["metric"].keys() == {"accuracy", "perplexity"}
 
 
+@pytest.mark.parametrize("stopped", [2, 4, 7])
+def test_the_log_of_a_resumed_run_is_that_of_one_that_was_not_stopped(
+    watched: RunConfig, stopped: int, tmp_path: Path
+) -> None:
+    saving = dataclasses.replace(watched, checkpoint_every=1)
+    train(saving, tmp_path / "straight")
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(saving, tmp_path / "resumed", crash_at(stopped))
+    train(saving, tmp_path / "resumed")
+    timed = {"seconds", "eval_seconds", "tokens_per_second"}
+    straight, resumed = (
+        [{name: x for name, x in row.items() if name not in timed} for row in rows_of(tmp_path / name)]
+        for name in ("straight", "resumed")
+    )
+    assert resumed == straight
+
+
 def test_tensorboard_has_what_the_file_has(watched: RunConfig, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

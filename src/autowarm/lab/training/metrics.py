@@ -112,8 +112,9 @@ class MetricsLog:
         self.path = folder / "metrics.jsonl"
         self.quiet = quiet
         self._counted, self._seconds = counted, math.nan
-        self._said: dict[str, float | int | str] = {}
         kept = [row for row in read_metrics(folder) if row["step"] <= step]
+        # What the schedule's state was, so that a resumed run records the same changes as one that was not stopped.
+        self._said = {name: x for row in kept for name, x in row.items() if name.startswith("autowarm/")}
         self.losses = [row["loss"] if row["loss"] is not None else math.nan for row in kept]
         self.pending: list[dict[str, Any]] = []
         self.board: Any = None

@@ -180,7 +180,8 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
                 given["target_loss"] = share * first if first > 0 else (2 - share) * first  # f(x0) − (1−share)·|f(x0)|
             names = ("max_warmup", "chance_loss", "smoothing", "peak")
             own: dict[str, Any] = {key: given.pop(key) for key in names if key in given}
-            return ScheduleConfig("adaptive", options=own, **given)
+            # Watching changes no rate, and each alarm is a warning in the row: none is due in a run without a fault.
+            return ScheduleConfig("adaptive", options={"recover": "warn", **own}, **given)
         case _:
             raise LabError(f"the study knows no schedule {planned.schedule!r}")
 

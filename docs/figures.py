@@ -2,8 +2,8 @@
 
 python docs/figures.py [NAME ...]
 
-Some figures are drawn where their runs are made, in seconds: `first` and `warming-up`, with the study's pages, by
-`python -m studies warm-up --root .`, and `which-rate` by `python benchmarks/which_rate.py`.
+Those of the studies, `first`, `regret` and `peak-rates`, are made by `python -m studies pages`, and `which-rate` by
+`python benchmarks/which_rate.py`.
 """
 
 import dataclasses
@@ -18,8 +18,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # where `studies` is
 
 from autowarm.lab.analysis.figures import axes_of, encoded, sweep_figure
 from autowarm.lab.analysis.results import read_results
@@ -42,12 +40,6 @@ from autowarm.theory import (
     theorem_1_rate,
     warmup_only_rate,
 )
-from studies.cells import RAMP_ALONE
-from studies.pages.figures import differences_figure, evidence_figure
-from studies.pages.grids import GRIDS, horizon_figure, judged
-from studies.pages.peak import peak_figure
-from studies.rows import Rows
-from studies.verdicts import verdicts
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "data"
@@ -75,10 +67,6 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
     return found | {
         "calibration-muon": _calibration,
         "demo-sweep": lambda: sweep_figure(read_results(folder / "demo-results").summaries),
-        "evidence": lambda: evidence_figure(verdicts(_study())),
-        "schedules": lambda: differences_figure(verdicts(_study())),
-        "horizons": _horizons,
-        "peak-rates": lambda: peak_figure(_study("peak")),
         "rates": styled(_rates),
     }
 
@@ -136,15 +124,6 @@ def _rates() -> Figure:
     right.set(xscale="log", yscale="log", xlabel="update", ylabel="gap Δ", title="ℓ2, curvature that grows as Δ³")
     right.legend(loc="lower center")
     return figure
-
-
-def _horizons() -> Figure:
-    rows, grids = _study("horizon"), GRIDS["horizon"]
-    return horizon_figure(judged(rows, grids), judged(rows, grids, RAMP_ALONE))
-
-
-def _study(name: str = "warm-up") -> Rows:
-    return Rows.load(DATA / "studies" / f"{name}.jsonl")
 
 
 if __name__ == "__main__":

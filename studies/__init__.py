@@ -4,12 +4,12 @@
 
 The parts, from the bottom up; autowarm knows none of them:
 
-- `statistics`: paired comparisons over seeds and tasks.
+- `statistics`: what a schedule costs, over a few seeds.
 - `rows`: the file of finished runs.      - `cells`: the warm-up study's settings and the studies' names of schedules.
-- `verdicts`: the default against the best hand-set warm-up of a cell.
 - `plans`: for each study, its stages of runs, each a function of the rows of the stages before.
 - `tasks`: what the runs train.      - `runs`: makes planned runs on the lab's engine, as rows.
-- `pages`: from rows to the tables, the figures and the text of the documentation.      - `command`: the command.
+- `regret`: judges warm-ups by one measure.      - `pages`: the documentation's tables and figures.
+- `command`: the command.      - `curves`, `alarms`: the rule, and the alarms of `recover`, on public loss curves.
 
 The lab has verdicts of its own (`autowarm.lab.analysis.summary`), for a user's comparison: there the seeds that choose
 the best hand-set warm-up also judge it. Here other seeds do.

@@ -6,7 +6,8 @@ times it.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from .rows import Cell, Rows
 from .statistics import Seeds
@@ -24,17 +25,25 @@ OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 
 # The study's names of schedules. "linear 0.1" is a hand-set linear warm-up over 10 % of the run, then a cosine.
 DEFAULT, PAPER = "default", "paper"
+EARLIER = "earlier default"  # Δ' calibrated from κ, half of the run at most, a test of noise before the loss counts
 AUTO = f"{DEFAULT} peak=auto"
 GUESS = 1.0  # the lr given to the optimizers whose peak is searched for
 HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4")
-RATE_FACTORS = (1 / 3, 1.0, 3.0, 10.0)  # multiples of the tuned rate at which we measure the sensitivity to the rate
 # A wider grid that brackets the optimum. It adds longer warm-ups, and warm-ups that start at a tenth of the peak, as
 # the default does.
 FAIR = (*HAND_SET, "linear 0.6", "linear 0.8", *(f"tenth {share:g}" for share in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)))
-RAMP_ALONE = f"{DEFAULT} fstar=-1e6"  # the gap never falls, so the loss never acts
 
 SEEDS = Seeds(choice=(0, 1), test=(10, 11, 12, 13, 14))
-EXTRA_SEEDS = (15, 16, 17, 18, 19)  # more test seeds, if the first five leave the standard error above the tolerance
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A cell whose hand-set warm-ups have been run: some seeds choose the best of them, others test the choice."""
+
+    cell: Cell
+    hand_set: Sequence[str]
+    seeds: Seeds
+
 
 # For each task and number of steps: the multiples of the tuned rate at which each optimizer is run. Horizons of 1000
 # and 4000 steps are left out if a run takes more than half a minute.
@@ -96,16 +105,11 @@ PEER_TUNING = [
 ]
 
 
-def share_of(schedule: str) -> float:
-    """The share of the run that a hand-set linear warm-up takes."""
-    return float(schedule.removeprefix("linear "))
-
-
 def title(schedule: str) -> str:
     """The title of a schedule on a page; that of a hand-set warm-up is its length in percent of the run."""
     match schedule.split():
         case ["linear" | "tenth" as start, share]:
-            length = f"{100 * float(share):g} %" if float(share) else "none"
+            length = f"{100 * float(share):g}%" if float(share) else "none"
             return length if start == "linear" else f"{length} from lr/10"
         case _:
             return "Algorithm 1" if schedule == PAPER else schedule
@@ -136,33 +140,9 @@ def cells(rows: Rows) -> list[Cell]:
     ]
 
 
-def sensitivity_cells(rows: Rows) -> dict[Cell, list[Cell]]:
-    """Cells with short runs at their tuned rate, each with the same setting at a third to ten times that rate."""
-    rates = tuned_rates(rows, TUNING, TUNING_SCHEDULE)
-    return {
-        Cell(task, optimizer, 200, rates[task, optimizer, 200]): [
-            Cell(task, optimizer, 200, _rounded(factor * rates[task, optimizer, 200])) for factor in RATE_FACTORS
-        ]
-        for task in ("lm-small", "llama", "mlp")
-        for optimizer in OPTIMIZERS
-    }
-
-
-def quick_cells(rows: Rows) -> list[Cell]:
-    """The cells whose runs take a few seconds, in which we study variants of the rule."""
-    return [
-        cell for cell in cells(rows)
-        if (cell.task in ("lm-small", "vit", "llama") and cell.steps == 200)
-        or (cell.task in ("mlp", "factor") and (cell.optimizer, cell.steps) != ("muon", 4000))
-    ]  # fmt: skip
-
-
-def form_cells(rows: Rows) -> list[Cell]:
-    """The cells in which we compare the forms of a schedule (shapes of warm-up and decay)."""
-    return [
-        cell for cell in cells(rows)
-        if cell.task in ("lm-small", "llama") and cell.steps == 200 and cell.optimizer in ("muon", "lion")
-    ]  # fmt: skip
+def settings(rows: Rows) -> list[Setting]:
+    """The cells with what they are judged by."""
+    return [Setting(cell, FAIR, SEEDS) for cell in cells(rows)]
 
 
 def scheduled_cells(rows: Rows) -> list[Cell]:

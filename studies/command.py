@@ -1,4 +1,4 @@
-"""The command: a study from its plan to its pages."""
+"""The command: makes a study's runs, or all pages from what is stored."""
 
 import argparse
 import difflib
@@ -7,36 +7,33 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from autowarm.lab.config import LabError, UsageError
 from autowarm.lab.execution.display import Display
 from autowarm.lab.training.stopping import Interrupted, Stop
 
-from .cells import SEEDS, cells
-from .pages.fair import write_fair_tables
-from .pages.grids import write_grid_pages
-from .pages.peak import write_peak_pages
+from .cells import cells, settings, title
 from .pages.write import write_pages
 from .plans import STUDIES
 from .plans.warm_up import CELL_STAGES, Stage, missing
+from .regret import judge
 from .rows import Cell, PlannedRow, Rows, tidy
 from .runs import make
-from .verdicts import judge
 
 _ABOUT = """\
-Make a study's missing runs, stage by stage, each planned from the results of the stages before, then its pages
-(--root .). Run it again to continue.
+Make a study's missing runs, stage by stage, each planned from the results of the stages before. Run it again to
+continue.
 
-warm-up      compares the default with hand-set warm-ups, fixed shares and peers
-fair         adds a wider grid to its rows
-horizon      compares for one small LLaMA from 1,000 to 64,000 steps
+warm-up      compares the default with hand-set warm-ups, Algorithm 1 and peers in chosen settings
+horizon      compares for one small LLaMA from 1,000 to 64,000 updates
 fine-tuning  compares from trained weights
 fresh        compares on six tasks that the rule has not seen
 peak         compares peak="auto" with tuned rates
 realistic    runs hand-set warm-ups, each at its own tuned rate, as people train
+pages        makes no runs, but the tables and figures of the documentation from all stored runs
 """
+_PAGES = "pages"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,9 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if given.cell is not None and given.name != "warm-up":
             raise UsageError("--cell belongs to the study warm-up")
-        path = given.rows or Path(f"docs/data/studies/{'warm-up' if given.name == 'fair' else given.name}.jsonl")
+        path = given.rows or Path(f"docs/data/studies/{given.name}.jsonl")
         rows = Rows.load(path)
-        if given.plan:
+        if given.name == _PAGES:
+            print(*write_pages(given.root), sep="\n")
+        elif given.plan:
             _list_stages(STUDIES[given.name], rows)
         elif given.cell is not None:
             _again(given, rows)
@@ -67,13 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m studies", None, _ABOUT, formatter_class=argparse.RawTextHelpFormatter)
     option = parser.add_argument
-    option("name", choices=list(STUDIES), metavar="NAME", help=f"the study: {', '.join(STUDIES)}")
+    option("name", choices=[*STUDIES, _PAGES], metavar="NAME", help=f"the study: {', '.join(STUDIES)}; or {_PAGES}")
     option("--plan", action="store_true", help="only list the stages and how many of their runs are made")
     option("--cell", metavar="CELL", help="repeat every run of this setting of warm-up, store the results separately,\n"
                                           "and compare them with the stored ones")  # fmt: skip
     option("--rows", type=Path, metavar="FILE", help="finished runs, one per line, which are not repeated\n"
                                                      "(default: the study's file in docs/data/studies)")  # fmt: skip
-    option("--root", type=Path, help="repository into whose docs/ and README.md the pages are written; none by default")
+    option("--root", type=Path, default=Path(), help="repository of the pages (default: this folder)")
     option("--out", type=Path, default=Path("runs/studies"), help="folder of unfinished runs, which go on from there")
     option("--engine", choices=["processes", "ray"], default="processes", help="on this machine, or on a cluster")
     option("--workers", type=_count, help="processes side by side (default: one per GPU, or per core)")
@@ -106,20 +105,13 @@ def _go_on(given: argparse.Namespace, rows: Rows, path: Path) -> None:
     if path.exists():
         tidy(path)
     print(f"all {len(rows)} runs are in {path}")
-    if given.root is not None:
-        grid_pages = partial(write_grid_pages, given.name)
-        write = {"warm-up": write_pages, "fair": write_fair_tables, "peak": write_peak_pages}
-        for page in write.get(given.name, grid_pages)(rows, given.root):
-            print(page)
 
 
 def _again(given: argparse.Namespace, rows: Rows) -> None:
     by_name = {cell.name: cell for cell in cells(rows)}
     if given.cell not in by_name:
         near = difflib.get_close_matches(given.cell, by_name, 3) or sorted(by_name)[:3]
-        raise UsageError(
-            f"the study has no setting {given.cell!r}; docs/evidence.md lists them, such as {', '.join(near)}"
-        )
+        raise UsageError(f"the study has no setting {given.cell!r}; the rows name them, such as {', '.join(near)}")
     cell, path = by_name[given.cell], given.out / "again.jsonl"
     again = Rows.load(path)
     for stage in CELL_STAGES:
@@ -136,9 +128,14 @@ def _make(given: argparse.Namespace, planned: Sequence[PlannedRow], path: Path) 
 
 
 def _compare(kept: Rows, again: Rows, cell: Cell) -> None:
+    [setting] = [setting for setting in settings(kept) if setting.cell == cell]
     for where, rows in (("kept", kept), ("made again", again)):
-        v = judge(rows, cell, SEEDS)
-        print(f"{where}: best {v.best}, default − best {100 * v.mean:+.2f} ± {100 * v.stderr:.2f} %")
+        if (found := judge(rows, setting)) is None:
+            print(f"{where}: nothing is learnt")
+        else:
+            behind = found.behind
+            print(f"{where}: best {title(found.best)}, the default is behind by {behind.mean:+.2f} ± "
+                  f"{behind.stderr:.2f}% of the progress")  # fmt: skip
     both = [(row, kept[run]) for row in again if (run := PlannedRow.of(row)) in kept and run.cell == cell]
     equal = sum(a["val_loss"] == b["val_loss"] for a, b in both)
     apart = [abs(a["val_loss"] / b["val_loss"] - 1) for a, b in both if a["val_loss"] and b["val_loss"]]

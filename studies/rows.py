@@ -38,21 +38,20 @@ class PlannedRow:
     """Identifies one run of a study, and holds all that is needed to make it.
 
     The schedule is one of the study's names, such as "linear 0.1" (see `studies.runs.run_of`). The seed is that of the
-    initial weights, and of the order of the data if `order` is 0. The target loss is the f* given to Algorithm 1. It
-    follows from other rows, so it does not help to identify the run.
+    initial weights and of the order of the data. The target loss is the f* given to Algorithm 1. It follows from other
+    rows, so it does not help to identify the run.
     """
 
     part: str
     cell: Cell
     schedule: str
     seed: int
-    order: int = 0
     target_loss: float | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, row: Row) -> "PlannedRow":
         """The plan of a finished run."""
-        return cls(row["part"], Cell(**row["cell"]), row["schedule"], row["seed"], row.get("order", 0))
+        return cls(row["part"], Cell(**row["cell"]), row["schedule"], row["seed"])
 
 
 class Rows:
@@ -74,8 +73,7 @@ class Rows:
         self._rows = {PlannedRow.of(row): row for row in rows}
         self._seeds: dict[tuple[str, Cell, str], dict[int, Row]] = {}
         for planned, row in self._rows.items():
-            if not planned.order:
-                self._seeds.setdefault((planned.part, planned.cell, planned.schedule), {})[planned.seed] = row
+            self._seeds.setdefault((planned.part, planned.cell, planned.schedule), {})[planned.seed] = row
 
     @classmethod
     def load(cls, path: Path) -> "Rows":

@@ -1,14 +1,11 @@
 """Makes the study's runs on the lab's engine: turns planned rows into configs of runs, and their results into rows."""
 
-import math
 import re
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from autowarm.lab.config import EngineConfig, EngineName, LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig
 from autowarm.lab.execution.display import Display
@@ -25,7 +22,6 @@ Curve = Sequence[tuple[float, float]]
 """For each update, its rate as a share of the peak and its training loss."""
 
 _NO_LENGTH = ("untuned", "wsd", "greedy", "own")  # schedules whose results have no length of a warm-up
-_DIV = 100.0  # of the hand-set forms, as in the paper's ablation
 
 
 def make(
@@ -69,8 +65,7 @@ def run_of(planned: PlannedRow) -> RunConfig:
 
     - "linear 0.1": a hand-set linear warm-up over 10 % of the run, from 0.
     - "tenth 0.1": the same, from a tenth of the peak.
-    - "hand 0.1 cosine wsd": a hand-set warm-up of any form, from a hundredth of the peak.
-    - "default": ours, with arguments of `AdaptiveWarmup` as ``key=value``; fstar is f* as a share of the first loss.
+    - "default": ours; "default peak=auto" with this argument of `AdaptiveWarmup`.
     - "paper": Algorithm 1.
     - "untuned": a linear warm-up of 2/(1 − β2) updates.
     - "wsd", "greedy": the schedules of transformers.
@@ -84,7 +79,6 @@ def run_of(planned: PlannedRow) -> RunConfig:
         schedule=_schedule(planned),
         steps=cell.steps,
         seed=planned.seed,
-        order=planned.order or None,
         clip=clip,
         checkpoint_every=4000,
         # Each process compiles the network once, which pays off only in long runs.
@@ -112,7 +106,6 @@ def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
         "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps, "lr": cell.lr},
         "schedule": planned.schedule,
         "seed": planned.seed,
-        **({"order": planned.order} if planned.order else {}),
         **{key: result[key] for key in ("val_loss", "train_loss", "first_loss", "diverged")},
         "warmup_steps": None if planned.schedule.split()[0] in _NO_LENGTH else result["warmup_steps"],
         "ended_by": result["ended_by"],
@@ -125,8 +118,7 @@ def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
 
 
 def _name(planned: PlannedRow) -> str:
-    order = f" order{planned.order}" if planned.order else ""
-    return f"{planned.part}: {planned.cell.name} {planned.schedule} seed{planned.seed}{order}"
+    return f"{planned.part}: {planned.cell.name} {planned.schedule} seed{planned.seed}"
 
 
 def _beta(steps: int, longest: float, shortest: float = 10) -> float:
@@ -162,9 +154,6 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             return ScheduleConfig("linear", round(float(words[0]) * steps))
         case "tenth":
             return ScheduleConfig("linear", round(float(words[0]) * steps), div=10.0)
-        case "hand":
-            share, warmup, decay = words
-            return ScheduleConfig("linear", round(float(share) * steps), warmup, decay, div=_DIV)  # type: ignore[arg-type]
         case "own":
             # Schedule-Free and DoG need no schedule. Prodigy and D-Adaptation need a cosine; RAdam needs no warm-up.
             cosine = planned.cell.optimizer in ("prodigy", "d-adaptation", "radam")
@@ -174,32 +163,8 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
         case "paper":
             return ScheduleConfig("paper", target_loss=planned.target_loss)
         case "default":
-            given = {key: _value(text) for key, text in (word.split("=") for word in words)}
-            if (share := given.pop("fstar", None)) is not None:
-                first = _first_loss(planned)
-                given["target_loss"] = share * first if first > 0 else (2 - share) * first  # f(x0) − (1−share)·|f(x0)|
-            names = ("max_warmup", "chance_loss", "smoothing", "peak")
-            own: dict[str, Any] = {key: given.pop(key) for key in names if key in given}
+            own: dict[str, Any] = dict(word.split("=") for word in words)
             # Watching changes no rate, and each alarm is a warning in the row: none is due in a run without a fault.
-            return ScheduleConfig("adaptive", options={"recover": "warn", **own}, **given)
+            return ScheduleConfig("adaptive", options=own or {"recover": "warn"})
         case _:
             raise LabError(f"the study knows no schedule {planned.schedule!r}")
-
-
-def _value(text: str) -> Any:
-    if text == "None":
-        return None
-    return text if text.isalpha() else float(text)
-
-
-def _first_loss(planned: PlannedRow) -> float:
-    """The loss of the run's first batch, before any update."""
-    config = run_of(PlannedRow(planned.part, planned.cell, "default", planned.seed, planned.order))
-    task = StudyTask(planned.cell.task).make(config)
-    torch.manual_seed(config.seed)
-    model = task.model()
-    with torch.no_grad():
-        found = task.loss(model, next(task.batches(0, slice(None)))).item()
-    if not math.isfinite(found):
-        raise LabError(f"{planned.cell.name}: the first loss is {found}")
-    return found

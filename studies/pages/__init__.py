@@ -1,8 +1,7 @@
 """The pages of the studies, computed from their rows.
 
-- `evidence`: the numbers of docs/evidence.md, by their names in its template.      - `tables`: its tables.
-- `figures`: its figures.      - `write`: puts them into the files of a checkout.
-- `fair`, `grids`, `peak`: tables and figures of the other studies.
+- `tables`: the tables of docs/evidence.md.      - `figures`: its figures.
+- `peak`: those of docs/which-rate.md.      - `write`: puts all of them into a checkout.
 """
 
 from collections.abc import Mapping
@@ -15,11 +14,11 @@ from autowarm.lab.files import write_atomically
 
 
 def write_files(root: Path, files: Mapping[str, str | Figure]) -> list[Path]:
-    """Write tables, as CSV, into docs/data/tables, figures, as PNG, into docs/figures, and pages where they are named.
+    """Write tables, as CSV, into docs/data/tables, and figures, as PNG, into docs/figures.
 
     Args:
         root: root of the repository.
-        files: contents by name; that of a page is its path, which ends in .md.
+        files: contents by name.
 
     Returns:
         The paths of the files written.
@@ -27,6 +26,6 @@ def write_files(root: Path, files: Mapping[str, str | Figure]) -> list[Path]:
     paths = []
     for name, content in files.items():
         table = f"docs/data/tables/{name}.csv" if isinstance(content, str) else f"docs/figures/{name}.png"
-        paths.append(root / (name if name.endswith(".md") else table))
+        paths.append(root / table)
         write_atomically(paths[-1], content if isinstance(content, str) else encoded(content, "png"))
     return paths

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -16,13 +15,12 @@ from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.config import LabError
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
 
-from ..cells import AUTO, DEFAULT, GUESS, TUNING_SEED
+from ..cells import AUTO, DEFAULT, EARLIER, GUESS, TUNING_SEED
 from ..plans.grid import Grid
 from ..plans.horizon import LONG, LONGEST, SHORT, TASKS
 from ..plans.peak import COMMON, DEVELOPED_ON, JUDGED, LARGER, PART, RATES, WITHOUT_RATE
 from ..rows import Cell, Rows
 from ..statistics import mean_loss
-from . import write_files
 
 _MEASURES = ("settings", "within 3 times", "progress lost: mean (worst)", "higher loss, median", "diverged")
 _SEEN = ("tasks it was developed on", "tasks it was judged on")
@@ -50,12 +48,13 @@ def outcomes(rows: Rows, grid: Grid, way: str, part: str = PART) -> Iterator[Out
     The way is "search", "common", or the name of an optimizer that needs no rate, whose grid has AdamW alone.
     """
     seeds = grid.seeds.test
+    default = DEFAULT if part == PART else EARLIER  # the searches of the horizon study ended in the earlier default
     for cell in grid.cells(rows):
 
         def mean(lr: float, schedule: str, name: str = cell.optimizer, cell: Cell = cell) -> float:
             return mean_loss(rows.losses(part, Cell(cell.task, name, cell.steps, lr), schedule, seeds), seeds)
 
-        if math.isinf(tuned := mean(cell.lr, DEFAULT)):
+        if math.isinf(tuned := mean(cell.lr, default)):
             continue  # nothing to compare with
         if way == "search":
             here = Cell(cell.task, cell.optimizer, cell.steps, GUESS)
@@ -65,7 +64,7 @@ def outcomes(rows: Rows, grid: Grid, way: str, part: str = PART) -> Iterator[Out
             rate, loss = COMMON[cell.optimizer] / cell.lr, mean(COMMON[cell.optimizer], DEFAULT)
         else:
             rate, loss = None, mean(WITHOUT_RATE[way], "own", way)
-        first = statistics.fmean(run["first_loss"] for run in rows.runs(part, cell, DEFAULT, seeds).values())
+        first = statistics.fmean(run["first_loss"] for run in rows.runs(part, cell, default, seeds).values())
         lost = (loss - tuned) / (first - tuned) if first > tuned else None
         yield Outcome(cell, loss / tuned - 1, lost, rate)
 
@@ -157,12 +156,6 @@ def horizon_rates_table(rows: Rows) -> str:
                 one = replace(grid, tasks=(task,), horizons=(steps,))
                 lines.append([task, f"{steps:,}", *_summary(list(outcomes(rows, one, "search", "cells")))])
     return comma_separated(["task", "updates", *_MEASURES], sorted(lines, key=lambda line: TASKS.index(line[0])))
-
-
-def write_peak_pages(rows: Rows, root: Path) -> list[Path]:
-    """Write the table and the figure into docs/ and return their paths. The rows may be incomplete."""
-    table = peak_table(rows)
-    return [*write_files(root, {"peak-rates": table}), *write_files(root, {"peak-rates": peak_figure(rows)})]
 
 
 def _summary(some: Sequence[Outcome]) -> list[str]:

@@ -1,263 +1,172 @@
-"""The tables of docs/evidence.md that are kept as CSV files: every setting, kinds of settings, studies of the rule."""
+"""The tables of docs/evidence.md: what one choice costs by length, kind and task, and every setting."""
 
-import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from autowarm.lab.analysis.markdown import comma_separated
-from autowarm.lab.analysis.statistics import Estimate
 
-from ..cells import (
-    DEFAULT,
-    FAMILIES,
-    HAND_SET,
-    OPTIMIZERS,
-    PAPER,
-    SEEDS,
-    cells,
-    form_cells,
-    peer_cells,
-    quick_cells,
-    scheduled_cells,
-    share_of,
-    title,
-)
-from ..plans.warm_up import FORMS, ORDERS, PARTS, PEER_SCHEDULES, STUDY_SEEDS, TARGETS, adaptive_form, hand_set_forms
-from ..rows import Cell, PlannedRow, Rows
-from ..statistics import by_family, by_task, exceeds, excess, leave_one_out, mean_loss, percent, plus_minus, ratios
-from ..tasks import TASKS
-from ..verdicts import TOLERANCE, Verdict
-from .fair import sensitivity_table
+from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, peer_cells, scheduled_cells, title
+from ..plans import realistic
+from ..plans.warm_up import PEER_SCHEDULES
+from ..regret import CHOICES, CONSTANTS, Judged, bed, judged, mean_and_worst
+from ..rows import Cell, Rows
+from ..statistics import mean_loss, regret
 
-_EIGHTFOLD = {"llama-x8": "llama", "swin-x8": "swin"}
+TENTH, NONE = "linear 0.1", "linear 0"
+_SHORT = 1_000  # updates; shorter runs are shown, and decide nothing
+_FEW = (DEFAULT, NONE, TENTH, "linear 0.4")
+_ENDS = ("loss", "clock")
 _INSTEAD = {"schedule-free": "Schedule-Free AdamW, tuned rate", "radam": "RAdam, tuned rate", "prodigy": "Prodigy"}
-_ABOUT = {
-    "max_warmup=None": "no `max_warmup`: the loss alone",
-    "fstar=-1e6": "no loss: the ramp alone",
-    "smoothing=0": "no smoothing",
-}
+_PEERS = dict(zip(PEER_SCHEDULES, ("WSD, 10% warm-up", "GreedyLR"), strict=True))
 
 
-def tables(rows: Rows, judged: Sequence[Verdict]) -> dict[str, str]:
-    """The tables as CSV, by name."""
-    learnt, quick = [v for v in judged if v.learnt], quick_cells(rows)
+def tables(data: Path) -> dict[str, str]:
+    """The tables as CSV, by name, from the rows in the folder docs/data.
+
+    Raises:
+        LabError: a planned run is missing.
+    """
+    main = [*judged(data, "warm-up"), *judged(data, "horizon")]
+    long = [one for one in main if one.setting.cell.steps >= _SHORT]
+    fresh, tuned = judged(data, "fresh"), judged(data, "fine-tuning")
     return {
-        "settings": _settings(judged),
-        "regrets": _one_row(mean_regrets([v.regret for v in learnt])),
-        "peers": _peers(rows, learnt),
-        "families": _families(learnt),
-        "kinds": _kinds(learnt),
-        "worse": _worse(learnt),
-        "targets": _targets(rows, quick),
-        "parts": _parts(rows, quick),
-        "forms": _forms(rows),
-        "orders": _orders(rows),
-        "sensitivity": sensitivity_table(rows),
-        "tasks": _tasks(judged),
+        "regret": choices_table(long, CHOICES, (1_000, 4_000, 16_000)),
+        "constants": choices_table([one for one in long if {*CONSTANTS} <= one.regrets.keys()], CONSTANTS, (1_000,)),
+        "lengths": lengths_table(main),
+        "kinds": kinds_table(main, lambda cell: FAMILIES[cell.task]),
+        "fresh": kinds_table(fresh, lambda cell: cell.task),
+        "fine-tuning": fine_tuning_table(tuned),
+        "realistic": bed_table(Rows.load(data / "studies" / "realistic.jsonl")),
+        "peers": peers_table(Rows.load(data / "studies" / "warm-up.jsonl"), main),
+        "settings": settings_table([*main, *fresh, *tuned]),
     }
 
 
-def changes(rows: Rows, changed: str, some: Sequence[Cell]) -> list[float]:
-    """For each cell, the relative increase of the loss if one part of the default is changed."""
-    return [
-        excess(
-            rows.losses("parts", cell, f"{DEFAULT} {changed}").values(),
-            mean_loss(rows.losses("parts", cell, DEFAULT), STUDY_SEEDS),
-        )
-        for cell in some
-    ]
+def choices_table(found: Sequence[Judged], choices: Mapping[str, str], least: Sequence[int]) -> str:
+    """A row for each choice: the mean and the worst regret in the settings of at least so many updates."""
+    longer = {steps: [one.regrets for one in found if one.setting.cell.steps >= steps] for steps in least}
+    headings = ["warm-up", *(f"T ≥ {steps:,}: {len(some)} settings, {what} %" for steps, some in longer.items()
+                             for what in ("mean", "worst"))]  # fmt: skip
+    return comma_separated(
+        headings,
+        [
+            [words, *(cell for some in longer.values() for cell in mean_and_worst([one.get(name) for one in some]))]
+            for name, words in choices.items()
+            if any(name in one.regrets for one in found)
+        ],
+    )
 
 
-def form_cost(rows: Rows, cell: Cell, form: tuple[str, str]) -> Estimate:
-    """Compare the default in a form with the best hand-set length of that form."""
-    options = {name: rows.losses("forms", cell, name) for name in hand_set_forms(*form)}
-    return leave_one_out(rows.losses("forms", cell, adaptive_form(*form)), options)
-
-
-def target_cost(rows: Rows, cell: Cell) -> Estimate:
-    """Compare the default with the best f*: on each seed, with the f* that is best on the other seeds."""
-    options = {share: rows.losses("parts", cell, f"{DEFAULT} fstar={share:g}") for share in TARGETS}
-    return leave_one_out(rows.losses("parts", cell, DEFAULT), options)
-
-
-def family_means(learnt: Sequence[Verdict], value: Callable[[Verdict], float]) -> dict[str, Estimate]:
-    """Means over the tasks of each family, and over all tasks; each task counts once."""
-    known = {v.cell: value(v) for v in learnt}
-    families = by_family(known, lambda cell: FAMILIES[cell.task], lambda cell: cell.task)
-    return {**families, "*all tasks*": by_task(known, lambda cell: cell.task)}
-
-
-def batch_pairs(learnt: Sequence[Verdict]) -> Iterator[tuple[float, float]]:
-    """The regrets of the worst length, with a small batch and with one eight times as large."""
-    worst = {
-        (v.cell.task, v.cell.optimizer): max(v.regret[schedule] for schedule in HAND_SET)
-        for v in learnt
-        if v.cell.steps == 200
-    }
-    for big, small in _EIGHTFOLD.items():
-        for optimizer in OPTIMIZERS:
-            if (big, optimizer) in worst and (small, optimizer) in worst:
-                yield worst[small, optimizer], worst[big, optimizer]
-
-
-def mean_difference(some: Iterable[Verdict]) -> str:
-    """The mean difference, in percent."""
-    return percent(statistics.fmean(v.mean for v in some))
-
-
-def mean_regrets(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean regret of each schedule over the cells."""
-    return {schedule: statistics.fmean(regret[schedule] for regret in found) for schedule in found[0]}
-
-
-def _settings(judged: Sequence[Verdict]) -> str:
-    def row(v: Verdict) -> list[str]:
-        hand = {name: f"{loss:.4g}" if math.isfinite(loss) else "—" for name, loss in v.hand.items()}
-        hand[v.best] = f"**{hand[v.best]}**"
-        mark = ("pass" if v.passed else "FAIL") if v.counted else "not counted" if v.learnt else "nothing learnt"
-        paper = percent(v.regret[PAPER]) if PAPER in v.regret else ""
-        difference = f"{plus_minus(v.difference)} ({v.difference.count})"
-        return [f"`{v.cell.name}`", *hand.values(), difference, mark, f"{100 * v.warmup:.0f} %", paper]
-
-    headings = ["setting", *map(title, HAND_SET), "default − best, %", "", "warm-up", "Algorithm 1, %"]
-    return comma_separated(headings, map(row, judged))
-
-
-def _peers(rows: Rows, learnt: Sequence[Verdict]) -> str:
-    """What people use instead, compared with the default on the same seeds."""
-    known = {v.cell for v in learnt}
-
-    def against(part: str, theirs: Cell, schedule: str, ours: Cell) -> Estimate:
-        return ratios(rows.losses(part, theirs, schedule, SEEDS.test), rows.losses("cells", ours, DEFAULT))
-
-    scheduled = [cell for cell in scheduled_cells(rows) if cell in known]
-    instead = [pair for pair in peer_cells(rows) if pair[1] in known]
-    compared = {"the best of six hand-set lengths": [against("cells", v.cell, v.best, v.cell) for v in learnt]}
-    for about, name in zip(("WSD, 10 % warm-up", "GreedyLR"), PEER_SCHEDULES, strict=True):
-        compared[about] = [against("cells", cell, name, cell) for cell in scheduled]
-    adamw = dict.fromkeys(ours for _, ours in instead)
-    compared["untuned linear warm-up, AdamW"] = [against("cells", cell, "untuned", cell) for cell in adamw]
-    for name, about in _INSTEAD.items():
-        compared[about] = [against("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
-
-    def row(about: str, found: Sequence[Estimate]) -> list[object]:
-        means = [each.mean for each in found]
-        worse = sum(bool(exceeds(each)) for each in found)
-        better = sum(bool(exceeds(Estimate(tuple(-x for x in each.values)))) for each in found)
-        return [about, len(found), percent(statistics.fmean(means)), percent(statistics.median(means)), better, worse]
-
-    headings = ["instead of the default", "settings", "mean, %", "median, %", "better by 2 s.e.", "worse by 2 s.e."]
-    return comma_separated(headings, [row(about, found) for about, found in compared.items()])
-
-
-def _one_row(values: Mapping[str, float]) -> str:
-    return comma_separated([title(schedule) for schedule in values], [[f"{100 * x:.2f} %" for x in values.values()]])
-
-
-def _families(learnt: Sequence[Verdict]) -> str:
-    def regret(schedule: str) -> dict[str, Estimate]:
-        return family_means(learnt, lambda v: v.regret[schedule])
-
-    found = {title(schedule): regret(schedule) for schedule in (*HAND_SET, DEFAULT)}
-    families = list(found[title(DEFAULT)])
-    lines = [[family, *(percent(of[family].mean) for of in found.values())] for family in families]
-    return comma_separated(["family, %", *found], lines)
-
-
-def _kinds(learnt: Sequence[Verdict]) -> str:
-    """The difference and the best length for each optimizer, task, horizon and size of batch."""
-    large = {(_EIGHTFOLD.get(v.cell.task), v.cell.optimizer) for v in learnt}
-
-    def batch(cell: Cell) -> str | None:
-        if cell.steps != 200 or cell.task in _EIGHTFOLD:
-            return "eightfold" if cell.steps == 200 else None
-        return "small" if (cell.task, cell.optimizer) in large else None
-
-    kinds: dict[str, Callable[[Cell], object]] = {
-        "optimizer": lambda cell: cell.optimizer,
-        "task": lambda cell: cell.task,
-        "steps": lambda cell: cell.steps,
-        "batch, LLaMA and Swin of 200 steps": batch,
-    }
-    lines: list[Sequence[object]] = []
-    for name, kind in kinds.items():
-        lines.append([f"*{name}*", *[""] * 5])
-        for value in dict.fromkeys(kind(v.cell) for v in learnt):
-            if value is not None:
-                some = [v for v in learnt if kind(v.cell) == value]
-                counted = [v for v in some if v.counted]
-                regret = mean_regrets([v.regret for v in some])
-                share = min(HAND_SET, key=lambda schedule: regret[schedule])
-                best = f"{title(share)}: {percent(regret[share])} %"
-                passed = sum(v.passed for v in counted)
-                lines.append([value, len(some), mean_difference(some), len(counted), passed, best])
-    headings = [
-        "", "settings", "mean difference, %", "counted", "pass", "regret of the best length for all of the kind"
-    ]  # fmt: skip
+def lengths_table(found: Iterable[Judged]) -> str:
+    """A row for each length of run: mean regrets, the default on the seeds of the test, and how long it warmed up."""
+    lines = []
+    for steps, some in _grouped(found, lambda cell: cell.steps).items():
+        behind = [one.behind.mean for one in some]
+        error = statistics.stdev(behind) / len(behind) ** 0.5 if len(behind) > 1 else 0.0
+        warmups = statistics.quantiles([100 * one.warmup for one in some], n=4)
+        lines.append([
+            f"{steps:,}", len(some), *_means(some), f"{statistics.fmean(behind):+.2f} ± {error:.2f}",
+            f"{warmups[1]:.0f} ({warmups[0]:.0f}–{warmups[2]:.0f})", _share_ended(some),
+        ])  # fmt: skip
+    headings = ["T", "settings", *map(_short, _FEW), "default − best on other seeds", "its warm-up, % of T (quartiles)",
+                "ended by the loss, %"]  # fmt: skip
     return comma_separated(headings, lines)
 
 
-def _worse(learnt: Sequence[Verdict]) -> str:
-    def row(v: Verdict) -> list[str]:
-        near = min(HAND_SET, key=lambda name: abs(share_of(name) - v.warmup))
-        cost = f"{title(near)}: {percent(v.regret[near])}"
-        return [f"`{v.cell.name}`", plus_minus(v.difference), f"{100 * v.warmup:.0f} %", cost]
-
-    headings = ["setting", "default − best, %", "its warm-up", "the nearest hand-set length, % worse"]
-    return comma_separated(headings, [row(v) for v in learnt if v.mean > 0.01])
-
-
-def _targets(rows: Rows, quick: Sequence[Cell]) -> str:
-    def row(cell: Cell) -> list[str]:
-        each = [percent(*changes(rows, f"fstar={share:g}", [cell])) for share in TARGETS]
-        cost = target_cost(rows, cell)
-        return [f"`{cell.name}`", *each, plus_minus(cost), "worse" if exceeds(cost, TOLERANCE) else ""]
-
-    headings = ["setting", *(f"{share:g}" for share in TARGETS), "default − best, %", "verdict"]
-    return comma_separated(headings, map(row, quick))
+def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
+    """A row for each kind of setting: mean regrets, the default on other seeds, and the loss's share of the ends."""
+    lines = [
+        [name, len(some), *_means(some), f"{max(one.regrets[DEFAULT] for one in some):.1f}", _share_ended(some)]
+        for name, some in _grouped(found, kind).items()
+    ]
+    return comma_separated(["task", "settings", *map(_short, _FEW), "default, worst", "ended by the loss, %"], lines)
 
 
-def _parts(rows: Rows, quick: Sequence[Cell]) -> str:
-    def row(part: str) -> list[object]:
-        each = changes(rows, part, quick)
-        runs = [run for cell in quick for run in rows.runs("parts", cell, f"{DEFAULT} {part}").values()]
-        return [
-            _ABOUT.get(part, f"`{part}`"),
-            *map(percent, (statistics.fmean(each), max(each), min(each))),
-            sum(x > 0.01 for x in each),
-            sum(x < -0.01 for x in each),
-            sum(run["ended_by"] is None for run in runs),
-        ]
-
-    headings = [
-        "changed", "mean, %", "worst, %", "best, %", "worse by 1 %", "better by 1 %", "runs that ended in warm-up"
-    ]  # fmt: skip
-    return comma_separated(headings, map(row, PARTS))
+def fine_tuning_table(found: Sequence[Judged]) -> str:
+    """A row for each task and length: mean regrets over the optimizers, and the default's worst."""
+    choices = (DEFAULT, NONE, "linear 0.03", TENTH, "linear 0.5")
+    lines = [
+        [task, f"{steps:,}", *_means(some, choices), f"{max(one.regrets[DEFAULT] for one in some):.1f}"]
+        for task, here in _grouped(found, lambda cell: cell.task).items()
+        for steps, some in _grouped(here, lambda cell: cell.steps).items()
+    ]
+    return comma_separated(["task", "T", *map(_short, choices), "default, worst"], lines)
 
 
-def _forms(rows: Rows) -> str:
-    headings = ["setting", *(f"{warmup}, {decay}" for warmup, decay in FORMS)]
-    return comma_separated(
-        headings,
-        [[f"`{cell.name}`", *(plus_minus(form_cost(rows, cell, form)) for form in FORMS)] for cell in form_cells(rows)],
-    )
-
-
-def _orders(rows: Rows) -> str:
+def bed_table(rows: Rows) -> str:
+    """A row for each choice and length: its regret under each optimizer, at its own rate, as people train."""
     lines = []
-    for cell in cells(rows):
-        planned = [PlannedRow("orders", cell, DEFAULT, 0, order=order) for order in ORDERS]
-        if planned[0] in rows:
-            runs = [rows[run] for run in planned]
-            steps = [run["warmup_steps"] for run in runs]
-            mean = statistics.fmean(steps)
-            ended = " and ".join(sorted({run["ended_by"] for run in runs}))
-            lines.append([f"`{cell.name}`", f"{mean:.0f}", f"{100 * statistics.stdev(steps) / mean:.1f}", ended])
-    return comma_separated(["setting", "switch at, mean", "standard deviation, % of it", "ended by"], lines)
+    for steps in (4_000, 16_000):
+        if found := bed(rows, steps):
+            for name, words in {**CHOICES, **CONSTANTS, DEFAULT: CHOICES[DEFAULT]}.items():
+                each = [found[optimizer].get(name) for optimizer in realistic.OPTIMIZERS]
+                known = [x for x in each if x is not None]
+                if len(known) == len(each):
+                    lines.append([f"{steps:,}", words, *(f"{x:.2f}" for x in known), *mean_and_worst(each)])
+    return comma_separated(["T", "warm-up", *realistic.OPTIMIZERS, "mean %", "worst %"], lines)
 
 
-def _tasks(judged: Sequence[Verdict]) -> str:
-    known = {v.cell.task for v in judged}
+def peers_table(rows: Rows, found: Sequence[Judged]) -> str:
+    """What people use instead: its regret less the default's, on the test seeds."""
+    best = {one.setting.cell: one.best for one in found}
+
+    def cost(part: str, theirs: Cell, schedule: str, ours: Cell) -> float:
+        mine = rows.losses("cells", ours, DEFAULT, SEEDS.test)
+        instead = rows.losses(part, theirs, schedule, SEEDS.test)
+        first = statistics.fmean(row["first_loss"] for row in rows.runs("cells", ours, DEFAULT, SEEDS.test).values())
+        least = mean_loss(rows.losses("cells", ours, best[ours], SEEDS.test), SEEDS.test)
+        return statistics.fmean(regret(instead[x], least, first) - regret(mine[x], least, first) for x in SEEDS.test)
+
+    scheduled = [cell for cell in scheduled_cells(rows) if cell in best]
+    instead = [(theirs, ours) for theirs, ours in peer_cells(rows) if ours in best]
+    compared = {about: [cost("cells", cell, name, cell) for cell in scheduled] for name, about in _PEERS.items()}
+    adamw = dict.fromkeys(ours for _, ours in instead)
+    compared["untuned linear warm-up, AdamW"] = [cost("cells", cell, "untuned", cell) for cell in adamw]
+    for name, about in _INSTEAD.items():
+        compared[about] = [cost("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
+    lines = [
+        [about, len(costs), f"{statistics.fmean(costs):+.2f}", f"{min(costs):+.1f}", f"{max(costs):+.1f}"]
+        for about, costs in compared.items()
+    ]
+    return comma_separated(["instead of the default", "settings", "mean %", "lowest %", "highest %"], lines)
+
+
+def settings_table(found: Sequence[Judged]) -> str:
+    """A row for every setting."""
+    few = (NONE, TENTH, PAPER)
+
+    def line(one: Judged) -> list[object]:
+        cell, regrets = one.setting.cell, one.regrets
+        return [
+            cell.task, cell.optimizer, f"{cell.steps:,}", f"{cell.lr:g}", title(one.best),
+            *(f"{regrets[name]:.2f}" if name in regrets else "" for name in (DEFAULT, *few)),
+            f"{one.behind.mean:+.2f} ± {one.behind.stderr or 0:.2f}", f"{100 * one.warmup:.0f}",
+            ", ".join(f"{why} {count}" for why, count in sorted(one.ended.items())),
+        ]  # fmt: skip
+
     return comma_separated(
-        ["task", "what it is"], [[f"`{name}`", task.about] for name, task in TASKS.items() if name in known]
-    )
+        ["task", "optimizer", "T", "peak rate", "best hand-set", *map(_short, (DEFAULT, *few)),
+         "default − best on other seeds", "its warm-up, % of T", "ended by"], map(line, found),
+    )  # fmt: skip
+
+
+def _grouped(found: Iterable[Judged], key: Callable[[Cell], object]) -> dict[object, list[Judged]]:
+    groups: dict[object, list[Judged]] = {}
+    for one in sorted(found, key=lambda one: one.setting.cell.steps):
+        groups.setdefault(key(one.setting.cell), []).append(one)
+    return groups
+
+
+def _means(some: Sequence[Judged], choices: Sequence[str] = _FEW) -> list[str]:
+    return [mean_and_worst([one.regrets.get(name) for one in some])[0] for name in choices]
+
+
+def _share_ended(some: Sequence[Judged]) -> str:
+    ended = sum((one.ended for one in some), Counter[str]())
+    return f"{100 * ended['loss'] / ended.total():.0f}"
+
+
+def _short(name: str) -> str:
+    return {DEFAULT: "default", NONE: "none", PAPER: "Algorithm 1"}.get(name, title(name))

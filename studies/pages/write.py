@@ -1,82 +1,49 @@
-"""Writes docs/evidence.md and the README's headline: fills the templates beside this file with the rows' numbers.
+"""Writes the tables and figures of docs/evidence.md and docs/which-rate.md from the rows in a checkout."""
 
-The prose is in the pages. A template holds only the paragraphs with numbers, and the pages mark their places.
-"""
-
-import csv
-import re
-import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 
-from autowarm.lab.analysis.markdown import comma_separated
-from autowarm.lab.config import LabError
+from matplotlib.figure import Figure
 
-from ..plans.warm_up import missing
+from ..regret import judged
 from ..rows import Rows
 from ..runs import curve_of
-from ..verdicts import verdicts
 from . import write_files
-from .evidence import evidence, summary
-from .figures import curves_figure, curves_wanted, differences_figure, evidence_figure, first_figure
+from .figures import EXAMPLE, first_figure, regret_figure
+from .peak import horizon_rates_table, peak_figure, peak_table
 from .tables import tables
 
-_TEMPLATES, _ROOT = Path(__file__).parent / "templates", Path(__file__).parents[2]
-_MARK = "<!-- by python -m studies warm-up -->"
-_PLACE = re.compile(rf"({_MARK}\n).*?(\n<!-- end -->)", re.DOTALL)
+DATA = Path("docs") / "data"
 
 
-def texts(rows: Rows) -> tuple[dict[str, str], str]:
-    """The files below docs/ by path (evidence.md and its tables), and the headline of the README.
+def texts(data: Path) -> dict[str, str]:
+    """The tables as CSV, by name, from the rows below the folder docs/data.
 
     Raises:
-        LabError: planned runs are missing.
+        LabError: a planned run is missing.
     """
-    if left := missing(rows):
-        first = f"{left[0].cell.name} under {left[0].schedule!r}, seed {left[0].seed}"
-        raise LabError(f"the pages need every planned run; at least {len(left)} are missing, first {first}: make them")
-    judged = verdicts(rows)
-    headline = " ".join(_template("headline.md").format(**summary(rows, judged)).split())
-    values = evidence(rows, judged)
-    paragraphs = [text.strip("\n").format(**values) for text in _template("evidence.md").split("\n---\n")]
-    files = {"evidence.md": _with(_ROOT / "docs" / "evidence.md", paragraphs)}
-    made = {"claims": _claims(values), **tables(rows, judged)}
-    return files | {f"data/tables/{name}.csv": text for name, text in made.items()}, textwrap.fill(headline, 120)
+    studies = data / "studies"
+    return {
+        **tables(data),
+        "peak-rates": peak_table(Rows.load(studies / "peak.jsonl")),
+        "peak-horizons": horizon_rates_table(Rows.load(studies / "horizon.jsonl")),
+    }
 
 
-def write_pages(rows: Rows, root: Path) -> list[Path]:
-    """Write the page, its tables and figures into docs/, and the headline into README.md; return their paths.
-
-    The runs whose curves are shown are made again, which takes seconds.
+def write_pages(root: Path) -> list[Path]:
+    """Write tables and figures into docs/ and return their paths. The two runs of the first figure are made again.
 
     Raises:
-        LabError: planned runs are missing, or a page lacks its marks.
+        LabError: a planned run is missing.
     """
-    files, headline = texts(rows)
-    readme = _with(root / "README.md", [headline])
-    judged = verdicts(rows)
-    curves = {run: curve_of(run) for run in curves_wanted(rows)}
-    figures = {
-        "schedules": differences_figure(judged), "evidence": evidence_figure(judged),
-        "warming-up": curves_figure(rows, curves), "first": first_figure(rows, curves),
-    }  # fmt: skip
-    made = {f"docs/{name}" if name.endswith(".md") else Path(name).stem: text for name, text in files.items()}
-    return write_files(root, {**figures, **made, "README.md": readme})
+    return write_files(root, {**texts(root / DATA), **figures(root / DATA)})
 
 
-def _with(page: Path, paragraphs: list[str]) -> str:
-    """A page's text with these paragraphs in its marked places."""
-    text, left = page.read_text(encoding="utf-8"), iter(paragraphs)
-    if (places := len(_PLACE.findall(text))) != len(paragraphs):
-        raise LabError(f"{page} has no {_MARK} with <!-- end --> after it for each of {len(paragraphs)} paragraphs, "
-                       f"but {places}: these marks hold what the rows say")  # fmt: skip
-    return _PLACE.sub(lambda marks: marks[1] + next(left) + marks[2], text)
-
-
-def _template(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def _claims(values: Mapping[str, object]) -> str:
-    cells = [[cell.format(**values) for cell in row] for row in csv.reader(_template("claims.csv").splitlines())]
-    return comma_separated(cells[0], cells[1:])
+def figures(data: Path) -> dict[str, Figure]:
+    """The figures by name."""
+    long = [one for study in ("warm-up", "horizon") for one in judged(data, study) if one.setting.cell.steps >= 1_000]
+    rows = Rows.load(data / "studies" / "horizon.jsonl")
+    return {
+        "regret": regret_figure(long),
+        "first": first_figure(rows, {run: curve_of(run) for run in EXAMPLE}),
+        "peak-rates": peak_figure(Rows.load(data / "studies" / "peak.jsonl")),
+    }

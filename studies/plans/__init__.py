@@ -1,6 +1,6 @@
 """The studies' plans, written before their runs.
 
-- `warm_up`: the default against hand-set warm-ups, fixed shares and peers in chosen settings; a wider grid ("fair").
+- `warm_up`: the default against hand-set warm-ups, fixed shares and peers in chosen settings.
 - `grid`: a full grid of settings.      - `horizon`: runs of 1,000 to 64,000 steps.      - `peak`: ``peak="auto"``.
 - `transfer`: fine-tuning, and fresh tasks.      - `realistic`: each hand-set length at its own rate, as people train.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from . import horizon, peak, realistic, transfer, warm_up
 
 STUDIES: Mapping[str, Mapping[str, warm_up.Stage]] = {
-    "warm-up": warm_up.STAGES, "fair": warm_up.STAGES | warm_up.FAIR_STAGES, "horizon": horizon.STAGES,
+    "warm-up": warm_up.STAGES, "horizon": horizon.STAGES,
     "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES, "peak": peak.STAGES,
     "realistic": realistic.STAGES,
 }  # fmt: skip

@@ -7,7 +7,7 @@ that test it.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..cells import AUTO, DEFAULT, GUESS, PAPER, TUNING_SCHEDULE, TUNING_SEED, tuned_rates
+from ..cells import AUTO, DEFAULT, GUESS, PAPER, TUNING_SCHEDULE, TUNING_SEED, Setting, tuned_rates
 from ..rows import Cell, PlannedRow, Rows
 from ..statistics import Seeds, choose, mean_loss
 from .warm_up import Stage
@@ -28,7 +28,7 @@ class Grid:
     """Every task at every horizon (a number of updates) with every optimizer.
 
     `rates` gives the rates to try in a setting, under the schedule `tuned_under`. The best of the hand-set warm-ups is
-    chosen on some seeds and tested on others; `beside` are other forms of the default to run on all seeds.
+    chosen on some seeds and tested on others.
     """
 
     tasks: Sequence[str]
@@ -38,16 +38,10 @@ class Grid:
     hand_set: Sequence[str]
     seeds: Seeds
     tuned_under: str = TUNING_SCHEDULE
-    beside: Sequence[str] = ()
 
-    def settings(self) -> "list[Grid]":
-        """Each setting as a grid of its own."""
-        return [
-            replace(self, tasks=(task,), horizons=(steps,), optimizers=(optimizer,))
-            for steps in self.horizons
-            for task in self.tasks
-            for optimizer in self.optimizers
-        ]
+    def judged(self, rows: Rows) -> list[Setting]:
+        """The settings at their tuned rates, with what they are judged by."""
+        return [Setting(cell, self.hand_set, self.seeds) for cell in self.cells(rows)]
 
     def tuning_cells(self, rows: Rows) -> list[Cell]:
         """Each setting at each rate to try."""
@@ -93,8 +87,8 @@ class Grid:
         return found
 
     def default(self, rows: Rows) -> list[PlannedRow]:
-        """The default, and the forms beside it, on all seeds."""
-        return self._planned(self.cells(rows), [DEFAULT, *self.beside], (*self.seeds.choice, *self.seeds.test))
+        """The default on all seeds."""
+        return self._planned(self.cells(rows), [DEFAULT], (*self.seeds.choice, *self.seeds.test))
 
     def auto(self, rows: Rows) -> list[PlannedRow]:
         """``peak="auto"``, which is told no rate, on the seeds of the test."""

@@ -12,16 +12,11 @@ after the shorter horizons of "llama-long", where the clock ends every warm-up, 
 A run of 16,000 steps takes one to two minutes, and one of 64,000 steps takes three to eight. At these horizons we try
 only the best rate of the previous horizon and its neighbours, and one seed chooses. At 64,000 steps the grid of
 warm-ups is coarser. Three seeds test at every horizon, because one says nothing about chance.
-
-The loss falls far within a few percent of a run of 64,000 steps. When the default averaged it over 1 % of every run,
-it ended such a warm-up under AdamW after 2 % of the run, at a cost of 5 %. The notebook says how the average came to
-depend on the length of the run, and which other remedies were tried.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..cells import RAMP_ALONE
 from ..rows import Rows
 from ..statistics import Seeds
 from .grid import Grid, RatesToTry, hand_set_grid
@@ -36,7 +31,6 @@ RATES = {
     "adamw": (0.0003, 0.001, 0.003, 0.01, 0.03),
 }
 HAND_SET = hand_set_grid(0.02, 0.1, 0.2, 0.4, 0.8)
-BESIDE = (RAMP_ALONE,)
 
 
 def _all_rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
@@ -54,15 +48,15 @@ def _rates_beside_the_best_of(shorter: Grid) -> RatesToTry:
     return rates
 
 
-SHORT = Grid(TASKS, (1_000, 4_000), OPTIMIZERS, _all_rates, HAND_SET, Seeds((0, 1), (10, 11, 12)), beside=BESIDE)
+SHORT = Grid(TASKS, (1_000, 4_000), OPTIMIZERS, _all_rates, HAND_SET, Seeds((0, 1), (10, 11, 12)))
 LONG = Grid(
     TASKS[1:], (16_000,), OPTIMIZERS, _rates_beside_the_best_of(SHORT), HAND_SET, Seeds((0,), (10, 11, 12)),
-    beside=BESIDE,
 )  # fmt: skip
 LONGEST = replace(
     LONG, horizons=(64_000,), rates=_rates_beside_the_best_of(LONG), hand_set=hand_set_grid(0.02, 0.1, 0.4, 0.8)
 )
 
+GRIDS = (SHORT, LONG, LONGEST)
 STAGES: dict[str, Stage] = {
     name: stage
     for prefix, grid in (("", SHORT), ("long-", LONG), ("longest-", LONGEST))

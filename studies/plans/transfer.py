@@ -4,10 +4,8 @@
 The best warm-ups are short there, so a warm-up over half of the run is costly. "fresh" has six tasks unlike all others.
 """
 
-import math
 from collections.abc import Sequence
 
-from ..cells import DEFAULT, RAMP_ALONE
 from ..rows import Rows
 from ..statistics import Seeds
 from .grid import Grid, hand_set_grid
@@ -29,15 +27,13 @@ def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]
     return [lr / 10 for lr in _RATES[optimizer]] if tuned else _RATES[optimizer]
 
 
-ADVISED = f"{DEFAULT} max_warmup=0.1"  # for fine-tuning
-CHANCE = f"{DEFAULT} chance_loss={math.log(512):.3f}"  # ln(vocabulary)
 FINE_TUNING = Grid(
     ("tune-near", "tune-far", "tune-near-lora", "tune-far-lora"), (100, 300, 1000), ("adamw", "muon", "lion"), _rates,
-    hand_set_grid(0.03, 0.1, 0.5), _SEEDS, beside=(ADVISED, CHANCE),
+    hand_set_grid(0.03, 0.1, 0.5), _SEEDS,
 )  # fmt: skip
 FRESH = Grid(
     ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), tuple(_RATES), _rates,
-    hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS, beside=(RAMP_ALONE,),
+    hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS,
 )  # fmt: skip
 
 _ALL = ("tuning", "hand", "tested", "default")

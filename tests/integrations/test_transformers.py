@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,13 @@ from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
-from autowarm.integrations.transformers import AdaptiveWarmupMixin, WarmupCallback, WarmupTrainer, optimizer_by_name
+from autowarm.integrations.transformers import (
+    AdaptiveWarmupMixin,
+    WarmupCallback,
+    WarmupTrainer,
+    attach,
+    optimizer_by_name,
+)
 
 STEPS, BATCH, LR = 12, 4, 0.02
 
@@ -72,6 +79,14 @@ class CalledBack(InOrder, Trainer):
         self.add_callback(WarmupCallback(self))
 
 
+class Plain(InOrder, Trainer):
+    pass
+
+
+def attached(model: Any, args: Any, *, optim: str, **kwargs: Any) -> Trainer:
+    return attach(Plain(model, args, **kwargs), optim)
+
+
 def logged(trainer: Trainer, what: str) -> list[float]:
     return [entry[what] for entry in trainer.state.log_history if what in entry]
 
@@ -102,9 +117,11 @@ def plain_loop(accumulation: int) -> tuple[LlamaForCausalLM, list[float], list[f
     return model, rates, losses
 
 
-@pytest.mark.parametrize("kind", [Mixed, CalledBack])
+@pytest.mark.parametrize("kind", [Mixed, CalledBack, attached])
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_the_rates_and_weights_are_a_plain_loops(kind: type, accumulation: int, tmp_path: Path) -> None:
+def test_the_rates_and_weights_are_a_plain_loops(
+    kind: Callable[..., Trainer], accumulation: int, tmp_path: Path
+) -> None:
     data = make_data(STEPS * BATCH * accumulation)
     trainer = kind(make_model(), make_args(tmp_path, accumulation), optim="muon", train_dataset=data)
     trainer.train()
@@ -289,6 +306,26 @@ def test_misuse(tmp_path: Path) -> None:
     trainer.add_callback(WarmupCallback(trainer))
     with pytest.raises(ValueError, match="the trainer's scheduler is a LambdaLR: use WarmupTrainer"):
         trainer.train()
+
+
+def test_a_trainer_that_cannot_be_given_a_warm_up_stays_as_it_was(tmp_path: Path) -> None:
+    model, args = make_model(), make_args(tmp_path)
+    opt = Lion(model.parameters(), lr=1e-3)
+    for trainer, options, match in (
+        (Trainer(model, args), {"optim": "moun"}, "perhaps 'muon'"),
+        (Trainer(model, args, optimizers=(opt, None)), {"optim": "lion"}, "give one of them"),
+        (WarmupTrainer(model, args), {}, "has an adaptive warm-up already"),
+        (Trainer(model, args, optimizers=(opt, AdaptiveWarmup(opt, STEPS))), {}, "has a scheduler already, Adaptive"),
+    ):
+        kind, callbacks = type(trainer), len(trainer.callback_handler.callbacks)
+        with pytest.raises(ValueError, match=match):
+            attach(trainer, **options)
+        assert (type(trainer), len(trainer.callback_handler.callbacks)) == (kind, callbacks)
+    trainer = Trainer(model, args, train_dataset=make_data(BATCH))
+    assert attach(trainer, div=4.0) is trainer
+    assert isinstance(trainer, Trainer)
+    trainer.create_optimizer_and_scheduler(STEPS)
+    assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(LR / 4)
 
 
 def test_two_processes(accelerated: list[dict[str, Any]]) -> None:

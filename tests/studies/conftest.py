@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from studies.cells import DEFAULT, PAPER, TUNING_SEED, share_of
+from studies.cells import DEFAULT, PAPER, TUNING_SEED
 from studies.plans.warm_up import STAGES
 from studies.rows import PlannedRow, Rows
 from tests.lab.conftest import jobs_here as jobs_here
@@ -21,9 +21,10 @@ def made_up(run: PlannedRow) -> dict[str, Any]:
     loss, warmup, ended_by = 3.0 + common + noise, None, None
     if run.seed == TUNING_SEED:
         loss = 3.0 + abs(run.cell.lr - 0.003)  # the tuned rate
-    elif run.schedule.startswith("linear "):
-        loss += 3.0 * abs(share_of(run.schedule) - BEST_SHARE)
-        warmup = round(share_of(run.schedule) * run.cell.steps)
+    elif run.schedule.startswith(("linear ", "tenth ")):
+        start, share = run.schedule.split()
+        loss += 3.0 * abs(float(share) - BEST_SHARE) + 0.3 * (start == "tenth")
+        warmup = round(float(share) * run.cell.steps)
     elif run.schedule == PAPER:
         loss += 0.6
         assert run.target_loss is not None
@@ -33,7 +34,6 @@ def made_up(run: PlannedRow) -> dict[str, Any]:
     cell = {"task": run.cell.task, "optimizer": run.cell.optimizer, "steps": run.cell.steps, "lr": run.cell.lr}
     return {
         "part": run.part, "cell": cell, "schedule": run.schedule, "seed": run.seed,
-        **({"order": run.order} if run.order else {}),
         "val_loss": loss, "first_loss": 6.0, "diverged": False, "warmup_steps": warmup, "ended_by": ended_by,
         "seconds": run.cell.steps / 100,
     }  # fmt: skip

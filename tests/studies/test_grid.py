@@ -9,7 +9,6 @@ from studies.plans import horizon, peak, transfer
 from studies.plans.warm_up import Stage, missing
 from studies.rows import Cell, PlannedRow, Rows
 from studies.runs import run_of
-from studies.verdicts import judge
 
 STUDIES = {
     "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES,
@@ -68,24 +67,3 @@ def test_both_starts_of_a_hand_set_warm_up() -> None:
     cold, warm = (run_of(PlannedRow("cells", cell, f"{word} 0.4", 0)).schedule for word in ("linear", "tenth"))
     assert (cold.warmup_steps, cold.div) == (400, None)
     assert (warm.warmup_steps, warm.div) == (400, 10.0)
-
-
-def test_a_verdict_in_percent_in_nats_and_in_progress() -> None:
-    cell = Cell("cnn", "muon", 200, 0.01)
-
-    def row(schedule: str, seed: int, loss: float) -> dict[str, object]:
-        ended = {"warmup_steps": 40, "ended_by": "loss" if seed < 12 else None}
-        return {**made(PlannedRow("cells", cell, schedule, seed)), "val_loss": loss, "first_loss": 2.5, **ended}
-
-    seeds, names = transfer.FRESH.seeds, transfer.FRESH.hand_set
-    every = [(name, seed, 1.0) for name in names for seed in seeds.choice]
-    every += [("default", seed, 1.02 + 0.001 * seed) for seed in (*seeds.choice, *seeds.test)]
-    rows = Rows([row(*one) for one in every] + [row(names[0], seed, 1.0 + 0.001 * seed) for seed in seeds.test])
-    found = judge(rows, cell, seeds, names)
-    assert found.best == names[0]
-    assert found.mean == pytest.approx(0.02 / found.unit)
-    assert found.nats == pytest.approx(0.02)
-    assert found.progress == pytest.approx(0.02 / (2.5 - found.unit))
-    assert found.ended == {"loss": 4, "": 3}
-    assert found.learnt
-    assert not found.passed

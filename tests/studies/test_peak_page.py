@@ -16,7 +16,6 @@ from studies.pages.peak import (
     peak_figure,
     peak_table,
     sensitivity,
-    write_peak_pages,
 )
 from studies.plans import peak
 from studies.plans.warm_up import missing
@@ -70,7 +69,7 @@ def test_what_needs_no_rate_takes_the_place_of_adamw(rows: Rows) -> None:
     assert all(math.isinf(one.cost) and one.rate is None for one in found)
 
 
-def test_the_table_says_how_near_and_how_dear(rows: Rows, tmp_path: Path) -> None:
+def test_the_table_says_how_near_and_how_dear(rows: Rows) -> None:
     headings, *lines = csv.reader(io.StringIO(peak_table(rows)))
     found = {(line[0], line[1]): dict(zip(headings[2:], line[2:], strict=True)) for line in lines}
     search = found["judged, 1000", '`peak="auto"`']
@@ -80,24 +79,11 @@ def test_the_table_says_how_near_and_how_dear(rows: Rows, tmp_path: Path) -> Non
     assert search["higher loss, median"] == "10.0 %"
     assert found["developed on, 200", "Prodigy, for AdamW"]["diverged"] == "10"  # with three of the larger tasks
     assert found["developed on, 1000", "Prodigy, for AdamW"]["diverged"] == "7"
-    (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
-    (tmp_path / "docs" / "figures").mkdir()
-    table, figure = write_peak_pages(rows, tmp_path)
-    assert table.read_text() == peak_table(rows)
-    assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_published_table_is_that_of_the_stored_rows() -> None:
-    data = Path(__file__).parents[2] / "docs" / "data"
-    stored = Rows.load(data / "studies" / "peak.jsonl")
-    assert (data / "tables" / "peak-rates.csv").read_text(encoding="utf-8") == peak_table(stored)
-
-
-def test_the_table_of_long_runs_is_that_of_the_stored_rows() -> None:
-    data = Path(__file__).parents[2] / "docs" / "data"
-    rows = Rows.load(data / "studies" / "horizon.jsonl")
+def test_the_table_of_long_runs_has_every_horizon() -> None:
+    rows = Rows.load(Path(__file__).parents[2] / "docs" / "data" / "studies" / "horizon.jsonl")
     text = horizon_rates_table(rows)
-    assert (data / "tables" / "peak-horizons.csv").read_text(encoding="utf-8") == text
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [(line["task"], line["updates"], line["settings"]) for line in lines] == [
         (task, steps, "4") for task, steps in itertools.product(("llama-long", "llama-bytes"), ("1,000", "4,000"))

@@ -31,15 +31,6 @@ def test_rows_are_found_by_what_they_are() -> None:
     assert rows[PlannedRow("cells", cell, "linear 0.1", 1, target_loss=0.3)]["val_loss"] == 1.1
 
 
-def test_runs_of_one_seed_and_many_orders_are_many_runs() -> None:
-    orders = [run(part="orders", order=100 + k, warmup_steps=k) for k in range(3)]
-    rows = Rows([run(part="orders"), *orders])
-    cell = Cell(**CELL)
-    assert len(rows) == 4
-    assert rows[PlannedRow("orders", cell, "linear 0.1", 0, order=102)]["warmup_steps"] == 2
-    assert list(rows.runs("orders", cell, "linear 0.1")) == [0]
-
-
 def test_equal_runs_make_equal_files_of_a_run_a_line(tmp_path: Path) -> None:
     some = [run(2), run(0, warnings=["ein Gruß"]), run(1, val_loss=1 / 3)]
     Rows(some).save(tmp_path / "a.jsonl")

@@ -6,7 +6,7 @@ import difflib
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ try:
 except ImportError as missing:
     raise ImportError("this plug-in needs transformers: pip install 'autowarm[transformers]'") from missing
 
-__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "find_rate", "optimizer_by_name"]
+__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "attach", "find_rate", "optimizer_by_name"]
 
 _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
 # Settings of `TrainingArguments` that an `AdaptiveWarmup` replaces, and its corresponding option.
@@ -186,9 +186,12 @@ class AdaptiveWarmupMixin:
     def __init__(
         self, *args: Any, optim: str | None = None, warmup: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:
+        super().__init__(*args, **kwargs)
+        self._warm_up(optim, warmup)
+
+    def _warm_up(self, optim: str | None, warmup: Mapping[str, Any] | None) -> None:
         if warmup is not None and not isinstance(warmup, Mapping):
             raise TypeError(f'warmup= takes options of AdaptiveWarmup, such as {{"max_warmup": 0.1}}, got {warmup!r}')
-        super().__init__(*args, **kwargs)
         trainer: Any = self
         self._warmup = dict(warmup or {})
         if optim is not None:
@@ -241,6 +244,51 @@ class WarmupTrainer(AdaptiveWarmupMixin, Trainer):
         >>> type(trainer.create_optimizer()).__name__
         'Muon'
     """
+
+
+TrainerT = TypeVar("TrainerT", bound=Trainer)
+
+
+def attach(trainer: TrainerT, optim: str | None = None, **warmup: Any) -> TrainerT:
+    """Give a trainer that has been built already an adaptive warm-up; no subclass is needed.
+
+    The trainer then behaves as if its class had listed `AdaptiveWarmupMixin` first.
+
+    Args:
+        trainer: any `Trainer` (TRL's, your own) without a scheduler of its own.
+        optim: as for `AdaptiveWarmupMixin`.
+        warmup: options of `AdaptiveWarmup`.
+
+    Returns:
+        The same trainer.
+
+    Raises:
+        ValueError: the trainer has a scheduler or an adaptive warm-up already; or as for `AdaptiveWarmupMixin`.
+
+    Example:
+        >>> import torch
+        >>> from transformers import Trainer, TrainingArguments
+        >>> from autowarm.integrations.transformers import attach
+        >>> args = TrainingArguments("/tmp/out", max_steps=100, report_to="none", use_cpu=True)
+        >>> trainer = attach(Trainer(torch.nn.Linear(4, 4), args), optim="muon", decay="wsd")
+        >>> type(trainer.create_optimizer()).__name__
+        'Muon'
+    """
+    kind = type(trainer)
+    if isinstance(trainer, AdaptiveWarmupMixin) or trainer.lr_scheduler is not None:
+        raise ValueError(
+            f"this {kind.__name__} has a scheduler already, {type(trainer.lr_scheduler).__name__}: build it without one"
+            if trainer.lr_scheduler is not None
+            else f"this {kind.__name__} has an adaptive warm-up already"
+        )
+    mixed: Any = type(kind.__name__, (AdaptiveWarmupMixin, kind), {"__module__": kind.__module__})
+    trainer.__class__ = mixed
+    try:
+        mixed._warm_up(trainer, optim, warmup)
+    except Exception:
+        trainer.__class__ = kind
+        raise
+    return trainer
 
 
 def _chance_loss(model: Any) -> float | None:

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test test-all random core gpu lint docs verify audit
+.PHONY: setup demo test test-all random core gpu lint docs dist verify audit
 
 setup: $(READY)
 
@@ -62,6 +62,14 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo docs/_build/html/index.html
+
+# What is published: built, checked as the index checks it, and installed and imported without its extras.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/uv tool run --quiet twine==6.2.0 check --strict dist/*
+	$(BIN)/uv run --quiet --isolated --no-project --python $(BIN)/python --with dist/*.whl \
+	    python -W error -c "import autowarm; print('autowarm', autowarm.__version__)"
 
 # Every pinned package again, each file against its hash; nothing is replaced if one differs.
 verify: $(READY)

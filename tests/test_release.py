@@ -55,6 +55,12 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+def test_the_metadata_is_of_a_version_that_the_index_and_its_checker_know(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    text = zipfile.ZipFile(wheel).read(f"autowarm-{autowarm.__version__}.dist-info/METADATA").decode()
+    assert text.startswith("Metadata-Version: 2.4\n")  # twine 6.2 refuses 2.5
+
+
 def test_the_wheel_knows_nothing_of_the_projects_own_studies(built: Path) -> None:
     (path,) = built.glob("*.whl")
     with zipfile.ZipFile(path) as wheel:

@@ -14,7 +14,7 @@ from ..rows import Cell, PlannedRow, Rows
 from ..runs import Curve
 
 SHOWN: Mapping[str, str] = {
-    "linear 0": "none", **{f"linear {share:g}": f"{100 * share:g}%" for share in (0.02, 0.1, 0.2, 0.4)},
+    "linear 0": "none", **{f"linear {share:g}": f"{100 * share:g}%" for share in (0.02, 0.1, 0.4)},
     DEFAULT: "default",
 }  # fmt: skip
 """The choices of `regret_figure`, which were run in every setting."""

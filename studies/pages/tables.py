@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from autowarm.lab.analysis.markdown import comma_separated
+from autowarm.lab.analysis.markdown import comma_separated, table
 
 from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, peer_cells, scheduled_cells, title
 from ..plans import realistic
@@ -73,6 +73,21 @@ def lengths_table(found: Iterable[Judged]) -> str:
     headings = ["T", "settings", *map(_short, _FEW), "default − best on other seeds", "its warm-up, % of T (quartiles)",
                 "ended by the loss, %"]  # fmt: skip
     return comma_separated(headings, lines)
+
+
+def readme_table(found: Iterable[Judged]) -> str:
+    """Markdown: for each choice, the mean regret by length of run and the worst of all; the default's median length."""
+    by_length = _grouped((one for one in found if one.setting.cell.steps >= _SHORT), lambda cell: cell.steps)
+    every = [one for some in by_length.values() for one in some]
+    lines = [
+        [f"**{_short(name)}**" if name == DEFAULT else _short(name),
+         *(_means(some, [name])[0] for some in by_length.values()),
+         mean_and_worst([one.regrets[name] for one in every])[1]]
+        for name in (DEFAULT, NONE, "linear 0.02", TENTH, "linear 0.4")
+    ]  # fmt: skip
+    medians = [f"{statistics.median(100 * one.warmup for one in some):.0f}%" for some in by_length.values()]
+    headings = ["warm-up", *(f"T = {steps:,} ({len(some)})" for steps, some in by_length.items()), "worst of all"]
+    return table(headings, [*lines, ["*default's length, median*", *medians, ""]])
 
 
 def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:

@@ -1,8 +1,12 @@
-"""Writes the tables and figures of docs/evidence.md and docs/which-rate.md from the rows in a checkout."""
+"""Writes the tables and figures of docs/evidence.md and docs/which-rate.md, and README's table, from a checkout's rows."""
 
+import re
 from pathlib import Path
 
 from matplotlib.figure import Figure
+
+from autowarm.lab.config import LabError
+from autowarm.lab.files import write_atomically
 
 from ..regret import judged
 from ..rows import Rows
@@ -10,9 +14,12 @@ from ..runs import curve_of
 from . import write_files
 from .figures import EXAMPLE, first_figure, regret_figure
 from .peak import horizon_rates_table, peak_figure, peak_table
-from .tables import tables
+from .tables import readme_table, tables
 
 DATA = Path("docs") / "data"
+
+
+_MARKS = re.compile(r"(<!-- by python -m studies pages -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
 def texts(data: Path) -> dict[str, str]:
@@ -30,12 +37,30 @@ def texts(data: Path) -> dict[str, str]:
 
 
 def write_pages(root: Path) -> list[Path]:
-    """Write tables and figures into docs/ and return their paths. The two runs of the first figure are made again.
+    """Write tables and figures into docs/ and README's table; return their paths.
+
+    The two runs of the first figure are made again, which takes minutes.
 
     Raises:
-        LabError: a planned run is missing.
+        LabError: a planned run is missing, or README has no place for the table.
     """
-    return write_files(root, {**texts(root / DATA), **figures(root / DATA)})
+    text = with_table((root / "README.md").read_text(encoding="utf-8"), root / DATA)
+    paths = write_files(root, {**texts(root / DATA), **figures(root / DATA)})
+    write_atomically(root / "README.md", text)
+    return [*paths, root / "README.md"]
+
+
+def with_table(readme: str, data: Path) -> str:
+    """README with what one choice costs between its marks.
+
+    Raises:
+        LabError: a planned run is missing, or the marks are.
+    """
+    found = readme_table([*judged(data, "warm-up"), *judged(data, "horizon")])
+    text, count = _MARKS.subn(lambda marks: marks[1] + found.strip() + marks[2], readme)
+    if count != 1:
+        raise LabError(f"README.md has {count} places for the table, not one: between {_MARKS.pattern!r}")
+    return text
 
 
 def figures(data: Path) -> dict[str, Figure]:

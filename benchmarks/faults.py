@@ -4,7 +4,7 @@ python benchmarks/faults.py kill     SIGKILL at random moments of train, compare
 python benchmarks/faults.py preempt  SIGTERM in every phase of train
 python benchmarks/faults.py ranks    SIGTERM in every phase of two ranks, and SIGKILL of one of them, under torchrun
 python benchmarks/faults.py soak     a long run of the scheduler: memory, time of a step, saved against live state
-python benchmarks/faults.py table    the table, also into docs/reliability.md
+python benchmarks/faults.py table    the table of docs/reliability.md
 
 Each mode ends soon after --seconds, or with --tries, and writes its counts to benchmarks/faults/MODE.json. A fault is
 survived if the next start goes on behind the newest checkpoint and the run ends with the bits of one that was never
@@ -38,7 +38,6 @@ from fault_bed import Bed, Child, behind, outcome, watch_phases
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).with_suffix("")
-PAGE, BEGIN, END = ROOT / "docs" / "reliability.md", "<!-- counts -->\n", "<!-- end of counts -->"
 TABLE, KEYS = ROOT / "docs" / "data" / "tables" / "faults.csv", ("tried", "survived", "lost")
 OF_RANKS = ["data preparation", "a step", "saving a checkpoint", "evaluation", "saving weights"]
 PATIENCE = 600.0  # seconds after which a job that a fault should have ended counts as hanging
@@ -273,19 +272,8 @@ def show(found: list[dict[str, Any]]) -> str:
 
 
 def table() -> int:
-    """Prints the table of all modes, writes it for the page, and puts into the page how it was made."""
+    """Prints the table of all modes, and writes it for the page."""
     found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    text = PAGE.read_text(encoding="utf-8")
-    head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    notes = [f"`{each['mode']}`: {each['seconds']} s, torch {each['torch']}" for each in found]
-    for each in found:
-        if each["mode"] == "soak":
-            first, *_, last = each["kib"]
-            steps = f"{each['steps']:,}"
-            notes.append(
-                f"the long run: {steps} steps, {first:,} KiB after the first block and {last:,} after the last"
-            )
-    PAGE.write_text(f"{head}{BEGIN}{'; '.join(notes)}.\n{END}{tail}", encoding="utf-8")
     TABLE.write_text(show(found), encoding="utf-8")
     print(show(found))
     return 1 if any(each["losses"] for each in found) else 0

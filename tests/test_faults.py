@@ -1,4 +1,4 @@
-"""A little of `benchmarks/faults.py`; its full counts stand in `docs/reliability.md`."""
+"""A little of `benchmarks/faults.py`; its full counts are in `docs/reliability.md`."""
 
 import csv
 import json

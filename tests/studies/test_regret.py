@@ -59,7 +59,7 @@ def test_what_the_page_says_of_public_curves() -> None:
     (_, calibrated, _) = curves("calibrated")
     how = " ".join((DOCS / "how-it-works.md").read_text(encoding="utf-8").split())
     assert (
-        f"end the warm-up on {calibrated} % of [the public loss curves](evidence.md#one-measure), and not on {clock} %"
+        f"end the warm-up on {calibrated}% of [the public loss curves](evidence.md#one-measure), and not on {clock}%"
         in how
     )
     muon = [row for row in rows if row["optimizer"] == "spectral"]

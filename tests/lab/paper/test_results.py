@@ -86,11 +86,13 @@ def behind(sweep: str, kind: str) -> dict[str, float]:
 
 def test_what_the_sweeps_show() -> None:
     sizes = ("124M", "210M")
-    default = {(size, name): cost for size in sizes for name, cost in behind(f"warmup-sweep-{size}", "adaptive").items()}
+    default, paper = (
+        {(size, name): cost for size in sizes for name, cost in behind(f"warmup-sweep-{size}", kind).items()}
+        for kind in ("adaptive", "paper")
+    )
     worst = [default.pop(key) for key in list(default) if key[1].startswith("normsgd-4-")]
     assert f"between {-min(default.values()):.1f}% below and {max(default.values()):.1f}% above, **but " in said()
     assert f"**but {min(worst):.1f} to {max(worst):.1f}% above under normSGD at the small batch**" in said()
-    paper = {(size, name): cost for size in sizes for name, cost in behind(f"warmup-sweep-{size}", "paper").items()}
     never = [
         (size, run["cell"]["name"])
         for size in sizes

@@ -110,7 +110,7 @@ def test_the_page_says_how_far_the_curvature_falls_and_rises():
         rises.append(max(smooth[lowest:]) / smooth[lowest])
         ends.append(points[lowest].step)
     text = " ".join((DOCS / "paper.md").read_text(encoding="utf-8").split())
-    assert f"In the first {min(ends)} to {max(ends)} steps K falls with the loss" in text
+    assert f"In the first {min(ends)} to {max(ends)} updates K falls with the loss" in text
     lion, muon, normsgd = (round(falls[name]) for name in ("lion", "muon", "normsgd"))
     assert f"by a factor of {lion} for Lion, {normsgd} for normSGD and {muon} for Muon" in text
     edge = measured(config, "muon", DOCS / "data" / "edge-of-stability.json", sharpness_every=1000)
@@ -119,8 +119,8 @@ def test_the_page_says_how_far_the_curvature_falls_and_rises():
         statistics.median(p.curvature_l2 for p in edge.points if step <= p.step < step + 100) / value
         for step, value in edge.sharpness[1:]
     ]
-    assert f"about {100 * statistics.median(along):.0f} % of the Hessian" in text
+    assert f"about {100 * statistics.median(along):.0f}% of the Hessian" in text
     assert f"from {sharp[0]:.0f} to {sharp[1000]:.0f}, falls to {sharp[3000]:.0f} near the peak rate" in text
     assert f"while the rate decays, to {sharp[14_000]:.0f}." in text
     assert sharp[3000] == min(value for step, value in edge.sharpness if step >= 1000)
-    assert f"K rises by a factor of {round(min(rises), -1):.0f} to {round(max(rises), -1):.0f}," in text
+    assert f"K rises by a factor of {round(min(rises), -1):.0f} to {round(max(rises), -1):.0f} while" in text

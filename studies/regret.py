@@ -38,7 +38,7 @@ CONSTANTS: Mapping[str, str] = {
 }
 """The rule with other constants, as it was when they were chosen: f(x0) was the lowest of five losses."""
 
-_LEARNT = 0.03  # a setting in which the best warm-up makes less progress than this says nothing
+_LEARNT = 0.03  # from new weights, less progress than this share of the first loss says nothing
 
 SETTINGS: Mapping[str, Callable[[Rows], Iterable[Setting]]] = {
     "warm-up": settings,
@@ -71,18 +71,23 @@ class Judged:
 
 
 def judged(data: Path, study: str) -> list[Judged]:
-    """Judge every setting of a stored study in which something is learnt.
+    """Judge every setting of a stored study in which the default has been run and something is learnt.
 
     Args:
         data: the folder docs/data of a checkout.
         study: a name of `SETTINGS`.
 
     Raises:
-        LabError: a run is missing.
+        LabError: the run of a hand-set warm-up is missing.
     """
     rows = Rows.load(data / "studies" / f"{study}.jsonl")
     others = Rows.load(data / "studies" / "rule.jsonl")
-    return [found for setting in SETTINGS[study](rows) if (found := judge(rows, setting, others)) is not None]
+    run = [
+        setting
+        for setting in SETTINGS[study](rows)
+        if {*setting.seeds.choice, *setting.seeds.test} <= rows.losses("cells", setting.cell, DEFAULT).keys()
+    ]
+    return [found for setting in run if (found := judge(rows, setting, others)) is not None]
 
 
 def judge(rows: Rows, setting: Setting, others: Rows | None = None) -> Judged | None:
@@ -96,7 +101,7 @@ def judge(rows: Rows, setting: Setting, others: Rows | None = None) -> Judged | 
     best = choose(hand, seeds.choice)
     runs = rows.runs("cells", cell, best, seeds.choice).values()
     first, least = statistics.fmean(row["first_loss"] for row in runs), mean_loss(hand[best], seeds.choice)
-    if not first - least > _LEARNT * abs(first):
+    if not first - least > (0.0 if cell.task.startswith("tune-") else _LEARNT) * abs(first):
         return None
     regrets = {}
     for name in {*setting.hand_set, *CHOICES, *CONSTANTS}:

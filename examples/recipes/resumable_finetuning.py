@@ -1,4 +1,7 @@
-"""Lightning's BackboneFinetuning, with a backbone that stays thawed when a run is resumed."""
+"""Lightning's BackboneFinetuning, with a backbone that stays thawed when a run is resumed.
+
+Lightning 2.6 leaves a backbone that was added before the checkpoint frozen, under any scheduler.
+"""
 
 from lightning.pytorch.callbacks import BackboneFinetuning
 

@@ -1,4 +1,19 @@
-"""For timm's train.py: the scheduler in place of timm's own."""
+"""For the train.py of timm 1.0.27 or later: the scheduler in place of timm's own.
+
+Replace `create_scheduler_v2` by this, between the optimizer and the loading of a checkpoint:
+
+    updates_per_epoch = (len(loader_train) + args.grad_accum_steps - 1) // args.grad_accum_steps
+    num_epochs = args.epochs
+    lr_scheduler = TimmWarmup(optimizer, num_epochs * updates_per_epoch)
+
+Before `losses_m.update(…)`, add this (timm has divided the loss by `accum_steps`):
+
+    lr_scheduler.observe(loss * accum_steps, weight=batch_size)
+
+To log the schedule in `summary.csv` and W&B, add this before `utils.update_summary(…)`:
+
+    train_metrics.update(loggable_metrics(lr_scheduler.warmup))
+"""
 
 from autowarm import AdaptiveWarmup
 

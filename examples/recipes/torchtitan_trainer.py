@@ -1,4 +1,8 @@
-"""For torchtitan 0.3: a container of schedulers that sees the losses, and a trainer that shows them."""
+"""For torchtitan 0.3: a container of schedulers that sees the losses, and a trainer that shows them.
+
+In your `config_registry` module, return `WarmupTrainer.Config(...)` in place of `Trainer.Config(...)`, with
+`lr_scheduler=AdaptiveWarmups.Config()`.
+"""
 
 from dataclasses import dataclass
 

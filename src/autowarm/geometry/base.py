@@ -79,6 +79,23 @@ class Geometry(ABC):
         >>> g = torch.tensor([[3.0, -4.0]])
         >>> Sign().dual(g).item(), Sign(radius=0.5).lmo(g).tolist()
         (7.0, [[-0.5, 0.5]])
+
+        The root mean square of the entries, which is normSGD with a radius that grows with the tensor:
+
+        >>> from dataclasses import dataclass
+        >>> from autowarm import LMO
+        >>> from autowarm.geometry import Geometry
+        >>> @dataclass(frozen=True)
+        ... class Mean(Geometry):
+        ...     def _norm(self, x):
+        ...         return x.square().mean().sqrt()
+        ...     def _dual(self, g):
+        ...         return g.norm() * g.numel() ** 0.5
+        ...     def _lmo(self, g):
+        ...         return -g * (g.numel() ** 0.5 / g.norm().clamp_min(1e-30))
+        ...     def _kappa(self, shape):
+        ...         return float(torch.Size(shape).numel())
+        >>> opt = LMO(torch.nn.Linear(4, 2).parameters(), lr=1e-3, geometry=Mean())
     """
 
     radius: float | RadiusRule = 1.0

@@ -70,7 +70,7 @@ class DataConfig:
             of kjj0/fineweb10B-gpt2. For .py, .md, .rst, .txt and .parquet files the lab trains a tokenizer.
         max_bytes: read at most this much text, file by file, in an order that mixes topics; shards are used whole.
         sampling: "random" draws sequences that begin anywhere in the text, with replacement; "epochs" takes every
-            sequence once before any again, in a new order each time.
+            sequence once before any again, in a new order each time, and leaves out at most seq_len tokens at the end.
         images: the classifier's images. "digits" are scikit-learn's 8×8 digits, which need no download; "folder" reads
             `root`, which holds a folder or tar file of training images and one of validation images; any other name is
             timm's, such as "hfds/ILSVRC/imagenet-1k".

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from autowarm.lab.analysis.figures import axes_of, encoded, sweep_figure
-from autowarm.lab.analysis.results import read_results
+from autowarm.lab.analysis.figures import axes_of, encoded
 from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.calibrate import figure as calibration_figure
@@ -66,14 +65,13 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
     }
     return found | {
         "calibration-muon": _calibration,
-        "demo-sweep": lambda: sweep_figure(read_results(folder / "demo-results").summaries),
         "rates": styled(_rates),
     }
 
 
 def laid_out(folder: Path) -> Path:
     """The folder, with the stored results in it: sweeps each in a folder of its own, measurements as files."""
-    for path in [*DATA.glob("horizon/*.json"), DATA / "demo-results.json"]:
+    for path in DATA.glob("horizon/*.json"):
         (folder / path.stem).mkdir()
         os.symlink(path.resolve(), folder / path.stem / "results.json")
     for path in DATA.glob("horizon/*.json"):

@@ -130,12 +130,11 @@ def _make(given: argparse.Namespace, planned: Sequence[PlannedRow], path: Path) 
 def _compare(kept: Rows, again: Rows, cell: Cell) -> None:
     [setting] = [setting for setting in settings(kept) if setting.cell == cell]
     for where, rows in (("kept", kept), ("made again", again)):
-        if (found := judge(rows, setting)) is None:
-            print(f"{where}: nothing is learnt")
+        if (found := judge(rows, setting)) is None or found.behind is None:
+            print(f"{where}: nothing is learnt, or not all is run")
         else:
-            behind = found.behind
-            print(f"{where}: best {title(found.best)}, the default is behind by {behind.mean:+.2f} ± "
-                  f"{behind.stderr:.2f}% of the progress")  # fmt: skip
+            print(f"{where}: best {title(found.best)}, the default is behind by {found.behind.mean:+.2f} ± "
+                  f"{found.behind.stderr:.2f}% of the progress")  # fmt: skip
     both = [(row, kept[run]) for row in again if (run := PlannedRow.of(row)) in kept and run.cell == cell]
     equal = sum(a["val_loss"] == b["val_loss"] for a, b in both)
     apart = [abs(a["val_loss"] / b["val_loss"] - 1) for a, b in both if a["val_loss"] and b["val_loss"]]

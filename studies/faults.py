@@ -91,7 +91,7 @@ def made(run: Fault) -> dict[str, Any]:
         for step, (batch, scale) in enumerate(_batches(recipe, run)):
             loss = scale * recipe.loss(model, batch)
             first = loss.item() if not step else first
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             scheduler.step(loss)
             optimizer.zero_grad()

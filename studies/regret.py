@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autowarm.lab.analysis.statistics import Estimate
+from autowarm.lab.analysis.statistics import Estimate, Losses
 from autowarm.lab.config import LabError
 
 from .cells import DEFAULT, EARLIER, PAPER, Setting, settings, title
@@ -38,13 +38,12 @@ CONSTANTS: Mapping[str, str] = {
 }
 """The rule with other constants, as it was when they were chosen: f(x0) was the lowest of five losses."""
 
-_LEARNT = 0.03  # from new weights, less progress than this share of the first loss says nothing
+_LEARNT = 0.03  # less progress than this share of the first loss says nothing
 
 SETTINGS: Mapping[str, Callable[[Rows], Iterable[Setting]]] = {
     "warm-up": settings,
     "horizon": lambda rows: (found for grid in horizon.GRIDS for found in grid.judged(rows)),
     "fresh": transfer.FRESH.judged,
-    "fine-tuning": transfer.FINE_TUNING.judged,
 }
 """The settings of each study whose hand-set warm-ups were run at one rate."""
 
@@ -57,7 +56,8 @@ class Judged:
         setting: it.
         best: the best hand-set warm-up, by the seeds that choose.
         regrets: the regret of every choice that was run, on the seeds that choose, in percent of the progress.
-        behind: the default's loss less that of `best` on the seeds of the test, in the same unit.
+        behind: the default's loss less that of `best` on the seeds of the test, in the same unit; None until they are
+            run.
         warmup: the mean share of the run that the default's warm-up takes, over all seeds.
         ended: what ended the default's warm-ups, with their numbers.
     """
@@ -65,7 +65,7 @@ class Judged:
     setting: Setting
     best: str
     regrets: Mapping[str, float]
-    behind: Estimate
+    behind: Estimate | None
     warmup: float
     ended: Counter[str]
 
@@ -85,7 +85,7 @@ def judged(data: Path, study: str) -> list[Judged]:
     run = [
         setting
         for setting in SETTINGS[study](rows)
-        if {*setting.seeds.choice, *setting.seeds.test} <= rows.losses("cells", setting.cell, DEFAULT).keys()
+        if {*setting.seeds.choice} <= rows.losses("cells", setting.cell, DEFAULT).keys()
     ]
     return [found for setting in run if (found := judge(rows, setting, others)) is not None]
 
@@ -101,14 +101,14 @@ def judge(rows: Rows, setting: Setting, others: Rows | None = None) -> Judged | 
     best = choose(hand, seeds.choice)
     runs = rows.runs("cells", cell, best, seeds.choice).values()
     first, least = statistics.fmean(row["first_loss"] for row in runs), mean_loss(hand[best], seeds.choice)
-    if not first - least > (0.0 if cell.task.startswith("tune-") else _LEARNT) * abs(first):
+    if not first - least > _LEARNT * abs(first):
         return None
     regrets = {}
     for name in {*setting.hand_set, *CHOICES, *CONSTANTS}:
         losses = rows.losses("cells", cell, name) or (others or Rows()).losses("cells", cell, name)
         if all(seed in losses for seed in seeds.choice):
             regrets[name] = statistics.fmean(regret(losses[seed], least, first) for seed in seeds.choice)
-    ours = rows.runs("cells", cell, DEFAULT, (*seeds.choice, *seeds.test))
+    ours = {**rows.runs("cells", cell, DEFAULT, seeds.choice), **rows.runs("cells", cell, DEFAULT)}
     return Judged(
         setting, best, regrets, _behind(rows, setting, best),
         statistics.fmean(row["warmup_steps"] for row in ours.values()) / cell.steps,
@@ -116,8 +116,10 @@ def judge(rows: Rows, setting: Setting, others: Rows | None = None) -> Judged | 
     )  # fmt: skip
 
 
-def _behind(rows: Rows, setting: Setting, best: str) -> Estimate:
+def _behind(rows: Rows, setting: Setting, best: str) -> Estimate | None:
     cell, seeds = setting.cell, setting.seeds.test
+    if not {*seeds} <= rows.losses("cells", cell, DEFAULT).keys():
+        return None
     theirs, ours = (rows.losses("cells", cell, name, seeds) for name in (best, DEFAULT))
     first = statistics.fmean(row["first_loss"] for row in rows.runs("cells", cell, DEFAULT, seeds).values())
     finite = [loss for loss in theirs.values() if math.isfinite(loss)]
@@ -126,6 +128,28 @@ def _behind(rows: Rows, setting: Setting, best: str) -> Estimate:
         raise LabError(f"{cell.name}: {title(best)} makes no progress on the seeds of the test")
     lost = {seed: regret(ours[seed], least, first) - regret(theirs[seed], least, first) for seed in seeds}
     return Estimate(tuple(lost.values()))
+
+
+def excess(rows: Rows, setting: Setting) -> Mapping[str, Estimate]:
+    """What choices cost from trained weights, in percent of the loss, because the progress is small there.
+
+    Returns:
+        For the default, its loss over that of the best hand-set warm-up, less one, on the seeds of the test; for each
+        hand-set warm-up, the same on the seeds that choose.
+
+    Raises:
+        LabError: a run is missing.
+    """
+    cell, seeds = setting.cell, setting.seeds
+    hand = {name: rows.losses("cells", cell, name, seeds.choice) for name in setting.hand_set}
+    best = choose(hand, seeds.choice)
+
+    def over(losses: Losses, some: Sequence[int]) -> Estimate:
+        reference = rows.losses("cells", cell, best, some)
+        return Estimate(tuple(100 * (losses[seed] / reference[seed] - 1) for seed in some))
+
+    ours = rows.losses("cells", cell, DEFAULT, seeds.test)
+    return {DEFAULT: over(ours, seeds.test), **{name: over(losses, seeds.choice) for name, losses in hand.items()}}
 
 
 def bed(rows: Rows, steps: int) -> dict[str, Mapping[str, float]]:

@@ -181,16 +181,6 @@ def test_the_papers_page_names_every_label() -> None:
     assert [label for label in labels if not re.search(rf"\b{label}\b", text)] == []
 
 
-@pytest.mark.parametrize("page", ["docs/evidence.md"])
-def test_the_demos_table_is_that_of_the_stored_results(page: str) -> None:
-    results = json.loads((ROOT / "docs" / "data" / "demo-results.json").read_text(encoding="utf-8"))
-    text = (ROOT / page).read_text(encoding="utf-8")
-    summaries = summarise(results["runs"])
-    assert len(summaries) == 3
-    for summary in summaries:
-        assert f"| {' | '.join(cells(summary))} |" in text
-
-
 def test_the_optimizers_tables_are_those_of_the_stored_run() -> None:
     measured = runpy.run_path(str(ROOT / "benchmarks" / "optimizers.py"))
     stored = json.loads((ROOT / "docs" / "data" / "optimizers.json").read_text(encoding="utf-8"))

@@ -5,12 +5,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from autowarm.lab.analysis.markdown import comma_separated, table
+import numpy as np
 
-from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, peer_cells, scheduled_cells, title
+from autowarm.lab.analysis.markdown import comma_separated, table
+from autowarm.lab.analysis.statistics import Estimate
+
+from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, Setting, peer_cells, scheduled_cells, title
 from ..plans import realistic
+from ..plans.transfer import FINE_TUNING
 from ..plans.warm_up import PEER_SCHEDULES
-from ..regret import CHOICES, CONSTANTS, Judged, bed, judged, mean_and_worst
+from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst
 from ..rows import Cell, Rows
 from ..statistics import mean_loss, regret
 
@@ -30,17 +34,17 @@ def tables(data: Path) -> dict[str, str]:
     """
     main = [*judged(data, "warm-up"), *judged(data, "horizon")]
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
-    fresh, tuned = judged(data, "fresh"), judged(data, "fine-tuning")
+    fresh = judged(data, "fresh")
     return {
         "regret": choices_table(long, CHOICES, (1_000, 4_000, 16_000)),
         "constants": choices_table([one for one in long if {*CONSTANTS} <= one.regrets.keys()], CONSTANTS, (1_000,)),
         "lengths": lengths_table(main),
         "kinds": kinds_table(main, lambda cell: FAMILIES[cell.task]),
         "fresh": kinds_table(fresh, lambda cell: cell.task),
-        "fine-tuning": fine_tuning_table(tuned),
+        "fine-tuning": fine_tuning_table(Rows.load(data / "studies" / "fine-tuning.jsonl")),
         "realistic": bed_table(Rows.load(data / "studies" / "realistic.jsonl")),
         "peers": peers_table(Rows.load(data / "studies" / "warm-up.jsonl"), main),
-        "settings": settings_table([*main, *fresh, *tuned]),
+        "settings": settings_table([*main, *fresh]),
     }
 
 
@@ -63,12 +67,13 @@ def lengths_table(found: Iterable[Judged]) -> str:
     """A row for each length of run: mean regrets, the default on the seeds of the test, and how long it warmed up."""
     lines = []
     for steps, some in _grouped(found, lambda cell: cell.steps).items():
-        behind = [one.behind.mean for one in some]
+        behind = [one.behind.mean for one in some if one.behind is not None]
         error = statistics.stdev(behind) / len(behind) ** 0.5 if len(behind) > 1 else 0.0
-        warmups = statistics.quantiles([100 * one.warmup for one in some], n=4)
+        other = f"{statistics.fmean(behind):+.2f} ± {error:.2f}" if len(behind) == len(some) else "–"
+        low, median, high = np.quantile([100 * one.warmup for one in some], (0.25, 0.5, 0.75))
         lines.append([
-            f"{steps:,}", len(some), *_means(some), f"{statistics.fmean(behind):+.2f} ± {error:.2f}",
-            f"{warmups[1]:.0f} ({warmups[0]:.0f}–{warmups[2]:.0f})", _share_ended(some),
+            f"{steps:,}", len(some), *_means(some), other,
+            f"{median:.0f} ({low:.0f}–{high:.0f})", _share_ended(some),
         ])  # fmt: skip
     headings = ["T", "settings", *map(_short, _FEW), "default − best on other seeds", "its warm-up, % of T (quartiles)",
                 "ended by the loss, %"]  # fmt: skip
@@ -99,15 +104,30 @@ def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
     return comma_separated(["task", "settings", *map(_short, _FEW), "default, worst", "ended by the loss, %"], lines)
 
 
-def fine_tuning_table(found: Sequence[Judged]) -> str:
-    """A row for each task and length: mean regrets over the optimizers, and the default's worst."""
+def fine_tuning_table(rows: Rows) -> str:
+    """A row for each task and length: mean cost over the optimizers in percent of the loss, and the default's worst."""
     choices = (DEFAULT, NONE, "linear 0.03", TENTH, "linear 0.5")
+    groups: dict[tuple[str, int], list[Mapping[str, Estimate]]] = {}
+    for setting in tuned_settings(rows):
+        groups.setdefault((setting.cell.task, setting.cell.steps), []).append(excess(rows, setting))
     lines = [
-        [task, f"{steps:,}", *_means(some, choices), f"{max(one.regrets[DEFAULT] for one in some):.1f}"]
-        for task, here in _grouped(found, lambda cell: cell.task).items()
-        for steps, some in _grouped(here, lambda cell: cell.steps).items()
+        [
+            task, f"{steps:,}", len(some),
+            *(f"{statistics.fmean(one[name].mean for one in some):.2f}" for name in choices),
+            f"{max(one[DEFAULT].mean for one in some):.2f}",
+        ]
+        for (task, steps), some in sorted(groups.items())
+    ]  # fmt: skip
+    return comma_separated(["task", "T", "settings", *map(_short, choices), "default, worst"], lines)
+
+
+def tuned_settings(rows: Rows) -> list[Setting]:
+    """The settings of the fine-tuning study in which the default has been run."""
+    return [
+        setting
+        for setting in FINE_TUNING.judged(rows)
+        if {*setting.seeds.test} <= rows.losses("cells", setting.cell, DEFAULT).keys()
     ]
-    return comma_separated(["task", "T", *map(_short, choices), "default, worst"], lines)
 
 
 def bed_table(rows: Rows) -> str:
@@ -157,7 +177,8 @@ def settings_table(found: Sequence[Judged]) -> str:
         return [
             cell.task, cell.optimizer, f"{cell.steps:,}", f"{cell.lr:g}", title(one.best),
             *(f"{regrets[name]:.2f}" if name in regrets else "" for name in (DEFAULT, *few)),
-            f"{one.behind.mean:+.2f} ± {one.behind.stderr or 0:.2f}", f"{100 * one.warmup:.0f}",
+            "–" if one.behind is None else f"{one.behind.mean:+.2f} ± {one.behind.stderr or 0:.2f}",
+            f"{100 * one.warmup:.0f}",
             ", ".join(f"{why} {count}" for why, count in sorted(one.ended.items())),
         ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Writes the tables and figures of docs/evidence.md and docs/which-rate.md, and README's table, from a checkout's rows."""
+"""Writes what docs/evidence.md, docs/which-rate.md and README show of the rows in a checkout."""
 
 import re
 from pathlib import Path

@@ -20,7 +20,7 @@ from autowarm.schedule.state import STATE_VERSION
 from .helpers import ALONE, contents
 
 SAMPLES = Path(__file__).parent.parent / "data"
-DEMO = SAMPLES.parent.parent / "docs" / "data" / "demo-results.json"
+DEMO = SAMPLES / "results-1.json"
 
 
 @pytest.fixture

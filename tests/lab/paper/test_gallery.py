@@ -41,13 +41,13 @@ def test_the_toy_stalls_on_the_short_run_alone(sources: Sources) -> None:
 def test_every_figure_of_the_pages_is_drawn_again_from_what_is_stored(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "docs" / "figures.py"))
     known = script["drawings"](script["laid_out"](tmp_path))
-    made_with_their_runs = {"first", "warming-up", "which-rate", "horizon"}
+    made_with_their_runs = {"first", "regret", "peak-rates", "which-rate", "horizon"}
     tables = list(ROOT.glob("docs/figures/*.csv"))
     assert known.keys() | made_with_their_runs == {path.stem for path in [*ROOT.glob("docs/figures/*.png"), *tables]}
     assert tables
     for path in tables:
         assert known[path.stem]() == path.read_text(encoding="utf-8"), path.name
-    for name in ("ablation-variance", "edge-of-stability", "demo-sweep", "horizons"):  # one of each source
+    for name in ("ablation-variance", "edge-of-stability", "rates"):  # one of each source
         first, *_ = known[name]().axes
         assert first.lines
         assert not first.spines["top"].get_visible()  # the common style

@@ -57,7 +57,7 @@ def test_what_the_ablation_of_the_form_shows() -> None:
     assert len(forms) == 6
     ours, paper = (f"{min(some):.1f} to {max(some):.1f}" for some in behind.values())
     assert f"Algorithm 1 is {paper}% behind it, the default {ours}%." in said()
-    assert f"[{ours} % behind 2 % by hand]" in (DOCS / "data" / "tables" / "claims.csv").read_text(encoding="utf-8")
+    assert f"[{ours}% behind 2% by hand]" in (DOCS / "data" / "tables" / "claims.csv").read_text(encoding="utf-8")
 
 
 def test_what_the_other_methods_and_swin_show() -> None:
@@ -104,8 +104,6 @@ def test_what_the_sweeps_show() -> None:
     assert f"under Lion at 8,000 updates, where it is {stuck[0]:.0f} and {stuck[1]:.0f}% above" in said()
     rest = f"elsewhere it is between {-min(paper.values()):.1f}% below and {max(paper.values()):.1f}% above."
     assert rest in said()
-    readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
-    assert f"in [two more grids](docs/paper.md#what-came-out-on-small-models) {max(worst):.1f} % (normSGD" in readme
 
 
 def test_the_claims_that_the_sweeps_judge() -> None:
@@ -114,14 +112,14 @@ def test_the_claims_that_the_sweeps_judge() -> None:
     by_size = (
         ", ".join(f"{costs[f'{name}-32-1B']:+.1f}" for name in ("muon", "lion", "normsgd")) for costs in (small, large)
     )
-    assert "2 layers {} %; 4 layers {} %".format(*by_size) in claims
+    assert "2 layers {}%; 4 layers {}%".format(*by_size) in claims
     paper = [cost for size in ("124M", "210M") for cost in behind(f"warmup-sweep-{size}", "paper").values()]
     assert f"it is ahead in {sum(cost < 0 for cost in paper)} of {len(paper)} settings" in claims
     every = [run for size in ("124M", "210M") for run in runs(f"warmup-sweep-{size}")]
     lion = [run for run in every if (run["optimizer"], run["schedule"]) == ("lion", "linear")]
     quick = [run for run in lion if run["warmup_steps"] <= 0.02 * run["cell"]["steps"]]
     assert not any(run["diverged"] for run in quick)
-    assert f"Nor did any of {len(quick)} in [the paper's sweeps]" in claims
+    assert f"nor any of {len(quick)} in [the paper's sweeps]" in claims
     hand: dict[str, list[float]] = {}
     for run in runs("warmup-sweep-124M"):
         if run["schedule"] == "linear":
@@ -130,4 +128,7 @@ def test_the_claims_that_the_sweeps_judge() -> None:
     pairs = [(cost, worst[name.replace("-4-", "-32-")]) for name, cost in worst.items() if "-4-" in name]
     medians = [statistics.median(some) for some in zip(*pairs, strict=True)]
     less = sum(large < small for small, large in pairs)
-    assert f"{medians[0]:.1f} and {medians[1]:.1f} % (less in {less} of {len(pairs)}, one seed)" in claims
+    assert (
+        f"{medians[0]:.1f}% at the small batch and {medians[1]:.1f}% at the large one (less in {less} of {len(pairs)}, "
+        in claims
+    )

@@ -21,9 +21,9 @@ SHOWN: Mapping[str, str] = {
 
 _HAND = "linear 0.1"
 EXAMPLE = tuple(
-    PlannedRow("cells", Cell("llama-bytes", "muon", 4_000, 0.003), schedule, 10) for schedule in (_HAND, DEFAULT)
+    PlannedRow("cells", Cell("llama-bytes", "muon", 4_000, 0.003), schedule, 0) for schedule in (_HAND, DEFAULT)
 )
-"""The runs of `first_figure`, on the first of the seeds that took no part in any choice."""
+"""The runs of `first_figure`, on the first seed."""
 
 
 @styled

@@ -69,7 +69,8 @@ def lengths_table(found: Iterable[Judged]) -> str:
     for steps, some in _grouped(found, lambda cell: cell.steps).items():
         behind = [one.behind.mean for one in some if one.behind is not None]
         error = statistics.stdev(behind) / len(behind) ** 0.5 if len(behind) > 1 else 0.0
-        other = f"{statistics.fmean(behind):+.2f} ± {error:.2f}" if len(behind) == len(some) else "–"
+        other = f"{statistics.fmean(behind):+.2f} ± {error:.2f}" if behind else "–"
+        other += f" ({len(behind)} settings)" if 0 < len(behind) < len(some) else ""
         low, median, high = np.quantile([100 * one.warmup for one in some], (0.25, 0.5, 0.75))
         lines.append([
             f"{steps:,}", len(some), *_means(some), other,

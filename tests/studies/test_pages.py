@@ -12,8 +12,8 @@ from autowarm.lab.config import LabError
 from studies.cells import DEFAULT
 from studies.pages import write
 from studies.pages.figures import EXAMPLE, SHOWN, first_figure, regret_figure
-from studies.pages.tables import choices_table, lengths_table, settings_table, tables
-from studies.pages.write import texts, write_pages
+from studies.pages.tables import choices_table, lengths_table, settings_table
+from studies.pages.write import texts, with_table, write_pages
 from studies.regret import CHOICES, Judged, judged
 from studies.rows import PlannedRow, Rows
 
@@ -45,20 +45,28 @@ def test_pages_and_figures_are_written_together(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
     (tmp_path / "docs" / "data" / "studies").symlink_to(DATA / "studies")
     (tmp_path / "docs" / "figures").mkdir()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "README.md").write_text(re.sub(r"(?m)^\| none .*\n", "", readme), encoding="utf-8")
     written = write_pages(tmp_path)
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
     assert {path for path in tmp_path.rglob("*.*") if path.is_file()} == set(written)
     for name in ("regret.png", "first.png", "peak-rates.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
 
 
-def test_no_page_is_made_of_part_of_a_study(tmp_path: Path) -> None:
+def test_a_setting_counts_once_the_default_has_been_run_on_the_seeds_that_choose(tmp_path: Path) -> None:
     (tmp_path / "studies").mkdir()
-    for path in (DATA / "studies").glob("*.jsonl"):
-        rows = Rows.load(path)
-        drop = next((PlannedRow.of(row) for row in rows if row["schedule"] == DEFAULT and row["part"] == "cells"), None)
-        Rows(row for row in rows if PlannedRow.of(row) != drop).save(tmp_path / "studies" / path.name)
-    with pytest.raises(LabError, match="has not been run under 'default' with the seeds"):
-        tables(tmp_path)
+    every, without = judged(DATA, "warm-up"), judged(DATA, "warm-up")[0].setting.cell
+    for name in ("warm-up", "rule"):
+        rows = Rows.load(DATA / "studies" / f"{name}.jsonl")
+        drop = PlannedRow("cells", without, DEFAULT, 0)
+        Rows(row for row in rows if PlannedRow.of(row) != drop).save(tmp_path / "studies" / f"{name}.jsonl")
+    assert [one.setting.cell for one in judged(tmp_path, "warm-up")] == [one.setting.cell for one in every[1:]]
+
+
+def test_a_readme_without_a_place_for_the_table_is_refused() -> None:
+    with pytest.raises(LabError, match="README.md has 0 places for the table, not one"):
+        with_table("# autowarm\n", DATA)
 
 
 def test_the_figure_hides_no_point(found: list[Judged]) -> None:
@@ -82,11 +90,11 @@ def test_the_figure_and_the_table_state_the_same_means(found: list[Judged]) -> N
 def test_a_table_by_length_has_every_setting_once(found: list[Judged]) -> None:
     lines = list(csv.DictReader(io.StringIO(lengths_table(found))))
     assert sum(int(line["settings"]) for line in lines) == len(found)
-    assert [line["T"] for line in lines] == ["200", "1,000", "4,000", "16,000", "64,000"]
+    assert [int(line["T"].replace(",", "")) for line in lines] == sorted({one.setting.cell.steps for one in found})
     assert settings_table(found).count("\n") == len(found) + 1
 
 
-def test_the_first_figure_shows_runs_that_are_stored_on_a_seed_that_chose_nothing() -> None:
+def test_the_first_figure_shows_a_run_that_is_stored() -> None:
     rows = Rows.load(DATA / "studies" / "horizon.jsonl")
     [default] = [run for run in EXAMPLE if run.schedule == DEFAULT]
     assert rows[default]["ended_by"] == "loss"

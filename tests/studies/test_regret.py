@@ -60,8 +60,14 @@ def test_a_setting_in_which_nothing_is_learnt_says_nothing() -> None:
 
 
 def test_a_missing_run_is_named() -> None:
-    with pytest.raises(LabError, match=r"has not been run under 'default' with the seeds \[11\]"):
-        judge(rows_of({**LOSSES, DEFAULT: (0.8, 1.6, 1.3)}), SETTING)
+    with pytest.raises(LabError, match=r"has not been run under 'default' with the seeds \[1\]"):
+        judge(rows_of({**LOSSES, DEFAULT: (0.8,)}), SETTING)
+
+
+def test_a_comparison_waits_for_all_seeds_of_the_test() -> None:
+    found = judge(rows_of({**LOSSES, DEFAULT: (0.8, 1.6, 1.3)}), SETTING)
+    assert found is not None
+    assert found.behind is None
 
 
 def test_other_constants_count_where_they_were_run() -> None:
@@ -85,9 +91,9 @@ def test_the_bed_is_empty_until_its_runs_are_made() -> None:
 
 def test_every_setting_is_judged() -> None:
     found = judged(DOCS / "data", "warm-up")
-    assert len({one.setting.cell for one in found}) == len(found) >= 80
+    assert len({one.setting.cell for one in found}) == len(found) > 40
     assert all(one.regrets.keys() >= {"linear 0", "linear 0.1", DEFAULT} for one in found)
-    assert all(one.behind.count == len(SEEDS.test) for one in found)
+    assert all(one.behind.count == len(SEEDS.test) for one in found if one.behind is not None)
     assert min(one.regrets[one.best] for one in found) == max(one.regrets[one.best] for one in found) == 0.0
 
 
@@ -110,3 +116,59 @@ def curves(name: str) -> tuple[str, str, list[dict[str, str]]]:
     clock = sum(row["closed loop ended by"] == "clock" for row in rows) / len(rows)
     median = statistics.median(float(row["closed loop"]) for row in rows)
     return f"{100 * median:.0f}", f"{100 * clock:.0f}", rows
+
+
+def test_what_the_pages_say_of_single_choices() -> None:
+    lines = {line["warm-up"]: [*line.values()][1:] for line in table("regret")}
+    mean, worst, *longer = lines["the default"]
+    evidence, index = said("evidence.md"), said("index.md")
+    assert f"default costs {mean}% of the progress in the mean and {worst}% at worst, less than any single" in evidence
+    tenth = lines["10% of the run"][0]
+    assert f"costs {mean}% of the progress on average where 10% of the run everywhere costs {tenth}%" in index
+    single = {name: line for name, line in lines.items() if name not in ("the default", "5% of the run")}
+    assert float(mean) < min(float(line[0]) for line in single.values())
+    assert float(worst) < min(float(line[1]) for line in single.values())
+    assert "From 4,000 updates on, 40% of the run everywhere costs a little less." in evidence
+    assert 0 < float(longer[0]) - float(lines["40% of the run"][2]) < 0.2
+    heading = next(key for key in table("regret")[0] if "1,000" in key)
+    settings = heading.removeprefix("T ≥ 1,000: ").split()[0]
+    assert f"In each of {settings} settings" in evidence
+
+
+def test_what_the_pages_say_of_public_curves() -> None:
+    (median, clock, rows), (other_median, other_clock, _) = curves("default"), curves("share-0.31")
+    (_, calibrated, _) = curves("calibrated")
+    evidence, how = said("evidence.md"), said("how-it-works.md")
+    muon = [row for row in rows if row["optimizer"] == "spectral"]
+    of_all, of_long = (
+        f"{100 * statistics.median(float(row['closed loop']) for row in muon if int(row['T']) >= least):.0f}"
+        for least in (0, 5_000)
+    )
+    for sentence in (
+        f"{len(rows)} curves of public training runs",
+        f"The clock would end {clock}% of the warm-ups. The median warm-up would take {median}% of the run",
+        f"Under Muon it would take {of_all}%, and {of_long}% in runs of 5,000 updates and more",
+        f"would then end {other_clock}% of the public loss curves, and the median warm-up would take {other_median}%",
+    ):
+        assert sentence in evidence
+    assert f"on {calibrated}% of [the public loss curves](evidence.md#one-measure), and not on {clock}%" in how
+    assert int(clock) <= 10
+    assert 2 <= int(median) <= 12
+    assert max(float(row["closed loop"]) for row in rows if int(row["T"]) >= 10_000) <= 0.2
+
+
+def test_what_the_table_of_claims_says_of_the_rows() -> None:
+    data, claims = DOCS / "data", (DOCS / "data" / "tables" / "claims.csv").read_text(encoding="utf-8")
+    rows = Rows([one for name in ("warm-up", "horizon") for one in Rows.load(data / "studies" / f"{name}.jsonl")])
+    algorithm_1 = next(line for line in table("regret") if line["warm-up"] == "Algorithm 1")
+    long, longest = ([*algorithm_1.values()][i] for i in (1, 5))
+    assert f"mean regret is {long}% from 1,000 updates on and {longest}% from 16,000 on" in claims
+    paper = [one for one in rows if one["schedule"] == "paper" and one["cell"]["steps"] < 16_000]
+    never = sum(one["ended_by"] is None for one in paper)
+    assert f"; {never} of its {len(paper)} shorter runs never leave warm-up" in claims
+    lion = [one for one in rows if (one["cell"]["optimizer"], one["part"]) == ("lion", "cells")]
+    short = [one for one in lion if one["schedule"] in ("linear 0", "linear 0.02")]
+    diverged = sum(one["diverged"] for one in short)
+    assert f"{diverged} of {len(short)} runs with a warm-up of at most 2% diverged" in claims
+    vision = next(line for line in table("kinds") if line["task"] == "vision")
+    assert f"mean regret is {vision['default']}%, 10% of the run costs {vision['10%']}%" in claims

@@ -119,7 +119,7 @@ def test_the_claims_that_the_sweeps_judge() -> None:
     lion = [run for run in every if (run["optimizer"], run["schedule"]) == ("lion", "linear")]
     quick = [run for run in lion if run["warmup_steps"] <= 0.02 * run["cell"]["steps"]]
     assert not any(run["diverged"] for run in quick)
-    assert f"nor any of {len(quick)} in [the paper's sweeps]" in claims
+    assert f"and none of {len(quick)} in [the paper's sweeps]" in claims
     hand: dict[str, list[float]] = {}
     for run in runs("warmup-sweep-124M"):
         if run["schedule"] == "linear":

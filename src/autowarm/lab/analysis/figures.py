@@ -179,7 +179,7 @@ def _grid(count: int, rows: int) -> tuple[Figure, np.ndarray]:
 
 
 def _draw_pairs(axes: Axes, summary: Summary, ours: Point) -> None:
-    length = "diverged" if ours.diverged else f"{ours.warmup_steps:.0f} updates"
+    length = _diverged(ours) if ours.diverged else f"{ours.warmup_steps:.0f} updates"
     axes.axhline(0, color=COLOURS["adaptive"], linestyle="--", label=f"default: {length}")
     dots: Any = {"color": COLOURS["linear"], "alpha": 0.45, "markersize": 4, "label": "one seed"}
     means: Any = {"color": INK, "fmt": "D", "markersize": 4, "capsize": 4, "label": "mean ± standard error"}
@@ -206,9 +206,12 @@ def _draw_pairs(axes: Axes, summary: Summary, ours: Point) -> None:
 
 
 def _mark_diverged(axes: Axes, x: float, point: Point) -> None:
-    text = f"{point.diverged} of {len(point.losses)} diverged"
-    axes.annotate(text, (x, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="center", va="bottom",
-                  fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
+    axes.annotate(_diverged(point), (x, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="center",
+                  va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
+
+
+def _diverged(point: Point) -> str:
+    return f"{point.diverged} of {len(point.losses)} diverged"
 
 
 def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:

@@ -186,11 +186,11 @@ def headline(summaries: Sequence[Summary]) -> str:
     counts = Counter(summary.outcome for summary in compared)
     shown = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
     settings = f"{len(compared)} setting{'s' if len(compared) > 1 else ''}"
-    text = f"The default against the best hand-set warm-up, {settings}: {shown}"
+    text = f"The default against the best hand-set warm-up, in {settings}: {shown}"
     if all(summary.difference is not None and summary.difference.count == 1 for summary in compared):
         text = "One seed decides nothing: run more seeds to compare the default with hand-set warm-ups"
     if edges := sum(bool(summary.edge) for summary in compared):
-        text += f"; in {edges} the best hand-set length is at the edge of those tried"
+        text += f"; the best hand-set length is at the edge of those tried in {edges}"
     if all(point.ended_by_time == len(point.losses) for point in (one.adaptive for one in compared) if point):
         text += "; max_warmup ended every warm-up of the default, which here is a ramp of fixed length"
     return text
@@ -213,8 +213,7 @@ def verdict(summary: Summary) -> str:
     else:
         words.append(f"Best hand-set warm-up: {best.warmup_steps:.0f} updates, loss {number(best.val_loss)}.")
     if summary.edge:
-        beyond = summary.edge.replace("est", "er")
-        words.append(f"It is the {summary.edge} that was tried: a {beyond} one may be better.")
+        words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}.")
     if ours is not None and ours.ended_by_time:
         words.append(f"In {ours.ended_by_time} of {len(ours.losses)} runs of the default the clock (`max_warmup`), not "
                      "the loss, ended the warm-up.")  # fmt: skip

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `studies` is
 
-from autowarm.lab.analysis.figures import axes_of, encoded, sweep_figure
+from autowarm.lab.analysis.figures import axes_of, encoded, paired_figure
 from autowarm.lab.analysis.results import read_results
 from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration.calibrate import calibration
@@ -74,7 +74,7 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
     }
     return found | {
         "calibration-muon": _calibration,
-        "demo-sweep": lambda: sweep_figure(read_results(folder / "demo-results").summaries),
+        "demo-sweep": lambda: paired_figure(read_results(folder / "demo-results").summaries),
         "evidence": lambda: evidence_figure(verdicts(_study())),
         "schedules": lambda: differences_figure(verdicts(_study())),
         "horizons": _horizons,

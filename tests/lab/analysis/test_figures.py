@@ -33,7 +33,7 @@ def test_the_figure_shows_each_seeds_difference_from_the_default_and_their_mean(
     assert means == [pytest.approx([-0.9]), pytest.approx([0.0], abs=1e-12)]
     low, high = axes.containers[1][1]  # the caps of the mean that has a spread: its standard error is 0.1
     assert (*low.get_ydata(), *high.get_ydata()) == pytest.approx((-0.1, 0.1))
-    assert [line for line in axes.lines if set(line.get_ydata()) == {0}][0].get_linestyle() == "--"
+    assert next(line for line in axes.lines if set(line.get_ydata()) == {0}).get_linestyle() == "--"
     assert [text.get_text() for text in axes.texts] == ["1 of 2 diverged"]
     assert [label.get_text() for label in axes.get_xticklabels() if label.get_fontweight() == "bold"] == ["20"]
 

@@ -151,7 +151,7 @@ def test_the_headline_counts_settings_by_outcome() -> None:
 
 def test_a_warm_up_that_time_ended_is_said_to_be_so() -> None:
     rows = [one if one["schedule"] != "adaptive" else {**one, "ended_by": "clock"} for one in ROWS]
-    assert "In 2 of 2 runs of the default the clock (`max_warmup`), not the loss, ended" in verdict(summarise(rows)[0])
+    assert "In 2 of 2 runs of the default the clock (max_warmup), not the loss, ended" in verdict(summarise(rows)[0])
     assert headline(summarise(rows)).endswith("which here is a ramp of fixed length")
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
 class Line:
-    """Least squares by small steps on one batch: only the sum of the rates counts, and the longest ramp has the largest."""
+    """Least squares by small steps on one batch: only the sum of the rates counts, which grows with the ramp."""
 
     optimizers = {"sgd": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}  # noqa: RUF012
     defaults = {"rates": {"sgd": [0.01]}, "run.steps": 16, "run.engine.keep_weights": False}  # noqa: RUF012
@@ -59,7 +59,7 @@ class Noise(Line):
 class Classes(Noise):
     """A small network that tells which of four numbers is largest."""
 
-    defaults = Line.defaults | {"rates": {"adamw": [0.01]}, "run.steps": 40}
+    defaults = Line.defaults | {"rates": {"adamw": [0.2]}, "run.steps": 40}
     optimizers = {}  # noqa: RUF012
 
     def model(self) -> nn.Module:

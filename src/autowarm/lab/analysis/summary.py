@@ -215,7 +215,7 @@ def verdict(summary: Summary) -> str:
     if summary.edge:
         words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}.")
     if ours is not None and ours.ended_by_time:
-        words.append(f"In {ours.ended_by_time} of {len(ours.losses)} runs of the default the clock (`max_warmup`), not "
+        words.append(f"In {ours.ended_by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not "
                      "the loss, ended the warm-up.")  # fmt: skip
     spread = None if summary.outcome in ("better", "worse") else summary.spread
     interval = spread and spread.interval()

@@ -69,7 +69,7 @@ def compare(
 
     Returns:
         The results. Print them for a table with verdicts, or use ``summaries`` (one per optimizer and rate, with
-        ``difference``), ``rows`` (the runs), ``failed`` and ``folder`` (which contains report.html).
+        ``outcome`` and ``difference``), ``rows`` (the runs), ``failed`` and ``folder`` (which contains report.html).
 
     Raises:
         LabError: a key is wrong, or the task's code fails in every run; the message names the line.

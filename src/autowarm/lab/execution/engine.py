@@ -125,7 +125,8 @@ def longer(planned: Sequence[Planned], summaries: Sequence[Summary]) -> list[Poi
     found = {}
     for run in (one.point.run for one in planned):
         schedule, length = run.schedule, run.schedule.warmup_steps
-        if schedule.kind == "linear" and length == best.get((run.optimizer.name, run.optimizer.lr)):
+        is_best = length == best.get((run.optimizer.name, run.optimizer.lr))
+        if is_best and length is not None and schedule.kind == "linear":
             twice = dataclasses.replace(schedule, warmup_steps=min(2 * length, run.steps - 1))
             made = dataclasses.replace(run, schedule=twice)
             found[made.label] = Point(made.label, made)

@@ -43,7 +43,7 @@ class Line:
 class Noise(Line):
     """The same with random batches and noisy targets, at a rate at which the noise decides."""
 
-    defaults = Line.defaults | {"rates": {"sgd": [0.2]}, "run.steps": 40}
+    defaults = Line.defaults | {"rates": {"sgd": [0.2]}}
 
     def batches(self, seed: int) -> Iterator[Any]:
         while True:
@@ -59,7 +59,7 @@ class Noise(Line):
 class Classes(Noise):
     """A small network that tells which of four numbers is largest."""
 
-    defaults = Line.defaults | {"rates": {"adamw": [0.2]}, "run.steps": 40}
+    defaults = Line.defaults | {"rates": {"adamw": [0.2]}}
     optimizers = {}  # noqa: RUF012
 
     def model(self) -> nn.Module:
@@ -109,9 +109,9 @@ def test_a_longer_warm_up_is_added_where_the_longest_is_the_best_and_no_run_is_m
 @pytest.mark.parametrize("task", [Line, Noise, Classes])
 def test_twice_as_many_lengths_give_the_same_verdict(task: type[Line], tmp_path: Path) -> None:
     seeds = [0, 1, 2, 3, 4]
-    (usual,) = compare(task(), seeds=seeds, out=tmp_path).summaries
+    (usual,) = compare(task(), steps=40, seeds=seeds, out=tmp_path).summaries
     shares = sorted(point.warmup_steps / usual.cell["steps"] for point in usual.manual)
     shares += [(a + b) / 2 for a, b in itertools.pairwise(shares)]
-    (twice,) = compare(task(), seeds=seeds, warmups=sorted(shares), out=tmp_path).summaries
+    (twice,) = compare(task(), steps=40, seeds=seeds, warmups=sorted(shares), out=tmp_path).summaries
     assert len(twice.manual) > 1.5 * len(usual.manual)
     assert twice.outcome == usual.outcome

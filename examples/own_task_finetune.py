@@ -28,7 +28,12 @@ def examples(text: bytes, draw: torch.Generator) -> dict[str, torch.Tensor]:
 
 
 class FineTune:
-    defaults = {"rates": {"adamw": [1e-3], "lion": [3e-4]}, "run.steps": 80, "run.clip": 1.0, "warmups": [0, 0.1, 0.3]}
+    defaults = {
+        "rates": {"adamw": [1e-3], "lion": [3e-4]},
+        "run.steps": 80,
+        "run.clip": 1.0,
+        "warmups": [0, 0.1, 0.4, 0.8],
+    }
 
     def prepare(self, folder):
         model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=4))

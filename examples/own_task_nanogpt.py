@@ -80,7 +80,7 @@ class GPT(nn.Module):
 
 
 class NanoGPT:
-    defaults = {"rates": {"muon": [0.01], "adamw": [0.003]}, "run.steps": 150, "warmups": [0, 0.05, 0.2]}
+    defaults = {"rates": {"muon": [0.01], "adamw": [0.003]}, "run.steps": 150, "warmups": [0, 0.1, 0.4, 0.8]}
 
     def model(self):
         return GPT()

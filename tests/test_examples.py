@@ -44,6 +44,6 @@ def test_a_comparison_on_a_task_of_ones_own(example: Path, tmp_path: Path) -> No
                           env=os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"})  # fmt: skip
     assert done.returncode == 0, done.stderr
     words = done.stdout.split()
-    assert " ".join(words).count("est hand-set warm-up") == 2  # a verdict for each optimizer
+    assert " ".join(words).count("Best hand-set warm-up: ") == 2  # a verdict for each optimizer
     assert (tmp_path / words[-1]).name == "report.html"
     assert (tmp_path / words[-1]).is_file()

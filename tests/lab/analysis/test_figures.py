@@ -1,9 +1,9 @@
 import pytest
 
-from autowarm.lab.analysis.figures import smoothed, sweep_figure
+from autowarm.lab.analysis.figures import paired_figure, smoothed
 from autowarm.lab.analysis.summary import summarise
 
-from ..helpers import CELL, ROWS
+from ..helpers import CELL, ROWS, row
 
 NAMES = ["[/red]", r"$_{\foo}$", "\x1b[31mred", "a$b", "%s {0}", "<b>", "^_{", "日本"]
 
@@ -18,8 +18,36 @@ def test_smoothing_neither_lags_nor_invents() -> None:
 @pytest.mark.filterwarnings("ignore:Glyph")  # not every font has every letter
 def test_a_cell_of_any_name_is_drawn_as_it_is_written(name: str) -> None:
     summaries = summarise([{**one, "cell": {"name": name, **CELL}} for one in ROWS])
-    figure = sweep_figure(summaries)
+    figure = paired_figure(summaries)
     figure.draw_without_rendering()
     shown = figure.axes[0].get_title("left").replace("\n", ": ", 1)
     assert shown.replace(r"\$", "$").replace("\\\\", "\\") == summaries[0].title
     assert "\x1b" not in figure.axes[0].get_title("left")
+
+
+def test_the_figure_shows_each_seeds_difference_from_the_default_and_their_mean() -> None:
+    (axes,) = paired_figure(summarise(ROWS)).axes
+    dots = [line.get_ydata().tolist() for line in axes.lines if line.get_marker() == "o"]
+    assert dots == [pytest.approx([-0.9, -0.9]), pytest.approx([0.1, -0.1]), pytest.approx([1.1])]
+    means = [container[0].get_ydata().tolist() for container in axes.containers]
+    assert means == [pytest.approx([-0.9]), pytest.approx([0.0], abs=1e-12)]
+    low, high = axes.containers[1][1]  # the caps of the mean that has a spread: its standard error is 0.1
+    assert (*low.get_ydata(), *high.get_ydata()) == pytest.approx((-0.1, 0.1))
+    assert next(line for line in axes.lines if set(line.get_ydata()) == {0}).get_linestyle() == "--"
+    assert [text.get_text() for text in axes.texts] == ["1 of 2 diverged"]
+    assert [label.get_text() for label in axes.get_xticklabels() if label.get_fontweight() == "bold"] == ["20"]
+
+
+def test_a_default_that_diverged_has_dots_where_it_did_not_and_no_mean() -> None:
+    rows = [*ROWS[:4], row("adaptive", 9, 0, 2.0), row("adaptive", 9, 1, None)]
+    (axes,) = paired_figure(summarise(rows)).axes
+    dots = [line.get_ydata().tolist() for line in axes.lines if line.get_marker() == "o"]
+    assert dots == [[-1.0], [0.0]]
+    assert not axes.containers
+    assert axes.get_legend().get_texts()[0].get_text() == "default: 1 of 2 diverged"
+
+
+def test_without_the_default_the_figure_shows_losses() -> None:
+    (axes,) = paired_figure(summarise(ROWS[:4])).axes
+    assert axes.containers[0][0].get_ydata().tolist() == pytest.approx([3.1, 2.2])
+    assert axes.get_ylabel() == "final validation loss"

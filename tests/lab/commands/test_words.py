@@ -70,6 +70,12 @@ def test_a_list_needs_no_brackets(given: str, read: list[int]) -> None:
     assert (config.rates["muon"], config.schedules) == ([0.1, 0.2], ["linear", "wsd"])
 
 
+@pytest.mark.parametrize("words", [["--warmups", "null"], ["--warmups=null"]])
+def test_null_brings_back_the_default_of_a_list_that_a_preset_sets(words: list[str]) -> None:
+    assert parse([], CompareConfig, "compare", "", preset="demo").warmups == [0, 0.1, 0.2, 0.4, 0.8]
+    assert parse(words, CompareConfig, "compare", "", preset="demo").warmups is None
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

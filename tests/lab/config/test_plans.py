@@ -1,11 +1,21 @@
 import dataclasses
+import inspect
 from typing import Any
 
 import pytest
 
+from autowarm import AdaptiveWarmup
 from autowarm.lab.commands import main
-from autowarm.lab.config import CompareConfig, LabError, Point, RunConfig, SmoothnessConfig, SweepConfig
-from autowarm.lab.config.build import build
+from autowarm.lab.config import (
+    CompareConfig,
+    LabError,
+    Point,
+    RunConfig,
+    ScheduleConfig,
+    SmoothnessConfig,
+    SweepConfig,
+)
+from autowarm.lab.config.build import build, parse
 from autowarm.lab.config.plans import combinations
 from autowarm.lab.config.yaml_files import presets, read_yaml
 from autowarm.lab.paper.experiments import SCALES
@@ -108,6 +118,28 @@ def test_the_grid_is_every_optimizer_rate_schedule_and_seed_once() -> None:
     assert lengths == [None, None, 1, 20, 50]  # 1 % of 100 steps is 1 step: made once
     assert len(runs) == 3 * 5 * 3
     assert {run.seed for run in runs[:15]} == {0}
+
+
+def test_hand_set_ramps_start_where_the_default_does_unless_told_otherwise() -> None:
+    div = inspect.signature(AdaptiveWarmup).parameters["div"].default
+    for given, expected in ((None, {"linear": div, "adaptive": None}), (100.0, {"linear": 100.0, "adaptive": 100.0})):
+        config = CompareConfig(run=RunConfig(schedule=ScheduleConfig(div=given)), schedules=["adaptive", "linear"])
+        assert {run.schedule.kind: run.schedule.div for run in (point.run for point in config.points())} == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "lengths"),
+    [(1000, [0, 50, 100, 200, 400, 800]), (20, [0, 1, 2, 4, 8, 16]), (3, [0, 1, 2]), (2, [0, 1]), (1, [0])],
+)
+def test_without_lengths_the_grid_doubles_up_to_80_percent_of_any_run(steps: int, lengths: list[int]) -> None:
+    config = CompareConfig(run=RunConfig(steps=steps), rates={"muon": [0.01]}, schedules=["linear"], seeds=[0])
+    assert [point.run.schedule.warmup_steps for point in config.points()] == lengths
+
+
+def test_the_demo_goes_up_to_80_percent_too() -> None:
+    demo = parse([], CompareConfig, "compare", "", preset="demo")
+    lengths = [point.run.schedule.warmup_steps for point in demo.points() if point.run.schedule.kind == "linear"]
+    assert {min(lengths), max(lengths)} == {0, 0.8 * demo.run.steps}
 
 
 def test_options_reach_their_optimizer_alone() -> None:

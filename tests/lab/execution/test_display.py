@@ -32,6 +32,18 @@ def test_in_a_terminal_a_bar_shows_step_loss_rate_and_eta() -> None:
         assert part in text.getvalue()
 
 
+def test_further_runs_take_the_place_of_earlier_ones_and_a_line_stays() -> None:
+    text = io.StringIO()
+    with Display(Console(file=text, force_terminal=True, width=120, color_system=None)) as display:
+        display.begin([("first", 10)], done=0, workers=1)
+        display.update("first", 10, 3.25, 0.125)
+        display.finish("first", DONE)
+        display.line("a longer one is added")
+        display.begin([("second", 10)], done=0, workers=1)
+        assert [task.description for task in display.progress.tasks if task.visible] == ["all runs"]
+    assert text.getvalue().count("a longer one is added") == 1
+
+
 def test_the_eta_counts_only_steps_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)

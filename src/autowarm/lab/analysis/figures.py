@@ -12,10 +12,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from autowarm.plotting import BLUE, GREY, ORANGE, STYLE, styled
+from autowarm.plotting import BLUE, GREY, INK, ORANGE, STYLE, styled
 
 from ..files import write_atomically
 from ..training.metrics import read_metrics
+from .statistics import Estimate
 from .summary import Point, Row, Summary
 
 COLOURS = {"adaptive": ORANGE, "linear": BLUE, "best": BLUE, "paper": GREY}
@@ -50,8 +51,24 @@ def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation
 
 
 @styled
+def paired_figure(summaries: Sequence[Summary]) -> Figure:
+    """Plot the default's loss minus that of each hand-set length, seed by seed, one panel per cell.
+
+    A cell in which the default was not run shows the losses of the hand-set lengths instead.
+    """
+    figure, panels = _grid(len(summaries), rows=1)
+    for (axes,), summary in zip(panels, summaries, strict=True):
+        if summary.adaptive is None:
+            _draw_sweep(axes, summary, 1.0)
+            axes.set_ylabel("final validation loss")
+        else:
+            _draw_pairs(axes, summary, summary.adaptive)
+    return figure
+
+
+@styled
 def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]]) -> Figure:
-    """Plot training loss and rate over updates, one column per cell: adaptive, best hand-set and Algorithm 1."""
+    """Plot training loss and rate over updates, one column per cell: default, best hand-set and Algorithm 1."""
     figure, panels = _grid(len(summaries), rows=2)
     for (top, bottom), summary, some in zip(panels, summaries, curves, strict=True):
         for curve in some:
@@ -75,7 +92,7 @@ def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]
     chosen = []
     wanted: list[tuple[str, str, Point | None]] = [
         ("linear", "best hand-set", summary.best), ("paper", "Algorithm 1", summary.paper),
-        ("adaptive", "adaptive", summary.adaptive),
+        ("adaptive", "default", summary.adaptive),
     ]  # fmt: skip
     for kind, label, point in wanted:
         if point is None:
@@ -86,7 +103,7 @@ def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]
                 found = next(store.glob(f"*-{row['id']}"), None)
                 if found and (metrics := read_metrics(found)):
                     stuck = kind != "linear" and row["switched_at"] is None
-                    note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} steps)"
+                    note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} updates)"
                     chosen.append(Curve(kind, label + note, metrics))
     return chosen
 
@@ -161,6 +178,42 @@ def _grid(count: int, rows: int) -> tuple[Figure, np.ndarray]:
     return figure, panels[:count]
 
 
+def _draw_pairs(axes: Axes, summary: Summary, ours: Point) -> None:
+    length = _diverged(ours) if ours.diverged else f"{ours.warmup_steps:.0f} updates"
+    axes.axhline(0, color=COLOURS["adaptive"], linestyle="--", label=f"default: {length}")
+    dots: Any = {"color": COLOURS["linear"], "alpha": 0.45, "markersize": 4, "label": "one seed"}
+    means: Any = {"color": INK, "fmt": "D", "markersize": 4, "capsize": 4, "label": "mean ± standard error"}
+    for x, point in enumerate(summary.manual):
+        pairs = [ours.losses[seed] - point.losses[seed] for seed in sorted(ours.losses.keys() & point.losses.keys())]
+        found = [pair for pair in pairs if math.isfinite(pair)]
+        # Beside the mean, and beside each other, so that none hides another.
+        places = [x + 0.22 + 0.2 * i / max(1, len(found) - 1) for i in range(len(found))]
+        axes.plot(places, found, "o", **dots)
+        if point.diverged:
+            _mark_diverged(axes, x, point)
+        elif found and not ours.diverged:
+            estimate = Estimate(tuple(found))
+            axes.errorbar([x], [estimate.mean], yerr=[estimate.stderr or 0.0], **means)
+        dots["label"] = means["label"] = None  # once in the legend
+    axes.set_xticks(range(len(summary.manual)), [f"{point.warmup_steps:.0f}" for point in summary.manual])
+    if summary.best is not None:
+        axes.get_xticklabels()[summary.manual.index(summary.best)].set_fontweight("bold")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.45 * (high - low))  # room for the legend
+    axes.set(title=_heading(summary), xlabel="hand-set warm-up, updates (bold: best)",
+             ylabel=f"loss: default − hand-set{summary.unit and f' ({summary.unit.strip()})'}")  # fmt: skip
+    axes.legend(loc="upper right")
+
+
+def _mark_diverged(axes: Axes, x: float, point: Point) -> None:
+    axes.annotate(_diverged(point), (x, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="center",
+                  va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
+
+
+def _diverged(point: Point) -> str:
+    return f"{point.diverged} of {len(point.losses)} diverged"
+
+
 def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
     adaptive, paper = summary.adaptive, summary.paper
     errorbars(axes, [(point.warmup_steps, point) for point in summary.manual], "linear", "hand-set", unit, zorder=3)
@@ -173,7 +226,7 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
     compete = [point for point in (*summary.manual, adaptive) if point is not None and not point.diverged]
     edges = [unit * (point.val_loss + side * (point.stderr or 0.0)) for point in compete for side in (-1, 1)]
     low, high = (min(edges), max(edges)) if edges else (0.0, 1.0)
-    least = unit * summary.margin / 2 or 1e-9
+    least = 0.003 * max(abs(low), abs(high)) or 1e-9  # smaller differences are not blown up
     if paper is not None:
         loss, room = unit * paper.val_loss, max(high - low, least)
         fits = low - room <= loss <= high + room
@@ -192,8 +245,7 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
     axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for diverged runs too, which have no point
     for point in summary.manual:
         if point.diverged:
-            axes.annotate("diverged", (point.warmup_steps, 0.02), xycoords=("data", "axes fraction"), rotation=90,
-                          ha="center", va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
+            _mark_diverged(axes, point.warmup_steps, point)
     axes.set(title=_heading(summary), xlabel="warm-up length (updates)")
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.legend(loc="upper right")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ..files import write_atomically
 from . import figures
 from .results import Results
-from .summary import Row, headline, margin_of, verdict
+from .summary import Row, headline, verdict
 from .table import HEADINGS, cells
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -34,7 +34,7 @@ def make(results: Results) -> Files:
     curves = [figures.curves_of(summary, results.rows, store) for summary in results.summaries]
     paths = []
     if swept := [summary for summary in results.summaries if summary.manual]:
-        paths += figures.save(figures.sweep_figure(swept), folder / "sweep")
+        paths += figures.save(figures.paired_figure(swept), folder / "sweep")
     if drawn := [(summary, some) for summary, some in zip(results.summaries, curves, strict=True) if some]:
         paths += figures.save(figures.curves_figure(*map(list, zip(*drawn, strict=True))), folder / "curves")
     page = folder / "report.html"
@@ -54,7 +54,7 @@ def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
         verdicts=[(summary.title, verdict(summary)) for summary in summaries],
         headings=HEADINGS,
         rows=[cells(summary) for summary in summaries],
-        sweeps=[(summary.title, data_uri(figures.sweep_figure([summary]))) for summary in summaries if summary.manual],
+        sweeps=[(summary.title, data_uri(figures.paired_figure([summary]))) for summary in summaries if summary.manual],
         curves=[
             (summary.title, data_uri(figures.curves_figure([summary], [some])))
             for summary, some in zip(summaries, curves, strict=True)
@@ -64,7 +64,6 @@ def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
         failed=results.failed,
         warnings=warnings(results.rows),
         config=yaml.safe_dump(document["config"], sort_keys=False, allow_unicode=True),
-        margin=margin_of(summaries),
     )
 
 

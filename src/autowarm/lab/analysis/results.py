@@ -128,12 +128,11 @@ def _to_json(summary: Summary) -> dict[str, Any]:
         return {"warmup_steps": point.warmup_steps, "val_loss": mean, "stderr": point.stderr}
 
     difference = summary.difference
-    known = difference is not None and not difference.diverged
     return {
         "cell": dict(summary.cell),
         "optimizer": summary.cell["optimizer"],
         "best_manual": entry(summary.best),
         "adaptive": entry(summary.adaptive),
-        "difference": difference.mean if difference is not None and known else None,
-        "stderr": difference.stderr if difference is not None and known else None,
+        "difference": difference and difference.mean,
+        "stderr": difference and difference.stderr,
     }

@@ -3,9 +3,9 @@
 Runs that differ only in schedule and seed share initial weights and batches if they share the seed, so schedules are
 compared seed by seed, which cancels what the runs have in common.
 
-- **A diverged run has an infinite loss and counts as `CAP` times the loss it is compared with**, and so does any loss
-  above that (see `capped` for losses below zero). Otherwise a single run would decide every mean.
-- **One seed gives no verdict.** With a few seeds, quantiles are those of Student's t: 12.7 standard errors for two
+- **A diverged run has an infinite loss.** In a mean it counts as `CAP` times the loss it is compared with, and so does
+  any loss above that. Otherwise a single run would decide every mean.
+- **One seed decides nothing.** With a few seeds, quantiles are those of Student's t: 12.7 standard errors for two
   seeds, 2.8 for five.
 """
 
@@ -20,7 +20,7 @@ from scipy import stats
 Losses = Mapping[int, float]
 """Held-out loss by seed. Lower is better; `math.inf` marks a run that diverged."""
 
-Outcome = Literal["better", "no worse", "worse", "undecided", "no verdict"]
+Outcome = Literal["better", "worse", "undecided"]
 
 CAP = 2.0
 """A diverged run counts as this many times the loss that it is compared with."""
@@ -41,10 +41,10 @@ class Estimate:
         >>> from autowarm.lab.analysis.statistics import Estimate
         >>> five = Estimate((-0.02, -0.01, -0.03, -0.02, -0.02))
         >>> low, high = five.interval()
-        >>> print(f"{five.mean:.3f} ± {five.stderr:.4f}, 95 %: {low:.3f} to {high:.3f}; {five.outcome()}")
+        >>> print(f"{five.mean:.3f} ± {five.stderr:.4f}, 95 %: {low:.3f} to {high:.3f}; {five.outcome}")
         -0.020 ± 0.0032, 95 %: -0.029 to -0.011; better
-        >>> Estimate((-0.02,)).outcome()
-        'no verdict'
+        >>> Estimate((-0.02,)).outcome
+        'undecided'
     """
 
     values: tuple[float, ...]
@@ -83,38 +83,11 @@ class Estimate:
         reach = float(stats.t.ppf((1 + level) / 2, self.count - 1)) * self.stderr
         return self.mean - reach, self.mean + reach
 
-    def outcome(self, margin: float = 0.0) -> Outcome:
-        """Say in one word where the 95 % interval lies; lower values are better.
-
-        Args:
-            margin: the largest difference that counts as none, in the unit of the values, ≥ 0.
-
-        Returns:
-            "better" if the whole interval is below 0, otherwise "no worse" if it ends at or below the margin, "worse"
-            if it begins above the margin, "undecided" if it contains the margin, and "no verdict" for one value.
-        """
-        if margin < 0:
-            raise ValueError(f"a margin must be at least 0, got {margin}")
-        interval = self.interval()
-        if interval is None:
-            return "no verdict"
-        low, high = interval
-        if high < 0:
-            return "better"
-        if high <= margin:
-            return "no worse"
-        return "worse" if low > margin else "undecided"
-
-
-def capped(loss: float) -> float:
-    """Return what a diverged run counts as beside this loss: `CAP` times it or, below zero, as far above it.
-
-    Example:
-        >>> from autowarm.lab.analysis.statistics import capped
-        >>> capped(3.0), capped(-3.0)
-        (6.0, 0.0)
-    """
-    return loss + (CAP - 1) * abs(loss)
+    @property
+    def outcome(self) -> Outcome:
+        """Which side of zero the whole 95% interval lies on; lower is better, and "undecided" means neither."""
+        low, high = self.interval() or (-math.inf, math.inf)
+        return "better" if high < 0 else "worse" if low > 0 else "undecided"
 
 
 def differences(ours: Losses, reference: Losses, *, ceiling: float, unit: float = 1.0) -> Estimate:

@@ -7,16 +7,14 @@ loss.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from ..config import printable
 from ..registry import OPTIMIZERS
-from .statistics import Estimate, capped, differences
-
-MARGIN = 0.02  # in nats, the largest difference from the best hand-set warm-up that counts as none
-SHARE = 0.005  # the same for a user's own task with any unit of loss, as a share of the best hand-set loss
+from .statistics import Estimate, Outcome, differences
 
 Row = Mapping[str, Any]
 
@@ -67,12 +65,6 @@ class Summary:
     own: bool = False
 
     @property
-    def margin(self) -> float:
-        """The largest difference from the best hand-set warm-up that counts as none, in the loss's unit."""
-        best = self.best
-        return SHARE * abs(best.val_loss) if self.own and best is not None and not best.diverged else MARGIN
-
-    @property
     def unit(self) -> str:
         """The loss's unit, with a space before it."""
         return "" if self.own else " nats"
@@ -103,6 +95,19 @@ class Summary:
         return min(self.manual, key=lambda point: point.val_loss, default=None)
 
     @property
+    def edge(self) -> str:
+        """ "longest" or "shortest" if the best hand-set length is that of the grid, beyond which a better one may lie.
+
+        Nothing lies beyond no warm-up and a warm-up of the whole run.
+        """
+        best = self.best
+        if best is None or best.diverged:
+            return ""
+        if best is self.manual[-1] and best.warmup_steps < self.cell["steps"] - 1:
+            return "longest"
+        return "shortest" if best is self.manual[0] and best.warmup_steps > 0 else ""
+
+    @property
     def lowest(self) -> Point | None:
         """Among all schedules, the point with the lowest mean validation loss."""
         points = [*self.manual, self.adaptive, self.paper, *self.others.values()]
@@ -110,11 +115,24 @@ class Summary:
 
     @property
     def difference(self) -> Estimate | None:
-        """Adaptive minus best hand-set, paired over seeds; negative is better.
+        """The default minus the best hand-set warm-up, paired over seeds; negative is better. None if a run diverged.
 
         The best length is chosen on the same seeds on which it is compared, which favours it.
         """
         return _paired(self.adaptive, self.best)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the default does against the best hand-set warm-up; None if they have no common seed.
+
+        A schedule that diverged with some seed is worse than one that did not.
+        """
+        if self.difference is not None:
+            return self.difference.outcome
+        best, ours = self.best, self.adaptive
+        if best is None or ours is None or not best.losses.keys() & ours.losses.keys():
+            return None
+        return "undecided" if best.diverged and ours.diverged else "worse" if ours.diverged else "better"
 
     @property
     def spread(self) -> Estimate | None:
@@ -154,95 +172,82 @@ def loss(row: Row) -> float:
 
 
 def _paired(a: Point | None, b: Point | None) -> Estimate | None:
-    """Return the paired difference a − b; None if they have no common seed or b diverged.
-
-    Only a run that diverged is capped: the difference of two finite losses is what the table's losses say.
-    """
-    if a is None or b is None or b.diverged or not set(a.losses) & set(b.losses):
+    """Return the paired difference a − b; None if they have no common seed or one of them diverged."""
+    if a is None or b is None or a.diverged or b.diverged or not a.losses.keys() & b.losses.keys():
         return None
-    finite = [loss for loss in (*a.losses.values(), *b.losses.values()) if math.isfinite(loss)]
-    return differences(a.losses, b.losses, ceiling=max(capped(b.val_loss), *finite))
+    return differences(a.losses, b.losses, ceiling=math.inf)
 
 
 def headline(summaries: Sequence[Summary]) -> str:
     """Describe the outcome in one sentence."""
-    found = [(summary.difference, summary.margin) for summary in summaries]
-    compared = [(estimate, margin) for estimate, margin in found if estimate is not None]
-    estimates = [estimate for estimate, _ in compared]
-    if not estimates:
+    compared = [summary for summary in summaries if summary.outcome is not None]
+    if not compared:
         return "Warm-ups side by side"
-    count = len(estimates)
-    if all(estimate.count == 1 for estimate in estimates):
-        return "One seed gives no verdict: run more seeds to compare adaptive with hand-set warm-ups"
-    outcomes = ["worse" if estimate.diverged else estimate.outcome(margin) for estimate, margin in compared]
-    level, worse = sum(o in ("better", "no worse") for o in outcomes), outcomes.count("worse")
-    unclear = count - level - worse
-    settings = f"{count} setting{'s' if count > 1 else ''}"
-    words = [f"no worse in {level}", f"worse in {worse}", f"undecided in {unclear}"]
-    shown = ", ".join(word for word, some in zip(words, (level, worse, unclear), strict=True) if some)
-    text = f"Adaptive against the best hand-set warm-up, by a margin of {margin_of(summaries)}, {settings}: {shown}"
-    adaptive = [summary.adaptive for summary in summaries if summary.adaptive is not None]
-    if all(point.ended_by_time == len(point.losses) for point in adaptive):
-        text += "; max_warmup ended every adaptive warm-up, so that here it is a ramp of fixed length"
+    counts = Counter(summary.outcome for summary in compared)
+    shown = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
+    settings = f"{len(compared)} setting{'s' if len(compared) > 1 else ''}"
+    text = f"The default against the best hand-set warm-up, in {settings}: {shown}"
+    if all(summary.difference is not None and summary.difference.count == 1 for summary in compared):
+        text = "One seed decides nothing: run more seeds to compare the default with hand-set warm-ups"
+    if edges := sum(bool(summary.edge) for summary in compared):
+        text += f"; the best hand-set length is at the edge of those tried in {edges}"
+    if all(point.ended_by_time == len(point.losses) for point in (one.adaptive for one in compared) if point):
+        text += "; max_warmup ended every warm-up of the default, which here is a ramp of fixed length"
     return text
 
 
-def margin_of(summaries: Sequence[Summary]) -> str:
-    """Describe the margin in words."""
-    return f"{SHARE:.1%} of its loss" if any(summary.own for summary in summaries) else f"{MARGIN} nats"
-
-
 def verdict(summary: Summary) -> str:
-    """Describe one cell's outcome in a sentence or two."""
-    best, adaptive = summary.best, summary.adaptive
+    """Describe one cell's outcome in a few sentences."""
+    best, ours = summary.best, summary.adaptive
     if best is None:
-        alone = {"adaptive": adaptive, "Algorithm 1": summary.paper, **summary.others}
+        alone = {"the default": ours, "Algorithm 1": summary.paper, **summary.others}
         losses = [
-            f"{kind}: " + ("diverged" if point.diverged else f"loss {point.val_loss:.3f}")
+            f"{kind}: " + ("diverged" if point.diverged else f"loss {number(point.val_loss)}")
             for kind, point in alone.items()
             if point is not None
         ]
         return "; ".join(["No hand-set warm-up was run", *losses]) + "."
+    words = [_compared(summary)] if summary.outcome is not None else []
     if best.diverged:
-        return "Every hand-set warm-up diverged with some seed."
-    words = f"best hand-set warm-up {best.warmup_steps:.0f} steps, loss {best.val_loss:.3f}"
-    if summary.difference is not None:
-        words = f"adaptive {_outcome(summary.difference, summary)}; {words}"
-    words = words[0].upper() + words[1:] + "."
-    if adaptive is not None and adaptive.ended_by_time:
-        words += f" In {adaptive.ended_by_time} of {len(adaptive.losses)} adaptive runs the clock, not the loss, "
-        words += "ended the warm-up."
-    spread = summary.spread
-    if spread is not None and len(summary.manual) > 1 and not spread.diverged:
-        interval = spread.interval()
-        if interval is not None and interval[0] <= 0:
-            words += f" All hand-set lengths lie within {spread.mean:.3f}{summary.unit}, no more than the noise"
-            words += "." if _is_decided(summary) else ": this setting shows nothing."
-        elif spread.mean <= summary.margin:
-            words += (
-                f" All hand-set lengths lie within {spread.mean:.3f}{summary.unit}: there is little to choose here."
-            )
-    return words
+        words.append("Every hand-set warm-up diverged with some seed.")
+    else:
+        words.append(f"Best hand-set warm-up: {best.warmup_steps:.0f} updates, loss {number(best.val_loss)}.")
+    if summary.edge:
+        words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}.")
+    if ours is not None and ours.ended_by_time:
+        words.append(f"In {ours.ended_by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not "
+                     "the loss, ended the warm-up.")  # fmt: skip
+    spread = None if summary.outcome in ("better", "worse") else summary.spread
+    interval = spread and spread.interval()
+    if spread is not None and interval and len(summary.manual) > 1 and interval[0] <= 0:
+        words.append(f"The hand-set lengths differ by {number(spread.mean)}{summary.unit} at most, no more than the "
+                     "noise: this setting shows nothing.")  # fmt: skip
+    return " ".join(words)
 
 
-def _is_decided(summary: Summary) -> bool:
-    return summary.difference is not None and summary.difference.outcome(summary.margin) in ("better", "worse")
+def number(value: float, digits: int = 3, sign: str = "") -> str:
+    """Write a number with so many decimals or, where these would hide it, with three significant digits.
+
+    Example:
+        >>> from autowarm.lab.analysis.summary import number
+        >>> number(3.21), number(0.00012345), number(-0.0, 4, "+")
+        ('3.210', '0.000123', '+0.0000')
+    """
+    kind = "3g" if 0 < abs(value) < 10 ** (1 - digits) else f"{digits}f"
+    return f"{value + 0.0:{sign}.{kind}}"  # + 0.0 makes -0.0 positive
 
 
-def _outcome(difference: Estimate, summary: Summary) -> str:
-    if difference.diverged:
-        return f"diverged with {difference.diverged} of {difference.count} seeds"
+def _compared(summary: Summary) -> str:
+    """Describe the outcome and the numbers that it follows from."""
+    ours, difference = summary.adaptive, summary.difference
+    decided = f"The default is {summary.outcome} than the best hand-set warm-up"
+    words = "Undecided: the default against the best hand-set warm-up" if summary.outcome == "undecided" else decided
+    if difference is None:
+        assert ours is not None
+        return f"{words} ({ours.diverged} of {len(ours.losses)} runs of the default diverged)."
+    amount = f"difference {number(difference.mean, 4, '+')}{summary.unit}"
     interval = difference.interval()
     if interval is None:
-        return f"against the best hand-set one is {difference.mean:+.3f}{summary.unit}; one seed gives no verdict"
-    low, high = interval
-    amount = f"{difference.mean:+.3f}{summary.unit}, 95 % interval {low:+.3f} to {high:+.3f}"
-    match difference.outcome(summary.margin):
-        case "better":
-            return f"is better than the best hand-set one ({amount})"
-        case "no worse":
-            return f"is no worse than the best hand-set one ({amount})"
-        case "worse":
-            return f"is worse than the best hand-set one by more than {summary.margin:.2g} ({amount})"
-        case _:
-            return f"against the best hand-set one is undecided at a margin of {summary.margin:.2g} ({amount})"
+        return f"{words} ({amount}; one seed gives no interval)."
+    low, high = (number(end, 4, "+") for end in interval)
+    return f"{words} ({amount}, 95% interval {low} to {high})."

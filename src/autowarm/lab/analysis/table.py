@@ -8,16 +8,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .summary import Point, Summary, verdict
+from .summary import Point, Summary, number, verdict
 
-HEADINGS = ("optimizer, rate", "best hand-set", "steps", "adaptive", "steps", "difference", "Algorithm 1", "steps")
+HEADINGS = ("optimizer, rate", "best hand-set", "updates", "default", "updates", "difference", "Algorithm 1", "updates")
 
 
 def cells(summary: Summary) -> list[str]:
     """Return one row of the table, as text."""
-    estimate, difference = summary.difference, "–"
-    if estimate is not None:
-        difference = "diverged" if estimate.diverged else f"{estimate.mean:+.4f}{_plus_minus(estimate.stderr, 4)}"
+    estimate = summary.difference
+    difference = "–" if estimate is None else _with_error(estimate.mean, estimate.stderr, 4, "+")
     total = summary.cell["steps"]
     best, adaptive, paper = (
         _loss_and_length(point, total) for point in (summary.best, summary.adaptive, summary.paper)
@@ -29,9 +28,9 @@ def table(summaries: Sequence[Summary]) -> Table:
     """Return the table for the terminal, at most 80 columns wide. Each warm-up's length is below its loss."""
     found = Table(
         box=None, pad_edge=False, padding=(0, 1, 1, 0), title_justify="left",
-        title="Final validation loss, mean ± standard error; below it the steps of warm-up",
+        title="Final validation loss, mean ± standard error, and updates of warm-up",
     )  # fmt: skip
-    for index, heading in enumerate(("optimizer, rate", "best hand-set", "adaptive", "difference", "Algorithm 1")):
+    for index, heading in enumerate(("optimizer, rate", "best hand-set", "default", "difference", "Algorithm 1")):
         found.add_column(heading, justify="left" if index == 0 else "right")
     for summary in summaries:
         label, best, best_steps, adaptive, steps, difference, paper, paper_steps = map(Text, cells(summary))
@@ -71,8 +70,10 @@ def _loss_and_length(point: Point | None, total: int) -> tuple[str, str]:
     length = "all" if point.warmup_steps >= total else f"{point.warmup_steps:.0f}"
     if point.diverged:
         return f"{point.diverged} of {len(point.losses)} diverged", length
-    return f"{point.val_loss:.3f}{_plus_minus(point.stderr, 3)}", length
+    return _with_error(point.val_loss, point.stderr, 3), length
 
 
-def _plus_minus(error: float | None, digits: int) -> str:
-    return "" if error is None else f" ± {error:.{digits}f}"
+def _with_error(value: float, error: float | None, digits: int, sign: str = "") -> str:
+    shown = number(value, digits, sign)
+    plain = shown == f"{value:{sign}.{digits}f}"  # then the error has as many decimals
+    return shown if error is None else f"{shown} ± {f'{error:.{digits}f}' if plain else f'{error:.2g}'}"

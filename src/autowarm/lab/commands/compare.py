@@ -60,15 +60,16 @@ def compare(
         rates: peak rates to try with each optimizer, by name: one of `autowarm.lab.registry.OPTIMIZERS` or of the
             task's own.
         steps: updates in a run.
-        seeds: each run is repeated with every seed; a verdict needs two or more.
+        seeds: each run is repeated with every seed; one decides nothing.
         schedules: names of `autowarm.lab.registry.SCHEDULES`; "linear" is the hand-set one.
-        warmups: hand-set warm-up lengths: whole numbers are updates, floats up to 1.0 a share of the run.
+        warmups: hand-set warm-up lengths: whole numbers are updates, floats up to 1.0 a share of the run. By default
+            0, 5, 10, 20, 40 and 80% of the run and, where the longest is the best, longer ones.
         out: folder of the results; "runs/compare" by default.
         more: any other key of `autowarm.lab.config.CompareConfig`, such as ``workers=1`` or ``run={"clip": 1.0}``.
 
     Returns:
         The results. Print them for a table with verdicts, or use ``summaries`` (one per optimizer and rate, with
-        ``difference``), ``rows`` (the runs), ``failed`` and ``folder`` (which contains report.html).
+        ``outcome`` and ``difference``), ``rows`` (the runs), ``failed`` and ``folder`` (which contains report.html).
 
     Raises:
         LabError: a key is wrong, or the task's code fails in every run; the message names the line.

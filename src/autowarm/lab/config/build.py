@@ -103,7 +103,7 @@ def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
         name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
         if word.startswith("--") and name and re.fullmatch(r"\w[\w-]*", value):
             found[i] = f"--{name}{given}{value if given else ''}"
-        elif word.startswith("--") and _takes_list(key, config_class) and value and value[0] not in "[{":
+        elif word.startswith("--") and _takes_list(key, config_class) and re.match(r"(?!null$)[^[{]", value):
             place = i if given else i + 1
             found[place] = f"--{key}=[{value}]" if given else f"[{value}]"  # as in --seeds 0,1
     return found

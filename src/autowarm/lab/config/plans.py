@@ -31,6 +31,8 @@ from .yaml_files import nested
 
 EngineName = Literal["processes", "ray"]
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
+_GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # a comparison's hand-set warm-ups, as shares of the run
+_DIV = 10.0  # its hand-set ramps start from lr/10, as those of `AdaptiveWarmup` do
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,12 @@ class CompareConfig:
 
     Args:
         run: settings that all runs share; the comparison sets the optimizer's name and rate, the schedule's kind and
-            the seed.
+            the seed. Hand-set ramps start from lr/10 as the default's do, unless `run.schedule.div` is given.
         rates: peak rates to try with each optimizer. Each pair of optimizer and rate is compared separately.
         options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
         schedules: schedules to compare: $kinds.
         warmups: hand-set warm-up lengths: whole numbers are updates, a number with a point up to 1.0 is a share of
-            the run, as in `max_warmup`.
+            the run, null is 0, 5, 10, 20, 40 and 80% of it and, where the longest is the best, twice that, at most all.
         paper_target_loss: target loss f* of the paper's Algorithm 1.
         seeds: every run is repeated with each of these seeds.
         out: folder of the results.
@@ -77,7 +79,7 @@ class CompareConfig:
     rates: dict[str, list[float]] = field(default_factory=lambda: {"muon": [3e-3], "lion": [1e-3], "normsgd": [3e-2]})
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     schedules: list[str] = field(default_factory=lambda: ["adaptive", "paper", "linear"])
-    warmups: list[int | float] = field(default_factory=lambda: [1, 0.05, 0.1, 0.2, 0.4])
+    warmups: list[int | float] | None = None
     paper_target_loss: float = 3.0
     seeds: list[int] = field(default_factory=lambda: [0, 1])
     out: str = "runs/compare"
@@ -92,8 +94,8 @@ class CompareConfig:
             require(len(getattr(self, name)) > 0, f"{name} must not be empty")
         for kind in self.schedules:
             check("schedules", kind, SCHEDULES)
-            require(not SCHEDULES[kind].by_hand or len(self.warmups) > 0, "warmups must not be empty")
-        in_range = all(0 <= warmup < math.inf for warmup in self.warmups)
+            require(not SCHEDULES[kind].by_hand or self.warmups != [], "warmups must not be empty")
+        in_range = all(0 <= warmup < math.inf for warmup in self.warmups or ())
         require(in_range, f"warmups must be finite and not negative, got {self.warmups}")
         _check_engine(self)
 
@@ -131,8 +133,12 @@ class CompareConfig:
             chosen = dataclasses.replace(base, kind=kind, target_loss=target)
             if not SCHEDULES[kind].by_hand:
                 yield chosen
-            for warmup in self.warmups if SCHEDULES[kind].by_hand else ():
-                yield dataclasses.replace(chosen, warmup_steps=_updates(warmup, self.run.steps))
+                continue
+            for warmup in _GRID if self.warmups is None else self.warmups:
+                length = _updates(warmup, self.run.steps)
+                if self.warmups is None:
+                    length = min(length, self.run.steps - 1)  # a run of few updates has no room for every share
+                yield dataclasses.replace(chosen, warmup_steps=length, div=base.div or _DIV)
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,17 @@ class Display:
         """Show what the program is doing."""
         self.message = message
         if not self.live:
-            self._line(message)
+            self.line(message)
+
+    def line(self, text: str) -> None:
+        """Print a line that stays."""
+        self.console.print(printable(text), markup=False, soft_wrap=True)
+        if not self.live:
+            sys.stdout.flush()
 
     def begin(self, runs: Sequence[tuple[str, int]], done: int, workers: int) -> None:
-        """Start showing runs, given as (label, steps); `done` others are already finished."""
+        """Start showing runs, given as (label, steps), in place of earlier ones; `done` others are already finished."""
+        self.all.visible = False
         self.runs = {label: self._task(label, steps) for label, steps in runs}
         self.done, self.total = done, done + len(runs)
         self.all = self._task("all runs", sum(steps for _, steps in runs))
@@ -78,14 +85,14 @@ class Display:
         outcome = "diverged" if result["diverged"] else f"val loss {result['val_loss']:.4f}"
         text = f"[{self.done}/{self.total}] {label}  {outcome}  warm-up {result['warmup_steps']}"
         if not self.live:
-            self._line(f"{text}  {result['seconds']:.0f} s  ETA {self.eta()}")
+            self.line(f"{text}  {result['seconds']:.0f} s  ETA {self.eta()}")
 
     def fail(self, label: str, message: str) -> None:
         """Show that a run has failed. A message that several runs share is printed once."""
         self._close(label)
         told = "likewise" if message in self.reasons else message
         self.reasons.add(message)
-        self._line(f"[{self.done}/{self.total}] {label}  failed: {told}")
+        self.line(f"[{self.done}/{self.total}] {label}  failed: {told}")
 
     def eta(self) -> str:
         """Estimated time until all runs are done, from the steps made so far."""
@@ -106,11 +113,6 @@ class Display:
         run = self.runs[label]
         self._move(run, run.total or 0)
         run.visible = False
-
-    def _line(self, text: str) -> None:
-        self.console.print(printable(text), markup=False, soft_wrap=True)
-        if not self.live:
-            sys.stdout.flush()
 
     def _render(self) -> Group:
         self.all.fields["news"] = f"{self.done} of {self.total} runs"

@@ -2,6 +2,8 @@
 
     config.points()  →  plan: ids and folders  →  execute: runs  →  gather: rows, summaries, results.json
 
+A comparison whose lengths are not given repeats this with longer hand-set warm-ups while the longest is the best.
+
 A results folder::
 
     manifest.json   every run of the plan: its name, cell, settings, id, folder and resolved config
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..analysis.results import Results, write_results
+from ..analysis.summary import Summary
 from ..config import CompareConfig, EngineName, LabError, Point, RunConfig, SweepConfig
 from ..files import locked, write_json
 from ..tasks import Source, make_task
@@ -86,6 +89,9 @@ def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> lis
 def make(config: PlanConfig, points: Sequence[Point], display: Display, own: Source | None = None) -> Results:
     """Make every unfinished run of a plan, ``config.points()``, and write its manifest and `results.json`.
 
+    A comparison without `warmups` goes on with longer hand-set warm-ups where the longest is the best. Which these are
+    follows from the runs, so the same command continues here, too.
+
     Raises:
         LabError: a worker died, or every run failed; finished runs are kept.
         Interrupted: after the workers have stopped at a step boundary with a checkpoint.
@@ -93,10 +99,40 @@ def make(config: PlanConfig, points: Sequence[Point], display: Display, own: Sou
     out = Path(config.out)
     with locked(out):
         display.note("preparing the data")
-        planned = plan(points, Path(config.store or out / "runs"), own)
-        write_manifest(out, config.about, planned)
-        failed = execute(planned, display, config.engine, config.workers, config.address)
-        return gather(out, dataclasses.asdict(config), planned, failed)
+        planned: list[Planned] = []
+        failed: dict[str, str] = {}
+        grows = isinstance(config, CompareConfig) and config.warmups is None
+        while points:
+            new = plan(points, Path(config.store or out / "runs"), own)
+            planned += new
+            write_manifest(out, config.about, planned)
+            failed |= execute(new, display, config.engine, config.workers, config.address)
+            results = gather(out, dataclasses.asdict(config), planned, failed)
+            points = longer(planned, results.summaries) if grows else []
+            if points:
+                names = ", ".join(dict.fromkeys(point.name.rpartition("-seed")[0] for point in points))
+                display.line(f"the longest hand-set warm-up is the best so far, so a longer one is added: {names}")
+        return results
+
+
+def longer(planned: Sequence[Planned], summaries: Sequence[Summary]) -> list[Point]:
+    """Return the runs of hand-set warm-ups twice as long, at most the whole run, wherever the longest is the best."""
+    best = {
+        (one.cell["optimizer"], one.cell["lr"]): one.best.warmup_steps
+        for one in summaries
+        if one.best is not None and one.edge == "longest"
+    }
+    found = {}
+    for run in (one.point.run for one in planned):
+        schedule, length = run.schedule, run.schedule.warmup_steps
+        is_best = length == best.get((run.optimizer.name, run.optimizer.lr))
+        if is_best and length is not None and schedule.kind == "linear":
+            twice = dataclasses.replace(schedule, warmup_steps=min(2 * length, run.steps - 1))
+            made = dataclasses.replace(run, schedule=twice)
+            found[made.label] = Point(made.label, made)
+    for one in planned:  # a length that failed is not tried again
+        found.pop(one.name, None)
+    return list(found.values())
 
 
 def execute(

@@ -1,0 +1,117 @@
+"""Comparisons of tiny tasks of one's own, whose hand-set lengths grow where the longest is the best."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autowarm.lab import compare
+from autowarm.lab.analysis.results import Results, read_results
+from autowarm.lab.analysis.summary import verdict
+
+from ..helpers import numbers
+
+pytestmark = pytest.mark.usefixtures("jobs_here")
+
+
+class Line:
+    """Least squares by small steps on one batch: only the sum of the rates counts, which grows with the ramp."""
+
+    optimizers = {"sgd": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}  # noqa: RUF012
+    defaults = {"rates": {"sgd": [0.01]}, "run.steps": 16, "run.engine.keep_weights": False}  # noqa: RUF012
+
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 1)
+
+    def batches(self, seed: int) -> Iterator[Any]:
+        while True:
+            yield torch.eye(4)
+
+    def loss(self, model: nn.Module, x: Tensor) -> Tensor:
+        return (model(x) - x.sum(1, keepdim=True)).square().mean()
+
+    def validation(self) -> list[Any]:
+        return [torch.eye(4)]
+
+
+class Noise(Line):
+    """The same with random batches and noisy targets, at a rate at which the noise decides."""
+
+    defaults = Line.defaults | {"rates": {"sgd": [0.2]}}
+
+    def batches(self, seed: int) -> Iterator[Any]:
+        while True:
+            yield torch.randn(16, 4)
+
+    def loss(self, model: nn.Module, x: Tensor) -> Tensor:
+        return (model(x) - x.sum(1, keepdim=True) - torch.randn(len(x), 1)).square().mean()
+
+    def validation(self) -> list[Any]:
+        return [torch.randn(64, 4)]
+
+
+class Classes(Noise):
+    """A small network that tells which of four numbers is largest."""
+
+    defaults = Line.defaults | {"rates": {"adamw": [0.2]}}
+    optimizers = {}  # noqa: RUF012
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def loss(self, model: nn.Module, x: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(model(x), x.argmax(1))
+
+
+def lengths(results: Results) -> list[float]:
+    (summary,) = results.summaries
+    assert all(len(point.losses) == 2 for point in summary.manual)
+    return [point.warmup_steps for point in summary.manual]
+
+
+def test_a_longer_warm_up_is_added_where_the_longest_is_the_best_and_no_run_is_made_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "the longest hand-set warm-up is the best so far, so a longer one is added: sgd-lr0.01-linear15-div10\n"
+    grown = compare(Line(), out=tmp_path)
+    assert capsys.readouterr().out.count(said) == 1
+    assert lengths(grown) == [0, 1, 2, 3, 6, 13, 15]
+    assert "that was tried" not in verdict(grown.summaries[0])
+    manifest = json.loads((tmp_path / "manifest.json").read_text())["runs"]
+    assert [run["id"] for run in manifest] == [row["id"] for row in grown.rows]
+    assert read_results(tmp_path).rows == grown.rows
+    firsts = {json.loads(path.read_text().partition("\n")[0])["lr"] for path in tmp_path.glob("runs/*/metrics.jsonl")}
+    assert firsts == {0.001, 0.01}  # lr/10, and without a warm-up lr
+
+    monkeypatch.setattr("autowarm.lab.analysis.report.make", lambda results: None)  # it was made once
+    (lost,) = tmp_path.glob("runs/*linear15-div10-seed1-*")
+    shutil.rmtree(lost)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    again = compare(Line(), out=tmp_path)
+    assert f"{said}2 runs, 1 already finished" in capsys.readouterr().out
+    assert [numbers(row) for row in again.rows] == [numbers(row) for row in grown.rows]
+    assert all(path.stat().st_mtime_ns == when for path, when in made.items())
+
+    given = compare(Line(), warmups=[0.2, 0.8], out=tmp_path)
+    assert "all 6 runs are finished" in capsys.readouterr().out
+    assert lengths(given) == [3, 13]
+    assert "It is the longest that was tried: the best may be longer." in verdict(given.summaries[0])
+    assert all(path.stat().st_mtime_ns == when for path, when in made.items())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("task", [Line, Noise, Classes])
+def test_twice_as_many_lengths_give_the_same_verdict(task: type[Line], tmp_path: Path) -> None:
+    seeds = [0, 1, 2, 3, 4]
+    (usual,) = compare(task(), steps=40, seeds=seeds, out=tmp_path).summaries
+    shares = sorted(point.warmup_steps / usual.cell["steps"] for point in usual.manual)
+    shares += [(a + b) / 2 for a, b in itertools.pairwise(shares)]
+    (twice,) = compare(task(), steps=40, seeds=seeds, warmups=sorted(shares), out=tmp_path).summaries
+    assert len(twice.manual) > 1.5 * len(usual.manual)
+    assert twice.outcome == usual.outcome

@@ -14,8 +14,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from autowarm.lab.analysis.summary import summarise
-from autowarm.lab.analysis.table import cells
 from autowarm.lab.commands import main
 from autowarm.lab.config import build
 

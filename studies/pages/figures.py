@@ -3,10 +3,12 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
+import torch
 from matplotlib.figure import Figure
 
-from autowarm.lab.analysis.figures import COLOURS, smoothed
-from autowarm.plotting import BLUE, GREY, INK, ORANGE, label_line, styled
+from autowarm import AdaptiveWarmup
+from autowarm.lab.analysis.figures import smoothed
+from autowarm.plotting import BLUE, GREEN, GREY, INK, ORANGE, styled
 
 from ..cells import DEFAULT
 from ..regret import Judged
@@ -19,11 +21,15 @@ SHOWN: Mapping[str, str] = {
 }  # fmt: skip
 """The choices of `regret_figure`, which were run in every setting."""
 
-_HAND = "linear 0.1"
-EXAMPLE = tuple(
-    PlannedRow("cells", Cell("llama-bytes", "muon", 4_000, 0.003), schedule, 0) for schedule in (_HAND, DEFAULT)
-)
-"""The runs of `first_figure`, on the first seed."""
+EXAMPLE: Mapping[PlannedRow, tuple[str, str]] = {
+    PlannedRow("cells", Cell(task, optimizer, 4_000, lr), DEFAULT, 0): (name, colour)
+    for task, optimizer, lr, name, colour in (
+        ("llama-bytes", "muon", 0.003, "bytes, Muon", ORANGE),
+        ("llama-long", "muon", 0.01, "tokens, Muon", BLUE),
+        ("llama-long", "normsgd", 0.03, "tokens, normSGD", GREEN),
+    )
+}
+"""The runs of `first_figure`, on the first seed, with their names and colours."""
 
 
 @styled
@@ -55,26 +61,40 @@ def regret_figure(found: Sequence[Judged]) -> Figure:
 
 @styled
 def first_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
-    """Rate and loss of `EXAMPLE`: the loss at which the default's warm-up ends, and where."""
-    figure = Figure(figsize=(7.6, 4.4), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.15))
-    names = {_HAND: ("hand-set, 10%", "linear"), DEFAULT: ("AdaptiveWarmup", "adaptive")}
-    for run in EXAMPLE:
+    """Rates of `EXAMPLE` and its losses as the rule averages them, and where they or the clock end the warm-ups."""
+    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.2))
+    for run, (name, colour) in EXAMPLE.items():
         rates, losses = zip(*curves[run], strict=True)
-        name, kind = names[run.schedule]
-        (line,) = above.plot(rates, color=COLOURS[kind])
-        at = 0.12 if kind == "linear" else 0.02
-        label_line(line, name, at * len(rates), (4, 6) if kind == "linear" else (14, -2))
-        below.plot(smoothed(losses)[: len(losses) - len(losses) // 60], lw=1.4, color=COLOURS[kind])
-        if run.schedule == DEFAULT:
-            row = rows[run]
-            for axes in (above, below):
-                axes.axvline(row["warmup_steps"], color=COLOURS[kind], lw=0.9, ls=":")
-            switch = 0.65 * row["first_loss"]
-            below.axhline(switch, color=GREY, lw=0.9, ls="--")
-            below.annotate("65% of the first loss ends the warm-up", (1, switch), xytext=(-2, 4),
-                           xycoords=("axes fraction", "data"), textcoords="offset points", color=GREY, ha="right",
-                           fontsize=10)  # fmt: skip
-    above.set(ylabel="rate / peak rate", ylim=(0, 1.2))
-    below.set(ylabel="training loss", xlabel="update")
+        end, first = rows[run]["warmup_steps"], rows[run]["first_loss"]
+        above.plot(rates, color=colour)
+        above.plot(end, rates[min(end, len(rates) - 1)], "o", color=colour, ms=7)
+        by_clock = rows[run]["ended_by"] == "clock"
+        words = f"{name}\n{100 * end / run.cell.steps:.0f}%{' (the clock)' if by_clock else ''}"
+        above.annotate(words, (end, 1), xytext=(-16 if by_clock else 0, 8), textcoords="offset points", color=colour,
+                       ha="left" if by_clock else "center", fontsize=10, fontweight="bold")  # fmt: skip
+        below.plot([loss / first for loss in smoothed(losses)][: len(losses) - len(losses) // 60], color=colour, lw=0.8,
+                   alpha=0.5)  # fmt: skip
+        seen = averaged(losses, run.cell.steps)[:end]
+        below.plot([loss / first for loss in seen], color=colour, lw=2.2)
+        below.plot(len(seen) - 1, seen[-1] / first, "o", color=colour, ms=7)
+    below.axhline(0.65, color=GREY, lw=0.9, ls="--")
+    below.annotate("the warm-up ends when the averaged loss is at 65%", (1, 0.65), xytext=(-4, 5), color=GREY,
+                   ha="right", xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=10)  # fmt: skip
+    above.set(ylabel="rate / peak rate", ylim=(0, 1.55), yticks=(0, 0.5, 1))
+    below.set(ylabel="loss / first loss", xlabel="update", ylim=(0.2, 1.05))
     return figure
+
+
+def averaged(losses: Sequence[float], steps: int) -> list[float]:
+    """The loss as the default averages it, after each update of the warm-up."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    scheduler = AdaptiveWarmup(torch.optim.SGD([parameter], lr=1.0), steps, trained=False)
+    found = []
+    for loss in losses:
+        scheduler.optimizer.step()
+        scheduler.step(loss)
+        if scheduler.phase != "warmup":
+            break
+        found.append(scheduler.metrics()["loss"])
+    return found

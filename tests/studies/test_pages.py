@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from autowarm.lab.config import LabError
 from studies.cells import DEFAULT
 from studies.pages import write
-from studies.pages.figures import EXAMPLE, SHOWN, first_figure, regret_figure
+from studies.pages.figures import EXAMPLE, SHOWN, averaged, first_figure, regret_figure
 from studies.pages.tables import choices_table, lengths_table, settings_table
 from studies.pages.write import texts, with_table, write_pages
 from studies.regret import CHOICES, Judged, judged
@@ -94,10 +95,20 @@ def test_a_table_by_length_has_every_setting_once(found: list[Judged]) -> None:
     assert settings_table(found).count("\n") == len(found) + 1
 
 
-def test_the_first_figure_shows_a_run_that_is_stored() -> None:
+def test_the_first_figure_shows_what_ended_stored_runs() -> None:
     rows = Rows.load(DATA / "studies" / "horizon.jsonl")
-    [default] = [run for run in EXAMPLE if run.schedule == DEFAULT]
-    assert rows[default]["ended_by"] == "loss"
-    figure = first_figure(rows, {run: [(0.1, 3.0), (1.0, 2.0)] for run in EXAMPLE})
-    words = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
-    assert re.search(r"hand-set, 10%.*AdaptiveWarmup.*65% of the first loss", words)
+    assert {rows[run]["ended_by"] for run in EXAMPLE} == {"loss", "clock"}
+    above, below = first_figure(rows, {run: [(0.1, 3.0), (0.5, 2.0), (1.0, 1.9)] for run in EXAMPLE}).axes
+    lengths = [100 * rows[run]["warmup_steps"] / run.cell.steps for run in EXAMPLE]
+    for text, length, run in zip(above.texts, lengths, EXAMPLE, strict=True):
+        assert f"\n{length:.0f}%" in text.get_text()
+        assert text.get_text().endswith("(the clock)") == (rows[run]["ended_by"] == "clock")
+    assert below.texts[0].get_text().endswith("at 65%")
+
+
+def test_the_average_in_the_figure_is_the_rules() -> None:
+    assert averaged([4.0] * 10, 100) == [4.0] * 10
+    falling = averaged([4.0] * 10 + [1.0] * 90, 100)
+    assert 10 < len(falling) < 50
+    assert all(a >= b for a, b in itertools.pairwise(falling))
+    assert falling[-1] == pytest.approx(0.65 * 4.0, rel=0.1)

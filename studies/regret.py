@@ -22,10 +22,10 @@ from .statistics import choose, mean_loss, regret
 
 CHOICES: Mapping[str, str] = {
     DEFAULT: "the default",
-    "linear 0": "no warm-up",
-    **{f"linear {share:g}": f"{100 * share:g}% of the run" for share in (0.02, 0.05, 0.1, 0.2, 0.4)},
-    "tenth 0.4": "40%, from a tenth of the peak",
-    "tenth 0.5": "half, from a tenth of the peak",
+    "linear 0": "none",
+    **{f"linear {share:g}": f"{100 * share:g}%" for share in (0.02, 0.05, 0.1, 0.2, 0.4)},
+    "tenth 0.4": "40% from lr/10",
+    "tenth 0.5": "50% from lr/10",
     PAPER: "Algorithm 1",
 }
 """One choice for every setting, by the study's names of schedules."""

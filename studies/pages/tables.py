@@ -49,18 +49,16 @@ def tables(data: Path) -> dict[str, str]:
 
 
 def choices_table(found: Sequence[Judged], choices: Mapping[str, str], least: Sequence[int]) -> str:
-    """A row for each choice: the mean and the worst regret in the settings of at least so many updates."""
-    longer = {steps: [one.regrets for one in found if one.setting.cell.steps >= steps] for steps in least}
+    """A row for each choice that was run in all settings of at least so many updates: the mean and the worst regret."""
+    all_longer = {steps: [one.regrets for one in found if one.setting.cell.steps >= steps] for steps in least}
+    longer = {steps: some for steps, some in all_longer.items() if some}
     headings = ["warm-up", *(f"T ≥ {steps:,}: {len(some)} settings, {what} %" for steps, some in longer.items()
                              for what in ("mean", "worst"))]  # fmt: skip
-    return comma_separated(
-        headings,
-        [
-            [words, *(cell for some in longer.values() for cell in mean_and_worst([one.get(name) for one in some]))]
-            for name, words in choices.items()
-            if any(name in one.regrets for one in found)
-        ],
-    )
+    lines = [
+        [words, *(cell for some in longer.values() for cell in mean_and_worst([one.get(name) for one in some]))]
+        for name, words in choices.items()
+    ]
+    return comma_separated(headings, [line for line in lines if {*line[1:]} != {"–"}])
 
 
 def lengths_table(found: Iterable[Judged]) -> str:
@@ -136,7 +134,7 @@ def bed_table(rows: Rows) -> str:
     lines = []
     for steps in (4_000, 16_000):
         if found := bed(rows, steps):
-            for name, words in {**CHOICES, **CONSTANTS, DEFAULT: CHOICES[DEFAULT]}.items():
+            for name, words in CHOICES.items():
                 each = [found[optimizer].get(name) for optimizer in realistic.OPTIMIZERS]
                 known = [x for x in each if x is not None]
                 if len(known) == len(each):

@@ -87,7 +87,7 @@ def readme_table(found: Iterable[Judged]) -> str:
         [f"**{_short(name)}**" if name == DEFAULT else _short(name),
          *(_means(some, [name])[0] for some in by_length.values()),
          mean_and_worst([one.regrets[name] for one in every])[1]]
-        for name in (DEFAULT, NONE, "linear 0.02", TENTH, "linear 0.4")
+        for name in _FEW
     ]  # fmt: skip
     medians = [f"{statistics.median(100 * one.warmup for one in some):.0f}%" for some in by_length.values()]
     headings = ["warm-up", *(f"T = {steps:,} ({len(some)})" for steps, some in by_length.items()), "worst of all"]

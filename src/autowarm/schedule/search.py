@@ -19,7 +19,7 @@ from ..rate.restore import may_count
 from ..rate.search import RateSearch, has_broken
 from .profile import Profile
 from .rule import HostRule, Notices, Timeline
-from .saved import boolean, check, count, list_of, number, optional
+from .rule.saved import boolean, check, count, list_of, number, optional
 
 __all__ = ["PeakSearch"]
 

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from ...devices import is_capturing
 from ...losses import Observation
 from ...optim.wrapped import hook, inside
-from ..saved import Checks, boolean, count
+from ..rule.saved import Checks, boolean, count
 
 __all__ = ["UpdateClock"]
 

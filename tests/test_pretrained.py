@@ -244,7 +244,7 @@ def test_copies_count_once(ranks):
 @pytest.mark.long
 @pytest.mark.parametrize(("package", "fewest"), [("timm", 70), ("torchvision", 30)])
 def test_no_new_model_of_any_family_is_taken_for_trained(package, fewest, monkeypatch):
-    from studies.trained_weights import NEW as FAMILIES
+    from studies.trained_weights.packages import NEW as FAMILIES
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     found = {name: detect(model) for name, model in FAMILIES[package]()}

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from test_search import MAKERS, STEPS, Run, loss_of
+from search_runs import MAKERS, STEPS, Run, loss_of
 
 from autowarm import AdaptiveWarmup
 

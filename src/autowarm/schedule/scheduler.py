@@ -126,7 +126,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             Join.notify_join_context(self)
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
-        loss = self._phase.reduce(updates, observations, self._ranks)
+        loss = self._phase.reduce(observations, self._ranks, updates)
         if joined:
             updates = self._ranks.updates
             made = self._clock.follow(updates - self.last_epoch)
@@ -144,7 +144,7 @@ class PhaseScheduler(LRScheduler, Joinable):
                 self._recover(self._guard, self._phase, loss)
             self._write()
         notices, total = self._phase.notices(), self._phase.timeline.total_steps
-        if notices.trouble or loss is None or (total is not None and self.last_epoch + 1 >= total):
+        if notices.failures or notices.disagree or loss is None or (total is not None and self.last_epoch + 1 >= total):
             self._alarms.check(
                 notices, self._phase, self._clock, self._ranks, skipped=made is None, observed=loss is not None
             )

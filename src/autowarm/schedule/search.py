@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..losses import Observation, Ranks, mean_loss
+from ..losses import mean_loss
 from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, inside, unwrapped
 from ..rate.restore import may_count
@@ -93,6 +93,7 @@ class PeakSearch:
 
     name = "search"
     sees_skipped = True
+    reduce = staticmethod(mean_loss)  # the same for all ranks, so they find the same peak
 
     @property
     def device(self) -> torch.device | None:
@@ -135,10 +136,6 @@ class PeakSearch:
     def steady_share(self) -> float:
         """Equal to `share`: the search has no warm-up."""
         return self.share
-
-    def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> float | None:
-        """As `HostRule.reduce`. All ranks get the same losses, so they find the same peak."""
-        return mean_loss(observations, ranks, updates)
 
     def advance(self, updates: int, loss: float | None) -> None:
         """Record a loss and go on to the next rate, or end the search. Without a loss, the rate stays.

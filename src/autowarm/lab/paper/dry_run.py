@@ -9,9 +9,9 @@ import torch
 
 from ..config import LLAMA_124M, LLAMA_210M, LabError, RunConfig
 from ..execution.display import duration
-from ..paper.costs import forecast, memory
-from ..paper.settings import MAIN, deviations
 from ..tasks.models import llama, parameters
+from .costs import forecast, memory
+from .settings import MAIN, deviations
 
 _WIDE = 256  # a model of this width is for a GPU
 _IN_USE = 1.2  # measured over arithmetic, see `memory`

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from search_runs import MAKERS, STEPS, Maker, Run, batches, loss_of, make_model
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, find_rate
+from tests.schedule.search.search_runs import MAKERS, STEPS, Maker, Run, batches, loss_of, make_model
 
 every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from search_runs import MAKERS, STEPS, Run, batches
 from torch import nn
 from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup
+from tests.schedule.search.search_runs import MAKERS, STEPS, Run, batches
 
 
 @pytest.mark.parametrize("at", [0, 1, 10, "last", "end", 60, 150])

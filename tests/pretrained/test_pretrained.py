@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autowarm import Lion, Muon, NormSGD, SignSGD
 from autowarm.pretrained import Verdict, detect
-from tests.pretrained_ranks import taught
+from tests.pretrained.pretrained_ranks import taught
 from tests.programs import rank_environment
 
 SHAPES = [(64, 64), (192, 64), (64, 256), (16, 512), (1500, 40), (32, 16, 3, 3), (128, 1, 3, 3), (4, 48, 96)]

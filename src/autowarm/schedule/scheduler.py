@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..devices import collective_device
 from ..losses import Observation, Ranks
 from ..modes import in_normal_mode
+from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
 from .arguments import Arguments
@@ -376,7 +377,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             self._write()  # the search starts over, from its lowest rate
         self.load_warning = extended
         if extended is not None:
-            warnings.warn(extended, stacklevel=2)
+            warnings.warn(extended, stacklevel=frames_of_ours())
 
 
 class _Joined(JoinHook):

@@ -131,25 +131,11 @@ class AdaptiveWarmup(PhaseScheduler):
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
         arguments = Arguments.of(
-            optimizer,
-            total_steps=total_steps,
-            peak=peak,
-            target_loss=target_loss,
-            geometry=geometry,
-            kappa=kappa,
-            div=div,
-            sigma_f2=sigma_f2,
-            peak_gap=peak_gap,
-            warmup=warmup,
-            decay=decay,
-            final_ratio=final_ratio,
-            max_warmup=max_warmup,
-            trained=trained,
-            chance_loss=chance_loss,
-            smoothing=smoothing,
-            max_nonfinite=max_nonfinite,
-            recover=recover,
-        )
+            optimizer, total_steps=total_steps, peak=peak, target_loss=target_loss, geometry=geometry, kappa=kappa,
+            div=div, sigma_f2=sigma_f2, peak_gap=peak_gap, warmup=warmup, decay=decay, final_ratio=final_ratio,
+            max_warmup=max_warmup, trained=trained, chance_loss=chance_loss, smoothing=smoothing,
+            max_nonfinite=max_nonfinite, recover=recover,
+        )  # fmt: skip
         self._probe: Probe | None = None
         super().__init__(arguments, model, process_group)
 

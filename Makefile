@@ -38,17 +38,15 @@ random: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m generated
 
 # What torch and numpy alone are enough for, in an environment of the caller's: make core PYTHON=python
-CORE := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/test_geometry_own.py tests/orthogonalize \
-        tests/logs tests/optim tests/schedule tests/smoothness tests/theory
+CORE := tests/geometry tests/orthogonalize tests/logs tests/optim tests/schedule tests/smoothness tests/theory
 # What of it another processor's instructions can change: sums and products in another order.
-NUMERICS := tests/test_geometry.py tests/test_geometry_rows_columns.py tests/test_geometry_own.py \
-            $(addprefix tests/orthogonalize/test_,iterate.py polar.py singular.py) \
-            $(addprefix tests/optim/test_,adamw_part.py batched.py steps.py together.py) \
+NUMERICS := tests/geometry $(addprefix tests/orthogonalize/test_,iterate.py polar.py singular.py) \
+            $(addprefix tests/optim/step/test_,adamw_part.py batched.py steps.py) tests/optim/test_together.py \
             $(addprefix tests/smoothness/test_,probe.py sharpness.py) tests/theory/test_problems.py
 core:
 	OMP_NUM_THREADS=1 $(PYTHON) $(PYTEST) -m "not long" $(CORE) \
-	    --ignore tests/optim/test_known.py --ignore tests/optim/test_partition.py \
-	    --ignore tests/optim/test_partition_of_families.py
+	    --ignore tests/optim/known/test_known.py --ignore tests/optim/known/test_partition.py \
+	    --ignore tests/optim/known/test_partition_of_families.py
 
 # Whatever needs a GPU, with the caller's PyTorch: make gpu PYTHON=python; with DRY=1 on tiny shapes without one.
 gpu:

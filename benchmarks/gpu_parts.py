@@ -49,7 +49,7 @@ class Setting:
 
 def tests(known: Known, setting: Setting) -> Found:
     """The suite's tests that run on a GPU: by function, how many passed, failed and were skipped."""
-    files = ["tests/test_gpu.py", "tests/schedule/test_device.py", "tests/orthogonalize/test_symmetric.py"]
+    files = ["tests/test_gpu.py", "tests/schedule/rule/test_device.py", "tests/orthogonalize/test_symmetric.py"]
     words = ["-k", "one_rank and lion"] if setting.dry else []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

@@ -1,4 +1,4 @@
-"""A little of `benchmarks/faults.py`; its full counts are in `docs/reliability.md`."""
+"""A little of `benchmarks/faults`; its full counts are in `docs/reliability.md`."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="faults strike a
 
 
 def faults(out: Path, mode: str, *words: str) -> dict[str, Any]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), mode, *words, "--out", str(out)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "faults"), mode, *words, "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads((out / f"{mode}.json").read_text())

@@ -52,12 +52,16 @@ def in_normal_mode(function: Callable[P, R]) -> Callable[P, R]:
     State that is created in inference mode could never be changed outside of it.
     """
 
+    in_full_precision = without_autocast(function)
+
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         # The compiler leaves inference mode by itself, and cannot trace the question.
         if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
-            return function(*args, **kwargs)
+            if not torch._C._is_any_autocast_enabled():
+                return function(*args, **kwargs)
+            return in_full_precision(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
-            return function(*args, **kwargs)
+            return in_full_precision(*args, **kwargs)
 
-    return without_autocast(run)
+    return run

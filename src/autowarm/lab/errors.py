@@ -1,7 +1,8 @@
 """Errors that the user can fix, each described in one line."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -15,6 +16,15 @@ class BrokenTask(LabError):
 
 class UsageError(LabError):
     """The command line or a config file is wrong."""
+
+
+@contextmanager
+def as_usage_error(prefix: str = "") -> Iterator[None]:
+    """Re-raise what a config objects to as UsageError."""
+    try:
+        yield
+    except (ValueError, LabError) as error:
+        raise UsageError(f"{prefix}{error}") from None
 
 
 def require(condition: bool, message: str) -> None:

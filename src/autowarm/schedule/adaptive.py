@@ -1,35 +1,21 @@
-"""The scheduler: a learning-rate warm-up that ends by itself, then a standard decay."""
+"""The schedule as users meet it: a learning-rate warm-up that ends by itself, then a standard decay."""
 
-import math
-import warnings
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from ..devices import collective_device
-from ..geometry import Geometry, resolve
-from ..losses import Observation, Ranks
+from ..geometry import Geometry
 from ..modes import in_normal_mode
-from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
-from ..optim.wrapped import hook, unwrapped
-from ..pretrained import detect
-from .arguments import check_horizon, check_peak, check_recover, clean, without_warmup_steps
+from ..optim.known import geometry_of
+from .arguments import Arguments, check_horizon, clean, without_warmup_steps
 from .calibrate import SIGMA_F2
-from .hooks.alarms import Alarms
-from .hooks.clock import UpdateClock
-from .hooks.groups import GroupRates, first_peak
-from .hooks.others import schedulers_beside, unwanted
 from .profile import Profile
-from .recovery import Guard, Recovery
+from .recovery import Recovery
 from .report import metrics, one_line, plot_plan, plot_profile
-from .rule import OPEN_HORIZON, DeviceRule, HostRule, Phase, Plan, placed
-from .search import PeakSearch
-from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape, name_of, warmup_shape
-from .state import STATE_VERSION, read_state, resumed
+from .scheduler import PhaseScheduler
+from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveWarmup"]
 
 
-class AdaptiveWarmup(LRScheduler, Joinable):
+class AdaptiveWarmup(PhaseScheduler):
     """Warm up until the loss or a time limit ends the warm-up, then decay. There is no ``warmup_steps``.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the averaged loss (see `Profile`), and a ramp in
@@ -118,9 +104,6 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         ('decay', True)
     """
 
-    load_warning: str | None = None
-    """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
-
     @without_warmup_steps
     @in_normal_mode
     def __init__(
@@ -147,64 +130,14 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         model: nn.Module | None = None,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
-        Joinable.__init__(self)
-        given = clean(
-            total_steps=total_steps,
-            target_loss=target_loss,
-            kappa=kappa,
-            div=div,
-            sigma_f2=sigma_f2,
-            peak_gap=peak_gap,
-            final_ratio=final_ratio,
-            max_warmup=max_warmup,
-            chance_loss=chance_loss,
-            smoothing=smoothing,
-            max_nonfinite=max_nonfinite,
-        )
-        self._alarms = Alarms(given.pop("max_nonfinite"))
-        check_peak(peak, given["total_steps"])
-        if trained not in (True, False, None):
-            raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
-        self.process_group = process_group
-        given_optimizer = optimizer  # a trainer's wrapper has no step hooks of its own
-        if not isinstance(optimizer := unwrapped(optimizer), Optimizer):
-            raise TypeError(f"the first argument is the optimizer, got a {type(optimizer).__name__}")
-        warn_of_own_rates(given_optimizer)
-        check_recover(recover, optimizer)
-        shapes: dict[str, Any] = {"warmup": warmup_shape(warmup), "decay": decay_shape(decay)}
-        check_horizon(given["total_steps"], shapes["decay"])
-        geometry = None if geometry is None else resolve(geometry)
-        self._kappa_counted = False
-        if geometry is not None and kappa is None and peak_gap is None:
-            given["kappa"], self._kappa_counted = kappa_of(optimizer, geometry), True
-        if given["kappa"] is None and given["sigma_f2"] != SIGMA_F2:
-            raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
-        # What a resumed run must share with the saved one.
-        self._settings: dict[str, Any] = {
-            "optimizer": type(optimizer).__name__,
-            "peak": peak,
-            "geometry": None if geometry is None else repr(geometry),
-            "warmup": warmup,
-            "decay": name_of(decay),
-            "trained": trained,
-            "recover": recover,
-            **given,
-        }
-        self._ranks = Ranks(process_group, self._settings)
-        self._plan = Plan(
-            first_peak(optimizer), **shapes, **{name: x for name, x in given.items() if name != "total_steps"}
-        )
-        self._searches = peak == "auto"
+        arguments = Arguments.of(
+            optimizer, total_steps=total_steps, peak=peak, target_loss=target_loss, geometry=geometry, kappa=kappa,
+            div=div, sigma_f2=sigma_f2, peak_gap=peak_gap, warmup=warmup, decay=decay, final_ratio=final_ratio,
+            max_warmup=max_warmup, trained=trained, chance_loss=chance_loss, smoothing=smoothing,
+            max_nonfinite=max_nonfinite, recover=recover,
+        )  # fmt: skip
         self._probe: Probe | None = None
-        self._pending: list[Observation] = []
-        self._in_use = False  # whether this scheduler has stepped since the last update
-        self._changes = 0  # how often a rate was not as written
-        self._clock = UpdateClock(optimizer)
-        self._groups = GroupRates(optimizer)
-        self._phase: Phase = self._first_phase(self._settings["total_steps"])
-        self._guard = Guard(recover is True, model, self._planned_length()) if recover else None
-        super().__init__(optimizer)
-        self._watch_groups()
+        super().__init__(arguments, model, process_group)
 
     @classmethod
     def paper(cls, optimizer: Optimizer, total_steps: int, *, target_loss: float, **options: Any) -> Self:
@@ -348,229 +281,6 @@ class AdaptiveWarmup(LRScheduler, Joinable):
         """The measurements made with `probe`, in order."""
         return [] if self._probe is None else self._probe.points
 
-    # Losses in, rates out.
-
-    def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
-        """Record the loss of one micro-batch; the next `step` uses the weighted mean of the recorded losses.
-
-        Args:
-            loss: a number or a one-element tensor, unscaled and not divided by the number of micro-batches.
-            weight: the number of tokens or samples behind the loss, ≥ 0.
-
-        Raises:
-            ValueError: the loss has more than one element, or the weight is negative or not finite.
-            TypeError: the loss is an int, or neither a number nor a tensor.
-        """
-        self._pending.append(Observation.of(loss, weight).kept())
-
-    def step(self, loss: Tensor | float | None = None, *, metrics: Tensor | float | None = None) -> None:
-        """Set the rates for the next update.
-
-        Args:
-            loss: the loss, as for `observe` with weight 1; None if you called `observe`, or if there is no loss: then
-                only the ramp sets the rate.
-            metrics: another name for ``loss``, by which trainers pass it to a `ReduceLROnPlateau`.
-
-        Raises:
-            TypeError: the loss is an int, which suggests that the code passes an epoch.
-            ValueError, RuntimeError: see the class.
-        """
-        if (loss := metrics if loss is None else loss) is not None:
-            self._pending.append(Observation.of(loss, 1.0))
-        self._step_count += 1
-        self._update_lr()
-
-    @in_normal_mode
-    def _update_lr(self, epoch: int | None = None) -> None:
-        # Only SequentialLR passes an epoch, to start this scheduler at a milestone.
-        if epoch is not None:
-            if epoch != 0:
-                raise ValueError(
-                    f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses"
-                )
-            self._restart()
-            return
-        if self.optimizer is not self._clock.optimizer or self._groups.regrouped():
-            self._follow_optimizer()
-        self._in_use = True
-        if self._groups.changed():
-            others, raised = self._look_for_others(), self._groups.notice()
-            if raised is not None and not others:
-                self._alarms.warn("raised", raised)
-        observations, self._pending = self._pending, []
-        joined = self._ranks.joined
-        made = None if joined else self._clock.tick(observations)
-        if joined or (made is None and not self._phase.sees_skipped):
-            observations = []  # a skipped update counts neither as a step nor as an observation
-        if not joined:
-            Join.notify_join_context(self)
-        # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
-        updates = self.last_epoch + (made or 0)
-        loss = self._phase.reduce(updates, observations, self._ranks)
-        if joined:
-            updates = self._ranks.updates
-            made = self._clock.follow(updates - self.last_epoch)
-        if made is None and self._phase.sees_skipped:
-            # Once the weights are broken, a GradScaler skips every update, so the search must see these losses.
-            made, loss = (None, None) if loss is None or math.isfinite(loss) else (0, loss)
-        if made is not None:
-            if self._phase.weights_trained is None and self._phase.device is None:
-                self._settle()  # all ranks are at this step
-            self._phase.advance(updates, loss)
-            self.last_epoch = updates
-            if isinstance(self._phase, PeakSearch) and self._phase.over:
-                self._enter(self._phase.following())
-            elif self._guard is not None and isinstance(self._phase, HostRule | DeviceRule):
-                self._recover(self._guard, self._phase, loss)
-            self._write()
-        notices, total = self._phase.notices(), self._phase.timeline.total_steps
-        if notices.trouble or loss is None or (total is not None and self.last_epoch + 1 >= total):
-            self._alarms.check(
-                notices, self._phase, self._clock, self._ranks, skipped=made is None, observed=loss is not None
-            )
-        lr = self.optimizer.param_groups[0]["lr"]
-        if isinstance(lr, Tensor) or self._phase.device is not None:
-            self._phase = placed(self._phase, lr)
-
-    # PyTorch's hooks for ranks with uneven inputs, for `torch.distributed.algorithms.Join([model, scheduler])`.
-
-    def join_hook(self, **_: Any) -> JoinHook:
-        """What this rank does once it has no more inputs: it goes on with the losses of the others."""
-        self._ranks.may_join = True
-        return _Joined(self)
-
-    @property
-    def join_device(self) -> torch.device:
-        """The device on which ranks tell each other that they have inputs."""
-        return collective_device(self.process_group)
-
-    @property
-    def join_process_group(self) -> Any:
-        """The ranks that share the run."""
-        return self.process_group or torch.distributed.group.WORLD
-
-    # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
-
-    def get_lr(self) -> list[float | Tensor]:
-        """The rates for the next update: each group's peak rate times its share."""
-        return self._groups.aims(self._peaks(), self._phase)
-
-    def _initial_step(self) -> None:
-        self._step_count = 1
-        self._groups.adopt(self.base_lrs)
-        self._restart()
-
-    def _restart(self) -> None:
-        self.last_epoch, self._pending = 0, []
-        self._phase = self._first_phase(self._phase.timeline.planned_steps)
-        if self._guard is not None:
-            self._guard.restart(self._planned_length())
-        self._clock.restart()
-        self._groups.restart()
-        self._write()
-
-    def _first_phase(self, total_steps: int | None) -> Phase:
-        rule = HostRule.begin(self._plan, 0, total_steps, self._plan.target_loss)
-        return PeakSearch(self._clock.optimizer, rule) if self._searches else rule
-
-    def _enter(self, rule: HostRule) -> None:
-        """Go on at another peak: after a search, at the peak rate that it has found."""
-        ratio = rule.plan.lr / self._plan.lr
-        self._phase, self._plan = rule, rule.plan
-        if ratio != 1.0:
-            for i, group in enumerate(self.optimizer.param_groups):
-                self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * ratio
-
-    def _recover(self, guard: Guard, phase: HostRule | DeviceRule, loss: Any) -> None:
-        """Let the guard see the loss, and do what it says at an alarm."""
-        found = guard.after(self.last_epoch, loss, phase, self._clock.optimizer, self._plan.lr)
-        if found is None:
-            return
-        if found.peak_after != found.peak_before:
-            rule = phase.on_host()
-            rule.lower(found.peak_after)
-            self._enter(rule)
-        self._alarms.recovered(found, restores=self._settings["recover"] is True)
-
-    def _planned_length(self) -> int:
-        return self._phase.timeline.planned_steps or OPEN_HORIZON
-
-    def _peaks(self) -> list[float | Tensor]:
-        """The groups' peak rates; lower for a while after a restart."""
-        share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
-        return self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
-
-    def _settle(self) -> None:
-        """Settle whether the weights were trained before: as told, or from the weights after at most one update."""
-        if (rule := self._phase).name == "warmup":
-            told = self._settings["trained"]
-            rule.on_host().settle(detect(self.optimizer, self.process_group).trained if told is None else told)
-
-    def _write(self) -> None:
-        self._last_lr = self._groups.write(self._peaks(), self._phase)
-
-    # Groups, optimizers and schedulers that change or join during the run.
-
-    def _watch_groups(self) -> None:
-        hook(self.optimizer.register_step_pre_hook, self, AdaptiveWarmup._before_update)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._watch_groups()  # a copied optimizer has lost its hooks
-
-    def _before_update(self, *_: Any) -> None:
-        if self._groups.regrouped():
-            self._adopt_groups()  # before new groups make an update at their peak rates
-        self._clock.pretended = self._groups.are_put_out()
-        if torch.compiler.is_compiling() or self._clock.pretended:
-            return
-        if (self._in_use or self.last_epoch == 0) and self._groups.changed():
-            self._look_for_others()
-        self._in_use = False
-
-    def _look_for_others(self) -> bool:
-        """Name another scheduler that sets the rates. Before the first update, rates that the user has set are peaks.
-
-        Returns:
-            Whether there is another scheduler.
-        """
-        if "other scheduler" in self._alarms.said:
-            return True
-        self._changes += 1
-        if self._changes & (self._changes - 1):
-            return False  # looking takes a while, so look at the first change, the second, the fourth, …
-        beside = schedulers_beside(self)
-        # A scheduler that was made and never stepped has been replaced, and complains of nothing.
-        if self._in_use and (others := unwanted(beside, self)):
-            self._alarms.other_scheduler(type(self).__name__, others)
-            return True
-        untouched = self.last_epoch == 0 and self.phase == "warmup" and not self._phase.on_host().started
-        if untouched and not beside and self._groups.take_as_peaks(self.base_lrs):
-            self._plan = self._plan.at(first_peak(self.optimizer))
-            self._phase = self._first_phase(self._phase.timeline.planned_steps)
-            self._groups.restart()
-            self._write()
-        return False
-
-    def _adopt_groups(self) -> None:
-        self._groups.adopt(self.base_lrs)
-        if self.last_epoch == 0 and self._groups.changed():
-            self._look_for_others()  # rates that were set before the first update are peaks
-        self._groups.notice()
-        self._write()
-
-    def _follow_optimizer(self) -> None:
-        """Take over an optimizer that was replaced, or wrapped, and groups that were added or moved."""
-        self.optimizer = unwrapped(self.optimizer)
-        if self.optimizer is not self._clock.optimizer:
-            self._clock.watch(self.optimizer)
-            self._groups = GroupRates(self.optimizer)
-            self._groups.adopt(self.base_lrs)
-            self._watch_groups()
-            self._write()
-        if self._groups.regrouped():
-            self._adopt_groups()
-
     # What users change during the run.
 
     def extend(self, total_steps: int | None) -> None:
@@ -673,105 +383,3 @@ class AdaptiveWarmup(LRScheduler, Joinable):
             self._guard.restart(self._planned_length())  # other data have losses of their own
             self._write()
         self._alarms.said.discard("stalled")
-
-    @in_normal_mode
-    def _change(self, change: "Callable[[HostRule], HostRule | None]") -> None:
-        """Change the rule in plain numbers, in place or into another; all ranks must make the same change."""
-        self._follow_optimizer()
-        self._groups.notice()
-        if self.phase == "search":
-            raise RuntimeError("the search for the peak rate is still under way: change the schedule once it ends")
-        rule = self._phase.on_host()
-        rule = change(rule) or rule
-        self._enter(rule)
-        if self._guard is not None:
-            self._guard.resize(self._planned_length())
-        self._agree()
-        self._alarms.said.discard("overrun")
-        self._write()
-        self._phase = placed(rule, self.optimizer.param_groups[0]["lr"])
-
-    def _agree(self) -> None:
-        timeline = self._phase.timeline
-        plan = {"origin": timeline.origin, "total_steps": timeline.total_steps, "decay": name_of(timeline.decay_shape)}
-        changed = plan != {"origin": 0, **{name: self._settings[name] for name in ("total_steps", "decay")}}
-        self._ranks.agree_on(self._settings | ({"now": plan} if changed else {}))
-
-    # Saving.
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed for a bit-identical continuation, as plain numbers and text.
-
-        During the search for the peak rate, this includes the weights from before the first update. With ``recover``,
-        it includes what is known of the losses, but not the copy of the run: a resumed run makes one at the next low.
-        """
-        self._follow_optimizer()
-        return {
-            "version": STATE_VERSION,
-            "settings": dict(self._settings),
-            "last_epoch": self.last_epoch,
-            "step_count": self._step_count,
-            "lr": self._plan.lr,
-            "base_lrs": [float(lr) for lr in self.base_lrs],
-            **self._groups.state_dict(),
-            "pending": [[float(seen.loss), seen.weight] for seen in self._pending],
-            "said": sorted(self._alarms.said),
-            "clock": self._clock.state_dict(),
-            "recovery": None if self._guard is None else self._guard.state_dict(),
-            **self._phase.state_dict(),
-        }
-
-    @in_normal_mode
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved state, and write its rates into the optimizer's groups.
-
-        If the state was saved under another ``total_steps``, the schedule continues as after `extend`, with a warning.
-        If an error is raised, nothing changes.
-
-        Raises:
-            ValueError: the state belongs to another class, is damaged, or was saved under other settings; the message
-                names the class or lists the differences.
-        """
-        state = read_state(state_dict)
-        rule, extended = resumed(state, self._settings, self._plan, self.optimizer, kappa_counted=self._kappa_counted)
-        phase = placed(rule, self.optimizer.param_groups[0]["lr"])
-        if state["search"] is not None:
-            phase = PeakSearch(self.optimizer, rule)
-            phase.load_state_dict(state["search"])
-
-        self._follow_optimizer()
-        self._settings, self._plan = self._settings | {"kappa": rule.plan.kappa}, rule.plan
-        self.last_epoch, self._step_count = state["last_epoch"], state["step_count"]
-        for i, lr in enumerate(state["base_lrs"]):
-            base = self.base_lrs[i]
-            self.base_lrs[i] = base.new_tensor(lr).reshape(base.shape) if isinstance(base, Tensor) else lr
-        self._alarms.said = set(state["said"]) - (set() if extended is None else {"overrun", "stalled"})
-        self._clock.load_state_dict(state["clock"])
-        self._phase = phase
-        if self._guard is not None:
-            self._guard.restart(self._planned_length())
-            if state["recovery"] is not None:
-                self._guard.load_state_dict(state["recovery"])
-        self._agree()
-        self._pending = [Observation(loss, weight) for loss, weight in state["pending"]]
-        self._last_lr = self._groups.load_state_dict(state, self._peaks(), phase)
-        if isinstance(phase, PeakSearch) and not phase.losses:
-            self._write()  # the search starts over, from its lowest rate
-        self.load_warning = extended
-        if extended is not None:
-            warnings.warn(extended, stacklevel=2)
-
-
-class _Joined(JoinHook):
-    """Takes a rank without inputs through the steps of the others."""
-
-    def __init__(self, scheduler: AdaptiveWarmup) -> None:
-        self._scheduler = scheduler
-
-    def main_hook(self) -> None:
-        ranks = self._scheduler._ranks
-        ranks.joined = True
-        try:
-            self._scheduler.step()
-        finally:
-            ranks.joined = False

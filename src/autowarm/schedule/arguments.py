@@ -5,11 +5,19 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from .shapes import Shape, is_flat
+from torch.optim import Optimizer
 
-__all__ = ["LEAST_STEPS", "check_horizon", "check_peak", "check_recover", "clean", "without_warmup_steps"]
+from ..geometry import Geometry, resolve
+from ..optim.known import kappa_of, warn_of_own_rates
+from ..optim.wrapped import unwrapped
+from .calibrate import SIGMA_F2
+from .hooks.groups import first_peak
+from .rule import Plan
+from .shapes import Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
+
+__all__ = ["LEAST_STEPS", "Arguments", "check_horizon", "clean", "without_warmup_steps"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -83,7 +91,73 @@ def clean(**given: Any) -> dict[str, Any]:
     return checked
 
 
-def check_peak(peak: str, total_steps: int | None) -> None:
+class Arguments(NamedTuple):
+    """A scheduler's arguments, checked.
+
+    Attributes:
+        optimizer: the one inside a trainer's wrapper, which has no step hooks of its own.
+        settings: what ranks must share, and a resumed run with the saved one, in plain numbers and text.
+        plan: what the rule follows.
+        kappa_counted: whether κ was computed from the optimizer's tensors.
+        max_nonfinite: how many non-finite losses in a row raise an error; None for never.
+    """
+
+    optimizer: Optimizer
+    settings: dict[str, Any]
+    plan: Plan
+    kappa_counted: bool
+    max_nonfinite: int | None
+
+    @classmethod
+    def of(
+        cls,
+        optimizer: Optimizer,
+        *,
+        peak: str,
+        geometry: str | Geometry | None,
+        warmup: Warmup,
+        decay: Decay | Shape,
+        trained: bool | None,
+        recover: bool | str,
+        **numbers: Any,
+    ) -> "Arguments":
+        """Check what `AdaptiveWarmup` was given.
+
+        Raises:
+            TypeError: the first argument is no optimizer.
+            ValueError: see `AdaptiveWarmup`.
+        """
+        given = clean(**numbers)
+        max_nonfinite = given.pop("max_nonfinite")
+        _check_peak(peak, given["total_steps"])
+        if trained not in (True, False, None):
+            raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
+        if not isinstance(inner := unwrapped(optimizer), Optimizer):
+            raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}")
+        warn_of_own_rates(optimizer)
+        _check_recover(recover, inner)
+        shapes: dict[str, Any] = {"warmup": warmup_shape(warmup), "decay": decay_shape(decay)}
+        check_horizon(given["total_steps"], shapes["decay"])
+        geometry, counted = None if geometry is None else resolve(geometry), False
+        if geometry is not None and given["kappa"] is None and given["peak_gap"] is None:
+            given["kappa"], counted = kappa_of(inner, geometry), True
+        if given["kappa"] is None and given["sigma_f2"] != SIGMA_F2:
+            raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
+        settings = {
+            "optimizer": type(inner).__name__,
+            "peak": peak,
+            "geometry": None if geometry is None else repr(geometry),
+            "warmup": warmup,
+            "decay": name_of(decay),
+            "trained": trained,
+            "recover": recover,
+            **given,
+        }
+        plan = Plan(first_peak(inner), **shapes, **{name: x for name, x in given.items() if name != "total_steps"})
+        return cls(inner, settings, plan, counted, max_nonfinite)
+
+
+def _check_peak(peak: str, total_steps: int | None) -> None:
     """Raise ValueError if ``peak`` is unknown, or the run has no room for a search."""
     if peak not in ("given", "auto"):
         raise ValueError(f'peak must be "given" (the lr of the groups) or "auto", got {peak!r}')
@@ -93,7 +167,7 @@ def check_peak(peak: str, total_steps: int | None) -> None:
         )
 
 
-def check_recover(recover: Any, optimizer: Any) -> None:
+def _check_recover(recover: Any, optimizer: Any) -> None:
     """Raise ValueError if ``recover`` is unknown, or the optimizer's updates may be replays of a captured graph."""
     if recover not in (True, False, "warn"):
         raise ValueError(f'recover must be True, False, or "warn" to warn only, got {recover!r}')

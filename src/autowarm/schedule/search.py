@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..losses import Observation, Ranks, mean_loss
+from ..losses import mean_loss
 from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, inside, unwrapped
 from ..rate.restore import may_count
 from ..rate.search import RateSearch, has_broken
 from .profile import Profile
-from .rule import HostRule, Notices, Timeline
-from .saved import boolean, check, count, list_of, number, optional
+from .rule import HostRule, Notices
+from .rule.saved import boolean, check, count, list_of, number, optional
 
 __all__ = ["PeakSearch"]
 
@@ -38,6 +38,7 @@ class PeakSearch:
         host: the rule of a run that has not begun; its lr is the unit of `share`.
 
     Attributes:
+        timeline, target_loss: those of the rule that follows.
         losses: the losses so far; only the last one may be non-finite.
         over: whether the search is over.
 
@@ -54,6 +55,7 @@ class PeakSearch:
                 "see: use autowarm.find_rate before the capture"
             )
         self._optimizer, self._host = optimizer, host
+        self.timeline, self.target_loss, self.updates = host.timeline, host.target_loss, host.updates
         steps = int(min(_MOST, max(_FEWEST, _SHARE * self.timeline.length)))
         self._rates = np.geomspace(LOWEST, HIGHEST, steps)
         self.losses: list[float] = []
@@ -93,37 +95,15 @@ class PeakSearch:
 
     name = "search"
     sees_skipped = True
+    profile: Profile | None = None  # the rule that follows makes one, and looks at the weights that the search restores
+    weights_trained: bool | None = None
+    reduce = staticmethod(mean_loss)  # the same for all ranks, so they find the same peak
 
     @property
     def device(self) -> torch.device | None:
         """The device of the rates. The search waits for it once per update."""
         rate = self._optimizer.param_groups[0]["lr"]
         return rate.device if isinstance(rate, Tensor) else None
-
-    @property
-    def weights_trained(self) -> bool | None:
-        """That of the rule that follows, which will look at the weights that the search restores."""
-        return self._host.weights_trained
-
-    @property
-    def updates(self) -> int:
-        """The number of updates so far."""
-        return self._host.updates
-
-    @property
-    def timeline(self) -> Timeline:
-        """The warm-up and decay that follow the search."""
-        return self._host.timeline
-
-    @property
-    def profile(self) -> Profile | None:
-        """That of the rule that follows."""
-        return self._host.profile
-
-    @property
-    def target_loss(self) -> float | None:
-        """That of the rule that follows."""
-        return self._host.target_loss
 
     @property
     def share(self) -> float:
@@ -136,16 +116,12 @@ class PeakSearch:
         """Equal to `share`: the search has no warm-up."""
         return self.share
 
-    def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> float | None:
-        """As `HostRule.reduce`. All ranks get the same losses, so they find the same peak."""
-        return mean_loss(observations, ranks, updates)
-
     def advance(self, updates: int, loss: float | None) -> None:
         """Record a loss and go on to the next rate, or end the search. Without a loss, the rate stays.
 
         A single non-finite loss is dropped: a bad batch gives one, but broken weights give a second.
         """
-        self._host.updates = updates
+        self.updates = self._host.updates = updates
         if loss is None:
             return
         doubt, self._doubt = self._doubt, not math.isfinite(loss)
@@ -159,7 +135,7 @@ class PeakSearch:
 
     def notices(self) -> Notices:
         """No failures: during the search, a non-finite loss is an expected end."""
-        return Notices(self._host.updates, 0, False, None)
+        return Notices(self.updates, 0, False, None)
 
     def on_host(self) -> HostRule:
         """The rule that follows the search, which has seen no loss yet."""
@@ -176,9 +152,9 @@ class PeakSearch:
             )
         for one, first in zip(inside(self._optimizer), self._first, strict=True):
             first.restore(one)
-        plan, host = self.timeline.plan, self._host
+        plan = self.timeline.plan
         plan = plan if found.guess is None else replace(plan, lr=found.guess)
-        return HostRule.begin(plan, host.updates, self.timeline.planned_steps, host.given_target_loss)
+        return HostRule.begin(plan, self.updates, self.timeline.planned_steps, self._host.given_target_loss)
 
     # The end of the search.
 
@@ -186,7 +162,7 @@ class PeakSearch:
     def found(self) -> RateSearch:
         """The loss at each rate, and the peak rate that the losses suggest for the remaining updates."""
         losses, timeline = self.losses, self.timeline
-        left = max(1, timeline.length - (self._host.updates - timeline.origin))
+        left = max(1, timeline.length - (self.updates - timeline.origin))
         return RateSearch(
             self._rates[: len(losses)], np.array(losses), has_broken(losses, len(self._rates)), total_steps=left
         )

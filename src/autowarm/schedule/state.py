@@ -10,8 +10,8 @@ from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates
 from .recovery import Guard
 from .rule import HostRule, Plan
+from .rule.saved import Checks, check, count, finite, list_of, number, optional, rate
 from .rule.state import State
-from .saved import Checks, check, count, finite, list_of, number, optional, rate
 from .search import PeakSearch
 
 __all__ = ["STATE_VERSION", "read_state", "resumed"]

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from ..config import FigureConfig, LabError, SmoothnessConfig, UsageError
+from ..config import FigureConfig, SmoothnessConfig
 from ..config.build import build, parse
 from ..config.yaml_files import merged, nested, read_yaml
+from ..errors import as_usage_error
 from ..training.stopping import Stop
 from .report import complain
 
@@ -18,11 +19,9 @@ def run(argv: list[str]) -> int:
     if "--list" in argv:
         return _listed()
     config = parse(argv, FigureConfig, "figure", about, positional="name", also={"--list": "list names and costs"})
-    try:
+    with as_usage_error():
         values = merged(read_yaml(f"smoothness-{config.scale}")[0], nested(config.measure))
         curvature = build(SmoothnessConfig, values, "measure")
-    except LabError as error:
-        raise UsageError(str(error)) from None
 
     from ..execution.display import Display
     from ..paper.experiments import GALLERY, known, produce
@@ -31,11 +30,8 @@ def run(argv: list[str]) -> int:
     names = [config.name]
     if names == ["all"]:
         names = [name for name, entry in GALLERY.items() if all(one in curvature.rates for one in entry.measures)]
-    try:
-        for name in names:
-            known(name)
-    except LabError as error:
-        raise UsageError(str(error)) from None
+    for name in names:
+        known(name)  # a misspelt one is told before any run is made
     sources = Sources(Path(config.out or f"runs/{config.scale}"), curvature, scale=config.scale)
     display = Display()
     with Stop(), display:

@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import FindRateConfig, UsageError
+from ..config import FindRateConfig
 from ..config.build import parse, take
+from ..errors import as_usage_error
 
 if TYPE_CHECKING:
     from autowarm.rate import RateSearch
@@ -33,10 +34,8 @@ def run(argv: list[str]) -> int:
     if task is not None:
         config, own = bring(task, config, Path(config.out), [config.optimizer], "optimizer")
     elif place is not None:
-        try:
+        with as_usage_error():
             config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=place))
-        except ValueError as error:
-            raise UsageError(str(error)) from None
 
     from rich.console import Console
 

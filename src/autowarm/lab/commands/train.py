@@ -51,7 +51,7 @@ def run(argv: list[str]) -> int:
             raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")
     folder = Path(out or f"runs/{config.label}")
     if dry:
-        from .dry_run import describe
+        from ..paper.dry_run import describe
 
         for line in describe(config, folder, own):
             print(line)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..errors import LabError, UsageError, differences, nearest, require
+from ..errors import LabError, as_usage_error, differences, nearest, require
 from ..registry import OPTIMIZERS, SCHEDULES, check, described
 from .build import build, leaves
 from .runs import RunConfig, ScheduleConfig
@@ -214,10 +214,8 @@ def listed(config: CompareConfig | SweepConfig) -> list[Point]:
     Raises:
         UsageError: a run cannot be made as it is described.
     """
-    try:
+    with as_usage_error():
         return config.points()
-    except (ValueError, LabError) as error:
-        raise UsageError(str(error)) from None
 
 
 def _distinct(points: Iterable[Point]) -> list[Point]:
@@ -349,10 +347,8 @@ class FindRateConfig:
             UsageError: the optimizer is unknown.
         """
         optimizer = dataclasses.replace(self.run.optimizer, name=self.optimizer)
-        try:
+        with as_usage_error():
             return dataclasses.replace(self.run, optimizer=optimizer, steps=self.steps)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,17 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
+def require_all(folder: Path, manifest: dict[str, Any]) -> None:
+    """Raise LabError if a shard that the manifest lists is not there."""
+    if missing := [row["file"] for row in manifest["shards"] if not (folder / row["file"]).exists()]:
+        raise LabError(f"{folder} lacks {', '.join(missing)}: delete the folder and make it again")
+
+
+def _require_finished(folder: Path, manifest: dict[str, Any]) -> None:
+    if not manifest["complete"]:
+        raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
+
+
 def read_shards(folder: Path, vocab_size: int) -> Corpus:
     """Read a folder of shards as a corpus.
 
@@ -155,11 +166,9 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
         rows = [{"file": path.name, "part": part} for part in _PARTS for path in sorted(folder.glob(f"*{part}*.bin"))]
         needed, digest = _GPT2_VOCABULARY, sha256(b"".join(_edges(folder / row["file"]) for row in rows))
     else:
-        if not manifest["complete"]:
-            raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
+        _require_finished(folder, manifest)
         rows, needed = manifest["shards"], manifest["tokenizer"]["vocab_size"]
-        if missing := [row["file"] for row in rows if not (folder / row["file"]).exists()]:
-            raise LabError(f"{folder} lacks {', '.join(missing)}: delete the folder and make it again")
+        require_all(folder, manifest)
         for row in rows:
             if (held := len(open_shard(folder / row["file"]))) != row["tokens"]:
                 raise LabError(f"{folder / row['file']} holds {held} tokens, {MANIFEST} says {row['tokens']}: it is "
@@ -192,8 +201,7 @@ def check(folder: Path) -> int:
     """
     if (manifest := read_manifest(folder)) is None:
         raise LabError(f"{folder} has no {MANIFEST}: only folders made by `autowarm data` can be checked")
-    if not manifest["complete"]:
-        raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
+    _require_finished(folder, manifest)
     files = {row["file"]: row["sha256"] for row in manifest["shards"]}
     wrong = [name for name in files if not (folder / name).exists() or sha256(folder / name) != files[name]]
     if wrong:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..config import LabError, differences, require
 from ..files import locked, sha256, write_json
-from .shards import MANIFEST, SCHEMA, read_manifest, write_shard
+from .shards import MANIFEST, SCHEMA, read_manifest, require_all, write_shard
 from .text import END_OF_TEXT, TEXT
 
 logger = logging.getLogger(__name__)
@@ -159,8 +159,7 @@ def make_shards(
         manifest = read_manifest(out) or {"schema": SCHEMA, **asked, **begun}
         if changed := differences({key: manifest[key] for key in asked}, asked):
             raise LabError(f"{out} holds other shards ({'; '.join(changed)}): choose another folder or delete it")
-        if missing := [row["file"] for row in manifest["shards"] if not (out / row["file"]).exists()]:
-            raise LabError(f"{out} lacks {', '.join(missing)}: delete the folder and make it again")
+        require_all(out, manifest)
         if manifest["complete"] and (manifest["exhausted"] or manifest["tokens"] >= budget):
             return manifest
         stream = open_stream()

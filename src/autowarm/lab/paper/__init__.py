@@ -1,5 +1,6 @@
 """The paper's figures and tables, by name.
 
 - `gallery`: the register of all figures, and those that need no sweep.      - `experiments`: figures made from sweeps.
-- `smoothness`: curvature over the gap along runs.      - `costs`: estimates of a run's cost.
+- `smoothness`: curvature over the gap along runs.      - `settings`: the paper's values, and how a run differs.
+- `costs`: estimates of a run's cost.      - `dry_run`: what a run would need and take.
 """

@@ -20,7 +20,7 @@ from ..analysis.figures import COLOURS, axes_of, errorbars, literal, sweep_figur
 from ..analysis.results import Results, read_results
 from ..analysis.summary import Point, Summary, summarise
 from ..analysis.table import cells
-from ..config import FigureConfig, LabError, SmoothnessConfig, SweepConfig, nearest
+from ..config import FigureConfig, LabError, SmoothnessConfig, SweepConfig, UsageError, nearest
 from ..config.build import build
 from ..config.yaml_files import read_yaml
 from ..execution.display import Display
@@ -325,8 +325,8 @@ def known(name: str) -> Picture:
     """Return the gallery's entry of this name.
 
     Raises:
-        LabError: there is none; the message suggests the nearest name.
+        UsageError: there is none; the message suggests the nearest name.
     """
     if name not in GALLERY:
-        raise LabError(f"unknown figure {name!r}; {nearest(name, GALLERY)}")
+        raise UsageError(f"unknown figure {name!r}; {nearest(name, GALLERY)}")
     return GALLERY[name]

@@ -182,17 +182,13 @@ def fit_rows(fits: dict[str, Study]) -> list[list[object]]:
     ]  # fmt: skip
 
 
-def table(name: str, fits: dict[str, Study]) -> str:
-    """Return a Markdown table of fits, followed by their verdicts."""
-    verdicts = "\n".join(f"- *{label}*: {one.verdict}" for label, one in fits.items())
-    return f"**{name}**\n\n{markdown.table(FIT_HEADINGS, fit_rows(fits))}\n\n{verdicts}"
-
-
 def _rho(one: Study) -> str:
     """Format the free exponent; a dash if no power of the gap helps."""
     return "–" if one.power is None or one.power.coefficients[1] == 0 else f"{one.power.rho:.1f}"
 
 
 def report(found: Measured) -> str:
-    """Return the table of an optimizer's fits."""
-    return table(found.name, studies(found)) + "\n"
+    """Return a Markdown table of an optimizer's fits, followed by their verdicts."""
+    fits = studies(found)
+    verdicts = "\n".join(f"- *{label}*: {one.verdict}" for label, one in fits.items())
+    return f"**{found.name}**\n\n{markdown.table(FIT_HEADINGS, fit_rows(fits))}\n\n{verdicts}\n"

@@ -22,6 +22,7 @@ import torch
 from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageError, nearest
 from ..config.build import leaves, plain
 from ..config.yaml_files import merged, nested, read_yaml
+from ..errors import as_usage_error
 from ..files import locked, write_atomically
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
@@ -65,10 +66,8 @@ class PackedTask:
             UsageError: an optimizer is unknown; the message suggests the nearest name.
         """
         for name in names:
-            try:
+            with as_usage_error():
                 check(key, name, [*self.optimizers, *OPTIMIZERS], "optimizer")
-            except ValueError as error:
-                raise UsageError(str(error)) from None
 
 
 def load(place: str) -> Any:
@@ -112,10 +111,8 @@ def defaults(task: Any) -> dict[str, Any]:
     if not isinstance(theirs, Mapping):
         raise UsageError(f"defaults of the task {name} must be keys and values, got {theirs!r}")
     theirs = nested(plain(theirs))
-    try:
+    with as_usage_error():
         leaves(theirs, CompareConfig, f"defaults of the task {name}")
-    except LabError as error:
-        raise UsageError(str(error)) from None
     usual: dict[str, list[float]] = {} if getattr(task, "optimizers", None) else {"adamw": [1e-3]}
     return {"rates": usual, **merged(read_yaml("own")[0], theirs)}
 
@@ -130,10 +127,8 @@ def bring(
     """
     own = pack(task, folder / "task")
     own.check_optimizers(optimizers, key)
-    try:
+    with as_usage_error("run: "):
         return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key)), own
-    except ValueError as error:
-        raise UsageError(f"run: {error}") from None
 
 
 def pack(task: Any, folder: Path) -> PackedTask:

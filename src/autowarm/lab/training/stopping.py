@@ -24,10 +24,6 @@ class Interrupted(Exception):
         self.signal = number
 
 
-def _is_heeded(number: int) -> bool:
-    return signal.getsignal(number) != signal.SIG_IGN
-
-
 class Stop:
     """A context manager that catches SIGINT, SIGTERM and, unless it is ignored, SIGHUP.
 
@@ -49,7 +45,8 @@ class Stop:
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():  # other threads may not handle signals
             # `nohup` ignores SIGHUP. A shell's background jobs ignore SIGINT too, but who sends it to one means it.
-            ours = [one for one in SIGNALS if one in (signal.SIGINT, signal.SIGTERM) or _is_heeded(one)]
+            always = (signal.SIGINT, signal.SIGTERM)
+            ours = [one for one in SIGNALS if one in always or signal.getsignal(one) != signal.SIG_IGN]
             self._before = {number: signal.signal(number, self._notice) for number in ours}
         return self
 

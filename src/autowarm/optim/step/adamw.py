@@ -14,12 +14,7 @@ from .dtensors import local
 from .nonfinite import SkippedUpdates
 from .update import State
 
-__all__ = ["AdamW", "has_fused_adamw"]
-
-
-def has_fused_adamw(device: torch.device) -> bool:
-    """Whether PyTorch has a fused kernel, which passes over memory once, for this device."""
-    return device.type in _get_fused_kernels_supported_devices()
+__all__ = ["AdamW"]
 
 
 class AdamW:

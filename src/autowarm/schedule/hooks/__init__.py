@@ -1,7 +1,7 @@
-"""Connects a rule to PyTorch.
+"""What a scheduler holds on to in PyTorch.
 
-- `scheduler`: the methods of `LRScheduler`, which drive a rule.
 - `clock`: counts the updates that the optimizer made.
-- `rates`: writes the groups' rates, and keeps what others multiply them by.
+- `groups`: writes the groups' rates, and keeps what others multiply them by.
+- `others`: finds other schedulers of the same optimizer.
 - `alarms`: warns and raises when something goes wrong.
 """

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from ...devices import is_capturing
 from ...losses import Observation
 from ...optim.wrapped import hook, inside
-from ..saved import Checks, boolean, count
+from ..rule.saved import Checks, boolean, count
 
 __all__ = ["UpdateClock"]
 
@@ -104,7 +104,7 @@ class UpdateClock:
             if not made and not self._replayed():
                 return 0  # the order of Algorithm 1: the loss first, then the first update
         if made:
-            self.restart()
+            self._made[:] = [0] * len(self._made)
             self._ever_stepped, self.idle = True, 0
             return made
         if self._replayed():

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside
 from ..rule import Phase
-from ..saved import Checks, boolean, list_of, optional, rate
+from ..rule.saved import Checks, boolean, list_of, optional, rate
 
 __all__ = ["GroupRates", "first_peak"]
 

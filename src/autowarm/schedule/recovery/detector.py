@@ -15,7 +15,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ..saved import boolean, check, checks_of, count, finite, from_plain, list_of, optional, rate, saved, to_plain
+from ..rule.saved import boolean, check, checks_of, count, finite, from_plain, list_of, optional, rate, saved, to_plain
 
 __all__ = ["Detector"]
 

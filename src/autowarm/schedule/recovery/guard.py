@@ -8,7 +8,7 @@ from torch import Tensor, full_like, nn
 from torch.optim import Optimizer
 
 from ..rule import DeviceRule, HostRule
-from ..saved import Checks, boolean, check, count, finite, list_of, number, optional
+from ..rule.saved import Checks, boolean, check, count, finite, list_of, number, optional
 from .detector import Detector
 from .late import LateLosses
 from .snapshot import Snapshot

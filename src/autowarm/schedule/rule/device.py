@@ -116,7 +116,7 @@ class DeviceRule:
             return torch.where(self._decay_start <= self.updates, self.share, self._one)
         return self.timeline.steady(self.share)
 
-    def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> _Loss | None:
+    def reduce(self, observations: Sequence[Observation], ranks: Ranks, updates: int) -> _Loss | None:
         """The weighted mean of the finite losses."""
         distributed = ranks.distributed
         if len(observations) == 1 and observations[0].weight > 0 and not distributed:

@@ -69,11 +69,6 @@ class Notices(NamedTuple):
     disagree: bool
     decay_start: int | None
 
-    @property
-    def trouble(self) -> bool:
-        """Whether there is something to say."""
-        return bool(self.failures or self.disagree)
-
 
 class Phase(Protocol):
     """A part of a run: the search for the peak rate, or warm-up and decay, on the host or on a device.
@@ -118,7 +113,7 @@ class Phase(Protocol):
     @property
     def steady_share(self) -> float | Tensor: ...
 
-    def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> Any:
+    def reduce(self, observations: Sequence[Observation], ranks: Ranks, updates: int) -> Any:
         """Combine the losses of all micro-batches and ranks into one for `advance`; None if no rank has any."""
 
     def advance(self, updates: int, loss: Any) -> None:
@@ -139,6 +134,7 @@ class HostRule(State):
 
     device = None
     sees_skipped = False
+    reduce = staticmethod(mean_loss)
 
     @property
     def name(self) -> str:
@@ -161,10 +157,6 @@ class HostRule(State):
         """This rule itself."""
         return self
 
-    def reduce(self, updates: int, observations: Sequence[Observation], ranks: Ranks) -> float | None:
-        """The weighted mean of the finite losses, see `mean_loss`."""
-        return mean_loss(observations, ranks, updates)
-
     def advance(self, updates: int, loss: float | None) -> None:
         """Set the share for the next update.
 
@@ -182,7 +174,11 @@ class HostRule(State):
         if self.decay_start is None:
             if finite:
                 assert loss is not None
-                self._observe(loss)
+                if self.smoothed is None or self.opening:
+                    self._open(loss)
+                else:
+                    self.smoothed = self.averaged(self.smoothed, loss, updates - self.last_seen)
+                self.last_seen = updates
             if finite or loss is None:
                 self.share, ended = self.warmup_share(updates, None if self.opening else self.smoothed)
                 if ended:
@@ -202,9 +198,9 @@ class HostRule(State):
         ramp = self.timeline.ramp_share(updates)
         if ramp >= 1.0:
             return 1.0, True
-        if self.profile is None or smoothed is None:
+        if self.profile is None or self.target_loss is None or smoothed is None:
             return max(ramp, 1.0 / self.plan.div), False
-        gap = smoothed - self.fstar
+        gap = smoothed - self.target_loss
         low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
         share = self.profile.share(gap)
         # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on.
@@ -212,10 +208,10 @@ class HostRule(State):
 
     def averaged(self, smoothed: Number, loss: Number, updates: Number | int) -> Number:
         """The moving average after one more loss, this many updates after the last one."""
-        if self.plan.smoothing == 0.0:
+        if self.timeline.plan.smoothing == 0.0:
             return loss
-        if self.profile is not None:
-            low, high = self.fstar, self.fstar + self.profile.gap0
+        if self.profile is not None and self.target_loss is not None:
+            low, high = self.target_loss, self.target_loss + self.profile.gap0
             loss = loss.clamp(low, high) if isinstance(loss, Tensor) else min(max(loss, low), high)
         kept = (1.0 - 1.0 / self.timeline.window) ** updates
         return kept * smoothed + (1.0 - kept) * loss
@@ -228,13 +224,6 @@ class HostRule(State):
     def notices(self) -> Notices:
         """The notices as of the last update."""
         return Notices(self.updates, self.failures, False, self.decay_start)
-
-    def _observe(self, loss: float) -> None:
-        if self.smoothed is None or self.opening:
-            self._open(loss)
-        else:
-            self.smoothed = self.averaged(self.smoothed, loss, self.updates - self.last_seen)
-        self.last_seen = self.updates
 
     def _open(self, loss: float) -> None:
         """Take one of the first losses. The first one calibrates; the last one calibrates again, with f(x0)."""

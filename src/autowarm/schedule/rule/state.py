@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ..profile import Profile
-from ..saved import (
+from .saved import (
     boolean,
     check,
     checks_of,

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, overload
 import torch
 from torch import Tensor
 
-from ..saved import boolean, count, finite, optional, positive_share, saved
 from ..shapes import DECAYS, Shape, name_of
+from .saved import boolean, count, finite, optional, positive_share, saved
 
 __all__ = ["OPENING", "OPEN_HORIZON", "Plan", "Ramp", "Timeline"]
 

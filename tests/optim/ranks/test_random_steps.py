@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.optim.random_step_ranks import MAKERS
+from tests.optim.ranks.random_step_ranks import MAKERS
 from tests.programs import Launcher, rank_environment
 
 CASES, BATCH, FEW = 2000, 475, 100

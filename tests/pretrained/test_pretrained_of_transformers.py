@@ -3,7 +3,7 @@
 import pytest
 
 from autowarm.pretrained import detect
-from studies.trained_weights import NEW
+from studies.trained_weights.packages import NEW
 
 
 @pytest.mark.long

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 import torch
-from test_search import MAKERS, STEPS, Run, loss_of
 
 from autowarm import AdaptiveWarmup
+from tests.schedule.search.search_runs import MAKERS, STEPS, Run, loss_of
 
 PLACES = ["forward", "backward", "inside the step", "between the steps"]
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autowarm import Lion, Muon, NormSGD, SignSGD
 from autowarm.pretrained import Verdict, detect
-from tests.pretrained_ranks import taught
+from tests.pretrained.pretrained_ranks import taught
 from tests.programs import rank_environment
 
 SHAPES = [(64, 64), (192, 64), (64, 256), (16, 512), (1500, 40), (32, 16, 3, 3), (128, 1, 3, 3), (4, 48, 96)]
@@ -244,7 +244,7 @@ def test_copies_count_once(ranks):
 @pytest.mark.long
 @pytest.mark.parametrize(("package", "fewest"), [("timm", 70), ("torchvision", 30)])
 def test_no_new_model_of_any_family_is_taken_for_trained(package, fewest, monkeypatch):
-    from studies.trained_weights import NEW as FAMILIES
+    from studies.trained_weights.packages import NEW as FAMILIES
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     found = {name: detect(model) for name, model in FAMILIES[package]()}

@@ -1,10 +1,10 @@
 """Faults, many of them at random moments, and what survives: every run must end as the one that was left in peace.
 
-python benchmarks/faults.py kill     SIGKILL at random moments of train, compare and sweep
-python benchmarks/faults.py preempt  SIGTERM in every phase of train
-python benchmarks/faults.py ranks    SIGTERM in every phase of two ranks, and SIGKILL of one of them, under torchrun
-python benchmarks/faults.py soak     a long run of the scheduler: memory, time of a step, saved against live state
-python benchmarks/faults.py table    the table of docs/reliability.md
+python benchmarks/faults kill     SIGKILL at random moments of train, compare and sweep
+python benchmarks/faults preempt  SIGTERM in every phase of train
+python benchmarks/faults ranks    SIGTERM in every phase of two ranks, and SIGKILL of one of them, under torchrun
+python benchmarks/faults soak     a long run of the scheduler: memory, time of a step, saved against live state
+python benchmarks/faults table    the table of docs/reliability.md
 
 Each mode ends soon after --seconds, or with --tries, and writes its counts to benchmarks/faults/MODE.json. A fault is
 survived if the next start goes on behind the newest checkpoint and the run ends with the bits of one that was never
@@ -34,10 +34,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fault_bed import Bed, Child, behind, outcome, watch_phases
+from bed import Bed, Child, behind, outcome, watch_phases
 
-ROOT = Path(__file__).parent.parent
-RESULTS = Path(__file__).with_suffix("")
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parent
 TABLE, KEYS = ROOT / "docs" / "data" / "tables" / "faults.csv", ("tried", "survived", "lost")
 OF_RANKS = ["data preparation", "a step", "saving a checkpoint", "evaluation", "saving weights"]
 PATIENCE = 600.0  # seconds after which a job that a fault should have ended counts as hanging

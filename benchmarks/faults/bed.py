@@ -1,4 +1,4 @@
-"""Where `faults.py` lets faults strike: a command in a fork, the phases that it tells, and what must come out of it."""
+"""Where faults strike: a command in a fork, the phases that it tells, and what must come out of it."""
 
 import contextlib
 import hashlib

@@ -12,7 +12,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from tests.programs import Launcher, rank_environment
-from tests.schedule.join_ranks import loss_at, update
+from tests.schedule.ranks.join_ranks import loss_at, update
 
 INPUTS = ((24, 24), (9, 24), (24, 23), (0, 24))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.optim.placement_ranks import MAKERS, PLANS, SIZES, TRAINED
+from tests.optim.ranks.placement_ranks import MAKERS, PLANS, SIZES, TRAINED
 from tests.programs import rank_environment
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from autowarm.optim.step import sharing
-from tests.optim.step_ranks import MAKERS, REPLICATED, SIZES, Net, alone, train, worst
+from tests.optim.ranks.step_ranks import MAKERS, REPLICATED, SIZES, Net, alone, train, worst
 from tests.programs import rank_environment
 
 TOLERANCE = 1e-5  # of steps of about 0.1: stacks of other sizes are multiplied, and summed, in another order

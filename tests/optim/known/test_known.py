@@ -197,7 +197,7 @@ def test_a_subclass_is_known_by_its_parent() -> None:
 
 def tried() -> list[tuple[str, str, bool]]:
     """The documentation's table of what was tried: class, geometry, and whether it is warned of."""
-    path = Path(__file__).parents[2] / "docs" / "data" / "tables" / "optimizers-tried.csv"
+    path = Path(__file__).parents[3] / "docs" / "data" / "tables" / "optimizers-tried.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))[1:]
     return [

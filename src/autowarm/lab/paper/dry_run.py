@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from ..config import LLAMA_124M, LLAMA_210M, LabError, RunConfig
+from ..config import LLAMA_124M, LLAMA_210M, RunConfig
 from ..execution.display import duration
-from ..paper.costs import forecast, memory
-from ..paper.settings import MAIN, deviations
 from ..tasks.models import llama, parameters
+from ..training.parallel import PEAK_FLOPS, Ranks, peak_flops
+from .costs import forecast, memory
+from .settings import MAIN, deviations
 
 _WIDE = 256  # a model of this width is for a GPU
 _IN_USE = 1.2  # measured over arithmetic, see `memory`
@@ -48,16 +49,11 @@ def describe(config: RunConfig, folder: Path, own: Any = None) -> Iterator[str]:
 def _batch(config: RunConfig, world: int) -> str:
     if config.task is not None:
         return "the task's own batch"
-    pieces = world * config.engine.accumulate
-    if config.batch_size % pieces:
-        raise LabError(
-            f"batch_size {config.batch_size} must be a multiple of ranks × engine.accumulate = {world} × "
-            f"{config.engine.accumulate}"
-        )
+    share = Ranks(0, world, torch.device("cpu")).rows(config)
     unit = "images" if config.model.sees_images else f"sequences of {config.model.seq_len} tokens"
     ranks = f"{world} rank{'s' if world > 1 else ''}"
     return (f"{config.batch_size} {unit}: {ranks} × {config.engine.accumulate} micro-batches of "
-            f"{config.batch_size // pieces}")  # fmt: skip
+            f"{share.stop // config.engine.accumulate}")  # fmt: skip
 
 
 def _kappa(config: RunConfig) -> str:
@@ -101,8 +97,6 @@ def _memory(config: RunConfig, world: int) -> Iterator[str]:
 
 
 def _times(config: RunConfig, world: int, judged: int | None) -> Iterator[str]:
-    from ..training.parallel import PEAK_FLOPS, peak_flops
-
     peak = peak_flops()
     place = torch.cuda.get_device_name() if torch.cuda.is_available() else "H100, as there is no GPU here"
     if peak is None and config.model.width >= _WIDE:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.optim.agreement_ranks import SIZES
+from tests.optim.ranks.agreement_ranks import SIZES
 from tests.programs import rank_environment
 
 

@@ -1,0 +1,110 @@
+"""New models of every family in timm, torchvision and transformers, small ones where there are."""
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["NEW", "half"]
+
+LARGEST = 30_000_000  # weights of a new model: smaller siblings are preferred, wider configs are narrowed
+
+
+def half(family: str) -> str:
+    """Which half a family is in: "choose" or "judge"."""
+    return ("choose", "judge")[zlib.crc32(family.encode()) % 2]
+
+
+def size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def smallest(names: list[str], build: Callable[[str], nn.Module]) -> str | None:
+    """The first name whose model is small, or the smallest of all."""
+    sizes: dict[str, int] = {}
+    for name in names:
+        try:
+            with torch.device("meta"):
+                sizes[name] = size(build(name))
+        except Exception:  # some compute their sizes with tensors
+            continue
+        if sizes[name] <= LARGEST:
+            return name
+    return min(sizes, key=lambda name: sizes[name]) if sizes else None
+
+
+def timm_models() -> Iterator[tuple[str, nn.Module]]:
+    import timm
+
+    families: dict[str, list[str]] = {}
+    for name in timm.list_models():
+        families.setdefault(timm.models._registry._model_to_module[name], []).append(name)
+    for family, names in families.items():
+        if least := smallest(names, timm.create_model):
+            torch.manual_seed(0)
+            yield f"timm {family}", timm.create_model(least)
+
+
+def torchvision_models() -> Iterator[tuple[str, nn.Module]]:
+    import torchvision  # type: ignore[import-untyped]
+
+    def build(name: str) -> nn.Module:
+        backbone = {"weights_backbone": None} if name in detectors else {}
+        return torchvision.models.get_model(name, weights=None, **backbone)
+
+    families: dict[str, list[str]] = {}
+    detectors = set()
+    for name in torchvision.models.list_models():
+        family = torchvision.models.get_model_builder(name).__module__
+        if "quantiz" not in family:
+            families.setdefault(family, []).append(name)
+            if "detection" in family or "segmentation" in family:
+                detectors.add(name)
+    for family, names in families.items():
+        torch.manual_seed(0)
+        yield f"torchvision {family.removeprefix('torchvision.models.')}", build(smallest(names, build) or names[0])
+
+
+def narrow(config: Any, by: int) -> None:
+    """Divide a config's widths, in place, with those of its parts."""
+    for name, value in list(vars(config).items()):
+        if hasattr(value, "to_dict"):
+            narrow(value, by)
+        elif isinstance(value, bool) or not isinstance(value, int):
+            continue
+        elif "vocab" in name:
+            setattr(config, name, min(value, 1000))
+        elif ("layer" in name and value > 2) or name in ("depth", "n_block"):
+            setattr(config, name, 2)
+        elif "expert" in name and value > 4 and "per_tok" not in name:
+            setattr(config, name, 4)
+        elif value >= 256 and value % by == 0 and not name.endswith("_id") and "position" not in name:
+            setattr(config, name, value // by)
+
+
+def transformers_models() -> Iterator[tuple[str, nn.Module]]:
+    """Every type whose default config builds a base model, narrowed until it is small."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    for kind, names in MODEL_MAPPING_NAMES.items():
+        name = names if isinstance(names, str) else names[0]
+        for by in (4, 2, 8, 1, 16):
+            try:
+                config = transformers.AutoConfig.for_model(kind)
+                narrow(config, by)
+                kind_of_model = getattr(transformers, name)
+                with torch.device("meta"):
+                    if size(kind_of_model(config)) > LARGEST / 2:
+                        continue
+                torch.manual_seed(0)
+                model = kind_of_model(config).float()
+            except Exception:  # widths that do not fit, packages that are missing
+                continue
+            yield f"transformers {kind}", model
+            break
+
+
+NEW = {"timm": timm_models, "torchvision": torchvision_models, "transformers": transformers_models}

@@ -1,0 +1,129 @@
+"""A user's own task prepares once, is known again, and a change of its code is seen."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from autowarm.lab.tasks.own import pack
+from autowarm.lab.training.loop import train
+
+from .own_runs import Line, config_of
+
+
+class Prepared(Line):
+    def prepare(self, folder: Path) -> None:
+        self.forgotten = True  # on a copy: only files stay
+        (folder / "calls").open("a").write("x")
+        torch.save(torch.rand(3), folder / "weights.pt")
+
+    def model(self) -> nn.Module:
+        assert not hasattr(self, "forgotten")
+        assert torch.load(self.folder / "weights.pt").shape == (3,)  # type: ignore[attr-defined]
+        return super().model()
+
+
+def test_prepare_is_called_once_and_its_folder_stays(tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+    first, again = pack(Prepared(), tmp_path), pack(Prepared(), tmp_path)
+    assert torch.equal(before, torch.get_rng_state())
+    assert first.folder == again.folder
+    assert first.folder is not None
+    assert (first.folder / "calls").read_text() == "x"
+    assert train(config_of(first), tmp_path / "run", own=first)["val_loss"] > 0
+
+
+def test_a_prepare_that_was_cut_off_is_called_again(tmp_path: Path) -> None:
+    folder = pack(Prepared(), tmp_path).folder
+    assert folder is not None
+    (folder / ".prepared").unlink()
+    (folder / "half").write_text("")
+    assert pack(Prepared(), tmp_path).folder == folder
+    assert not (folder / "half").exists()
+
+
+IDENTITIES = """
+import sys
+from autowarm.lab.tasks.fingerprint import fingerprint
+from autowarm.lab.tasks.own import load
+for folder in sys.argv[1:]:
+    print(fingerprint(load(f"{folder}/task.py:Task"), frozenset({"defaults"})))
+    sys.path.pop(0)
+    for name in ("model", "layers", "more"):
+        sys.modules.pop(name, None)
+"""
+FILE = """
+import torch
+from model import Net
+SCALE = torch.tensor([1.0, 2.0])
+KINDS = {"a", "b", "c"}
+def scaled(x):
+    return x * SCALE.sum()
+class Task:
+    defaults = {"seeds": [0, 1]}
+    def __init__(self):
+        self.table, self.names = {"x": torch.ones(2)}, {"p", "q", "r"}
+    def model(self):
+        import layers
+        return Net(layers.WIDTH)
+    def batches(self, seed):
+        while True:
+            yield torch.randn(4)
+    def loss(self, model, batch):
+        return scaled(model(batch)).mean() if "a" in {"a", "b"} else KINDS
+    def validation(self):
+        return [torch.randn(4)]
+if __name__ == "__main__":
+    print("compare")
+"""
+
+
+OTHERS = {
+    "model": "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self, n):\n        super().__init__(n, 1)\n",
+    "layers": "from more import WIDTH\n",
+    "more": "WIDTH = 4\n",
+}
+SAME = [
+    ("task", "import torch\n", "# a remark\n\nimport torch\n"),
+    ("task", "[0, 1]", "[0, 1, 2]"),  # what `defaults` do stands in the config
+    ("task", 'print("compare")', "print(1)"),
+]
+CHANGED = [
+    ("task", "x * SCALE", "x + SCALE"),
+    ("task", "2.0", "3.0"),
+    ("task", '"x": torch.ones', '"x": torch.zeros'),
+    ("task", '"c"}', '"d"}'),
+    ("task", "        import layers\n", "        import layers\n        torch.rand(1)\n"),
+    ("model", "(n, 1)", "(n, 1, bias=False)"),  # a file beside it
+    ("more", "4", "5"),  # a file that is imported late, by way of another
+]
+
+
+def test_a_task_is_known_again_and_a_change_of_its_code_is_seen(tmp_path: Path) -> None:
+    folders = []
+    for index, (changed, old, new) in enumerate([("task", "", ""), *SAME, *CHANGED]):
+        folders.append(tmp_path / str(index))
+        folders[-1].mkdir()
+        for name, text in {"task": FILE, **OTHERS}.items():
+            assert name != changed or old in text
+            (folders[-1] / f"{name}.py").write_text(text.replace(old, new) if name == changed and old else text)
+    found = []
+    for seed in ("1", "2"):  # sets in another order
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", IDENTITIES, *map(str, folders)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.split())
+    assert found[0] == found[1]
+    here, *others = found[0]
+    assert others[: len(SAME)] == [here] * len(SAME)
+    assert len({here, *others}) == 1 + len(CHANGED)
+
+
+def test_packing_leaves_the_task_as_it_was(tmp_path: Path) -> None:
+    task = Prepared()
+    assert pack(task, tmp_path).sha256 == pack(task, tmp_path).sha256 == pack(Prepared(), tmp_path).sha256
+    assert vars(task) == {}

@@ -1,0 +1,135 @@
+"""What is said of a mistake in a user's own task: where it is, and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.config import LabError, UsageError
+from autowarm.lab.tasks.own import load, pack
+
+from .own_runs import Line, run
+
+BEGINNING = """import torch
+class Task:
+    def model(self):
+        return torch.nn.Linear(4, 1)
+    def batches(self, seed):
+        while True:
+            yield torch.randn(16, 4)
+    def loss(self, model, batch):
+        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+    def validation(self):
+        return [torch.randn(32, 4)]
+"""
+# What the file says, and what is said of it: the line in the file, and the remedy or the reason.
+LOSS, SQUARE, LINEAR = "        return (model(batch)", "square().mean()", "return torch.nn.Linear(4, 1)"
+DRAW, SCORES = "yield torch.randn(16, 4)", "    def scores(self, model, batch):\n        return {'a': [1, 2]}\n"
+SEVENTH = "        self.n = getattr(self, 'n', 0) + model.training\n        1 / (self.n - 7)\n"
+VALIDATION = "return [torch.randn(32, 4)]"
+MISTAKES = {
+    "loss is not scalar": (SQUARE, "square()", ":8: loss() must return a one-element tensor, got a tensor of shape"),
+    "loss is detached": (SQUARE, "square().mean().detach()", ":8: loss() returned a tensor without a gradient"),
+    "loss is a number": (SQUARE, "square().mean().item()", ":8: loss() must return a one-element tensor, got a float"),
+    "loss is nothing": (LOSS, LOSS.replace("return ", ""), ":8: loss() must return a one-element tensor, got a None"),
+    "exception in loss": (LOSS, SEVENTH + LOSS, ":10: in loss at step 7: ZeroDivisionError: division by zero"),
+    "sys.exit": (LOSS, f"        raise SystemExit('enough')\n{LOSS}", ":9: in loss of a validation batch: SystemExit"),
+    "exception in forward": ("Linear(4, 1)", "Linear(5, 1)", ":9: in loss of a validation batch: RuntimeError"),
+    "exception in backward": (SQUARE, f"{SQUARE} * Broken.apply(model(batch)).mean()",
+                              ":18: in training: RuntimeError: no way back"),
+    "exception in model": (LINEAR, LINEAR.replace("1)", "'x')"), ":4: in model: TypeError"),
+    "model is a class": (LINEAR, "return torch.nn.Linear", ":3: model() must return a torch.nn.Module, got a type"),
+    "too few batches": ("while True", "for _ in range(7)",
+                        ":5: batches() ended after 7 batches and the run has 12 steps: repeat them, or set run.steps"),
+    "exception in batches": (DRAW, "yield torch.randn(16, '4')", ":7: in batches at step 1: TypeError"),
+    "no validation": (VALIDATION, "return []", ":10: validation() gave no batch: it needs one or more"),
+    "exception in validation": (VALIDATION, "return open('nowhere')", ":11: in validation: FileNotFoundError"),
+    "scores are lists": ("    def validation", f"{SCORES}    def validation",
+                         ":10: scores() must return a number for each name, got 'a': a tensor of shape (2,)"),
+    # These go wrong in the call, so no line of the file is at fault by itself.
+    "batches takes no seed": ("batches(self, seed)", "batches(self)", ": in batches: TypeError: Task.batches() takes"),
+    "validation is None": (VALIDATION, "pass", ": in validation: TypeError: 'NoneType' object is not iterable"),
+}  # fmt: skip
+ENDING = """class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone().requires_grad_()
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError("no way back")
+"""
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_a_line_that_names_the_place(name: str, tmp_path: Path) -> None:
+    old, new, expected = MISTAKES[name]
+    assert old in BEGINNING
+    text = BEGINNING.replace(old, new)
+    text += ENDING if "Broken" in new else ""
+    (tmp_path / "task.py").write_text(text)
+    with pytest.raises(LabError) as caught:
+        run(load(f"{tmp_path / 'task.py'}:Task"), tmp_path)
+    said = str(caught.value)
+    assert f"task.py{expected}" in said
+    assert "\n" not in said
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_mistake_in_validation_is_found_before_the_first_step(tmp_path: Path) -> None:
+    steps: list[int] = []
+    (tmp_path / "task.py").write_text(BEGINNING.replace("[torch.randn(32, 4)]", "[torch.randn(32, 3)]"))
+    with pytest.raises(LabError, match="in loss of a validation batch: RuntimeError"):
+        run(load(f"{tmp_path / 'task.py'}:Task"), tmp_path, lambda progress: bool(steps.append(progress.step)))
+    assert steps == []
+
+
+OPTIMIZERS = {
+    "raises": ("lambda model, lr: 1 / 0", "task.py:12: in optimizers['mine']: ZeroDivisionError"),
+    "returns none": ("lambda model, lr: None", "task.py:12: optimizers['mine'] must return a torch.optim.Optimizer"),
+    "is a class path": ("'torch.optim.SGD'", "task.py:2: optimizers of the task Task must map names to functions"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_mistake_in_an_optimizer(name: str, tmp_path: Path) -> None:
+    code, words = OPTIMIZERS[name]
+    (tmp_path / "task.py").write_text(f"{BEGINNING}    optimizers = {{'mine': {code}}}\n")
+    with pytest.raises(LabError) as caught:
+        run(load(f"{tmp_path / 'task.py'}:Task"), tmp_path, name="mine", kind="linear")
+    assert words in str(caught.value)
+
+
+FILES = {
+    "import": ("import nothing_of_this_name", "task.py:1: while loading: ModuleNotFoundError"),
+    "syntax": ("x = 1\ndef f(:\n", "task.py:2: while loading: SyntaxError"),
+    "exit": ("import sys\nsys.exit(3)\n", "task.py:2: while loading: SystemExit: 3"),
+    "constructor": ("class Task:\n    def __init__(self):\n        self.x = y\n", "task.py:3: in Task(): NameError"),
+    "method missing": (BEGINNING.replace("def loss", "def lost"), "task.py:2: the task Task has no loss()"),
+    "attribute": (f"import threading\n{BEGINNING}    lock = threading.Lock()\n",
+                  "task.py:3: the task Task cannot be sent to other processes"),
+    "prepare": (f"{BEGINNING}    def prepare(self, folder):\n        (folder / 'x' / 'y').write_text('')\n",
+                "task.py:13: in prepare: FileNotFoundError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_fails(name: str, tmp_path: Path) -> None:
+    text, words = FILES[name]
+    (tmp_path / "task.py").write_text(text)
+    with pytest.raises(LabError) as caught:
+        pack(load(f"{tmp_path / 'task.py'}:Task"), tmp_path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["nowhere.py:Task", "task.py", "task.py:", "task.txt:Task", "task.py:Tusk", ":"])
+def test_a_place_that_is_none(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("task.py", "task.txt"):
+        Path(name).write_text(BEGINNING)
+    with pytest.raises(UsageError, match="did you mean 'Task'" if place == "task.py:Tusk" else "FILE.py:NAME"):
+        load(place)
+
+
+def test_a_class_where_an_object_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"Line is a class: give Line\(\)"):
+        pack(Line, tmp_path)

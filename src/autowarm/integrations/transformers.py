@@ -250,9 +250,7 @@ TrainerT = TypeVar("TrainerT", bound=Trainer)
 
 
 def attach(trainer: TrainerT, optim: str | None = None, **warmup: Any) -> TrainerT:
-    """Give a trainer that has been built already an adaptive warm-up; no subclass is needed.
-
-    The trainer then behaves as if its class had listed `AdaptiveWarmupMixin` first.
+    """Give a trainer that has been built an adaptive warm-up, as if its class had listed `AdaptiveWarmupMixin` first.
 
     Args:
         trainer: any `Trainer` (TRL's, your own) without a scheduler of its own.
@@ -275,12 +273,10 @@ def attach(trainer: TrainerT, optim: str | None = None, **warmup: Any) -> Traine
         'Muon'
     """
     kind = type(trainer)
-    if isinstance(trainer, AdaptiveWarmupMixin) or trainer.lr_scheduler is not None:
-        raise ValueError(
-            f"this {kind.__name__} has a scheduler already, {type(trainer.lr_scheduler).__name__}: build it without one"
-            if trainer.lr_scheduler is not None
-            else f"this {kind.__name__} has an adaptive warm-up already"
-        )
+    if isinstance(trainer, AdaptiveWarmupMixin):
+        raise ValueError(f"this {kind.__name__} has an adaptive warm-up already")
+    if (own := trainer.lr_scheduler) is not None:
+        raise ValueError(f"this {kind.__name__} has a scheduler already, {type(own).__name__}: build it without one")
     mixed: Any = type(kind.__name__, (AdaptiveWarmupMixin, kind), {"__module__": kind.__module__})
     trainer.__class__ = mixed
     try:

@@ -1,6 +1,6 @@
 """Counts the false alarms of ``recover`` on recorded loss curves: the detector sees them, and nothing is restored.
 
-    python -m studies.alarms CURVES.jsonl.gz
+    python -m studies.recovery.alarms CURVES.jsonl.gz
 
 The format of the curves is that of `studies.curves`. A curve that records every hundredth loss is read as a run of that
 many updates, which gives the detector the least to average.
@@ -13,7 +13,7 @@ from typing import Any
 
 from autowarm.schedule.recovery.detector import Detector
 
-from .curves import read_curves
+from ..curves import read_curves
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What faults and hot rates cost a run, with and without `recover=True`: a plain loop, as a user's.
 
-    python -m studies.faults ROWS.jsonl [--workers 2]
+    python -m studies.recovery.faults ROWS.jsonl [--workers 2]
 
 It makes the runs that are missing in the file. A run has 1,000 updates of the default on a task of the warm-up study
 (an MLP, a LLaMA, a ViT) under Muon, Lion, normSGD or AdamW, at its tuned rate. Faults come in the middle of the run:
@@ -31,10 +31,10 @@ from autowarm.lab.tasks import Batch
 from autowarm.lab.tasks.recipes import Recipe
 from autowarm.lab.training.optimizers import make_optimizer
 
-from .rows import Cell, PlannedRow, Rows, append, tidy
-from .runs import run_of
-from .statistics import regret
-from .tasks import TASKS
+from ..rows import Cell, PlannedRow, Rows, append, tidy
+from ..runs import run_of
+from ..statistics import regret
+from ..tasks import TASKS
 
 PART, STEPS, SEEDS = "faults", 1_000, (10,)
 NONE = "none"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from studies.alarms import alarms, summary
+from studies.recovery.alarms import alarms, summary
 
 
 def test_it_names_the_curves_with_alarms_and_counts_them() -> None:

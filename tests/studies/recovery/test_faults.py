@@ -1,0 +1,69 @@
+"""The study of faults: each happens when it should, and what it costs is counted."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from studies.recovery.faults import CELLS, NONE, PART, Fault, _batches, _shuffled, faults_table, lost, made, plan
+from studies.rows import Cell, Rows
+from studies.tasks import TASKS
+
+SHORT = Cell("mlp", "adamw", 60, 0.01)
+
+
+def test_a_fault_comes_in_the_middle_and_nothing_else_changes() -> None:
+    recipe = TASKS["mlp"]
+    healthy = list(_batches(recipe, Fault(SHORT, NONE, False, 1)))
+    assert {scale for _, scale in healthy} == {1.0}
+    for what, changed, scale in (
+        ("bad batch", [30], 100.0), ("ten bad batches", [*range(30, 40)], 100.0), ("NaN batch", [30], math.nan),
+        ("corrupted data", [30, 40, 50], 1.0),
+    ):  # fmt: skip
+        found = list(_batches(recipe, Fault(SHORT, what, True, 1)))
+        assert [found[i][1] for i in changed] == pytest.approx([scale] * len(changed), nan_ok=True)
+        for i, ((batch, factor), (same, _)) in enumerate(zip(found, healthy, strict=True)):
+            assert torch.equal(batch[0], same[0])
+            assert torch.equal(batch[1], same[1]) == (i not in changed or what == "NaN batch")
+            assert i in changed or factor == 1.0
+
+
+def test_shuffled_targets_are_the_same_targets() -> None:
+    x, y = torch.randn(8, 3), torch.arange(8)
+    inputs, targets = _shuffled((x, y))
+    assert inputs is x
+    assert sorted(targets.tolist()) == y.tolist()
+    assert _shuffled((torch.arange(12).view(3, 4),))[0].shape == (3, 4)
+
+
+def test_a_run_without_a_fault_is_the_same_with_recovery() -> None:
+    plain, watched = (made(Fault(SHORT, NONE, recovers, 3)) for recovers in (False, True))
+    assert plain["val_loss"] == watched["val_loss"]
+    assert plain["recoveries"] == watched["recoveries"] == []
+
+
+def test_recovery_saves_a_run_from_a_nan_batch() -> None:
+    dead, saved = (made(Fault(SHORT, "NaN batch", recovers, 3)) for recovers in (False, True))
+    assert dead["diverged"]
+    assert saved["val_loss"] < saved["first_loss"]
+    assert len(saved["recoveries"]) == 1
+
+
+def test_the_table_counts_what_is_lost() -> None:
+    def row(run: Fault) -> dict[str, Any]:
+        broken = run.what != NONE and not run.recovers
+        return {
+            "part": PART, "cell": vars(run.cell), "schedule": run.planned.schedule, "seed": run.seed,
+            "val_loss": None if broken else 1.1 if run.what != NONE else 1.0, "first_loss": 3.0, "diverged": broken,
+            "recoveries": [[1, 0, "x", 1.0, 1.0]] if run.recovers and run.what != NONE else [],
+        }  # fmt: skip
+
+    rows = Rows(map(row, plan()))
+    [bad] = [run for run in plan() if run.cell == CELLS[0] and run.what == "bad batch" and run.recovers]
+    assert lost(rows, bad) == pytest.approx(5.0)
+    assert lost(rows, bad._replace(recovers=False)) == 100.0
+    lines = dict(line.split(",", 1) for line in faults_table(rows).splitlines()[1:])
+    count = len(CELLS)
+    assert lines["bad batch"] == f"100.0,100,{count} of {count},5.0,5,0 of {count},{count} of {count}"
+    assert lines[NONE].endswith(f"0 of {count}")

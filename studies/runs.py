@@ -13,10 +13,13 @@ from autowarm.lab.execution.engine import execute, plan
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import Progress
 
+from .cells import DEFAULT
 from .plans.horizon import TASKS as HORIZON_TASKS
 from .plans.realistic import PART as REALISTIC
 from .rows import Cell, PlannedRow, Row, append
 from .tasks import StudyTask
+
+_ALARM = "recover=True would have"  # in the warning of each alarm under recover="warn"
 
 Curve = Sequence[tuple[float, float]]
 """For each update, its rate as a share of the peak and its training loss."""
@@ -113,6 +116,8 @@ def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
         **({"peak": result["peak"]} if "peak" in result else {}),
         "seconds": round(result["seconds"], 2),
     }
+    if planned.schedule == DEFAULT:
+        row["alarms"] = sum(_ALARM in text for text in result["warnings"])
     said = sorted({re.sub(r"\s+", " ", text) for text in result["warnings"] if "sign geometry" not in text})
     return {**row, **({"warnings": said} if said else {})}
 

@@ -90,7 +90,11 @@ def readme_table(found: Iterable[Judged]) -> str:
         for name in _FEW
     ]  # fmt: skip
     medians = [f"{statistics.median(100 * one.warmup for one in some):.0f}%" for some in by_length.values()]
-    headings = ["warm-up", *(f"T = {steps:,}, {len(some)} settings" for steps, some in by_length.items()), "worst of all"]
+    headings = [
+        "warm-up",
+        *(f"T = {steps:,}, {len(some)} settings" for steps, some in by_length.items()),
+        "worst of all",
+    ]
     return table(headings, [*lines, ["*default's length, median*", *medians, ""]])
 
 

@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
 
+from ..recovery.alarms import watched_table
+from ..recovery.faults import faults_table
 from ..regret import judged
 from ..rows import Rows
 from ..runs import curve_of
@@ -31,6 +33,10 @@ def texts(data: Path) -> dict[str, str]:
     studies = data / "studies"
     return {
         **tables(data),
+        "false-alarms": watched_table(
+            {name: Rows.load(studies / f"{name}.jsonl") for name in ("warm-up", "horizon", "fresh", "realistic")}
+        ),
+        "faults-recovered": faults_table(Rows.load(studies / "faults.jsonl")),
         "peak-rates": peak_table(Rows.load(studies / "peak.jsonl")),
         "peak-horizons": horizon_rates_table(Rows.load(studies / "horizon.jsonl")),
     }

@@ -7,13 +7,17 @@ many updates, which gives the detector the least to average.
 """
 
 import argparse
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.schedule.recovery.detector import Detector
 
+from ..cells import DEFAULT, TUNING, TUNING_SCHEDULE, tuned_rates
 from ..curves import read_curves
+from ..rows import Cell, Rows
 
 
 def main() -> None:
@@ -32,6 +36,27 @@ def alarms(losses: Iterable[float], length: int) -> list[tuple[int, str]]:
             found.append((i, reason))
             detector = Detector.over(length)
     return found
+
+
+def watched_table(studies: Mapping[str, Rows]) -> str:
+    """CSV: how many fault-free runs of the default that were watched raised an alarm, by kind.
+
+    Args:
+        studies: the rows of the studies by name. Those of "warm-up" are at a third, one and three times a tuned rate;
+            the others are at tuned rates.
+    """
+    kinds: dict[str, list[bool]] = {"tuned rates": [], "three times a tuned rate": [], "a policy gradient": []}
+    tuned = tuned_rates(studies["warm-up"], TUNING, TUNING_SCHEDULE)
+    for name, rows in studies.items():
+        for row in rows:
+            if row["schedule"] == DEFAULT and "alarms" in row:
+                cell = Cell(**row["cell"])
+                rate = tuned.get((cell.task, cell.optimizer, cell.steps), math.inf) if name == "warm-up" else math.inf
+                hot = "three times a tuned rate" if cell.lr > 2 * rate else "tuned rates"
+                kinds["a policy gradient" if cell.task == "policy" else hot].append(bool(row["alarms"]))
+    return comma_separated(
+        ["fault-free runs", "watched", "with an alarm"], [[kind, len(some), sum(some)] for kind, some in kinds.items()]
+    )
 
 
 def summary(curves: Iterable[Mapping[str, Any]]) -> str:

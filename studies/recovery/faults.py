@@ -1,6 +1,6 @@
 """What faults and hot rates cost a run, with and without `recover=True`: a plain loop, as a user's.
 
-    python -m studies.recovery.faults ROWS.jsonl [--workers 2]
+    python -m studies.recovery.faults [ROWS.jsonl] [--workers 2]
 
 It makes the runs that are missing in the file. A run has 1,000 updates of the default on a task of the warm-up study
 (an MLP, a LLaMA, a ViT) under Muon, Lion, normSGD or AdamW, at its tuned rate. Faults come in the middle of the run:
@@ -159,7 +159,7 @@ def faults_table(rows: Rows) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the missing runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", type=Path)
+    parser.add_argument("rows", type=Path, nargs="?", default=Path("docs/data/studies/faults.jsonl"))
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args(argv)
     stored = Rows.load(given.rows)

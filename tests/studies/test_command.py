@@ -18,6 +18,8 @@ from studies.rows import PlannedRow, Rows
 from .conftest import made_up
 
 ROOT = Path(__file__).parents[2]
+# Those in which not every run of today's default has been made.
+UNDER_WAY = ("warm-up", "horizon", "fine-tuning", "realistic")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "figures.py"]
 
 
@@ -29,7 +31,7 @@ def test_a_study_lists_its_stages(
     assert command.main([name, "--plan"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(STUDIES[name])
-    if name != "realistic":  # whose runs are under way
+    if name not in UNDER_WAY:
         assert all(re.search(r" (\d+) of +\1 runs made, [\d.]+ CPU-hours", line) for line in lines)
 
 
@@ -63,7 +65,7 @@ def test_a_wrong_word_is_refused(words: list[str], said: str, capsys: pytest.Cap
 def test_commands_on_pages_are_understood() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     found = set(re.findall(r"`python -m studies ([^`]+)`", text))
-    assert len(found) >= 3
+    assert len(found) >= 2
     for line in found - {"NAME"}:
         command._parser().parse_args(shlex.split(line))
 

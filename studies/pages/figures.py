@@ -90,11 +90,11 @@ def averaged(losses: Sequence[float], steps: int) -> list[float]:
     """The loss as the default averages it, after each update of the warm-up."""
     parameter = torch.nn.Parameter(torch.zeros(1))
     scheduler = AdaptiveWarmup(torch.optim.SGD([parameter], lr=1.0), steps, trained=False)
-    found = []
+    found: list[float] = []
     for loss in losses:
         scheduler.optimizer.step()
         scheduler.step(loss)
         if scheduler.phase != "warmup":
             break
-        found.append(scheduler.metrics()["loss"])
+        found.append(float(scheduler.metrics()["loss"]))
     return found

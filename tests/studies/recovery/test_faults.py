@@ -1,6 +1,7 @@
 """The study of faults: each happens when it should, and what it costs is counted."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from studies.recovery.faults import CELLS, NONE, PART, Fault, _batches, _shuffle
 from studies.rows import Cell, Rows
 from studies.tasks import TASKS
 
+DOCS = Path(__file__).parents[3] / "docs"
 SHORT = Cell("mlp", "adamw", 60, 0.01)
 
 
@@ -67,3 +69,20 @@ def test_the_table_counts_what_is_lost() -> None:
     count = len(CELLS)
     assert lines["bad batch"] == f"100.0,100,{count} of {count},5.0,5,0 of {count},{count} of {count}"
     assert lines[NONE].endswith(f"0 of {count}")
+
+
+def test_what_the_page_says_of_the_stored_runs() -> None:
+    rows = Rows.load(DOCS / "data" / "studies" / "faults.jsonl")
+    costs: dict[tuple[str, bool], list[float]] = {}
+    for run in plan():
+        costs.setdefault((run.what, run.recovers), []).append(lost(rows, run))
+    for what in ("bad batch", "ten bad batches", "NaN batch"):  # the criterion, written before the runs
+        assert sum(costs[what, True]) / len(CELLS) <= 3.0
+        assert max(costs[what, True]) <= 6.0
+    hot = [key for key in costs if key[0] in ("rate × 10", "rate × 30")]
+    before, after = (sum(cost > 50.0 for key in hot if key[1] == how for cost in costs[key]) for how in (False, True))
+    assert 0.3 <= after / before <= 0.6
+    assert "about half of those that a rate ten or thirty times too high ruins" in " ".join(
+        (DOCS / "recovery.md").read_text(encoding="utf-8").split()
+    )
+    assert costs["corrupted data", True] == costs["corrupted data", False]

@@ -4,13 +4,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import numpy as np
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
-__all__ = ["BLUE", "GREEN", "GREY", "INK", "ORANGE", "PINK", "SKY", "STYLE", "axes_or_new", "label_line", "styled"]
+__all__ = ["BLUE", "GREEN", "GREY", "INK", "ORANGE", "PINK", "SKY", "STYLE", "axes_or_new", "styled"]
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
@@ -60,19 +57,3 @@ def axes_or_new(ax: "Axes | None", width: float, height: float) -> "Axes":
     with plt.rc_context(STYLE):
         found: Axes = plt.subplots(figsize=(width, height), layout="constrained")[1]
     return found
-
-
-def label_line(line: "Line2D", text: str, at: float, offset: tuple[float, float] = (4, 4), **options: Any) -> None:
-    """Write a line's name beside it in its colour, which needs no look at a legend.
-
-    Args:
-        line: a line whose x rises.
-        text: its name.
-        at: the x beside which the name starts.
-        offset: from there, in points.
-        options: of `Axes.annotate`.
-    """
-    x, y = (np.asarray(values, dtype=float) for values in line.get_data())
-    look = {"color": line.get_color(), "fontsize": "small", "fontweight": "bold"} | options
-    axes: Any = line.axes
-    axes.annotate(text, (at, float(np.interp(at, x, y))), xytext=offset, textcoords="offset points", **look)

@@ -21,7 +21,6 @@ from ..statistics import mean_loss, regret
 TENTH, NONE = "linear 0.1", "linear 0"
 _SHORT = 1_000  # updates; shorter runs are shown, and decide nothing
 _FEW = (DEFAULT, NONE, TENTH, "linear 0.4")
-_ENDS = ("loss", "clock")
 _INSTEAD = {"schedule-free": "Schedule-Free AdamW, tuned rate", "radam": "RAdam, tuned rate", "prodigy": "Prodigy"}
 _PEERS = dict(zip(PEER_SCHEDULES, ("WSD, 10% warm-up", "GreedyLR"), strict=True))
 

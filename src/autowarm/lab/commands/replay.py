@@ -21,8 +21,6 @@ Weights & Biases, metrics.jsonl, or any CSV, JSON lines or plain table of steps 
 def run(argv: list[str]) -> int:
     """Print a table of the runs in all files, and write a figure and a page of them."""
     options = _parser().parse_args(argv)
-    if options.figure is not None and options.figure.suffix not in (".png", ".svg"):
-        raise UsageError(f"--figure takes a name that ends in .png or .svg, got {options.figure}")
 
     from autowarm.logs import Replay, read, replay
 
@@ -68,17 +66,24 @@ def _parser() -> Parser:
     add("--run", metavar="TEXT", default="", help="only the runs with this in their names")
     add("--total-steps", metavar="T", type=int, help="the run's planned length, if the log ends earlier")
     add("--first-loss", metavar="LOSS", type=float, help="the loss at update 1, if the log begins later")
-    add("--max-warmup", metavar="LIMIT", type=_limit, help="the longest warm-up, a share of the run or updates")
+    add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run or updates")
     add("--trained", action="store_true", help="the run began with trained weights, as fine-tuning does")
-    add("--figure", metavar="FILE.png", type=Path, help="draw losses and rates; .svg works, too")
+    add("--figure", metavar="FILE.png", type=picture, help="draw losses and rates; .svg works, too")
     add("--html", metavar="FILE.html", type=Path, help="write a page with the table and the figures")
     add("--json", action="store_true", help="print JSON in place of the table")
     return parser
 
 
-def _limit(text: str) -> float | int:
+def limit(text: str) -> float | int:
     """A share has a point; a whole number is a number of updates."""
     return int(text) if text.isdecimal() else float(text)
+
+
+def picture(text: str) -> Path:
+    """A file that a figure can be written to."""
+    if not text.endswith((".png", ".svg")):
+        raise UsageError(f"--figure takes a name that ends in .png or .svg, got {text}")
+    return Path(text)
 
 
 def _write(options: argparse.Namespace, found: list[Any]) -> None:

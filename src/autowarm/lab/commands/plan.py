@@ -1,0 +1,67 @@
+"""`autowarm plan`: the rates of a run before it is made, for losses that fall sooner or later."""
+
+import math
+from typing import Any
+
+from ..config import UsageError
+from ..config.build import Parser
+from .replay import limit, picture
+
+_ABOUT = """\
+Show the rates that AdaptiveWarmup would set, without a model or data, for losses that fall to 65% of the first one
+sooner or later. The losses are made up. The real scheduler averages them, and so acts a little later.
+"""
+_FALLS = {"after 2% of the run": 0.02, "after 10%": 0.1, "after 30%": 0.3, "never": math.inf}
+_OPTIONS = ("div", "max_warmup", "decay", "final_ratio", "trained")
+
+
+def run(argv: list[str]) -> int:
+    """Print the rates for each of these losses, and draw them."""
+    parser = Parser("autowarm plan", description=_ABOUT)
+    add: Any = parser.add_argument
+    add("--steps", metavar="T", type=int, required=True, help="the number of updates")
+    add("--lr", metavar="LR", type=float, required=True, help="the peak rate")
+    add("--div", type=float, help="the peak rate over the first one (default: 10)")
+    add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run or updates")
+    add("--decay", metavar="NAME", help="cosine (the default), linear, 1-sqrt, power, wsd or wso")
+    add("--final-ratio", metavar="RATIO", type=float, help="the last rate over the peak rate (default: 0)")
+    add("--trained", action="store_true", default=None, help="the run begins with trained weights, as fine-tuning does")
+    add("--figure", metavar="FILE.png", type=picture, help="draw the rates; .svg works, too")
+    options = parser.parse_args(argv)
+    if not 0 < options.lr < math.inf or options.steps < 2:
+        raise UsageError(f"plan: --steps must be at least 2 and --lr above 0, got {options.steps} and {options.lr:g}")
+    given = {name: value for name in _OPTIONS if (value := getattr(options, name)) is not None}
+    readings = _readings(options.steps, given)
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("the loss is at 65%")
+    for heading in ("warm-up ends at", "rate: first", "at 25%", "at 50%", "at 75%"):
+        table.add_column(heading, justify="right")
+    for label, reading in readings.items():
+        shown = [options.lr * reading.rates[int(share * (options.steps - 1))] for share in (0.0, 0.25, 0.5, 0.75)]
+        table.add_row(label, str(reading).replace(" by the", ""), *(f"{rate:.3g}" for rate in shown))
+    Console(highlight=False).print(table)
+    if options.figure is not None:
+        from ..analysis.figures import encoded
+        from ..analysis.replay import planned
+        from ..files import write_atomically
+
+        write_atomically(options.figure, encoded(planned(readings, options.lr), options.figure.suffix[1:]))
+        print(options.figure)
+    return 0
+
+
+def _readings(steps: int, given: dict[str, Any]) -> dict[str, Any]:
+    import numpy as np
+
+    from autowarm.logs import replay
+
+    made = np.arange(steps)
+    try:
+        return {label: replay((made + 1, 0.65 ** (made / (share * steps))), **given).recorded
+                for label, share in _FALLS.items()}  # fmt: skip
+    except ValueError as error:
+        raise UsageError(f"plan: {error}") from None

@@ -1,0 +1,47 @@
+"""`autowarm plan`: the rates that it shows are the scheduler's, and its messages."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from autowarm import AdaptiveWarmup
+from autowarm.lab.commands import main
+
+
+def test_the_rates_are_those_of_the_scheduler(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    assert main(["plan", "--steps", "400", "--lr", "3e-3", "--decay", "linear", "--figure", str(picture)]) == 0
+    heading, *rows, written = capsys.readouterr().out.splitlines()
+    assert max(map(len, [heading, *rows])) <= 80
+    assert written == str(picture)
+    assert picture.read_text().startswith("<?xml")
+    for row, share in zip(rows, (0.02, 0.1, 0.3, 1e9), strict=True):
+        opt = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=3e-3)
+        sched = AdaptiveWarmup(opt, 400, decay="linear")
+        rates = []
+        for update in range(400):
+            rates.append(opt.param_groups[0]["lr"])
+            opt.step()
+            sched.step(0.65 ** (update / (share * 400)))
+        ends = f"{sched.warmup_steps} ({100 * sched.warmup_steps / 400:.1f}%), {'loss' if share < 1 else 'limit'}"
+        assert ends in row
+        assert row.split()[-4:] == [f"{rates[int(part * 399)]:.3g}" for part in (0, 0.25, 0.5, 0.75)]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--lr 1", "required: --steps"),
+        ("--steps 1 --lr 1", "--steps must be at least 2"),
+        ("--steps 10 --lr 0", "--lr above 0"),
+        ("--steps 10 --lr nan", "--lr above 0"),
+        ("--steps 10 --lr 1 --decay cosin", "unknown decay 'cosin'"),
+        ("--steps 10 --lr 1 --max-warmup 1.5", "max_warmup"),
+        ("--steps 10 --lr 1 --figure x.pdf", "ends in .png or .svg"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(capsys: pytest.CaptureFixture[str], words: str, says: str) -> None:
+    assert main(["plan", *words.split()]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert says in line

@@ -15,8 +15,8 @@ from transformers import EarlyStoppingCallback
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 
-from . import test_lightning as for_lightning
-from . import test_transformers as for_transformers
+from .lightning import test_lightning as for_lightning
+from .transformers import test_transformers as for_transformers
 from .test_docs import block
 
 STEPS, LR = 12, 0.02

@@ -19,7 +19,7 @@ from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.integrations.transformers import WarmupCallback as TrainersCallback
 
-from . import test_transformers as for_transformers
+from .transformers import test_transformers as for_transformers
 
 # Planned in updates, by a run of 12: shorter and longer, by a little and by much, and as long.
 RUN, PLANS = 12, [3, 10, 12, 13, 24]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (390, 1024, 1280, 1330, 1400, 1450, 1920)
 PROBE = """<script>addEventListener("load", () => parent.postMessage([innerWidth,

@@ -14,7 +14,7 @@ from studies.regret import excess
 from studies.rows import Rows
 from studies.tasks import TASKS
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def text_of(page: str) -> str:

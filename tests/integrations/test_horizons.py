@@ -16,8 +16,8 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 
 from .lightning import test_lightning as for_lightning
-from .transformers import test_transformers as for_transformers
 from .test_docs import block
+from .transformers import test_transformers as for_transformers
 
 STEPS, LR = 12, 0.02
 

@@ -13,6 +13,7 @@ from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Spectral
 from autowarm.optim import Together
 from autowarm.optim.step import nonfinite
+from tests.cases import each
 
 MAKERS = {
     "muon": lambda m, **kw: Muon.from_model(m, dtype=torch.float32, **kw),
@@ -76,7 +77,7 @@ def is_as_before(opt: LMO, p: torch.Tensor, before: list[torch.Tensor]) -> bool:
 
 @every_lr
 @every_optimizer
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@each("value", [math.nan, math.inf, -math.inf])
 def test_whom_it_reaches_stays_and_nobody_else_notices(
     make: Callable, lr: float | torch.Tensor, value: float, flags: str
 ) -> None:

@@ -14,6 +14,7 @@ from schedule_runs import PEAK, falling, make_optimizer
 from autowarm import AdaptiveWarmup
 from autowarm.schedule import calibrate
 from autowarm.schedule.shapes import DECAYS, WARMUPS
+from tests.cases import each
 
 T = 120
 SMOOTHING, PEAK_GAP = 0.05, 0.5  # the rule's constants, for runs of any length
@@ -133,8 +134,8 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
     return rates
 
 
-@pytest.mark.parametrize("mode", RATES)
-@pytest.mark.parametrize("stream", STREAMS)
+@each("mode", RATES)
+@each("stream", STREAMS)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_as_the_reference(name: str, stream: str, mode: str) -> None:
     options, losses = SCHEDULES[name], STREAMS[stream]

@@ -119,12 +119,12 @@ def test_decay_only_and_constant_schedules(f, gap, seed, share):
 
 
 @each("name", NAMES)
-def test_catalogue_over_a_longer_run(name, steps=100):
+def test_catalogue_over_a_longer_run(name):
     f = catalogue()[name]
     for gap in (0.01, 30.0):
         x0 = f.point(gap, generator())
-        check_theorem_1(run_theorem_1(f, x0, steps))
-        check_theorem_2(run_theorem_2(f, x0, steps))
+        check_theorem_1(run_theorem_1(f, x0, 100))
+        check_theorem_2(run_theorem_2(f, x0, 100))
 
 
 @each("norm", ["l2", "linf", "spectral"])

@@ -124,7 +124,7 @@ def test_what_is_wrong_before_any_run_is_one_line(
     task, text, expected, words = BROKEN[name]
     monkeypatch.chdir(tmp_path)
     Path("task.py").write_text(text)
-    assert main(["compare", "--task", "task.py:Line"]) == expected
+    assert main(["compare", "--task", f"task.py:{task}"]) == expected
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1

@@ -177,6 +177,7 @@ def test_no_magnitude_takes_off_and_ordinary_ones_do_not_matter(method, dtype, s
             assert out.norm() > 0.9 * usual, exponent
 
 
+@pytest.mark.long
 def test_half_precision_takes_large_flat_spectra() -> None:
     Q = torch.linalg.qr(draw(1024, 1024)).Q.float()
     values = torch.linalg.svdvals(orthogonalize(Q, dtype=torch.float16))

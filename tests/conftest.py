@@ -43,7 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByLauncher(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "trainers" if file.startswith(("tests/integrations/", "tests/test_examples.py")) else file
+            return "trainers" if file.startswith(("tests/integrations/", "tests/docs/test_examples.py")) else file
 
     return ByLauncher(config, log) if config.getoption("dist") == "loadfile" else None
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +16,7 @@ from autowarm.orthogonalize import (
     spectral_norm,
 )
 from autowarm.smoothness import Probe, lanczos, measure, sharpness
+from tests.cases import each
 
 METHODS = ("svd", "newton-schulz", "polar-express")
 GEOMETRIES = {
@@ -56,8 +56,8 @@ def flat(found: object) -> list[Tensor]:
     return [found] if isinstance(found, Tensor) else list(found)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each("autocast", [torch.bfloat16, torch.float16])
+@each("name", FUNCTIONS)
 def test_autocast_changes_no_bit(name: str, autocast: torch.dtype) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         if dtype == torch.bfloat16 and ("reference" in name or "differentiated" in name):
@@ -84,7 +84,7 @@ def bowl(seen: list[torch.dtype]) -> tuple[nn.Parameter, Callable[[], Tensor]]:
     return x, loss
 
 
-@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16], ids=str)
+@each("autocast", [torch.bfloat16, torch.float16])
 def test_a_probes_closure_keeps_the_autocast_that_its_arithmetic_leaves(autocast: torch.dtype) -> None:
     seen: list[torch.dtype] = []
     points = []
@@ -108,7 +108,7 @@ def test_a_probes_closure_keeps_the_autocast_that_its_arithmetic_leaves(autocast
         assert getattr(points[0], name) == getattr(points[1], name)
 
 
-@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16], ids=str)
+@each("autocast", [torch.bfloat16, torch.float16])
 def test_lanczos_and_sharpness_iterate_outside_autocast(autocast: torch.dtype) -> None:
     A = torch.randn(40, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     A, start = (A @ A.T).float(), torch.ones(40)

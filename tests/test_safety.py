@@ -22,6 +22,7 @@ from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig
 from autowarm.lab.config.build import parse
 from autowarm.lab.config.yaml_files import read_yaml
 from autowarm.lab.training.loop import train
+from tests.cases import each
 
 SOURCE = Path(autowarm.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -68,7 +69,7 @@ def keyword(call: ast.Call, name: str) -> Any:
     return next((ast.unparse(one.value) for one in call.keywords if one.arg == name), None)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@each("path", MODULES)
 def test_no_module_turns_data_into_code(path: Path) -> None:
     for name, call in calls(path):
         where = f"{name_of(path)}:{call.lineno}"
@@ -82,7 +83,7 @@ def test_no_module_turns_data_into_code(path: Path) -> None:
         assert keyword(call, "trust_remote_code") in (None, "False"), where
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@each("path", MODULES)
 def test_no_module_imports_pickle_or_the_network(path: Path) -> None:
     imported = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -134,10 +135,8 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("value", CODE)
-@pytest.mark.parametrize(
-    "key", ["optimizer.options", "optimizer.options.x", "data.corpus", "optimizer.lr", "engine.wandb", "model"]
-)
+@each("value", CODE)
+@each("key", ["optimizer.options", "optimizer.options.x", "data.corpus", "optimizer.lr", "engine.wandb", "model"])
 def test_a_value_is_never_executed(key: str, value: str, trapped: Path) -> None:
     try:
         config = parse([f"--{key}", value], RunConfig, "train", "")
@@ -150,7 +149,7 @@ def test_a_value_is_never_executed(key: str, value: str, trapped: Path) -> None:
     assert [path.name for path in trapped.iterdir()] == ["trap.py"]
 
 
-@pytest.mark.parametrize("value", CODE)
+@each("value", CODE)
 def test_a_config_file_is_never_executed(value: str, trapped: Path) -> None:
     Path("mine.yaml").write_text(f"base: {value}\ncells: {{a: {{set: {{optimizer.options: {value}}}}}}}\n")
     for command in (

@@ -18,6 +18,7 @@ from autowarm.geometry import (
     resolve,
     total_kappa,
 )
+from tests.cases import each
 
 GEOMETRIES = [
     Spectral(),
@@ -32,10 +33,9 @@ GEOMETRIES = [
 SHAPES = [(4, 6), (6, 4), (5, 5), (1, 7), (7, 1), (3, 4, 5), (2, 3, 2, 2)]
 VECTORS = [(7,), (1,), ()]
 
-cases = pytest.mark.parametrize(
+cases = each(
     ("geometry", "shape"),
     [(g, s) for g in GEOMETRIES for s in SHAPES + VECTORS if not (len(s) < 2 and getattr(g, "stacked", False))],
-    ids=str,
 )
 
 
@@ -60,8 +60,8 @@ def test_no_magnitude_of_a_gradient_takes_a_step_off_the_ball(geometry: Geometry
             assert geometry.norm(q).item() < 1.001, exponent
 
 
-@pytest.mark.parametrize("geometry", [Frobenius(), resolve("rows"), resolve("columns")], ids=str)
-@pytest.mark.parametrize("flushed", [False, True], ids=["denormal numbers", "flushed to zero"])
+@each("geometry", [Frobenius(), resolve("rows"), resolve("columns")])
+@each("flushed", [False, True])
 def test_many_squares_that_underflow_do_not_either(geometry: Geometry, flushed: bool) -> None:
     g = draw((400, 400)).float()
     torch.set_flush_denormal(flushed)
@@ -118,7 +118,7 @@ def test_lmo_of_zero_is_zero(geometry: Geometry, shape: tuple[int, ...]) -> None
     assert torch.equal(geometry.lmo_each([zero])[0], zero)
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+@each("geometry", GEOMETRIES)
 def test_many_at_once_equals_one_by_one(geometry: Geometry) -> None:
     gs = [draw(shape, i) for i, shape in enumerate(SHAPES + SHAPES)]
     before = [g.clone() for g in gs]
@@ -167,7 +167,7 @@ def llama_shapes(fused: bool, width: int = 768, ff: int = 2048, vocab: int = 503
     return [(vocab, width), *(layer * 12)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "fused", "kappa"),
     [
         ("spectral", True, 46848),
@@ -205,8 +205,8 @@ def test_max_over_layers_composes() -> None:
         hybrid.norm(xs[:2])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["spectral", "sign", "frobenius", "rows", "columns"])
+@each("dtype", [torch.float16, torch.bfloat16])
+@each("name", ["spectral", "sign", "frobenius", "rows", "columns"])
 def test_half_precision_measures_and_steps_as_single_precision_does(name: str, dtype: torch.dtype) -> None:
     geometry = resolve(name)
     g = (draw((40, 50)) * 5000).to(dtype)  # its Frobenius norm is 220,000, more than half precision has
@@ -240,7 +240,7 @@ def test_a_geometry_of_ones_own() -> None:
     assert MaxOverLayers(taxicab).kappa([(3, 3), (2,)]) == 8.0
 
 
-@pytest.mark.parametrize("radius", [0.0, -1.0, math.inf, math.nan])
+@each("radius", [0.0, -1.0, math.inf, math.nan])
 def test_bad_radius(radius: float) -> None:
     with pytest.raises(ValueError, match="radius must be a positive finite number"):
         Sign(radius=radius)

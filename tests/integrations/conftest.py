@@ -12,7 +12,7 @@ import pytest
 
 from tests.programs import Launcher, free_port, rank_environment
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "ranks"
 LAUNCHERS = {
     # Without MPI `--cpu` starts one process, whatever the number. `--multi_gpu` starts two; the script asks for CPUs.
     "accelerate launch": [
@@ -24,7 +24,7 @@ LAUNCHERS = {
 
 
 class TwoProcesses:
-    """Runs the scripts beside this file on two processes."""
+    """Runs the scripts in `ranks` on two processes."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher

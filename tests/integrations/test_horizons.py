@@ -15,9 +15,9 @@ from transformers import EarlyStoppingCallback
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 
-from . import test_lightning as for_lightning
-from . import test_transformers as for_transformers
+from .lightning import test_lightning as for_lightning
 from .test_docs import block
+from .transformers import test_transformers as for_transformers
 
 STEPS, LR = 12, 0.02
 
@@ -57,8 +57,11 @@ def make_trainer(kind: type, folder: Path, steps: int = STEPS, *, callbacks: Any
 rates_of = for_transformers.logged
 
 
-@pytest.mark.parametrize("kind", [for_transformers.Mixed, for_transformers.CalledBack])
-@pytest.mark.parametrize("at", [2, STEPS], ids=["in warm-up", "finished"])
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [(for_transformers.Mixed, STEPS), (for_transformers.CalledBack, 2)],
+    ids=["finished", "in warm-up"],
+)
 def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, tmp_path: Path) -> None:
     make_trainer(kind, tmp_path).train()
     longer = make_trainer(kind, tmp_path, 2 * STEPS)

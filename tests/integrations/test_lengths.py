@@ -19,7 +19,7 @@ from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.integrations.transformers import WarmupCallback as TrainersCallback
 
-from . import test_transformers as for_transformers
+from .transformers import test_transformers as for_transformers
 
 # Planned in updates, by a run of 12: shorter and longer, by a little and by much, and as long.
 RUN, PLANS = 12, [3, 10, 12, 13, 24]
@@ -251,8 +251,7 @@ def test_transformers_planned_in_micro_batches(accumulation: int, said: Said, tm
     check(said, trainer.lr_scheduler, RUN * accumulation)
 
 
-@pytest.mark.parametrize("kind", [for_transformers.Mixed, for_transformers.CalledBack])
-@pytest.mark.parametrize("at", [2, 8])
+@pytest.mark.parametrize(("kind", "at"), [(for_transformers.Mixed, 2), (for_transformers.CalledBack, 8)])
 def test_a_checkpoint_of_the_model_only(kind: type, at: int, said: Said, tmp_path: Path) -> None:
     def make(*callbacks: Any) -> Any:
         args = for_transformers.make_args(tmp_path, save_only_model=True)

@@ -20,8 +20,8 @@ from autowarm.integrations.lightning import WarmupCallback, pl
 from autowarm.integrations.metrics import loggable_metrics
 from autowarm.integrations.transformers import WarmupTrainer
 
-from . import test_lightning as for_lightning
-from . import test_transformers as for_transformers
+from .lightning import test_lightning as for_lightning
+from .transformers import test_transformers as for_transformers
 
 STEPS, LR = 12, 0.02
 

@@ -12,7 +12,7 @@ from torch import nn
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.integrations import accelerate, lightning, transformers
 
-from . import test_transformers as for_transformers
+from .transformers import test_transformers as for_transformers
 
 NET = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
 LENGTHS = ["warmup_steps", "num_warmup_steps", "warmup_ratio", "warmup_iters", "warm_up_epochs", "n_warmup"]

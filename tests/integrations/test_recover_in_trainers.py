@@ -17,7 +17,7 @@ from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback, scheduler_config
 from autowarm.integrations.transformers import WarmupTrainer
 
-from .test_transformers import BATCH, InOrder
+from .transformers.test_transformers import BATCH, InOrder
 
 STEPS, LR = 100, 0.01
 DATA = torch.randn(STEPS * BATCH, 8, generator=torch.Generator().manual_seed(0))

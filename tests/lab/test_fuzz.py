@@ -83,7 +83,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     return words
 
 
-@settings(max_examples=50, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(command_lines())
 def test_command_lines(words: list[str]) -> None:
     outcome(words)
@@ -92,7 +92,7 @@ def test_command_lines(words: list[str]) -> None:
 words_of_commands = st.sampled_from(["train", "figure", "calibrate", "sweep", "--help", "-h", "--list", "=", "--out"])
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(keys, words_of_commands), min_size=1))
 def test_words_of_any_kind(words: list[str]) -> None:
     if words[0] != "figure" or "--list" not in words:  # which only prints
@@ -117,7 +117,7 @@ def files(draw: st.DrawFn) -> tuple[str, str]:
     return command, yaml.safe_dump(content, allow_unicode=True)
 
 
-@settings(max_examples=50, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(files())
 def test_config_files(given: tuple[str, str]) -> None:
     command, text = given
@@ -125,7 +125,7 @@ def test_config_files(given: tuple[str, str]) -> None:
     outcome([command, "--config", "mine.yaml"])
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(content=st.binary(max_size=60), command=st.sampled_from(sorted(CONFIGS)))
 def test_files_that_are_no_config(content: bytes, command: str) -> None:
     Path("mine.yaml").write_bytes(content)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Spectral
 from autowarm.optim import Together
+from tests.cases import each
 
 
 def joined(model: nn.Module, lr: float | Tensor) -> Together:
@@ -68,7 +69,7 @@ def autocast(dtype: torch.dtype) -> Mode:
 
 @every_optimizer
 @every_lr
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@each("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_changes_no_bit_of_a_step(make: Callable, lr: Callable, dtype: torch.dtype) -> None:
     plain = trained(make, lr(), *[nullcontext] * 3)
     for modes in ([autocast(dtype)] * 3, [autocast(dtype), nullcontext, autocast(dtype)]):
@@ -77,7 +78,7 @@ def test_autocast_changes_no_bit_of_a_step(make: Callable, lr: Callable, dtype: 
 
 @our_optimizers  # PyTorch's make their state in the mode that they are in
 @every_lr
-@pytest.mark.parametrize("made_inside", [False, True])
+@each("made_inside", [False, True])
 def test_inference_mode_changes_no_bit_of_this_step_or_the_next(
     make: Callable, lr: Callable, made_inside: bool
 ) -> None:
@@ -177,8 +178,8 @@ PAIRS = [
 
 
 @our_optimizers
-@pytest.mark.parametrize(("dtype", "of_gradients"), PAIRS, ids=str)
-@pytest.mark.parametrize("mixed", [False, True])
+@each(("dtype", "of_gradients"), PAIRS)
+@each("mixed", [False, True])
 def test_gradients_of_another_dtype_step_as_if_converted(
     make: Callable, dtype: torch.dtype, of_gradients: torch.dtype, mixed: bool
 ) -> None:
@@ -215,7 +216,7 @@ def test_gradients_of_whole_numbers_are_refused_before_anything_moves(make: Call
 
 
 @our_optimizers
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@each("dtype", [torch.bfloat16, torch.float64])
 def test_a_model_converted_between_steps_takes_its_momenta_along(make: Callable, dtype: torch.dtype) -> None:
     model = a_model()
     opt = make(model, 1e-2)

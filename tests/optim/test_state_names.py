@@ -11,6 +11,7 @@ from torch import nn
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Spectral
 from autowarm.optim import Together
+from tests.cases import each
 
 
 def together(model: nn.Module) -> Together:
@@ -60,7 +61,7 @@ def saved(make: Callable, steps: int = 3) -> tuple[dict[str, torch.Tensor], dict
 
 
 @every_optimizer
-@pytest.mark.parametrize("order", ["abc", "acb", "bac", "cba"])
+@each("order", ["abc", "acb", "bac", "cba"])
 def test_layers_registered_in_another_order_keep_their_momenta(make: Callable, order: str) -> None:
     weights, state, after = saved(make)
     before = copy.deepcopy(state)
@@ -90,8 +91,8 @@ class Renamed(nn.Module):
 
 
 @every_optimizer
-@pytest.mark.parametrize("prefix", WRAPPED)
-@pytest.mark.parametrize("wrapped_first", [False, True])
+@each("prefix", WRAPPED)
+@each("wrapped_first", [False, True])
 def test_wrappers_do_not_change_a_name(make: Callable, prefix: str, wrapped_first: bool) -> None:
     models = a_model(), WRAPPED[prefix](a_model("cab"))
     first, second = reversed(models) if wrapped_first else models
@@ -109,7 +110,7 @@ def test_wrappers_do_not_change_a_name(make: Callable, prefix: str, wrapped_firs
 
 
 @every_optimizer
-@pytest.mark.parametrize("order", ["abd", "dbc", "xyz"])
+@each("order", ["abd", "dbc", "xyz"])
 def test_other_names_are_named_and_nothing_is_loaded(make: Callable, order: str) -> None:
     _, state, _ = saved(make)
     model = a_model(order)
@@ -126,7 +127,7 @@ def test_other_names_are_named_and_nothing_is_loaded(make: Callable, order: str)
 
 
 @every_optimizer
-@pytest.mark.parametrize("nameless", ["saved", "here"])
+@each("nameless", ["saved", "here"])
 def test_without_names_the_order_decides(make: Callable, nameless: str) -> None:
     weights, state, after = saved(make)
     model = a_model()

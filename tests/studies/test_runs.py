@@ -87,18 +87,13 @@ KINDS = [
 
 @pytest.mark.long
 @pytest.mark.parametrize("cell", KINDS, ids=lambda cell: cell.name)
-def test_a_setting_made_again_agrees_with_its_stored_runs(cell: Cell, tmp_path: Path) -> None:
+def test_a_setting_made_again_agrees_with_its_stored_run(cell: Cell, tmp_path: Path) -> None:
     rows = Rows.load(STORED)
-    for schedule in ("default", HAND_SET[3]):
-        stored = rows.losses("cells", cell, schedule)
-        noise = statistics.stdev(rows.losses("cells", cell, "default").values())
-        result = train(
-            run_of(PlannedRow("cells", cell, schedule, 0)), tmp_path / schedule.replace(" ", "-"),
-            own=StudyTask(cell.task),
-        )  # fmt: skip
-        assert (
-            abs(result["val_loss"] - stored[0]) <= 4 * noise
-        )  # two runs that rounding or dropout set apart differ by √2 of it
+    schedule = HAND_SET[3] if cell.optimizer == "adamw" else "default"
+    noise = statistics.stdev(rows.losses("cells", cell, "default").values())
+    result = train(run_of(PlannedRow("cells", cell, schedule, 0)), tmp_path, own=StudyTask(cell.task))
+    # Two runs that rounding or dropout set apart differ by √2 of it.
+    assert abs(result["val_loss"] - rows.losses("cells", cell, schedule)[0]) <= 4 * noise
 
 
 def test_every_task_of_a_cell_is_there() -> None:

@@ -30,6 +30,7 @@ from autowarm.theory import (
     warmup_only_rate,
     weight_decay_limit,
 )
+from tests.cases import each
 
 NAMES = sorted(catalogue())
 STEPS = 60
@@ -117,17 +118,16 @@ def test_decay_only_and_constant_schedules(f, gap, seed, share):
     check_constant(descend(f, x0, lambda now: constant, STEPS), level)
 
 
-@pytest.mark.parametrize("steps", [100, pytest.param(300, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", NAMES)
-def test_catalogue_over_a_longer_run(name, steps):
+@each("name", NAMES)
+def test_catalogue_over_a_longer_run(name):
     f = catalogue()[name]
     for gap in (0.01, 30.0):
         x0 = f.point(gap, generator())
-        check_theorem_1(run_theorem_1(f, x0, steps))
-        check_theorem_2(run_theorem_2(f, x0, steps))
+        check_theorem_1(run_theorem_1(f, x0, 100))
+        check_theorem_2(run_theorem_2(f, x0, 100))
 
 
-@pytest.mark.parametrize("norm", ["l2", "linf", "spectral"])
+@each("norm", ["l2", "linf", "spectral"])
 def test_the_rate_warms_up_and_then_decays(norm):
     f = catalogue()[f"{norm}-exponential"]
     run = run_theorem_1(f, f.point(3.0, generator()), 300)
@@ -139,7 +139,7 @@ def test_the_rate_warms_up_and_then_decays(norm):
     assert np.all(np.diff(run.rates[peak + 1 :]) <= 0)
 
 
-@pytest.mark.parametrize("norm", ["l2", "linf", "spectral"])
+@each("norm", ["l2", "linf", "spectral"])
 def test_adaptive_rate_beats_decay_only_where_curvature_falls(norm):
     f = catalogue()[f"{norm}-barrier"]
     x0 = f.point(10.0, generator())
@@ -155,7 +155,7 @@ def test_a_run_from_the_minimum_breaks_no_claim():
     check_theorem_1(descend(f, f.x_star, lambda gap: 0.0, 3))
 
 
-@pytest.mark.parametrize("norm", ["l2", "linf", "spectral"])
+@each("norm", ["l2", "linf", "spectral"])
 def test_lambda_max_is_not_needed(norm):
     # Constant curvature: as printed, Theorem 2 allows no λ. Then a barrier with λ far above λ_max.
     quadratic = catalogue()[f"{norm}-quadratic"]
@@ -225,7 +225,7 @@ def test_at_the_minimum_nothing_moves():
 # The checks can fail
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 @pytest.mark.parametrize("theorem", [1, 2])
 def test_a_rate_far_too_large_fails_everywhere(name, theorem):
     f = catalogue()[name]
@@ -238,7 +238,7 @@ def test_a_rate_far_too_large_fails_everywhere(name, theorem):
         check(run)
 
 
-@pytest.mark.parametrize("kind", ["quadratic", "barrier", "exponential"])
+@each("kind", ["quadratic", "barrier", "exponential"])
 def test_a_rate_ten_times_too_large_fails_in_l2(kind):
     f = catalogue()[f"l2-{kind}"]
     with pytest.raises(ClaimViolated) as caught:

@@ -23,7 +23,7 @@ def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str])
 def test_without_the_extra_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the wheel, with every package of the extra missing, `tests/test_release.py` has the same."""
+    """From the wheel, with every package of the extra missing, `tests/release/test_release.py` has the same."""
     monkeypatch.setattr("autowarm.lab.commands.main", mock.Mock(side_effect=ModuleNotFoundError(name="yaml")))
     assert entry.main() == 2
     assert "yaml is missing; install the experiments with: pip install 'autowarm[lab]'" in capsys.readouterr().err

@@ -44,9 +44,6 @@ def test_every_preset_is_valid(command: str, name: str) -> None:
             assert all(config.run_of(optimizer).steps for optimizer in config.rates)
         case CompareConfig():
             assert config.points()
-        case SweepConfig():
-            points = config.points()
-            assert len({point.name for point in points}) == len(points) > 1
 
 
 def test_presets_are_those_of_their_command() -> None:

@@ -151,9 +151,11 @@ def test_options_reach_their_optimizer_alone() -> None:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_hand_set_ramps_of_the_papers_sweeps_start_where_the_paper_has_them(name: str) -> None:
+def test_each_run_of_a_sweep_has_a_name_and_hand_set_ramps_start_where_the_paper_has_them(name: str) -> None:
     """At lr/100, normSGD's on a LLaMA at the paper's scale at lr/2 and lr/5 (Table "main_hyperparams")."""
-    ramps = [run for point in sweep(name).points() if (run := point.run).schedule.kind == "linear"]
+    points = sweep(name).points()
+    assert len({point.name for point in points}) == len(points) > 1
+    ramps = [run for point in points if (run := point.run).schedule.kind == "linear"]
     divs = {run.schedule.div for run in ramps if run.optimizer.name != "normsgd" or not name.startswith("paper")}
     assert divs == {100.0}
 

@@ -81,6 +81,7 @@ def swin_run(steps: int) -> RunConfig:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_small_swin_learns_digits(tmp_path: Path) -> None:
     result = train(swin_run(90), tmp_path)
     assert result["metric"]["accuracy"] > 0.3  # by chance: 0.1

@@ -1,6 +1,8 @@
 """Real processes: two workers, interruptions of both kinds, a killed parent, a dying worker."""
 
+import contextlib
 import importlib
+import io
 import multiprocessing
 import os
 import shutil
@@ -53,12 +55,11 @@ def checkpoints(out: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a comparison that two real workers made, and what the command said."""
-    out = tmp_path_factory.mktemp("finished")
-    with started(corpus_folder, out, "--workers", "2") as process:
-        text, error = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, error
-    assert error == ""
-    return out, text
+    out, said, errors = tmp_path_factory.mktemp("finished"), io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+        assert main(words(corpus_folder, out, "--workers", "2")) == 0
+    assert errors.getvalue() == ""
+    return out, said.getvalue()
 
 
 def test_it_ends_with_table_figures_results_and_report(finished: tuple[Path, str]) -> None:
@@ -88,11 +89,7 @@ def test_called_again_a_comparison_makes_no_run_twice(
 @pytest.mark.usefixtures("jobs_here")
 @pytest.mark.parametrize(
     "number",
-    [
-        pytest.param(signal.SIGINT, marks=pytest.mark.long),
-        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
-        signal.SIGKILL,
-    ],
+    [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL],
     ids=lambda number: number.name,
 )
 def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
@@ -117,7 +114,7 @@ def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
 
 
 @needs_proc
-@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)], ids=["once", "twice"])
 def test_ctrl_c_is_acknowledged_while_workers_start(corpus_folder: Path, tmp_path: Path, again: bool) -> None:
     with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
         wait_for(lambda: workers_of(process.pid), lambda: process.poll() is None)

@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 
 from autowarm.lab import compare
 from autowarm.lab.analysis.results import read_results
+from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, LabError, UsageError
 from autowarm.lab.config.build import build, parse
 from autowarm.lab.tasks.own import defaults
@@ -41,16 +42,16 @@ class Line:
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "COLUMNS": "200"}
 
 
-def command(folder: Path, *words: str, task: str = "Line") -> "subprocess.Popen[str]":
-    line = [sys.executable, "-m", "autowarm", "compare", "--task", f"task.py:{task}", "--out", "out", *words]
+def command(folder: Path, *words: str) -> "subprocess.Popen[str]":
+    line = [sys.executable, "-m", "autowarm", "compare", "--task", "task.py:Line", "--out", "out", *words]
     return subprocess.Popen(
         line, cwd=folder, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
 
 
-def finished(folder: Path, *words: str, task: str = "Line") -> tuple[int, str, str]:
-    process = command(folder, *words, task=task)
+def finished(folder: Path, *words: str) -> tuple[int, str, str]:
+    process = command(folder, *words)
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
@@ -91,10 +92,13 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(tmp_path:
 
 
 @pytest.mark.long
-def test_a_mistake_that_every_run_makes_is_told_once(tmp_path: Path) -> None:
+def test_a_mistake_that_every_run_makes_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "task.py").write_text(TASK.replace("self, model, batch):", "self, model, batch):\n        1 / 0", 1))
-    status, out, err = finished(tmp_path)
-    assert status == 1
+    assert main(["compare", "--task", "task.py:Line", "--out", "out", "--workers", "1"]) == 1
+    out, err = capsys.readouterr()
     assert err == (
         "autowarm: every run failed: task.py:15: in loss of a validation batch: ZeroDivisionError: division by zero\n"
     )
@@ -117,8 +121,6 @@ BROKEN = {
 def test_what_is_wrong_before_any_run_is_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from autowarm.lab.commands import main
-
     task, text, expected, words = BROKEN[name]
     monkeypatch.chdir(tmp_path)
     Path("task.py").write_text(text)
@@ -191,7 +193,7 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert "LabError every run failed: loss, line 15 of its cell: in loss of a validation batch" in said[5]
 
 
-@pytest.mark.long
+@pytest.mark.usefixtures("jobs_here")
 def test_a_failure_in_one_optimizer_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Half(Line):
         optimizers = {"bad": lambda model, lr: 1 / 0}  # noqa: RUF012

@@ -11,6 +11,7 @@ from autowarm import LMO, Lion, Muon
 from autowarm.geometry import Spectral
 from autowarm.optim import kappa_of, partition
 from autowarm.smoothness import Probe
+from tests.cases import each
 
 CONVOLUTIONS = {
     (False, 1): nn.Conv1d, (False, 2): nn.Conv2d, (False, 3): nn.Conv3d,
@@ -55,7 +56,7 @@ def read_as(layer: nn.Module, **options: Any) -> Spectral:
     return next(g["geometry"] for g in opt.param_groups if any(p is layer.weight for p in g["params"]))
 
 
-@pytest.mark.parametrize(("transposed", "dims", "side", "size"), LAYERS, ids=str)
+@each(("transposed", "dims", "side", "size"), LAYERS)
 def test_norms_and_steps_are_those_of_the_operator(
     transposed: bool, dims: int, side: int, size: tuple[int, int, int]
 ) -> None:
@@ -79,9 +80,9 @@ def test_norms_and_steps_are_those_of_the_operator(
     assert (rows * groups, columns * groups) == tuple(operator(layer, g).shape)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("radius", ["original", "match_rms_adamw", "spectral_unclamped"])
+@each("method", METHODS)
+@each("transposed", [False, True])
+@each("radius", ["original", "match_rms_adamw", "spectral_unclamped"])
 def test_an_optimizers_step_is_the_oracles(method: str, transposed: bool, radius: str) -> None:
     layers = [a_layer(transposed, dims, 2, size) for dims in (1, 2) for size in SIZES[2:5] * 2]
     geometry = read_as(layers[0], radius=radius, method=method, dtype=torch.float64)
@@ -96,7 +97,7 @@ def test_an_optimizers_step_is_the_oracles(method: str, transposed: bool, radius
 
 
 @pytest.mark.parametrize("make", [Muon.from_model, lambda m: LMO.from_model(m, geometry="spectral")])
-@pytest.mark.parametrize(("transposed", "dims", "side", "size"), [one for one in LAYERS if one[3][2] > 1], ids=str)
+@each(("transposed", "dims", "side", "size"), [one for one in LAYERS if one[3][2] > 1])
 def test_a_groups_step_does_not_depend_on_the_others(
     make: Any, transposed: bool, dims: int, side: int, size: tuple[int, int, int]
 ) -> None:
@@ -116,7 +117,7 @@ def test_a_groups_step_does_not_depend_on_the_others(
 
 
 @pytest.mark.parametrize("norm", [None, nn.utils.parametrizations.weight_norm])
-@pytest.mark.parametrize(("transposed", "dims", "side", "size"), LAYERS, ids=str)
+@each(("transposed", "dims", "side", "size"), LAYERS)
 def test_kernels_with_one_row_in_each_group_go_to_adamw(
     norm: Any, transposed: bool, dims: int, side: int, size: tuple[int, int, int]
 ) -> None:

@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from autowarm import LMO, Lion, Muon
 from autowarm.geometry import Spectral
 from autowarm.optim import geometry_of, kappa_of, partition
+from tests.cases import each
 
 
 def llama(tied: bool) -> nn.Module:
@@ -29,7 +30,7 @@ def names(part: list[tuple[str, nn.Parameter]]) -> set[str]:
     return {name for name, _ in part}
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@each("tied", [True, False])
 def test_llama(tied: bool) -> None:
     model = llama(tied)
     parts = partition(model)
@@ -187,8 +188,8 @@ def test_gpt2s_layers_are_known_to_be_kept_as_in_out() -> None:
     torch.testing.assert_close(torch.linalg.svdvals(down), torch.ones(8), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("method", ["svd", "newton-schulz", "polar-express"])
-@pytest.mark.parametrize("stacked", [False, True])
+@each("method", ["svd", "newton-schulz", "polar-express"])
+@each("stacked", [False, True])
 def test_a_matrix_kept_transposed_steps_as_the_matrix_itself(method: str, stacked: bool) -> None:
     torch.manual_seed(0)
     shape = (3, 12, 8) if stacked else (12, 8)
@@ -287,9 +288,9 @@ def tensors(keys: list[str] | None, inside: bool = False) -> nn.Module:
     return nn.ParameterList([held]) if inside else held
 
 
-@pytest.mark.parametrize("keys", [None, ["default", "other"], ["0", "left"]], ids=str)
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize(
+@each("keys", [None, ["default", "other"], ["0", "left"]])
+@each("inside", [False, True])
+@each(
     ("role", "container"),
     [
         *[("embeddings", name) for name in ("pos_embeds", "pos_embed", "cls_tokens", "queries", "bias_tables", "rel")],
@@ -320,12 +321,10 @@ def several(kind: type, deep: bool) -> nn.Module:
     return nn.ModuleList(heads) if kind is nn.ModuleList else nn.ModuleDict(dict(zip("abc", heads, strict=True)))
 
 
-@pytest.mark.parametrize("kind", [nn.ModuleList, nn.ModuleDict])
-@pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize(
-    "name", ["head", "heads", "lm_head", "lm_heads", "classifier", "classifiers", "score", "outputs"]
-)
-@pytest.mark.parametrize("wrapped", [False, True])
+@each("kind", [nn.ModuleList, nn.ModuleDict])
+@each("deep", [False, True])
+@each("name", ["head", "heads", "lm_head", "lm_heads", "classifier", "classifiers", "score", "outputs"])
+@each("wrapped", [False, True])
 def test_every_head_of_several_is_a_head(kind: type, deep: bool, name: str, wrapped: bool) -> None:
     model: nn.Module = Holder(**{name: several(kind, deep)})
     if wrapped and not deep:
@@ -335,8 +334,8 @@ def test_every_head_of_several_is_a_head(kind: type, deep: bool, name: str, wrap
     assert len(parts.matrices) == (5 if deep else 2)
 
 
-@pytest.mark.parametrize("ask", ["get_classifier", "get_output_embeddings"])
-@pytest.mark.parametrize("kind", [nn.ModuleList, nn.ModuleDict])
+@each("ask", ["get_classifier", "get_output_embeddings"])
+@each("kind", [nn.ModuleList, nn.ModuleDict])
 def test_every_head_that_a_model_names_is_a_head(ask: str, kind: type) -> None:
     model = Holder(several=several(kind, deep=True))
     setattr(model, ask, lambda: model.several)

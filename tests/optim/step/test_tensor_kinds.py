@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Geometry, Spectral
+from tests.cases import each
 
 LR, DECAY = 0.1, 0.5
 
@@ -103,8 +104,8 @@ def is_on_the_ball(made: Made, opt: LMO, p: Tensor, was: Tensor) -> bool:
 
 
 @every_optimizer
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("tensor_lr", [False, True], ids=["float lr", "tensor lr"])
+@each("dtype", DTYPES)
+@each("tensor_lr", [False, True])
 def test_a_step_keeps_to_its_ball_and_to_no_layout(made: Made, dtype: torch.dtype, tensor_lr: bool) -> None:
     moved = {}
     for name, layout in LAYOUTS.items():
@@ -142,9 +143,7 @@ def test_a_rate_of_zero_leaves_a_group_where_it_is(made: Made) -> None:
 
 
 @every_optimizer
-@pytest.mark.parametrize(
-    "lr", [math.nan, math.inf, -1.0, torch.tensor(math.nan), torch.tensor(-1.0), torch.tensor(1j), "0.1"], ids=repr
-)
+@each("lr", [math.nan, math.inf, -1.0, torch.tensor(math.nan), torch.tensor(-1.0), torch.tensor(1j), "0.1"])
 def test_a_rate_that_is_none_is_refused(made: Made, lr: object) -> None:
     with pytest.raises(ValueError, match="lr must be positive and finite|lr='0.1' is text"):
         made.make([nn.Parameter(torch.zeros(3, 3))], lr=lr)
@@ -266,7 +265,7 @@ def test_the_cases_are_of_all_kinds() -> None:
     assert {str(one.value) for one in drawn} == {"nan", "inf", "-inf"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("geometry", "shape", "message"),
     [
         (Spectral(transposed=True, method="polar-express"), (4,), "a transposed matrix needs at least 2 dimensions"),

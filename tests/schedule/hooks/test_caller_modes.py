@@ -26,7 +26,7 @@ def inside(mode: str) -> AbstractContextManager[object]:
 
 @pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
 @pytest.mark.parametrize("peak", ["given", "auto"])
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_any_order_of_modes_gives_the_same_rates(peak: str, tensor: bool, data: st.DataObject) -> None:
     def lr() -> float | torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 from schedule_runs import PEAK, every_mode, falling, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
+from tests.cases import each
 
 
 def test_micro_batches_are_averaged_by_weight() -> None:
@@ -75,7 +76,7 @@ def test_decay_needs_no_loss() -> None:
             assert with_loss.get_last_lr() == without.get_last_lr()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@each("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_losses_of_any_dtype_and_one_element(dtype: torch.dtype) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
     scheduler.optimizer.step()
@@ -90,7 +91,7 @@ def test_the_graph_is_let_go() -> None:
     assert not any(seen.loss.requires_grad for seen in scheduler._pending)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@each("bad", [math.nan, math.inf, -math.inf])
 def test_a_bad_loss_is_left_out_and_the_step_counts(bad: float) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 100)
     scheduler.optimizer.step()
@@ -134,7 +135,7 @@ def test_max_nonfinite_has_an_end(max_nonfinite: int) -> None:
             scheduler.step(math.nan)
 
 
-@pytest.mark.parametrize("spike", [1e6, -1e6, 1e300, 1.7e308])
+@each("spike", [1e6, -1e6, 1e300, 1.7e308])
 @every_mode
 def test_spikes_leave_the_rate_in_bounds(make: Callable, spike: float) -> None:
     scheduler = make(make_optimizer(), 100)
@@ -148,8 +149,8 @@ def test_a_loss_above_the_first_one() -> None:
     assert all(0 < rate <= PEAK / 100 for rate in rates[1:])
 
 
-@pytest.mark.parametrize("loss", [np.float32(4), np.float64(4), np.array(4.0), np.float16(4), torch.tensor([[4.0]])])
-@pytest.mark.parametrize("method", ["step", "observe"])
+@each("loss", [np.float32(4), np.float64(4), np.array(4.0), np.float16(4), torch.tensor([[4.0]])])
+@each("method", ["step", "observe"])
 def test_numbers_of_every_kind_are_losses(loss: object, method: str) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
     scheduler.optimizer.step()
@@ -159,7 +160,7 @@ def test_numbers_of_every_kind_are_losses(loss: object, method: str) -> None:
     assert scheduler.profile.gap0 == pytest.approx(2.8)
 
 
-@pytest.mark.parametrize("loss", ["2.0", b"2.0", 1j, torch.tensor(1j), torch.tensor(True), {}, object], ids=repr)
+@each("loss", ["2.0", b"2.0", 1j, torch.tensor(1j), torch.tensor(True), {}, object])
 def test_what_is_no_real_number_is_no_loss(loss: object) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
     with pytest.raises(TypeError, match="a loss is a (real )?number"):
@@ -170,17 +171,16 @@ def test_what_is_no_real_number_is_no_loss(loss: object) -> None:
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-@pytest.mark.parametrize(
+@each(
     "epoch",
     [
         *(np.int64(3), np.int32(0), np.uint8(1), True, np.array(3), np.array(True), np.bool_(True)),
         *(torch.tensor(3, dtype=dtype) for dtype in WHOLE),
         *(torch.tensor([[1]], dtype=dtype) for dtype in WHOLE),
     ],
-    ids=repr,
 )
-@pytest.mark.parametrize("method", ["step", "observe"])
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@each("method", ["step", "observe"])
+@each("tensor", [False, True])
 def test_whole_numbers_of_every_kind_are_epochs(epoch: object, method: str, tensor: bool) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), 10)
     with pytest.raises(TypeError, match=r"epoch.* got (the int|a tensor of torch\.u?int)"):
@@ -188,9 +188,9 @@ def test_whole_numbers_of_every_kind_are_epochs(epoch: object, method: str, tens
     assert not scheduler.state_dict()["pending"]
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-@pytest.mark.parametrize("method", ["step", "observe"])
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@each("shape", [(), (1,), (1, 1)])
+@each("method", ["step", "observe"])
+@each("tensor", [False, True])
 def test_a_loss_without_a_value_is_named(shape: tuple[int, ...], method: str, tensor: bool) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), 10)
     with pytest.raises(ValueError, match="on the meta device and has no value"):

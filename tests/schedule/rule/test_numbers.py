@@ -15,6 +15,7 @@ from schedule_runs import MODES, PEAK, every_mode, falling, make_optimizer, run
 from torch import nn
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+from tests.cases import each
 
 STEPS = 40
 SERIES: dict[str, Callable[[int], float]] = {
@@ -54,7 +55,7 @@ def in_bounds(rates: list[float]) -> bool:
     return all(math.isfinite(rate) and 0 < rate <= PEAK * (1 + 1e-6) for rate in rates)
 
 
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@each("tensor", [False, True])
 @pytest.mark.parametrize("losses", SERIES.values(), ids=SERIES)
 @every_mode
 def test_rates_stay_in_bounds(make: Callable, losses: Callable[[int], float], tensor: bool) -> None:
@@ -136,7 +137,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("gradient", [0.0, math.nan, None, 1e38, 1e-38], ids=["zero", "nan", "missing", "huge", "tiny"])
+@each("gradient", [0.0, math.nan, None, 1e38, 1e-38])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_gradients_of_every_kind_leave_rates_and_the_other_weights_alone(name: str, gradient: float | None) -> None:
     torch.manual_seed(0)

@@ -12,10 +12,11 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm.schedule.state import STATE_VERSION
+from tests.cases import each
 
 
 @every_mode
-@pytest.mark.parametrize("at", [0, 1, 5, 9, 10, 11, 20, 21, 60, 99])
+@each("at", [0, 1, 5, 9, 10, 11, 20, 21, 60, 99])
 def test_resumed_equals_straight_to_the_bit(make: Callable, at: int) -> None:
     T = 100
     straight = make(make_optimizer(), T)
@@ -96,8 +97,8 @@ COPIES: dict[str, Callable] = {
 }
 
 
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
-@pytest.mark.parametrize("at", [0, 1, 20, 49, 50, 51, 80])
+@each("tensor", [False, True])
+@each("at", [0, 1, 20, 49, 50, 51, 80])
 @pytest.mark.parametrize("how", COPIES)
 def test_a_copy_of_every_kind_goes_on_to_the_bit(how: str, at: int, tensor: bool) -> None:
     def losses(t: int) -> float:
@@ -169,8 +170,8 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
-@pytest.mark.parametrize(("path", "value"), DAMAGES, ids=[f"{path}={value}" for path, value in DAMAGES])
+@each("tensor", [False, True])
+@each(("path", "value"), DAMAGES)
 def test_a_damaged_state_is_named_and_nothing_is_loaded(path: str, value: object, tensor: bool) -> None:
     lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
     first, second = AdaptiveWarmup(make_optimizer(), 100), AdaptiveWarmup(make_optimizer(lr), 100)

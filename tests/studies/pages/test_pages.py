@@ -18,7 +18,7 @@ from studies.pages.write import texts, with_table, write_pages
 from studies.regret import CHOICES, Judged, judged
 from studies.rows import PlannedRow, Rows
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DATA = ROOT / "docs" / "data"
 
 

@@ -17,7 +17,7 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.optim import Together
 
-from .conftest import TwoProcesses
+from ..conftest import TwoProcesses
 
 STEPS, LR, EPOCH = 12, 0.02, 12
 

@@ -44,7 +44,7 @@ def test_its_runs_decay_weights_and_clip_gradients_and_others_do_not() -> None:
 
 
 def test_the_stored_rows_are_planned() -> None:
-    rows = Rows.load(Path(__file__).parent.parent.parent / "docs" / "data" / "studies" / "realistic.jsonl")
+    rows = Rows.load(Path(__file__).parents[3] / "docs" / "data" / "studies" / "realistic.jsonl")
     made = {PlannedRow.of(row) for row in rows}
     ours = sorted({run.schedule for run in made} - {*realistic.HAND_SET})
     planned = set()

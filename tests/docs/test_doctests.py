@@ -4,10 +4,9 @@ import doctest
 import importlib
 import pkgutil
 
-import pytest
-
 import autowarm
 import studies
+from tests.cases import each
 
 MODULES = [
     module.name
@@ -17,7 +16,7 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each("name", MODULES)
 def test_examples(name: str) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     assert doctest.testmod(importlib.import_module(name), optionflags=flags).failed == 0

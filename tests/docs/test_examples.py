@@ -9,7 +9,7 @@ import pytest
 
 from tests.programs import Launcher, free_port, rank_environment
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {"smoothness": "K2"}
 SHORTER = {"smoothness": ["300"]}  # steps
 ON_RANKS = {"fsdp2"}

@@ -18,7 +18,7 @@ from studies.plans import horizon, peak
 from studies.plans.grid import Grid
 from studies.rows import Cell, PlannedRow, Rows
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 DATA = DOCS / "data"
 DEVELOPED_ON, JUDGED_ON = "searches-development.jsonl", "searches.jsonl"
 

@@ -82,7 +82,7 @@ def test_the_table_says_how_near_and_how_dear(rows: Rows) -> None:
 
 
 def test_the_table_of_long_runs_has_every_horizon() -> None:
-    rows = Rows.load(Path(__file__).parents[2] / "docs" / "data" / "studies" / "horizon.jsonl")
+    rows = Rows.load(Path(__file__).parents[3] / "docs" / "data" / "studies" / "horizon.jsonl")
     text = horizon_rates_table(rows)
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [(line["task"], line["updates"], line["settings"]) for line in lines] == [

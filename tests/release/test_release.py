@@ -15,7 +15,7 @@ import yaml
 import autowarm
 from autowarm.__main__ import _EXTRA
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from studies.plans.warm_up import CELL_STAGES, STAGES, missing
 from studies.rows import PlannedRow, Rows
 from studies.tasks import TASKS
 
-from .conftest import made_up
+from ..conftest import made_up
 
-STORED = Path(__file__).parents[2] / "docs" / "data" / "studies" / "warm-up.jsonl"
+STORED = Path(__file__).parents[3] / "docs" / "data" / "studies" / "warm-up.jsonl"
 
 
 @pytest.fixture(scope="module")

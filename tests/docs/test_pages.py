@@ -16,8 +16,9 @@ from nbclient import NotebookClient
 
 from autowarm.lab.commands import main
 from autowarm.lab.config import build
+from tests.cases import each
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -137,7 +138,7 @@ def test_a_command_on_a_page_is_understood(
         known(words[2])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@each("page", PAGES)
 def test_what_a_page_points_to_is_there(page: Path) -> None:
     text = read(page)
     paths = re.findall(r"`((?:src|docs|examples|benchmarks|tests)/[\w./-]*\w)`", text)
@@ -157,7 +158,7 @@ def anchors(page: Path) -> list[str]:
     return [re.sub(r"[^\w\s-]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@each("page", PAGES)
 def test_no_line_of_a_page_is_hidden_as_a_comment(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     assert re.findall(r"^ {0,3}%.*", text, re.MULTILINE) == []  # MyST leaves such a line out, even amid a sentence

@@ -7,7 +7,7 @@ import torch
 
 from autowarm import AdaptiveWarmup, Lion
 
-from .conftest import TwoProcesses
+from ..conftest import TwoProcesses
 
 STEPS, LR = 12, 0.02
 

@@ -7,8 +7,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["HostCopy", "check_member", "collective_device", "is_capturing", "traced_as_constant"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -14,9 +14,6 @@ from torch import Tensor
 from ._version import __version__
 from .devices import check_member, collective_device
 
-__all__ = ["Observation", "Ranks", "mean_loss"]
-
-
 _DISTRIBUTED = dist.is_available()
 
 

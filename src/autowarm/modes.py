@@ -10,8 +10,6 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["autocast_off", "in_normal_mode", "without_autocast"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["BLUE", "GREEN", "GREY", "INK", "ORANGE", "PINK", "SKY", "STYLE", "axes_or_new", "styled"]
-
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
 

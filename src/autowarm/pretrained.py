@@ -36,8 +36,6 @@ from torch import Tensor, nn
 from .devices import check_member, collective_device
 from .modes import in_normal_mode
 
-__all__ = ["Verdict", "detect"]
-
 _FEWEST = 8  # rows and columns of a matrix, and entries of a vector, that count
 _SAMPLE = 1024  # at most so many rows and columns are read, evenly spaced
 _CAP = 6.0  # the highest score of one matrix

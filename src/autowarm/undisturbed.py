@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["generators", "set_generators", "untouched"]
-
 
 @contextmanager
 def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:

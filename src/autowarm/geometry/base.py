@@ -15,8 +15,6 @@ from ..modes import without_autocast
 from ..orthogonalize import as_matrices
 from .rate import Rate
 
-__all__ = ["DIMENSIONS", "HALVES", "RADIUS_RULES", "Geometry", "Locality", "RadiusRule", "Total", "rows_columns"]
-
 RadiusRule = Literal["original", "match_rms_adamw", "spectral_unclamped"]
 
 # Radius from (rows m, columns n). The names are those of `torch.optim.Muon(adjust_lr_fn=…)`.

@@ -10,8 +10,6 @@ from ..orthogonalize import least_norm
 from .base import DIMENSIONS, HALVES, Geometry, Locality, Total
 from .rate import Rate, each, negated
 
-__all__ = ["Columns", "Frobenius", "Rows"]
-
 
 class _Euclidean(Geometry):
     """Largest Euclidean norm of a group of entries; dual: their sum; LMO: −g with each group at unit norm.

@@ -12,8 +12,6 @@ from .elementwise import Sign
 from .euclidean import Columns, Frobenius, Rows
 from .spectral import Spectral
 
-__all__ = ["GeometryName", "MaxOverLayers", "resolve", "total_kappa"]
-
 GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
 
 _BY_NAME: Mapping[str, type[Geometry]] = {

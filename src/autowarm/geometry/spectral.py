@@ -11,8 +11,6 @@ from torch import Tensor
 from ..orthogonalize import METHODS, Method, as_matrices, nuclear_norm, orthogonalize, orthogonalize_each, spectral_norm
 from .base import Geometry, Locality, rows_columns
 
-__all__ = ["Polar", "Spectral"]
-
 
 class Polar(NamedTuple):
     """The iterations that compute an oracle as polar factors; see `autowarm.orthogonalize.orthogonalize_`.

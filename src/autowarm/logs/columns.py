@@ -8,8 +8,6 @@ from typing import Any
 
 from .log import Log, LogError, make_log
 
-__all__ = ["logs_of"]
-
 Record = Mapping[str, Any]
 
 # Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.

@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 from .log import Log
 from .result import Reading
 
-__all__ = ["Make", "as_recorded", "closed_loop"]
-
 # Makes the scheduler of an optimizer and a number of updates.
 Make = Callable[[Optimizer, int], Any]
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from .log import LogError
 
-__all__ = ["is_events", "rows_of_events"]
-
 
 def is_events(start: bytes) -> bool:
     """Whether a file begins as TensorBoard's event files do: a record that names the version of its format."""

@@ -9,8 +9,6 @@ from typing import Any
 from .columns import logs_of
 from .log import Log, LogError, make_log
 
-__all__ = ["logs_in"]
-
 _NAMES = ("step", "loss", "lr")  # of a table without a header
 
 

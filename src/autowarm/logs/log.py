@@ -11,8 +11,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Log", "LogError", "make_log"]
-
 Array = NDArray[np.float64]
 
 # More updates than any run makes: such a "step" counts samples or tokens.

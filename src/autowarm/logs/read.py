@@ -11,8 +11,6 @@ from .events import is_events, rows_of_events
 from .formats import logs_in
 from .log import Log, LogError
 
-__all__ = ["read"]
-
 # What a run's folder may hold, in the order of preference.
 _FILES = ("trainer_state.json", "metrics.csv", "metrics.jsonl")
 

@@ -12,8 +12,6 @@ from .log import Log, LogError, make_log
 from .read import read
 from .result import Replay
 
-__all__ = ["replay"]
-
 
 def replay(
     log: str | os.PathLike[str] | Log | tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike],

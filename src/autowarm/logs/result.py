@@ -13,8 +13,6 @@ from .log import Log
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Reading", "Replay"]
-
 # The scheduler's own words, where a reader would have to know its arguments.
 _ENDED_BY = {"loss": "the loss", "clock": "the limit"}
 _MOST_POINTS = 4_000  # of a plotted line; more would show the same, in a larger file

@@ -12,11 +12,6 @@ from torch import Tensor
 
 from .step.dtensors import check_placed
 
-__all__ = [
-    "check_betas", "check_capture", "check_gradient", "check_options", "check_parameters", "check_state",
-    "in_dtypes_of", "in_order_of", "plain_numbers",
-]  # fmt: skip
-
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
     """Raise ValueError if an option that every optimizer has is out of range.

@@ -30,8 +30,6 @@ from .step.dtensors import PLAIN, check_placed, is_dtensor
 from .step.nonfinite import SkippedUpdates
 from .step.update import Oracle, Rule
 
-__all__ = ["LMO"]
-
 R = TypeVar("R")
 
 

@@ -14,8 +14,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from ..geometry import Geometry
 
-__all__ = ["Named", "Parts", "by_reading", "check_patterns", "partition"]
-
 # Usual names of output layers, for models that do not name theirs.
 _HEADS = {
     "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",

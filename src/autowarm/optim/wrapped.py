@@ -9,8 +9,6 @@ from torch.optim import Optimizer
 
 from .together import Together
 
-__all__ = ["hook", "inside", "is_ours", "named", "unwrapped", "wrapped_by"]
-
 # What copies the rates in its groups to the optimizer inside before each step.
 _COPIES_RATES = re.compile(r"^(ZeroRedundancyOptimizer|OSS)$")
 _together: "weakref.WeakKeyDictionary[Optimizer, Together]" = weakref.WeakKeyDictionary()

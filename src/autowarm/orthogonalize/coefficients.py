@@ -15,8 +15,6 @@ from functools import cache
 
 import numpy as np
 
-__all__ = ["JORDAN", "POLAR_EXPRESS_FLOOR", "Quintic", "band", "polar_express", "slope"]
-
 Quintic = tuple[float, float, float]
 
 # K. Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024).

@@ -24,8 +24,6 @@ from .coefficients import Quintic
 from .precision import least_norm
 from .symmetric import symmetric_product
 
-__all__ = ["frobenius_scaled_", "iterate", "iterate_reference", "plan"]
-
 _LONGEST_SEGMENT = {torch.float64: 8, torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
 
 

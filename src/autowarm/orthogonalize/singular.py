@@ -15,8 +15,6 @@ from torch import Tensor
 from ..modes import without_autocast
 from .coefficients import JORDAN
 
-__all__ = ["nuclear_norm", "spectral_norm"]
-
 _ROWS = 16384  # rows added to the Gram matrix at once, which bounds the float64 copy of a tall matrix
 _SQUARINGS = 22  # the estimate of λ_max is within a factor n^(2^-22) of it
 # Jordan's coefficients lift every σ above 4e-7·‖G‖_F into [0.65, 1.25]; the classical ones converge to 1 from there.

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from ..devices import traced_as_constant
 
-__all__ = ["LEAST_SIDE", "by_kernel", "symmetric_product"]
-
 # The kernel multiplies matrices of at least this side. Smaller ones have too few tiles to fill a GPU, so cuBLAS is
 # faster. `make gpu` measures both from 768 on.
 LEAST_SIDE = 1024

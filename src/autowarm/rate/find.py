@@ -17,8 +17,6 @@ from ..losses import Observation, Ranks, mean_loss
 from .restore import restored
 from .search import RateSearch, has_broken
 
-__all__ = ["find_rate"]
-
 
 def find_rate(
     model: nn.Module,

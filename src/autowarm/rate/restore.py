@@ -15,8 +15,6 @@ from ..optim.step.nonfinite import SkippedUpdates
 from ..optim.wrapped import inside, is_ours, unwrapped
 from ..undisturbed import untouched
 
-__all__ = ["Keeper", "may_count", "restored"]
-
 Restore = Callable[[], Any]
 """Restores a value's content and returns the value."""
 

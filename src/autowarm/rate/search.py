@@ -13,8 +13,6 @@ from ..plotting import BLUE, GREY, ORANGE, axes_or_new
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["RateSearch", "has_broken", "noise_of"]
-
 _WIDTH = 0.25  # decades of the rate: standard deviation of the Gaussian that smooths the losses
 _BEGUN = 0.2  # the fall has begun once this share of it is done
 _SPAN = 100.0  # rate at the break over rate where the fall begins, if the losses do not show the latter

@@ -17,8 +17,6 @@ from .hooks.groups import first_peak
 from .rule import Plan
 from .shapes import Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 
-__all__ = ["LEAST_STEPS", "Arguments", "check_horizon", "clean", "without_warmup_steps"]
-
 Init = TypeVar("Init", bound=Callable[..., None])
 
 LEAST_STEPS = 100  # the shortest run that has room for a search for the peak rate

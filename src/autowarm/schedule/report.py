@@ -14,8 +14,6 @@ from .rule.timeline import OPEN_HORIZON
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["forecast", "metrics", "one_line", "plot_plan", "plot_profile"]
-
 Metrics = dict[str, float | int | str]
 
 

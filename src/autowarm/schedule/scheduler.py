@@ -29,8 +29,6 @@ from .state import STATE_VERSION, read_state, resumed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PhaseScheduler"]
-
 
 class PhaseScheduler(LRScheduler, Joinable):
     """Takes a run through its phases: the search for the peak rate, warm-up, decay.

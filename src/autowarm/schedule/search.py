@@ -21,8 +21,6 @@ from .profile import Profile
 from .rule import HostRule, Notices
 from .rule.saved import boolean, check, count, list_of, number, optional
 
-__all__ = ["PeakSearch"]
-
 LOWEST, HIGHEST = 1e-6, 100.0  # rates tried, as in `autowarm.find_rate`
 _SHARE, _FEWEST, _MOST = 0.1, 30, 100  # length of the search: share of the run, and bounds in updates
 

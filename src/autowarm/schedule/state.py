@@ -14,8 +14,6 @@ from .rule.saved import Checks, check, count, finite, list_of, number, optional,
 from .rule.state import State
 from .search import PeakSearch
 
-__all__ = ["STATE_VERSION", "read_state", "resumed"]
-
 STATE_VERSION = 9
 
 # The keys that identify the states of other classes. The first match counts.

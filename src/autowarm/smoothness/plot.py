@@ -11,8 +11,6 @@ from .study import Study
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_study"]
-
 _WIDE = 30  # a range of K that a linear axis cannot show
 
 

@@ -19,8 +19,6 @@ from ..optim.known import geometry_in
 from ..undisturbed import generators, set_generators, untouched
 from .measure import Point, measure
 
-__all__ = ["Probe"]
-
 Closure = Callable[[], Tensor]
 
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from .fits import Fit, Interval, bootstrap, fit
 from .measure import Point
 
-__all__ = ["Study", "study"]
-
 Array = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Smoothness"]
-
 Array = npt.NDArray[np.float64]
 
 

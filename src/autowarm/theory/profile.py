@@ -8,8 +8,6 @@ import numpy as np
 
 from .constants import Array
 
-__all__ = ["PowerProfile"]
-
 
 @dataclass(frozen=True)
 class PowerProfile:

@@ -8,8 +8,6 @@ from torch import Tensor
 from ..geometry import Geometry
 from .constants import Smoothness
 
-__all__ = ["Family", "Function", "Problem"]
-
 
 class Function(Protocol):
     """A function with a known minimum, of which Theorem 3 draws one at each step."""

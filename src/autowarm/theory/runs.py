@@ -12,8 +12,6 @@ from torch import Tensor
 from .constants import Array
 from .protocols import Family, Function, Problem, is_family
 
-__all__ = ["Run", "descend"]
-
 
 @dataclass(frozen=True, eq=False)
 class Run:

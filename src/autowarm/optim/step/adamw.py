@@ -14,8 +14,6 @@ from .dtensors import local
 from .nonfinite import SkippedUpdates
 from .update import State
 
-__all__ = ["AdamW"]
-
 
 class AdamW:
     """x ← (1 − λη)x − η·m̂/(√v̂ + ε), with the group's ``adamw_betas`` and ``adamw_eps``.

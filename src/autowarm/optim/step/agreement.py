@@ -29,8 +29,6 @@ from .buckets import by_device, flags_at
 from .dtensors import is_dtensor, local, placed, placements_of
 from .nonfinite import finite_each, read_on_host
 
-__all__ = ["Agreed", "Agreement"]
-
 # A rank describes a gradient by a number: 0 for none, otherwise its dtype's place in this list, from 1 on, and below
 # that a checksum of its placements if they are not the parameter's.
 _DTYPES = sorted({dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}, key=str)

@@ -19,20 +19,6 @@ from ...devices import traced_as_constant
 from ...geometry import Rate
 from ...orthogonalize import NARROW, working_dtype
 
-__all__ = [
-    "Batch",
-    "Run",
-    "batches_of",
-    "block_of",
-    "empty_stack",
-    "fill_",
-    "move_by_stack_",
-    "parts_of",
-    "slots_of",
-    "taken",
-    "temporaries",
-]
-
 # The momentum, direction and step of a part are computed while a CPU has it cached, and temporaries are never larger
 # than a part. On accelerators parts are large, and one launch handles all of a part's tensors.
 _PART_BYTES = {"cpu": 1 << 20}

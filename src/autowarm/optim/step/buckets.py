@@ -17,8 +17,6 @@ from ...geometry import Geometry
 from .batches import Batch, batches_of
 from .dtensors import PLAIN, cut_axes, is_dtensor
 
-__all__ = ["Bucket", "Buckets", "Layout", "Tensors", "by_device", "flags_at"]
-
 _KNOWN = 64  # how many sets of tensors an optimizer remembers the buckets of
 
 

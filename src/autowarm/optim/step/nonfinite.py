@@ -17,8 +17,6 @@ from torch import Tensor
 from ...devices import HostCopy, is_capturing
 from ..frames import frames_of_ours
 
-__all__ = ["SkippedUpdates", "finite_each", "masked", "read_on_host"]
-
 
 def finite_each(gs: list[Tensor]) -> Tensor | None:
     """Return which tensors have only finite entries.

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from ...geometry import Geometry
 
-__all__ = ["adamw_step_", "lmo_step_"]
-
 
 def lmo_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, Tensor]) -> None:
     """Step one tensor as `LMO`, `SignSGD`, `NormSGD`, `Lion` and Muon's matrices do, in place.

@@ -22,8 +22,6 @@ from ...orthogonalize import orthogonalize_, working_dtype
 from .batches import batches_of, empty_stack, fill_, parts_of, slots_of, taken, temporaries
 from .buckets import Bucket, Tensors
 
-__all__ = ["move_gathered_", "share_out"]
-
 # Peak memory in multiples of the tensors that a rank owns in a round: the next round's messages, sent and received, a
 # stack and its products, and the results of the previous round.
 _AT_PEAK = 6

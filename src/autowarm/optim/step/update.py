@@ -23,8 +23,6 @@ from .dtensors import local
 from .nonfinite import SkippedUpdates, masked, read_on_host
 from .sharing import move_gathered_
 
-__all__ = ["FromWeights", "Oracle", "Rule", "TwoMomenta"]
-
 State = MutableMapping[Tensor, dict[str, Any]]
 
 

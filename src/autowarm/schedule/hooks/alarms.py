@@ -8,8 +8,6 @@ from ..recovery import Recovery
 from ..rule import HostRule, Notices, Phase
 from .clock import UpdateClock
 
-__all__ = ["Alarms"]
-
 # Calls in a row without an update before a warning. A GradScaler skips a few while it looks for its scale.
 _MOST_IDLE = 10
 

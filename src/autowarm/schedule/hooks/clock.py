@@ -11,8 +11,6 @@ from ...losses import Observation
 from ...optim.wrapped import hook, inside
 from ..rule.saved import Checks, boolean, count
 
-__all__ = ["UpdateClock"]
-
 
 def _overflowed(optimizer: Optimizer) -> bool:
     """Whether this step changes nothing, because the gradients overflowed.

@@ -13,8 +13,6 @@ from ...optim.wrapped import hook, inside
 from ..rule import Phase
 from ..rule.saved import Checks, boolean, list_of, optional, rate
 
-__all__ = ["GroupRates", "first_peak"]
-
 Rate = float | Tensor
 
 

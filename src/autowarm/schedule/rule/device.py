@@ -21,8 +21,6 @@ from ...losses import Observation, Ranks
 from ..shapes import Shape
 from .rule import HostRule, Notices, Phase
 
-__all__ = ["DeviceRule", "placed"]
-
 
 def placed(phase: Phase, rate: Tensor | float) -> Phase:
     """Move a phase to where the rate is: to its device if the rate is a tensor, to the host if it is a float.

@@ -31,8 +31,6 @@ from ..profile import Profile
 from .state import State
 from .timeline import Timeline
 
-__all__ = ["LEAST_SHARE", "HostRule", "Notices", "Phase"]
-
 Number = TypeVar("Number", float, Tensor)
 
 # If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.

@@ -5,11 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import Any
 
-__all__ = [
-    "Checks", "Holds", "boolean", "check", "checks_of", "count", "finite", "from_plain", "list_of", "number",
-    "optional", "positive_share", "rate", "saved", "to_plain",
-]  # fmt: skip
-
 Holds = Callable[[Any], bool]
 Convert = Callable[[Any], Any]
 Checks = Mapping[str, "Holds | Checks"]

@@ -19,8 +19,6 @@ from .saved import (
 )
 from .timeline import Plan, Timeline
 
-__all__ = ["State"]
-
 
 @dataclass
 class State:

@@ -14,8 +14,6 @@ from torch import Tensor
 from ..shapes import DECAYS, Shape, name_of
 from .saved import boolean, count, finite, optional, positive_share, saved
 
-__all__ = ["OPENING", "OPEN_HORIZON", "Plan", "Ramp", "Timeline"]
-
 Number = TypeVar("Number", float, Tensor)
 
 # The length that shares of the run refer to if the end is open. Half of it, the default for the longest warm-up, is

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .columns import logs_of
+from .columns import logs_of, number
 from .log import Log, LogError, make_log
 
 _NAMES = ("step", "loss", "lr")  # of a table without a header
@@ -54,7 +54,7 @@ def _logs_of_objects(
     rows = _objects(found, name)
     facts = {**facts, "notes": [*facts.get("notes", ()), *notes]}
     if all(isinstance(row.get("losses"), list) for row in rows):
-        return [_curve(row, name if len(rows) == 1 else f"{name}: {number}", facts) for number, row in enumerate(rows)]
+        return [_curve(row, name if len(rows) == 1 else f"{name}: {i}", facts) for i, row in enumerate(rows)]
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         # One object with a list for each column.
         lists = {key: value for key, value in rows[0].items() if isinstance(value, list)}
@@ -90,15 +90,15 @@ def _curve(row: Mapping[str, Any], name: str, facts: Any) -> Log:
 
 def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
     """An object a line. A last line that is cut off is left out, and said to be."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    lines = [(count, line) for count, line in enumerate(text.splitlines(), start=1) if line.strip()]
     rows = []
-    for number, line in lines:
+    for count, line in lines:
         try:
             rows.append(json.loads(line))
         except ValueError:
-            if number == lines[-1][0] and rows:
-                return rows, [f"line {number} is cut off and left out"]
-            raise LogError(f"{name}: line {number} is no JSON: {line.strip()[:60]!r}") from None
+            if count == lines[-1][0] and rows:
+                return rows, [f"line {count} is cut off and left out"]
+            raise LogError(f"{name}: line {count} is no JSON: {line.strip()[:60]!r}") from None
     return rows, []
 
 
@@ -114,7 +114,7 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
     cells = [line.split() for line in lines] if delimiter is None else list(csv.reader(lines, delimiter=delimiter))
     cells = [[cell.strip() for cell in row] for row in cells]
     header = cells[0]
-    if _is_number(header[0]) or all(map(_is_number, header)):
+    if number(header[0]) is not None:
         if len(header) > len(_NAMES):
             raise LogError(
                 f"{name}: {len(header)} columns without a header: give them names in a first line, such as step,loss,lr"
@@ -130,11 +130,3 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
             f"{name}: this is no table; its first line is {lines[0][:60]!r}. Columns step and loss are needed"
         )
     return [{key: cell for key, cell in zip(header, row, strict=False) if cell} for row in rows]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True

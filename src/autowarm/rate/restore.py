@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from ..optim.step.dtensors import local
 from ..optim.step.nonfinite import SkippedUpdates
 from ..optim.wrapped import inside, is_ours, unwrapped
 from ..undisturbed import untouched
@@ -136,14 +137,14 @@ class Keeper:
         return restore
 
     def _tensor(self, value: Tensor) -> Restore:
-        shard = _local(value)
+        shard = local(value.detach())
         if self._offload and shard.device.type != "cpu":
             content = torch.empty_like(shard, device="cpu", pin_memory=True).copy_(shard, non_blocking=True)
         else:
             content = shard.clone()
 
         def restore() -> Tensor:
-            _local(value).copy_(content, non_blocking=True)
+            local(value.detach()).copy_(content, non_blocking=True)
             return value
 
         return restore
@@ -152,12 +153,6 @@ class Keeper:
 def may_count(name: str, value: Any) -> bool:
     """Whether an optimizer may change this entry of a group at its updates."""
     return isinstance(value, int | float | Tensor) and name not in ("lr", "initial_lr")
-
-
-def _local(value: Tensor) -> Tensor:
-    """The tensor without its graph, or the part of a DTensor that is here; it shares their memory."""
-    value = value.detach()
-    return value.to_local() if hasattr(value, "to_local") else value
 
 
 def _refill(value: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from ..config import printable
 from ..registry import OPTIMIZERS
-from .statistics import Estimate, Outcome, differences
+from .statistics import Estimate, Outcome
 
 Row = Mapping[str, Any]
 
@@ -175,7 +175,7 @@ def _paired(a: Point | None, b: Point | None) -> Estimate | None:
     """Return the paired difference a − b; None if they have no common seed or one of them diverged."""
     if a is None or b is None or a.diverged or b.diverged or not a.losses.keys() & b.losses.keys():
         return None
-    return differences(a.losses, b.losses, ceiling=math.inf)
+    return Estimate(tuple(a.losses[seed] - b.losses[seed] for seed in sorted(a.losses.keys() & b.losses.keys())))
 
 
 def headline(summaries: Sequence[Summary]) -> str:

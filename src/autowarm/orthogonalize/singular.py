@@ -33,7 +33,7 @@ def nuclear_norm(G: Tensor) -> Tensor:
         >>> nuclear_norm(torch.tensor([[3.0, 0.0], [0.0, -4.0]])).item()
         7.0
     """
-    return _norm(G, "nuc", lambda gram: _eigenvalues(gram).sqrt().sum(-1), _sum_by_products)
+    return _norm(G, "nuc", _sum_by_eigenvalues, _sum_by_products)
 
 
 def spectral_norm(G: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def spectral_norm(G: Tensor) -> Tensor:
         >>> spectral_norm(torch.tensor([[3.0, 0.0], [0.0, -4.0]])).item()
         4.0
     """
-    return _norm(G, 2, lambda gram: _eigenvalues(gram).amax(-1).sqrt(), _max_by_products)
+    return _norm(G, 2, _max_by_eigenvalues, _max_by_products)
 
 
 @without_autocast
@@ -73,6 +73,14 @@ def _eigenvalues(gram: Tensor) -> Tensor:
     finite = gram.isfinite().all(-1).all(-1)[..., None]
     values = torch.linalg.eigvalsh(torch.where(finite[..., None], gram, torch.zeros_like(gram))).clamp(min=0.0)
     return torch.where(finite, values, torch.full_like(values, torch.nan))
+
+
+def _sum_by_eigenvalues(gram: Tensor) -> Tensor:
+    return _eigenvalues(gram).sqrt().sum(-1)
+
+
+def _max_by_eigenvalues(gram: Tensor) -> Tensor:
+    return _eigenvalues(gram).amax(-1).sqrt()
 
 
 def _trace(A: Tensor) -> Tensor:

@@ -78,13 +78,7 @@ def inside(optimizer: Optimizer) -> list[Optimizer]:
 
 
 def hook(register: Callable[..., Any], owner: object, call: Callable[..., None]) -> None:
-    """Register a hook that calls ``call(owner, …)`` and is removed together with its owner.
-
-    Args:
-        register: one of the optimizer's ``register_…_hook`` methods.
-        owner: held by a weak reference.
-        call: takes the owner, then the hook's arguments.
-    """
+    """Register a hook by an optimizer's method: it calls ``call(owner, …)`` for as long as its owner lives."""
     this = weakref.ref(owner)
 
     def fire(*args: Any) -> None:

@@ -36,15 +36,7 @@ class Taken(Protocol):
 
 
 def move_gathered_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Taken, rate: Rate) -> None:
-    """Update the tensors of a bucket whose layout is gathered, in place.
-
-    Args:
-        geometry: the norm of each tensor.
-        bucket: the tensors' bucket.
-        tensors: this rank's part of each tensor.
-        taken: see `Taken`.
-        rate: the rate of each tensor.
-    """
+    """Update this rank's part of the tensors of a bucket whose layout is gathered, in place."""
     sharing = _Sharing(geometry, bucket, tensors, taken, rate)
     rounds = sharing.rounds()
     arriving = sharing.send(rounds[0])
@@ -101,14 +93,9 @@ class _Sharing:
         Returns:
             A function that waits for the messages and returns the parts of this rank's own tensors, by sending rank.
         """
-        mine = self._of_this_copy(some)
-        others = [
-            i
-            for copy in range(self.copied)
-            if copy != self.copy
-            for places in self._of_copy(some, copy)
-            for i in places
-        ]
+        mine = self._of_copy(some, self.copy)
+        copies = [self._of_copy(some, copy) for copy in range(self.copied) if copy != self.copy]
+        others = [i for owners in copies for places in owners for i in places]
         for part in self._parts(others):
             self.taken(self.tensors.at(part), wanted=False)  # only updates their momenta
         outgoing = [i for places in mine for i in places]
@@ -131,11 +118,9 @@ class _Sharing:
     def answers(self, some: list[list[int]], parts: list[list[Tensor]]) -> Tensor:
         """Compute the negated oracle for this rank's own tensors, split into the ranks' parts, as one flat message.
 
-        Args:
-            some: the round.
-            parts: the parts of this rank's own tensors, by sending rank; the list is emptied to free memory.
+        The parts, by sending rank, are emptied to free memory.
         """
-        places = self._of_this_copy(some)[self.piece]
+        places = self._of_copy(some, self.copy)[self.piece]
         wholes = [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in zip(*parts, strict=True)]
         parts.clear()
         if self.polar is not None:
@@ -160,7 +145,7 @@ class _Sharing:
 
     def send_back(self, some: list[list[int]], answers: Tensor) -> Landing:
         """Start sending the answers back to the tensors' ranks; call the result to receive them and make the step."""
-        mine = self._of_this_copy(some)
+        mine = self._of_copy(some, self.copy)
         sizes = [sum(self._shard(i, rank).numel() for i in mine[self.piece]) for rank in range(self.cut)]
         came, wait = _all_to_all(answers, sizes, [sum(self.xs[i].numel() for i in p) for p in mine], self.shards)
 
@@ -179,9 +164,6 @@ class _Sharing:
 
     def _of_copy(self, some: list[list[int]], copy: int) -> list[list[int]]:
         return some[copy * self.cut : (copy + 1) * self.cut]
-
-    def _of_this_copy(self, some: list[list[int]]) -> list[list[int]]:
-        return self._of_copy(some, self.copy)
 
     def _parts(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
         on_device = None if self.device.type == "cpu" else self.temporaries // 3
@@ -239,13 +221,7 @@ def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.S
 
 
 def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -> tuple[Tensor, Callable[[], Any]]:
-    """Start exchanging elements with all ranks.
-
-    Args:
-        out: the elements to send, in the order of ranks.
-        sent: how many go to each rank.
-        received: how many come from each rank.
-        ranks: the ranks; None for this one alone.
+    """Start exchanging so many elements with each of the ranks; without ranks, this one keeps them.
 
     Returns:
         The received elements, and a function that waits until they have arrived.

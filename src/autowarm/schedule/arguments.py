@@ -90,21 +90,13 @@ def clean(**given: Any) -> dict[str, Any]:
 
 
 class Arguments(NamedTuple):
-    """A scheduler's arguments, checked.
+    """A scheduler's arguments, checked."""
 
-    Attributes:
-        optimizer: the one inside a trainer's wrapper, which has no step hooks of its own.
-        settings: what ranks must share, and a resumed run with the saved one, in plain numbers and text.
-        plan: what the rule follows.
-        kappa_counted: whether κ was computed from the optimizer's tensors.
-        max_nonfinite: how many non-finite losses in a row raise an error; None for never.
-    """
-
-    optimizer: Optimizer
-    settings: dict[str, Any]
-    plan: Plan
-    kappa_counted: bool
-    max_nonfinite: int | None
+    optimizer: Optimizer  # the one inside a trainer's wrapper, which has no step hooks of its own
+    settings: dict[str, Any]  # what ranks must share, and a resumed run with the saved one, in plain numbers and text
+    plan: Plan  # what the rule follows
+    kappa_counted: bool  # whether κ was computed from the optimizer's tensors
+    max_nonfinite: int | None  # how many non-finite losses in a row raise an error; None for never
 
     @classmethod
     def of(
@@ -119,12 +111,7 @@ class Arguments(NamedTuple):
         recover: bool | str,
         **numbers: Any,
     ) -> "Arguments":
-        """Check what `AdaptiveWarmup` was given.
-
-        Raises:
-            TypeError: the first argument is no optimizer.
-            ValueError: see `AdaptiveWarmup`.
-        """
+        """Check what `AdaptiveWarmup` was given; it says which errors that may raise."""
         given = clean(**numbers)
         max_nonfinite = given.pop("max_nonfinite")
         _check_peak(peak, given["total_steps"])

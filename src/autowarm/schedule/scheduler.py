@@ -248,11 +248,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._in_use = False
 
     def _look_for_others(self) -> bool:
-        """Name another scheduler that sets the rates. Before the first update, rates that the user has set are peaks.
-
-        Returns:
-            Whether there is another scheduler.
-        """
+        """Whether another scheduler sets the rates; it is named. Before the first update, new rates are peaks."""
         if "other scheduler" in self._alarms.said:
             return True
         self._changes += 1

@@ -83,16 +83,9 @@ def read_state(state: Any) -> dict[str, Any]:
 def resumed(
     state: Mapping[str, Any], settings: Mapping[str, Any], plan: Plan, optimizer: Optimizer, *, kappa_counted: bool
 ) -> tuple[HostRule, str | None]:
-    """The rule of a saved state, extended if it was saved under another ``total_steps``.
+    """The rule of a state that `read_state` returned, and a warning if it was saved under another ``total_steps``.
 
-    Args:
-        state: as `read_state` returns it.
-        settings, plan: those of the scheduler that loads it.
-        optimizer: its optimizer.
-        kappa_counted: whether κ was computed from the optimizer's tensors.
-
-    Returns:
-        The rule, and a warning if it was extended.
+    If κ was counted, from the optimizer's tensors, a saved κ stays.
 
     Raises:
         ValueError: the settings differ; the message lists the differences.

@@ -29,13 +29,7 @@ class Alarms:
     def check(
         self, notices: Notices, phase: Phase, clock: UpdateClock, ranks: Ranks, *, skipped: bool, observed: bool
     ) -> None:
-        """Check the outcome of a scheduler's step.
-
-        Args:
-            notices: the latest notices of the phase.
-            phase, clock, ranks: the scheduler's.
-            skipped: whether there was no update.
-            observed: whether there was a loss.
+        """Check the outcome of a scheduler's step: whether there was an update, and a loss.
 
         Raises:
             RuntimeError: ``max_nonfinite`` is reached, or ranks disagree.

@@ -96,14 +96,7 @@ class GroupRates:
         return [id(group["params"][0]) if group["params"] else 0 for group in self._optimizer.param_groups]
 
     def take_as_peaks(self, peaks: list[Rate]) -> bool:
-        """Take the rates that were set before the first update as the peaks, if they can be.
-
-        Args:
-            peaks: the scheduler's ``base_lrs``, changed in place.
-
-        Returns:
-            Whether a peak has changed.
-        """
+        """Take the rates that were set before the first update as the peaks, if they can be; whether one changed."""
         taken = False
         values = [float(group["lr"]) for group in self._optimizer.param_groups]
         if not all(rate >= 0 and math.isfinite(rate) for rate in values) or not any(values):
@@ -116,10 +109,7 @@ class GroupRates:
         return taken
 
     def notice(self) -> str | None:
-        """Find the rates that others have changed, and update the factors.
-
-        Returns:
-            A warning about a change that cannot be kept; None if there is none.
+        """Find the rates that others have changed, and update the factors; return a warning about one not to be kept.
 
         Raises:
             ValueError: a rate has become negative, infinite or NaN.
@@ -188,10 +178,7 @@ class GroupRates:
     # Writing.
 
     def adopt(self, peaks: list[Rate]) -> None:
-        """Take over the groups that were added or moved since the last call.
-
-        Args:
-            peaks: the scheduler's ``base_lrs``, put in order; the lr that each new group was added with joins it.
+        """Take over groups that were added or moved since the last call; their rates join the peaks, put in order.
 
         Raises:
             ValueError: a new group's lr is negative or not finite, or a group was removed.
@@ -264,11 +251,7 @@ class GroupRates:
         return [peak * share for peak, share in zip(peaks, shares, strict=True)]
 
     def write(self, peaks: Sequence[Rate], phase: Phase) -> list[Rate]:
-        """Set every group's rate.
-
-        Returns:
-            Copies of the rates.
-        """
+        """Set every group's rate; return copies of the rates."""
         for i, (group, peak, warm) in enumerate(zip(self._optimizer.param_groups, peaks, self.warms, strict=True)):
             share, factor, rate = phase.share if warm else phase.steady_share, self.factors[i], group["lr"]
             if isinstance(rate, Tensor):
@@ -298,10 +281,8 @@ class GroupRates:
     def load_state_dict(self, state: dict[str, Any], peaks: Sequence[Rate], phase: Phase) -> list[Rate]:
         """Write the rates as saved, not as the phase would set them: another scheduler may have changed them.
 
-        Groups that the state does not contain get the rates that the phase sets.
-
-        Returns:
-            Copies of the rates as this class last wrote them.
+        Groups that the state does not contain get the rates that the phase sets. Returns copies of the rates as this
+        class last wrote them.
         """
         saved = len(state["rates"])
         self.warms[:saved] = state["warms"]

@@ -22,17 +22,11 @@ _CELL = {"task", "model", "optimizer", "batch_size", "steps", "lr"}
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a plan.
+    """The results of a plan."""
 
-    Attributes:
-        folder: the folder of `results.json`.
-        document: the file's content.
-        summaries: one summary per cell.
-    """
-
-    folder: Path
-    document: Mapping[str, Any]
-    summaries: Sequence[Summary]
+    folder: Path  # of `results.json`
+    document: Mapping[str, Any]  # the file's content
+    summaries: Sequence[Summary]  # one per cell
 
     @property
     def rows(self) -> Sequence[Row]:

@@ -21,17 +21,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Point:
-    """Runs of one schedule in one cell, over seeds.
+    """Runs of one schedule in one cell, over seeds."""
 
-    Attributes:
-        warmup_steps: mean number of updates in warm-up.
-        losses: final validation loss by seed; infinite if the run diverged.
-        ended_by_time: number of runs in which the clock, not the loss, ended the warm-up.
-    """
-
-    warmup_steps: float
-    losses: Mapping[int, float]
-    ended_by_time: int = 0
+    warmup_steps: float  # mean number of updates in warm-up
+    losses: Mapping[int, float]  # final validation loss by seed; infinite if the run diverged
+    ended_by_time: int = 0  # runs in which the clock, not the loss, ended the warm-up
 
     @property
     def val_loss(self) -> float:
@@ -51,18 +45,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Summary:
-    """One cell: the hand-set grid, its best point, adaptive, Algorithm 1, and all other schedules by kind.
-
-    Attributes:
-        own: whether the task is the user's own, whose loss may have any unit.
-    """
+    """One cell: the hand-set grid, its best point, adaptive, Algorithm 1, and all other schedules by kind."""
 
     cell: Mapping[str, Any]
     manual: tuple[Point, ...]
     adaptive: Point | None
     paper: Point | None
     others: Mapping[str, Point] = field(default_factory=dict)
-    own: bool = False
+    own: bool = False  # whether the task is the user's own, whose loss may have any unit
 
     @property
     def unit(self) -> str:
@@ -149,21 +139,22 @@ def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
 
 
 def _summary(rows: Sequence[Row], own: bool) -> Summary:
-    def point(some: Sequence[Row]) -> Point | None:
-        if not some:
-            return None
-        warmup = sum(row["warmup_steps"] for row in some) / len(some)
-        by_time = sum(row.get("ended_by") == "clock" for row in some)
-        return Point(warmup, {row["seed"]: loss(row) for row in some}, by_time)
+    by_kind: dict[str, list[Row]] = {}
+    by_length: dict[int, list[Row]] = {}
+    for row in rows:
+        if row["schedule"] == "linear":
+            by_length.setdefault(row["warmup_steps"], []).append(row)
+        else:
+            by_kind.setdefault(row["schedule"], []).append(row)
+    manual = tuple(_point(some) for _, some in sorted(by_length.items()))
+    others = {kind: _point(some) for kind, some in by_kind.items()}
+    return Summary(rows[0]["cell"], manual, others.pop("adaptive", None), others.pop("paper", None), others, own)
 
-    def of(kind: str, warmup: int | None = None) -> Point | None:
-        return point([r for r in rows if r["schedule"] == kind and warmup in (None, r["warmup_steps"])])
 
-    lengths = sorted({row["warmup_steps"] for row in rows if row["schedule"] == "linear"})
-    manual = tuple(found for length in lengths if (found := of("linear", length)) is not None)
-    kinds = dict.fromkeys(row["schedule"] for row in rows if row["schedule"] not in ("linear", "adaptive", "paper"))
-    others = {kind: found for kind in kinds if (found := of(kind)) is not None}
-    return Summary(rows[0]["cell"], manual, of("adaptive"), of("paper"), others, own)
+def _point(rows: Sequence[Row]) -> Point:
+    warmup = sum(row["warmup_steps"] for row in rows) / len(rows)
+    by_time = sum(row.get("ended_by") == "clock" for row in rows)
+    return Point(warmup, {row["seed"]: loss(row) for row in rows}, by_time)
 
 
 def loss(row: Row) -> float:

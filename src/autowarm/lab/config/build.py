@@ -135,11 +135,7 @@ def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> 
 
 
 def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -> _Config:
-    """Build the config with these keys, nested or dotted, and defaults for all others.
-
-    Raises:
-        LabError: a key is unknown or a value is invalid for it. The message starts with ``source``.
-    """
+    """Build the config with these keys, nested or dotted, and defaults for all others; errors start with ``source``."""
     parser = _reader(cast(Hashable, config_class))
     try:
         values = nested(values)
@@ -162,8 +158,7 @@ def known_keys(config_class: type) -> frozenset[str]:
 def leaves(values: Any, config_class: type, source: str, prefix: str = "") -> dict[str, Any]:
     """Convert nested keys to dotted ones. A value that is itself a mapping, such as the rates, stays whole.
 
-    Raises:
-        LabError: a key is unknown; the message starts with ``source`` and suggests the nearest key.
+    An unknown key raises LabError, which starts with ``source`` and suggests the nearest key.
     """
     if not isinstance(values, Mapping):
         what = f"{prefix.rstrip('.')!r} must hold" if prefix else "expected"
@@ -229,9 +224,7 @@ def _reader(config_class: Hashable) -> Any:
 def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str | None = None) -> _Config:
     config = config_class(**vars(parser.instantiate(parsed)))
     run: Any = getattr(config, "run", config)
-    if (
-        getattr(run, "is_own_task", False) and run.task != own
-    ):  # a user's own task is code, which only the option --task may name
+    if getattr(run, "is_own_task", False) and run.task != own:  # a user's task is code, which --task alone may name
         check("task", run.task, SMALL_TASKS, "task")
     return config
 

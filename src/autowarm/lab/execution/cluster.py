@@ -58,21 +58,13 @@ def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
 
 
 def _join(address: str | None) -> None:
-    """Join the cluster. Its head answers shortly before it is ready, so retry after a refusal.
-
-    Raises:
-        LabError: there is no cluster, or it keeps refusing.
-    """
+    """Join the cluster. Its head answers shortly before it is ready, so retry after a refusal."""
     import ray
 
     for left in reversed(range(_TRIES)):
         try:
-            ray.init(
-                address=address,
-                include_dashboard=False if address is None else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+            ray.init(address=address, include_dashboard=False if address is None else None, **quiet)
             return
         except (ConnectionError, ValueError) as error:
             if not left or isinstance(error, ValueError):

@@ -13,11 +13,7 @@ def is_events(start: bytes) -> bool:
 
 
 def rows_of_events(path: Path) -> list[dict[str, Any]]:
-    """Return the scalars of an event file, or of a folder of them, as rows with a step and one value.
-
-    Raises:
-        LogError: the package is not installed, or there are no scalars.
-    """
+    """Return the scalars of an event file, or of a folder of them, as rows with a step and one value."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:

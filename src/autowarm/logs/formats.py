@@ -13,17 +13,7 @@ _NAMES = ("step", "loss", "lr")  # of a table without a header
 
 
 def logs_in(text: str, name: str, columns: Mapping[str, Any], **facts: Any) -> list[Log]:
-    """Return the runs in the text of a file, recognised by its content.
-
-    Args:
-        text: the file's text.
-        name: what to call it.
-        columns: the column names given, for `logs_of`.
-        facts: further arguments of `make_log`.
-
-    Raises:
-        LogError: the text is no log; the message says why.
-    """
+    """Return the runs in the text of a file, recognised by its content; see `logs_of`."""
     if not text.strip():
         raise LogError(f"{name}: the file is empty")
     if text.lstrip()[0] not in "{[":

@@ -87,13 +87,8 @@ def _folder(folder: Path, columns: dict[str, Any], facts: dict[str, Any]) -> lis
         except LogError as error:
             failed.append(error)
     if not logs:
-        raise (
-            failed[0]
-            if failed
-            else LogError(
-                f"{folder}: none of {', '.join(_FILES)} or TensorBoard's event files is in this folder: name a file"
-            )
-        )
+        none = f"{folder}: none of {', '.join(_FILES)} or TensorBoard's event files is in this folder: name a file"
+        raise failed[0] if failed else LogError(none)
     return logs
 
 

@@ -30,11 +30,9 @@ def restored(
     to, and no number of non-finite gradients raises an error.
 
     Args:
-        model: its parameters and buffers are restored.
-        optimizer: restored with its whole state; it may be wrapped (Accelerate, Lightning) or a `Together`.
-        also: more to restore: `torch.Generator`s, `GradScaler`s, and objects with ``state_dict`` and
-            ``load_state_dict``.
-        offload: keep the copies of weights and optimizer state in host memory.
+        model, optimizer: restored with all their state; the optimizer may be wrapped, or a `Together`.
+        also: more to restore: `torch.Generator`s, `GradScaler`s, and objects with a ``state_dict`` to load.
+        offload: keep the copies in pinned host memory.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
     keep = Keeper(offload)
@@ -80,9 +78,7 @@ class Keeper:
     Called with a value, it returns what restores that value in place, any number of times. A sharded tensor (DTensor)
     is kept and restored by its local shard, so no rank waits for another.
 
-    Args:
-        offload: keep the copies of an accelerator's tensors in pinned host memory. The host does not wait for them:
-            they are made in the order of the device's other work.
+    With ``offload``, copies of an accelerator's tensors are kept in pinned host memory, without the host waiting.
     """
 
     def __init__(self, offload: bool) -> None:

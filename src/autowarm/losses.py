@@ -130,18 +130,10 @@ class Ranks:
 
 
 def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -> float | None:
-    """The weighted mean of the finite losses on all ranks.
-
-    Args:
-        observations: the observations of this rank, possibly none.
-        ranks: the ranks that share the run.
-        updates: the number of updates so far, which must be the same on all ranks.
-
-    Returns:
-        The mean; NaN if there were losses but none was finite; None if there were no losses.
+    """The weighted mean of the finite losses on all ranks; NaN if none was finite, None if there were none.
 
     Raises:
-        RuntimeError: on every rank, if ranks are at different steps or have different settings.
+        RuntimeError: on every rank, if ranks are at different numbers of updates or have different settings.
     """
     distributed = ranks.distributed
     if len(observations) == 1 and not distributed and observations[0].weight == 1.0:

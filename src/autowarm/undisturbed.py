@@ -12,12 +12,7 @@ from torch import Tensor, nn
 
 @contextmanager
 def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:
-    """Restore generators, buffers and gradients afterwards; gradients start as None.
-
-    Args:
-        model: the model whose buffers and parameters to restore.
-        params: further trained tensors.
-    """
+    """Restore generators, buffers and gradients of a model and further tensors afterwards; gradients start as None."""
     before = generators()
     everything = list({id(p): p for p in [*params, *model.parameters()]}.values())
     # DDP may keep gradients as views of its buckets, which the next backward pass overwrites.

@@ -158,11 +158,7 @@ def by_reading(
 ) -> dict[G, list[Named]]:
     """Group tensors of a model by the geometry that reads each as the matrices that its layer multiplies by.
 
-    Args:
-        parts: the model's parts.
-        named: some of its tensors.
-        geometry: gives all else.
-        blocks: regular expression → number of blocks of rows, see `autowarm.Muon.from_model`.
+    ``blocks`` maps regular expressions to numbers of blocks of rows, see `autowarm.Muon.from_model`.
 
     Raises:
         ValueError: a transposed convolution is to be split into blocks.

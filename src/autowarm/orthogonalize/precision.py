@@ -48,12 +48,6 @@ def product_precision(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
     If the user allows it, by `torch.set_float32_matmul_precision` or a backend's own switch, single precision is
     multiplied as TensorFloat-32 (10 bits) or bfloat16 (7 bits). Both count as bfloat16 here.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.orthogonalize.precision import product_precision
-        >>> product_precision(torch.float64, torch.device("cpu"))
-        torch.float64
     """
     if dtype != torch.float32:
         return dtype

@@ -35,11 +35,6 @@ class PhaseScheduler(LRScheduler, Joinable):
 
     It connects them to PyTorch. The clock counts the updates that the optimizer really made, the groups' rates keep
     what others change about them, the guard watches the level of the loss, the alarms warn.
-
-    Args:
-        arguments: what the user asked for.
-        model: with recovery, what the guard copies beside the optimizer's parameters.
-        process_group: the ranks that share the run.
     """
 
     load_warning: str | None = None

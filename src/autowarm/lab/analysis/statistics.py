@@ -25,9 +25,6 @@ Outcome = Literal["better", "worse", "undecided"]
 class Estimate:
     """Independent values, one per seed or per task, with an interval for their true mean.
 
-    Args:
-        values: at least one, all finite.
-
     Raises:
         ValueError: there are no values, or one is not finite.
 
@@ -37,8 +34,6 @@ class Estimate:
         >>> low, high = five.interval()
         >>> print(f"{five.mean:.3f} ± {five.stderr:.4f}, 95 %: {low:.3f} to {high:.3f}; {five.outcome}")
         -0.020 ± 0.0032, 95 %: -0.029 to -0.011; better
-        >>> Estimate((-0.02,)).outcome
-        'undecided'
     """
 
     values: tuple[float, ...]

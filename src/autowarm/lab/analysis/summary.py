@@ -217,13 +217,7 @@ def verdict(summary: Summary) -> str:
 
 
 def number(value: float, digits: int = 3, sign: str = "") -> str:
-    """Write a number with so many decimals or, where these would hide it, with three significant digits.
-
-    Example:
-        >>> from autowarm.lab.analysis.summary import number
-        >>> number(3.21), number(0.00012345), number(-0.0, 4, "+")
-        ('3.210', '0.000123', '+0.0000')
-    """
+    """Write a number with so many decimals or, where these would hide it, with three significant digits."""
     kind = "3g" if 0 < abs(value) < 10 ** (1 - digits) else f"{digits}f"
     return f"{value + 0.0:{sign}.{kind}}"  # + 0.0 makes -0.0 positive
 

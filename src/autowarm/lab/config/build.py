@@ -41,13 +41,9 @@ def parse(
     instead: Mapping[str, str] | None = None,
     own: str | None = None,
 ) -> _Config:
-    """Build a config from a command's words.
+    """Build a config from the words after a command, whose name is also the folder of its presets.
 
     Args:
-        argv: the words after the command.
-        config_class: a frozen dataclass, nested or not.
-        command: the command's name, which is also the folder of its presets.
-        about: the first sentence of `--help`.
         preset: the preset to use without `--config`.
         defaults: values of nested keys that a file or preset does not set.
         positional: the key that the first word sets if it is not an option.
@@ -59,7 +55,6 @@ def parse(
 
     Raises:
         UsageError: a key or a value is wrong. The message is one line and names the nearest key.
-        SystemExit: help was asked for.
     """
     if positional and argv and not argv[0].startswith("-"):
         argv = [f"--{positional}={argv[0]}", *argv[1:]]

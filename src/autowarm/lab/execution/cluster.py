@@ -89,10 +89,6 @@ def run_jobs(
     """Do every job on the cluster; return the messages of those that failed. Like `pool.run_jobs`.
 
     The address HOST:PORT or "auto" is a running cluster; None starts Ray on this machine and stops it afterwards.
-
-    Raises:
-        LabError: Ray is not installed, or no cluster answers.
-        Interrupted: after the tasks have stopped at a step boundary with a checkpoint.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # do not send usage data
     try:

@@ -192,13 +192,7 @@ def _size_and_rank(group: Any) -> tuple[int, int]:
 
 
 def share_out(work: Sequence[float], ranks: int) -> list[int]:
-    """Choose an owner for each piece of work: largest first, each to the least busy rank.
-
-    Example:
-        >>> from autowarm.optim.step.sharing import share_out
-        >>> share_out([1.0, 4.0, 2.0, 2.0], 2)
-        [0, 0, 1, 1]
-    """
+    """Choose an owner for each piece of work: largest first, each to the least busy rank."""
     loads, owners = [0.0] * ranks, [0] * len(work)
     for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
         owners[i] = loads.index(min(loads))

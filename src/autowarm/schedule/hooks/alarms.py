@@ -13,14 +13,7 @@ _MOST_IDLE = 10
 
 
 class Alarms:
-    """Warns once about each kind of trouble, at the line that called ``step``, and raises if the run is lost.
-
-    Args:
-        max_nonfinite: how many non-finite losses in a row raise an error; None for never.
-
-    Attributes:
-        said: the kinds of trouble that it has warned about.
-    """
+    """Warns once about each kind of trouble, at the line that called ``step``, and raises if the run is lost."""
 
     def __init__(self, max_nonfinite: int | None) -> None:
         self.max_nonfinite = max_nonfinite

@@ -26,9 +26,6 @@ def placed(phase: Phase, rate: Tensor | float) -> Phase:
     """Move a phase to where the rate is: to its device if the rate is a tensor, to the host if it is a float.
 
     The rule stays on the host until the calibration is done. Leaving a device waits for it.
-
-    Raises:
-        ValueError: the decay is a user's function that does not accept tensors.
     """
     device = rate.device if isinstance(rate, Tensor) else None
     if phase.device == device:

@@ -99,7 +99,7 @@ def find_rate(
         shares = _shares(optimizer)
         for i, rate in enumerate(rates):
             for group, share in zip(optimizer.param_groups, shares, strict=True):
-                _set_rate(group, float(rate) * share)
+                set_rate(group, float(rate) * share)
             optimizer.zero_grad()
             try:
                 seen = Observation.of(closure(), 1.0)
@@ -138,12 +138,14 @@ def _shares(optimizer: Optimizer) -> list[float]:
     return [peak / unit for peak in peaks]
 
 
-def _set_rate(group: dict[str, Any], rate: float) -> None:
-    """Write the rate into the group's tensor, if it has one: a compiled step reads it there."""
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)
+def set_rate(group: dict[str, Any], rate: float | Tensor) -> None:
+    """Write a rate into the group's tensor, if it has one: a compiled step reads it there."""
+    if not isinstance(group["lr"], Tensor):
+        group["lr"] = float(rate)
+    elif isinstance(rate, Tensor):
+        group["lr"].copy_(rate)
     else:
-        group["lr"] = rate
+        group["lr"].fill_(rate)
 
 
 @contextmanager

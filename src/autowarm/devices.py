@@ -9,6 +9,8 @@ from torch import Tensor
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+_module: Any = torch.get_device_module  # such as `torch.cuda`
+
 
 def traced_as_constant(function: _F) -> _F:
     """Make `torch.compile` call this function while it traces and treat the result as a constant.
@@ -23,7 +25,7 @@ def is_capturing(device: torch.device) -> bool:
     """Whether a graph is capturing the work launched now, instead of executing it."""
     if device.type in ("cpu", "meta") or torch.compiler.is_compiling():
         return False
-    module: Any = torch.get_device_module(device)
+    module = _module(device)
     ask = getattr(module, "is_current_stream_capturing", None)
     # A device that was never used captures nothing, and asking would need a driver.
     return bool(ask and module.is_initialized() and ask())
@@ -39,7 +41,7 @@ class HostCopy:
     def __init__(self, content: Tensor) -> None:
         self._content = content
         has_streams = content.device.type not in ("cpu", "meta")
-        module: Any = torch.get_device_module(content.device) if has_streams else None
+        module = _module(content.device) if has_streams else None
         self._streams = module if hasattr(module, "Event") and hasattr(module, "current_stream") else None
         self._arrived = self._streams.Event() if self._streams else None
         # Copies to memory that is not pinned are not asynchronous.
@@ -90,4 +92,4 @@ def collective_device(group: dist.ProcessGroup | None, preferred: torch.device |
         return preferred
     if "cpu" in kinds:
         return torch.device("cpu")
-    return torch.device(kinds[0], torch.get_device_module(kinds[0]).current_device())
+    return torch.device(kinds[0], _module(kinds[0]).current_device())

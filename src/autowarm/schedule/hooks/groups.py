@@ -147,8 +147,9 @@ class GroupRates:
                 if rate > aim * (1 + 1e-6):
                     lost = (
                         f"the lr of parameter group {i} was raised from {float(own.written):g} to {rate:g} from "
-                        "outside the schedule, above what the schedule sets: this is not kept, and holds for one update at "
-                        "most. Other code may only lower a rate; for a higher peak, make the optimizer with a higher lr"
+                        "outside the schedule, above what the schedule sets: this is not kept, and holds for one "
+                        "update at most. Other code may only lower a rate; for a higher peak, make the optimizer with "
+                        "a higher lr"
                     )
                 own.factor = min(1.0, rate / aim) if aim > 0 else None
         return lost

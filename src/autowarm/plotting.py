@@ -38,11 +38,7 @@ def styled(make: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
 
 
 def axes_or_new(ax: Any, width: float, height: float, rows: int = 1) -> Any:
-    """Return the axes given, or new ones of this size in inches, a list if there are several rows.
-
-    Raises:
-        ImportError: new axes are needed, and matplotlib is not installed.
-    """
+    """Return the axes given, or new ones of this size in inches, a list if there are several rows."""
     if ax is not None:
         return ax
     try:

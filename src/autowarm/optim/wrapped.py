@@ -24,9 +24,6 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
 
     The scheduler hooks into this one, because its step hooks fire exactly when it makes an update. An optimizer that
     stands for one per tensor, each stepped during the backward pass, is followed to a `Together` of them.
-
-    Raises:
-        ValueError: the wrapper's parameter groups are not those that the optimizer inside steps by.
     """
     while (inner := wrapped_by(optimizer)) is not None:
         optimizer = inner

@@ -32,11 +32,7 @@ _ROOM, _ROOM_AFTER_TWO = 1.01, 1.04
 
 @cache
 def polar_express(steps: int, floor: float | None = None) -> tuple[Quintic, ...]:
-    """Return the Polar Express schedule for singular values in [floor, 1]; by default `POLAR_EXPRESS_FLOOR` decides.
-
-    Raises:
-        ValueError: ``steps < 1`` or ``floor`` outside (0, 1).
-    """
+    """Return the Polar Express schedule for singular values in [floor, 1]; by default `POLAR_EXPRESS_FLOOR` decides."""
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     if floor is None:

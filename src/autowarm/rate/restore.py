@@ -111,11 +111,7 @@ class Keeper:
         self._know(value, lambda: value)
 
     def state_of(self, thing: Any) -> Restore:
-        """Copy an object through its own ``state_dict``.
-
-        Raises:
-            TypeError: the object has no ``state_dict`` and ``load_state_dict``.
-        """
+        """Copy an object through its own ``state_dict``."""
         if isinstance(thing, GradScaler):
             return self(thing)
         if isinstance(thing, torch.Generator):

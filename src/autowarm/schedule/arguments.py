@@ -69,11 +69,7 @@ _OPTIONAL = {
 
 
 def clean(**given: Any) -> dict[str, Any]:
-    """Return the arguments as plain numbers.
-
-    Raises:
-        ValueError: an argument is not a number or is out of range; the message names the first one.
-    """
+    """Return the arguments as plain numbers; ValueError names the first that is none or out of range."""
     checked: dict[str, Any] = {}
     for name, value in given.items():
         convert, holds, need = _RULES[name]

@@ -100,10 +100,7 @@ def plot_profile(
 
 
 def plot_plan(rule: HostRule, *, searching: bool = False, ax: "Axes | None" = None) -> "Axes":
-    """Plot the rate against the updates still to come, as it will be if no loss ends the warm-up.
-
-    While the peak rate is still being searched for, only shares of it are known.
-    """
+    """Plot the rate, or its share in a search, against the updates still to come, if no loss ends the warm-up."""
     ax = axes_or_new(ax, 5.5, 3.2)
     timeline, ahead, lr = rule.timeline, replace(rule), 1.0 if searching else rule.plan.lr
     end = rule.updates + OPEN_HORIZON if timeline.total_steps is None else max(timeline.total_steps, rule.updates + 1)

@@ -112,11 +112,7 @@ _PROBLEM, _FAMILY = (*_COMMON, "gap_and_gradient"), (*_COMMON, "largest_gap", "d
 
 
 def is_family(problem: Problem | Family) -> TypeGuard[Family]:
-    """Whether it is a `Family`, that is, whether it draws functions.
-
-    Raises:
-        TypeError: it is neither a `Family` nor a `Problem`; the message names what it lacks.
-    """
+    """Whether it is a `Family`, that is, whether it draws functions; TypeError names what either kind lacks."""
     drawn = hasattr(problem, "draw")
     if lacking := [name for name in (_FAMILY if drawn else _PROBLEM) if not hasattr(problem, name)]:
         kind = "family" if drawn else "problem"

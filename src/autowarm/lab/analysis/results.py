@@ -73,11 +73,7 @@ def write_results(
 
 
 def read_results(folder: Path) -> Results:
-    """Read the `results.json` of a results folder.
-
-    Raises:
-        LabError: the file is missing, is damaged, or has another schema.
-    """
+    """Read the `results.json` of a results folder; LabError if it is missing, damaged, or of another schema."""
     path = folder / "results.json"
     if not path.is_file():
         raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare` or `sweep`")

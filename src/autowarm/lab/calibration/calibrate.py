@@ -76,11 +76,7 @@ class Calibration:
 
 
 def calibration(config: CalibrateConfig) -> Calibration:
-    """Calibrate as `AdaptiveWarmup` would at its first loss.
-
-    Raises:
-        LabError: the model is not on this machine, a shape cannot be read, or a number is out of range.
-    """
+    """Calibrate as `AdaptiveWarmup` would at its first loss."""
     kappa, matrices, classes = _measure(config)
     first = config.first_loss
     if first is None:

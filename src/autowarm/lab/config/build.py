@@ -151,10 +151,7 @@ def known_keys(config_class: type) -> frozenset[str]:
 
 
 def leaves(values: Any, config_class: type, source: str, prefix: str = "") -> dict[str, Any]:
-    """Convert nested keys to dotted ones. A value that is itself a mapping, such as the rates, stays whole.
-
-    An unknown key raises LabError, which starts with ``source`` and suggests the nearest key.
-    """
+    """Convert nested keys, which must be known, to dotted ones. A value that is itself a mapping stays whole."""
     if not isinstance(values, Mapping):
         what = f"{prefix.rstrip('.')!r} must hold" if prefix else "expected"
         raise LabError(f"{source}: {what} keys and values, got {values!r}")

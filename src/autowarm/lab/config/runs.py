@@ -328,13 +328,7 @@ def _is_124m(model: ModelConfig) -> bool:
 
 
 def _as_the_authors(run: RunConfig) -> dict[str, Any]:
-    """The parts of a run with what the authors' code does otherwise than ours.
-
-    The model fuses q, k and v, scales its residual projections, and has an ε of 1e-5 in its norms. Batches are windows
-    in a permuted order, of a seed of their own, and the last evaluation sees the whole validation part. A hand-set
-    warm-up is a half cosine. The optimizer has `_AUTHORS_OPTIONS`, and Algorithm 1 the authors' Δ' where it is known.
-    `docs/paper.md` lists what remains different.
-    """
+    """The parts of a run with what the authors' code does otherwise than ours; `docs/paper.md` lists it all."""
     schedule, optimizer, name = run.schedule, run.optimizer, run.optimizer.name
     if schedule.kind == "linear":
         schedule = dataclasses.replace(schedule, warmup="cosine")

@@ -39,11 +39,7 @@ def read_yaml(name: str, command: str = "*", extending: tuple[Path, ...] = ()) -
 
 
 def load_yaml(text: str) -> Any:
-    """Read plain values from YAML; dates stay text.
-
-    Raises:
-        yaml.YAMLError: the text is not YAML, refers to itself, or is too large or too deep with its aliases expanded.
-    """
+    """Read plain values from YAML of limited size and depth, aliases included; dates stay text."""
     sizes: dict[int, int] = {}
 
     def measure(node: Any, above: tuple[int, ...]) -> int:

@@ -136,10 +136,7 @@ def execute(
     others: Sequence[Job] = (),
     on_row: OnRow | None = None,
 ) -> dict[str, str]:
-    """Make the unfinished runs, each folder once, and other jobs; return the messages of those that failed.
-
-    If planned runs share a folder and its run fails, all of them fail.
-    """
+    """Make the unfinished runs, each folder once, and other jobs; return the messages of those that failed."""
     todo = {run.folder: run for run in planned if not run.finished}
     jobs = [*others, *(run.job() for run in todo.values())]
     done = len({run.folder for run in planned}) - len(todo)

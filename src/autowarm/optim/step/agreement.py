@@ -56,12 +56,10 @@ class Agreement:
         self._last: list[int] | None = None  # the codes of the last update
 
     def reach(self, who: str, groups: Sequence[Mapping[str, Any]], refused: Exception | None = None) -> Agreed:
-        """Compare this rank's gradients with the other ranks'. All ranks must call this in every step.
+        """Compare this rank's gradients with the other ranks'; RuntimeError on all if they differ. All ranks must call
+        this.
 
         If this rank cannot make the update, ``refused`` says why; it is raised once the other ranks know of it.
-
-        Raises:
-            RuntimeError: ranks have different tensors or gradients.
         """
         params = [p for group in groups for p in group["params"]]
         grads = [p.grad for p in params]

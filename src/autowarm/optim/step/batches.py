@@ -44,11 +44,7 @@ _LEAST_PART = 1 << 27  # bytes that may always be copied at a time
 
 
 def parts_of(xs: Sequence[Tensor], part_bytes: int | None = None, itemsize: int | None = None) -> Iterator[slice]:
-    """Split tensors into slices on one device, each as large as a part, or a single larger tensor.
-
-    ``itemsize`` is for temporaries of another dtype than the tensors'; ``part_bytes`` is by default what suits the
-    device.
-    """
+    """Split tensors into slices on one device, each as large as a part, or a single larger tensor."""
     start = room = 0
     for i, x in enumerate(xs):
         size = x.numel() * (itemsize or x.element_size())

@@ -80,11 +80,7 @@ class Buckets:
         self._known: dict[Any, tuple[Geometry, tuple[Bucket, ...]]] = {}
 
     def of(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Bucket, ...]:
-        """Return the buckets of tensors in this geometry.
-
-        Raises:
-            NotImplementedError: a tensor is sharded over several mesh dimensions, and its step needs the whole tensor.
-        """
+        """Return the buckets of tensors in this geometry; NotImplementedError if one is sharded too much for it."""
         key = [(x.device, x.shape, x.dtype) if type(x) in PLAIN else _described(x) for x in xs]
         return self._of(geometry, tuple(key))
 

@@ -91,11 +91,7 @@ class SkippedUpdates:
         return finite
 
     def end_update(self, who: str) -> None:
-        """Count the update whose flags were noted, for the optimizer of this name.
-
-        Raises:
-            RuntimeError: too many updates in a row were non-finite.
-        """
+        """Count the update whose flags were noted, for this optimizer; RuntimeError after too many in a row."""
         flags, self._flags = self._flags, []
         if not flags or all(read_on_host(flag.device) for flag in flags):
             bad = bool(flags) and any(not bool(flag.all()) for flag in flags)

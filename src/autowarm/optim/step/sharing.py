@@ -88,11 +88,7 @@ class _Sharing:
         return rounds
 
     def send(self, some: list[list[int]]) -> Callable[[], list[list[Tensor]]]:
-        """Start sending this round's tensors to their owners.
-
-        Returns:
-            A function that waits for the messages and returns the parts of this rank's own tensors, by sending rank.
-        """
+        """Start sending this round's tensors to their owners; the result waits for this rank's own, by sending rank."""
         mine = self._of_copy(some, self.copy)
         copies = [self._of_copy(some, copy) for copy in range(self.copied) if copy != self.copy]
         others = [i for owners in copies for places in owners for i in places]
@@ -215,11 +211,7 @@ def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.S
 
 
 def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -> tuple[Tensor, Callable[[], Any]]:
-    """Start exchanging so many elements with each of the ranks; without ranks, this one keeps them.
-
-    Returns:
-        The received elements, and a function that waits until they have arrived.
-    """
+    """Start exchanging so many elements with each rank; return what will have arrived once the function has waited."""
     if ranks is None:
         return out, lambda: None
     came = out.new_empty(sum(received))

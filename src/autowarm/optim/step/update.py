@@ -80,10 +80,7 @@ class Oracle:
     def directions(
         self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool, wanted: bool = True
     ) -> list[Tensor]:
-        """Update the momenta and return the directions, the oracle's arguments, unless only the momenta are wanted.
-
-        Gradients that are ``owned`` are copies, which may be overwritten.
-        """
+        """Update the momenta and return the directions, if wanted; gradients that are owned may be overwritten."""
         beta = group["momentum"]
         if not beta:
             return gs

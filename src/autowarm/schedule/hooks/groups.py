@@ -19,11 +19,7 @@ Rate = float | Tensor
 
 
 def first_peak(optimizer: Optimizer) -> float:
-    """The peak rate of the first group that has one; a rate of 0 freezes its group.
-
-    Raises:
-        ValueError: a rate is negative or not finite, or none is positive.
-    """
+    """The peak rate of the first group that has one; a rate of 0 freezes its group."""
     given = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
     peaks = [math.nan if lr is None else float(lr) for lr in given]  # Adafactor may have none
     if not all(lr >= 0 and math.isfinite(lr) for lr in peaks) or not any(peaks):
@@ -122,11 +118,7 @@ class GroupRates:
         return taken
 
     def notice(self) -> str | None:
-        """Find the rates that others have changed, and update the factors; return a warning about one not to be kept.
-
-        Raises:
-            ValueError: a rate has become negative, infinite or NaN.
-        """
+        """Find the rates that others have changed, and update the factors; return a warning about one not kept."""
         lost = None
         for i, (group, own) in enumerate(zip(self._optimizer.param_groups, self._all, strict=False)):
             rate = group["lr"]
@@ -188,11 +180,7 @@ class GroupRates:
     # Writing.
 
     def adopt(self, peaks: list[Rate]) -> None:
-        """Take over groups that were added or moved since the last call; their rates join the peaks, put in order.
-
-        Raises:
-            ValueError: a new group's lr is negative or not finite, or a group was removed.
-        """
+        """Take over groups that were added or moved since the last call; their rates join the peaks, put in order."""
         groups = self._optimizer.param_groups
         if len(groups) < len(peaks):
             raise ValueError(

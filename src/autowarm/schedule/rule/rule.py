@@ -149,11 +149,7 @@ class HostRule(State):
         return self
 
     def advance(self, updates: int, loss: float | None) -> None:
-        """Set the share for the next update. Without a loss, the ramp goes on alone; one that is not finite counts not.
-
-        Raises:
-            ValueError: at the first loss, if it is not above f*, or exceeds it by the given Δ' or less.
-        """
+        """Set the share for the next update. Without a loss, the ramp goes on alone; a non-finite one changes nothing."""
         self.updates = updates
         finite = loss is not None and math.isfinite(loss)
         if loss is not None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .columns import logs_of
-from .events import is_events, rows_of_events
-from .formats import logs_in
+from .formats import is_events, logs_in, rows_of_events
 from .log import Log, LogError
 
 # What a run's folder may hold, in the order of preference.

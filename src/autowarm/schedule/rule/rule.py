@@ -149,7 +149,7 @@ class HostRule(State):
         return self
 
     def advance(self, updates: int, loss: float | None) -> None:
-        """Set the share for the next update. Without a loss, the ramp goes on alone; a non-finite one changes nothing."""
+        """Set the share for the next update. Without a loss, the ramp goes on alone; a non-finite one changes none."""
         self.updates = updates
         finite = loss is not None and math.isfinite(loss)
         if loss is not None:

@@ -41,8 +41,8 @@ class HostCopy:
     def __init__(self, content: Tensor) -> None:
         self._content = content
         has_streams = content.device.type not in ("cpu", "meta")
-        module = _module(content.device) if has_streams else None
-        self._streams = module if hasattr(module, "Event") and hasattr(module, "current_stream") else None
+        module: Any = _module(content.device) if has_streams else None
+        self._streams: Any = module if hasattr(module, "Event") and hasattr(module, "current_stream") else None
         self._arrived = self._streams.Event() if self._streams else None
         # Copies to memory that is not pinned are not asynchronous.
         self._letter = torch.empty_like(content, device="cpu", pin_memory=self._arrived is not None)

@@ -61,8 +61,10 @@ class MaxOverLayers:
     """
 
     def __init__(self, geometries: str | Geometry | Sequence[str | Geometry]) -> None:
-        is_one = isinstance(geometries, (str, Geometry))
-        self._given = resolve(geometries) if is_one else [resolve(g) for g in geometries]  # type: ignore[arg-type]
+        if isinstance(geometries, (str, Geometry)):
+            self._given: Geometry | list[Geometry] = resolve(geometries)
+        else:
+            self._given = [resolve(one) for one in geometries]
 
     def __repr__(self) -> str:
         return f"MaxOverLayers({self._given})"

@@ -63,7 +63,7 @@ def _join(address: str | None) -> None:
 
     for left in reversed(range(_TRIES)):
         try:
-            quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             ray.init(address=address, include_dashboard=False if address is None else None, **quiet)
             return
         except (ConnectionError, ValueError) as error:

@@ -47,7 +47,7 @@ class State:
     @classmethod
     def begin(cls, plan: Plan, updates: int, total_steps: int | None, target_loss: float | None) -> Self:
         """A warm-up that begins at this update, with nothing known about the loss."""
-        targets = {"given_target_loss": target_loss, "target_loss": target_loss}
+        targets: dict[str, Any] = {"given_target_loss": target_loss, "target_loss": target_loss}
         return cls(Timeline.begin(plan, updates, total_steps), share=1.0 / plan.div, updates=updates, **targets)
 
     @property

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["HostCopy", "check_member", "collective_device", "is_capturing", "traced_as_constant"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+_module: Any = torch.get_device_module  # such as `torch.cuda`
 
 
 def traced_as_constant(function: _F) -> _F:
@@ -19,11 +19,6 @@ def traced_as_constant(function: _F) -> _F:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
-
-
-def _module(device: torch.device | str) -> Any:
-    """The device's module, such as `torch.cuda`."""
-    return torch.get_device_module(device)
 
 
 def is_capturing(device: torch.device) -> bool:
@@ -37,29 +32,24 @@ def is_capturing(device: torch.device) -> bool:
 
 
 class HostCopy:
-    """Copies a small tensor to the host asynchronously, without waiting for the device.
+    """Copies a small tensor, always the same one, to the host without waiting for the device.
 
     It makes one copy at a time, because an event that is recorded again before it completes might never be seen as
     complete. On devices without events and streams (MPS) it waits.
-
-    Args:
-        content: the tensor to copy, always the same one, changed in place.
     """
 
     def __init__(self, content: Tensor) -> None:
         self._content = content
-        self._streams = _module_with_events(content.device)
+        has_streams = content.device.type not in ("cpu", "meta")
+        module: Any = _module(content.device) if has_streams else None
+        self._streams: Any = module if hasattr(module, "Event") and hasattr(module, "current_stream") else None
         self._arrived = self._streams.Event() if self._streams else None
         # Copies to memory that is not pinned are not asynchronous.
         self._letter = torch.empty_like(content, device="cpu", pin_memory=self._arrived is not None)
         self._stamp: tuple[int, ...] | None = None
 
     def send(self, *stamp: int) -> None:
-        """Start copying the present values, unless a copy is in progress.
-
-        Args:
-            stamp: numbers known on the host, to return together with the values.
-        """
+        """Start copying the present values, unless a copy is in progress. `read` returns the stamp beside them."""
         if self._stamp is not None:
             return
         self._stamp = stamp
@@ -85,13 +75,6 @@ class HostCopy:
         return arrived[1]
 
 
-def _module_with_events(device: torch.device) -> Any:
-    if device.type in ("cpu", "meta"):
-        return None
-    module = _module(device)
-    return module if hasattr(module, "Event") and hasattr(module, "current_stream") else None
-
-
 def check_member(group: dist.ProcessGroup | None) -> None:
     """Raise ValueError if this rank is not one of a group's; None is the group of all ranks."""
     if group is not None and dist.is_initialized() and dist.get_rank(group) < 0:
@@ -101,21 +84,7 @@ def check_member(group: dist.ProcessGroup | None) -> None:
 
 
 def collective_device(group: dist.ProcessGroup | None, preferred: torch.device | str = "cpu") -> torch.device:
-    """Return a device whose tensors the group can exchange: the preferred one, or the first that its backends support.
-
-    Args:
-        group: None for all ranks.
-        preferred: the device that the tensors are on.
-
-    Example:
-        >>> import os, tempfile, torch
-        >>> from autowarm.devices import collective_device
-        >>> store = os.path.join(tempfile.mkdtemp(), "store")
-        >>> torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-        >>> collective_device(None)
-        device(type='cpu')
-        >>> torch.distributed.destroy_process_group()
-    """
+    """A device whose tensors the group can exchange: the preferred one, or the first that its backends support."""
     preferred = torch.device(preferred)
     # A backend's name is not enough: it may be "undefined", or list one backend per kind of device.
     kinds = [pair.split(":")[0] for pair in dist.get_backend_config(group).split(",")]

@@ -14,9 +14,6 @@ from torch import Tensor
 from ._version import __version__
 from .devices import check_member, collective_device
 
-__all__ = ["Observation", "Ranks", "mean_loss"]
-
-
 _DISTRIBUTED = dist.is_available()
 
 
@@ -106,15 +103,7 @@ class Ranks:
         return _DISTRIBUTED and dist.is_initialized() and dist.get_world_size(self.group) > 1
 
     def gather(self, numbers: Tensor, updates: int) -> Tensor:
-        """What each rank has sent, a row for each; the last but one column is the number of its updates.
-
-        Args:
-            numbers: this rank's, with -1 for the number of updates if it has joined.
-            updates: the number of its updates, for the message.
-
-        Raises:
-            RuntimeError: another rank did not answer before the group's timeout.
-        """
+        """What each rank has sent, a row each; the last but one column is the number of updates, -1 if it joined."""
         everyone = numbers.new_empty((dist.get_world_size(self.group), numbers.numel()))
         try:
             dist.all_gather_into_tensor(everyone, numbers.unsqueeze(0), group=self.group)
@@ -133,18 +122,9 @@ class Ranks:
 
 
 def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -> float | None:
-    """The weighted mean of the finite losses on all ranks.
+    """The weighted mean of the finite losses on all ranks; NaN if none was finite, None if there were none.
 
-    Args:
-        observations: the observations of this rank, possibly none.
-        ranks: the ranks that share the run.
-        updates: the number of updates so far, which must be the same on all ranks.
-
-    Returns:
-        The mean; NaN if there were losses but none was finite; None if there were no losses.
-
-    Raises:
-        RuntimeError: on every rank, if ranks are at different steps or have different settings.
+    If ranks are at different numbers of updates or have different settings, RuntimeError is raised on each.
     """
     distributed = ranks.distributed
     if len(observations) == 1 and not distributed and observations[0].weight == 1.0:

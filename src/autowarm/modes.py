@@ -10,8 +10,6 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["autocast_off", "in_normal_mode", "without_autocast"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -22,16 +20,7 @@ def autocast_off() -> AbstractContextManager[object]:
 
 
 def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function ignore the caller's autocast, also where `torch.compile` traces it.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.modes import without_autocast
-        >>> product = without_autocast(torch.mm)
-        >>> with torch.autocast("cpu", torch.bfloat16):
-        ...     product(torch.eye(2), torch.eye(2)).dtype
-        torch.float32
-    """
+    """Make a function ignore the caller's autocast, also where `torch.compile` traces it."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

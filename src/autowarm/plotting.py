@@ -2,12 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-__all__ = ["BLUE", "GREEN", "GREY", "INK", "ORANGE", "PINK", "SKY", "STYLE", "axes_or_new", "styled"]
+from typing import Any, ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
@@ -42,12 +37,8 @@ def styled(make: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
     return in_style
 
 
-def axes_or_new(ax: "Axes | None", width: float, height: float) -> "Axes":
-    """Return the axes given, or new ones of this size in inches.
-
-    Raises:
-        ImportError: new axes are needed, and matplotlib is not installed.
-    """
+def axes_or_new(ax: Any, width: float, height: float, rows: int = 1) -> Any:
+    """Return the axes given, or new ones of this size in inches, a list if there are several rows."""
     if ax is not None:
         return ax
     try:
@@ -55,5 +46,4 @@ def axes_or_new(ax: "Axes | None", width: float, height: float) -> "Axes":
     except ImportError:
         raise ImportError("a plot needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
     with plt.rc_context(STYLE):
-        found: Axes = plt.subplots(figsize=(width, height), layout="constrained")[1]
-    return found
+        return plt.subplots(rows, figsize=(width, height), sharex=True, layout="constrained")[1]

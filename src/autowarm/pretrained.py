@@ -35,8 +35,7 @@ from torch import Tensor, nn
 
 from .devices import check_member, collective_device
 from .modes import in_normal_mode
-
-__all__ = ["Verdict", "detect"]
+from .optim.step.dtensors import local
 
 _FEWEST = 8  # rows and columns of a matrix, and entries of a vector, that count
 _SAMPLE = 1024  # at most so many rows and columns are read, evenly spaced
@@ -95,8 +94,8 @@ def detect(
     world = dist.get_world_size(process_group) if together else 1
     found = _Evidence()
     tensors = [p for p in _tensors(source) if p.is_floating_point() and p.layout is torch.strided and not p.is_meta]
-    matrices = [(p, _local(p)) for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
-    vectors = [(p, _local(p)) for p in tensors if p.ndim == 1]
+    matrices = [(p, local(p.detach())) for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
+    vectors = [(p, local(p.detach())) for p in tensors if p.ndim == 1]
     vectors = [(p, v) for p, v in vectors if v.numel() >= _FEWEST]
     read = _to_host([*(_score(w) for _, w in matrices), *(_gain(v) for _, v in vectors)])
     zero, random = Counter[int](), Counter[int]()
@@ -145,11 +144,6 @@ def _tensors(source: Any) -> list[Tensor]:
     if hasattr(source, "param_groups"):
         return [p for group in source.param_groups for p in group["params"]]
     return list(source)
-
-
-def _local(p: Any) -> Tensor:
-    """This rank's part of a DTensor."""
-    return p.detach().to_local() if hasattr(p, "to_local") else p.detach()
 
 
 def _copies(p: Any, world: int) -> int:

@@ -9,20 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["generators", "set_generators", "untouched"]
-
 
 @contextmanager
 def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:
-    """Restore generators, buffers and gradients afterwards; gradients start as None.
-
-    Args:
-        model: the model whose buffers and parameters to restore.
-        params: further trained tensors.
-    """
+    """Restore generators, buffers and gradients of a model and further tensors afterwards; gradients start as None."""
     before = generators()
     everything = list({id(p): p for p in [*params, *model.parameters()]}.values())
-    grads = [(p, p.grad, _copy_if_shared(p.grad)) for p in everything]
+    # DDP may keep gradients as views of its buckets, which the next backward pass overwrites.
+    views = {p: p.grad.detach().clone() for p in everything if p.grad is not None and p.grad._is_view()}
+    grads = [(p, p.grad, views.get(p)) for p in everything]
     buffers = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()
@@ -47,11 +42,6 @@ def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:
                 module._buffers[name] = buffer
 
 
-def _copy_if_shared(grad: Tensor | None) -> Tensor | None:
-    """A copy if DDP keeps gradients as views of its buckets, which the next backward pass overwrites."""
-    return grad.detach().clone() if grad is not None and grad._is_view() else None
-
-
 def _overlaps_itself(x: Tensor) -> bool:
     return x.layout is torch.strided and any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True))
 
@@ -64,7 +54,7 @@ def generators() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
     }
     for device in _accelerators():
-        states[device] = _device_module(device).get_rng_state_all()
+        states[device] = torch.get_device_module(device).get_rng_state_all()
     if torch.backends.mps.is_available():
         states["mps"] = torch.mps.get_rng_state()
     return states
@@ -77,14 +67,10 @@ def set_generators(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     for device in _accelerators():
         if device in states:
-            _device_module(device).set_rng_state_all(states[device])
+            torch.get_device_module(device).set_rng_state_all(states[device])
     if "mps" in states:
         torch.mps.set_rng_state(states["mps"])
 
 
 def _accelerators() -> list[str]:
-    return [name for name in ("cuda", "xpu") if _device_module(name).is_initialized()]
-
-
-def _device_module(name: str) -> Any:
-    return torch.get_device_module(name)
+    return [name for name in ("cuda", "xpu") if torch.get_device_module(name).is_initialized()]

@@ -1,8 +1,10 @@
 """The iterative polar factors: their bands, and every fast path against the plain formulas."""
 
 import functools
+import math
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autowarm.orthogonalize import orthogonalize, orthogonalize_, orthogonalize_reference, working_dtype
-from autowarm.orthogonalize.coefficients import JORDAN, POLAR_EXPRESS_FLOOR, band, polar_express, slope
+from autowarm.orthogonalize.coefficients import JORDAN, POLAR_EXPRESS_FLOOR, polar_express
 from autowarm.orthogonalize.iterate import plan
 from autowarm.orthogonalize.precision import product_precision
 from tests.cases import each
@@ -20,6 +22,19 @@ ITERATIVE = ["newton-schulz", "polar-express"]
 
 def draw(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def band(schedule, low, high):
+    """The smallest and the largest value to which a schedule maps [low, high], in exact arithmetic."""
+    x = np.geomspace(low, high, 100_001)
+    for a, b, c in schedule:
+        x = x * (a + x * x * (b + x * x * c))
+    return float(x.min()), float(x.max())
+
+
+def slope(schedule):
+    """The factor by which a schedule enlarges singular values near zero."""
+    return math.prod(a for a, _, _ in schedule)
 
 
 @each("steps", POLAR_EXPRESS_FLOOR)

@@ -15,8 +15,6 @@ from ..modes import without_autocast
 from ..orthogonalize import as_matrices
 from .rate import Rate
 
-__all__ = ["DIMENSIONS", "HALVES", "RADIUS_RULES", "Geometry", "Locality", "RadiusRule", "Total", "rows_columns"]
-
 RadiusRule = Literal["original", "match_rms_adamw", "spectral_unclamped"]
 
 # Radius from (rows m, columns n). The names are those of `torch.optim.Muon(adjust_lr_fn=…)`.
@@ -74,14 +72,9 @@ class Geometry(ABC):
         ValueError: the radius is not positive and finite, or the rule is unknown.
 
     Example:
-        >>> import torch
-        >>> from autowarm.geometry import Sign
-        >>> g = torch.tensor([[3.0, -4.0]])
-        >>> Sign().dual(g).item(), Sign(radius=0.5).lmo(g).tolist()
-        (7.0, [[-0.5, 0.5]])
-
         The root mean square of the entries, which is normSGD with a radius that grows with the tensor:
 
+        >>> import torch
         >>> from dataclasses import dataclass
         >>> from autowarm import LMO
         >>> from autowarm.geometry import Geometry

@@ -9,8 +9,6 @@ from torch import Tensor
 from .base import Geometry, Total
 from .rate import Rate, negated
 
-__all__ = ["Sign"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sign(Geometry):

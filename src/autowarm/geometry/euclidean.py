@@ -10,14 +10,9 @@ from ..orthogonalize import least_norm
 from .base import DIMENSIONS, HALVES, Geometry, Locality, Total
 from .rate import Rate, each, negated
 
-__all__ = ["Columns", "Frobenius", "Rows"]
-
 
 class _Euclidean(Geometry):
-    """Largest Euclidean norm of a group of entries; dual: their sum; LMO: −g with each group at unit norm.
-
-    κ is the number of groups.
-    """
+    """Largest Euclidean norm of a group; dual: their sum; LMO: −g with each group at unit norm; κ: their number."""
 
     sums = True
     # What is a group. Unlike `locality`, a subclass with another oracle inherits it.

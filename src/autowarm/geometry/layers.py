@@ -12,16 +12,10 @@ from .elementwise import Sign
 from .euclidean import Columns, Frobenius, Rows
 from .spectral import Spectral
 
-__all__ = ["GeometryName", "MaxOverLayers", "resolve", "total_kappa"]
-
 GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
 
 _BY_NAME: Mapping[str, type[Geometry]] = {
-    "spectral": Spectral,
-    "sign": Sign,
-    "frobenius": Frobenius,
-    "rows": Rows,
-    "columns": Columns,
+    kind.__name__.lower(): kind for kind in (Spectral, Sign, Frobenius, Rows, Columns)
 }
 
 
@@ -67,19 +61,21 @@ class MaxOverLayers:
     """
 
     def __init__(self, geometries: str | Geometry | Sequence[str | Geometry]) -> None:
-        self._one = resolve(geometries) if isinstance(geometries, (str, Geometry)) else None
-        self._each = [] if isinstance(geometries, (str, Geometry)) else [resolve(g) for g in geometries]
+        if isinstance(geometries, (str, Geometry)):
+            self._given: Geometry | list[Geometry] = resolve(geometries)
+        else:
+            self._given = [resolve(one) for one in geometries]
 
     def __repr__(self) -> str:
-        return f"MaxOverLayers({self._one or self._each})"
+        return f"MaxOverLayers({self._given})"
 
     def each(self, count: int) -> list[Geometry]:
         """Return the geometries of this many tensors."""
-        if self._one is not None:
-            return [self._one] * count
-        if len(self._each) != count:
-            raise ValueError(f"{len(self._each)} geometries were given for {count} tensors: give one, or one for each")
-        return self._each
+        if isinstance(self._given, Geometry):
+            return [self._given] * count
+        if len(self._given) != count:
+            raise ValueError(f"{len(self._given)} geometries were given for {count} tensors: give one, or one for each")
+        return self._given
 
     @without_autocast
     def norm(self, xs: Sequence[Tensor]) -> Tensor:
@@ -126,7 +122,5 @@ def total_kappa(params: Iterable[Tensor], geometry: str | Geometry) -> float:
     """
     unique = {id(p): p for p in params if p.ndim >= 2}
     if not unique:
-        raise ValueError(
-            "κ needs at least one trained tensor of two or more dimensions; pass kappa= to set it yourself"
-        )
+        raise ValueError("κ needs at least one trained tensor of two or more dimensions; kappa= sets it instead")
     return MaxOverLayers(geometry).kappa([p.shape for p in unique.values()])

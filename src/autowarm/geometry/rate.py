@@ -7,8 +7,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-__all__ = ["Rate"]
-
 
 @dataclass(frozen=True)
 class Rate:

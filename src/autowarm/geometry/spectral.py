@@ -11,8 +11,6 @@ from torch import Tensor
 from ..orthogonalize import METHODS, Method, as_matrices, nuclear_norm, orthogonalize, orthogonalize_each, spectral_norm
 from .base import Geometry, Locality, rows_columns
 
-__all__ = ["Polar", "Spectral"]
-
 
 class Polar(NamedTuple):
     """The iterations that compute an oracle as polar factors; see `autowarm.orthogonalize.orthogonalize_`.
@@ -88,15 +86,7 @@ class Spectral(Geometry):
     def __repr__(self) -> str:
         # Checkpoints contain this text. A field that it leaves out has its default, so checkpoints older than a field
         # still match.
-        names = [
-            "radius",
-            "stacked",
-            "method",
-            "steps",
-            "blocks",
-            "dtype",
-            *(["transposed"] if self.transposed else []),
-        ]
+        names = ("radius", "stacked", "method", "steps", "blocks", "dtype", *["transposed"] * self.transposed)
         return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def matrices(self, x: Tensor) -> Tensor:
@@ -112,14 +102,10 @@ class Spectral(Geometry):
         return matrices.reshape(*shape[:-2], shape[-1], shape[-2]).mT
 
     def _norm(self, x: Tensor) -> Tensor:
-        if x.numel() == 0:
-            return x.new_zeros(())
-        return spectral_norm(self.matrices(x)).amax()
+        return spectral_norm(self.matrices(x)).amax() if x.numel() else x.new_zeros(())
 
     def _dual(self, g: Tensor) -> Tensor:
-        if g.numel() == 0:
-            return g.new_zeros(())
-        return nuclear_norm(self.matrices(g)).sum()
+        return nuclear_norm(self.matrices(g)).sum() if g.numel() else g.new_zeros(())
 
     def _lmo(self, g: Tensor) -> Tensor:
         factor = orthogonalize(self.matrices(g), method=self.method, steps=self.steps, dtype=self.dtype)

@@ -44,16 +44,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 
 
 def read_object(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
-    """Read the object in a JSON file.
-
-    Args:
-        path: the file.
-        remedy: what the message says to do if the file is damaged.
-        keys: keys that it must have.
-
-    Raises:
-        LabError: the file holds something else, or cannot be read.
-    """
+    """Read the object in a JSON file, which has these keys; if the file is damaged, LabError tells the remedy."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -66,11 +57,7 @@ def read_object(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
 
 
 def within(folder: Path, name: Any) -> Path:
-    """Return the file in a folder that a manifest names. A manifest cannot name files outside the folder.
-
-    Raises:
-        LabError: the name is not a plain file name.
-    """
+    """Return the file that a folder's manifest names; LabError if the name is not a plain file name in the folder."""
     if not isinstance(name, str) or name in ("", "..") or Path(name).name != name or {"\\", "\0"} & set(name):
         raise LabError(f"{folder}: a manifest may name files in its own folder alone, got {name!r}")
     return folder / name
@@ -83,12 +70,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` for this process. The lock disappears with the process, however it ends.
-
-    Raises:
-        Busy: another process holds it.
-        LabError: it is a file.
-    """
+    """Lock a folder for this process: `Busy` if another holds it. The lock ends with the process, however that ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

@@ -25,42 +25,25 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer of the lab.
+    """An optimizer of the lab."""
 
-    Attributes:
-        title: its name as its authors spell it.
-        place: its class; one with `from_model` groups the weights itself.
-        norm: the geometry of its steps, if it has one: `autowarm.geometry` names it.
-        defaults: arguments that differ from those of its class.
-        rate_free: whether it finds its rate itself, so that `lr` is a factor on it.
-    """
-
-    title: str
-    place: str
-    norm: str = ""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    rate_free: bool = False
+    title: str  # its name as its authors spell it
+    place: str  # its class; one with `from_model` groups the weights itself
+    norm: str = ""  # the geometry of its steps, if it has one: `autowarm.geometry` names it
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that differ from those of its class
+    rate_free: bool = False  # whether it finds its rate itself, so that `lr` is a factor on it
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule of the lab.
+    """A schedule of the lab."""
 
-    Attributes:
-        about: what it does, after "it".
-        place: makes it from an optimizer, a `ScheduleConfig` and the number of steps.
-        ours: whether it is an `AdaptiveWarmup`, which takes a target loss, Δ' and options.
-        watches: whether it is stepped with the loss.
-        by_hand: whether `warmup_steps` sets the length of its warm-up.
-        needs_target: whether it cannot do without a target loss.
-    """
-
-    about: str
-    place: str
-    ours: bool = False
-    watches: bool = False
-    by_hand: bool = False
-    needs_target: bool = False
+    about: str  # what it does, after "it"
+    place: str  # makes it from an optimizer, a `ScheduleConfig` and the number of steps
+    ours: bool = False  # whether it is an `AdaptiveWarmup`, which takes a target loss, Δ' and options
+    watches: bool = False  # whether it is stepped with the loss
+    by_hand: bool = False  # whether `warmup_steps` sets the length of its warm-up
+    needs_target: bool = False  # whether it cannot do without a target loss
 
 
 OPTIMIZERS: Mapping[str, Optimizer] = {

@@ -8,8 +8,6 @@ from typing import Any
 
 from .log import Log, LogError, make_log
 
-__all__ = ["logs_of"]
-
 Record = Mapping[str, Any]
 
 # Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.
@@ -34,13 +32,9 @@ def logs_of(
     lr: str | None = None,
     **facts: Any,
 ) -> list[Log]:
-    """Return the runs in the rows of a log.
+    """Return the runs in the rows of a log, where a value that a row lacks was not logged, and None is not finite.
 
-    Args:
-        records: the rows; a value that a row lacks was not logged, and None stands for one that is not finite.
-        name: what to call the run.
-        loss, step, lr: names of columns; None finds them by the usual names.
-        facts: further arguments of `make_log`.
+    Columns that are not named are found by the usual names. ``facts`` are further arguments of `make_log`.
 
     Raises:
         LogError: no run has the columns; the message lists those that there are.

@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 from .log import Log
 from .result import Reading
 
-__all__ = ["Make", "as_recorded", "closed_loop"]
-
 # Makes the scheduler of an optimizer and a number of updates.
 Make = Callable[[Optimizer, int], Any]
 
@@ -32,12 +30,8 @@ class _Still(Optimizer):
 def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
     """Give the scheduler the loss of each update in the log; where there is none, an interpolated one.
 
-    Past the end of an unfinished run's log, every loss is the last one, here and in the closed loop.
-
-    Args:
-        log: the run.
-        make: makes the scheduler.
-        whole: whether to go on to the end of the run; otherwise the reading stops at the end of the warm-up.
+    Past the end of an unfinished run's log, every loss is the last one, here and in the closed loop. The reading stops
+    at the end of the warm-up unless the ``whole`` run is wanted.
     """
     if log.interpolated:
         every = np.arange(1, log.updates[-1] + 1)
@@ -57,10 +51,6 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
     In the log, the loss is a function L of S = Σ lr, the sum of the rates of all updates before. At each update of ours
     we read L at our own S, linearly between logged losses. What interpolation takes from the scatter between one update
     and the next is added again, as noise.
-
-    Args:
-        log: the run, with rates.
-        make, whole: see `as_recorded`.
     """
     assert log.rates is not None
     finite = np.isfinite(log.losses)
@@ -88,9 +78,7 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
 def _scatter(passed: int, before: float, after: float) -> float:
     """The variance of the difference between two interpolated losses, where logged ones have noise of variance 1.
 
-    Args:
-        passed: how many logged losses lie between the two.
-        before, after: the share of the way to the next logged loss, at each of the two.
+    So many logged losses lie between the two, which lie these shares of the way to the next logged one.
     """
     if passed == 0:
         return 2.0 * (after - before) ** 2
@@ -100,14 +88,7 @@ def _scatter(passed: int, before: float, after: float) -> float:
 
 
 def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float], whole: bool) -> Reading:
-    """Step a scheduler through a run.
-
-    Args:
-        log: the run.
-        make: makes the scheduler.
-        loss_at: the loss at the update of this index, after rates with this sum.
-        whole: whether to go on after the warm-up.
-    """
+    """Step a scheduler through a run, with the loss at each update's index and after rates with a sum."""
     peak = 1.0 if log.rates is None else float(log.rates.max())
     optimizer = _Still(peak)
     rates, losses, notes, summed = [], [], [], 0.0

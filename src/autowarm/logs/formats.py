@@ -1,31 +1,20 @@
-"""Turns the text of a log into rows: JSON, JSON lines, and tables with or without a header."""
+"""Turns a log into rows: JSON, JSON lines, tables with or without a header, and TensorBoard's event files."""
 
 import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from .columns import logs_of
+from .columns import logs_of, number
 from .log import Log, LogError, make_log
-
-__all__ = ["logs_in"]
 
 _NAMES = ("step", "loss", "lr")  # of a table without a header
 
 
 def logs_in(text: str, name: str, columns: Mapping[str, Any], **facts: Any) -> list[Log]:
-    """Return the runs in the text of a file, recognised by its content.
-
-    Args:
-        text: the file's text.
-        name: what to call it.
-        columns: the column names given, for `logs_of`.
-        facts: further arguments of `make_log`.
-
-    Raises:
-        LogError: the text is no log; the message says why.
-    """
+    """Return the runs in the text of a file, recognised by its content; see `logs_of`."""
     if not text.strip():
         raise LogError(f"{name}: the file is empty")
     if text.lstrip()[0] not in "{[":
@@ -56,7 +45,7 @@ def _logs_of_objects(
     rows = _objects(found, name)
     facts = {**facts, "notes": [*facts.get("notes", ()), *notes]}
     if all(isinstance(row.get("losses"), list) for row in rows):
-        return [_curve(row, name if len(rows) == 1 else f"{name}: {number}", facts) for number, row in enumerate(rows)]
+        return [_curve(row, name if len(rows) == 1 else f"{name}: {i}", facts) for i, row in enumerate(rows)]
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         # One object with a list for each column.
         lists = {key: value for key, value in rows[0].items() if isinstance(value, list)}
@@ -92,15 +81,15 @@ def _curve(row: Mapping[str, Any], name: str, facts: Any) -> Log:
 
 def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
     """An object a line. A last line that is cut off is left out, and said to be."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    lines = [(count, line) for count, line in enumerate(text.splitlines(), start=1) if line.strip()]
     rows = []
-    for number, line in lines:
+    for count, line in lines:
         try:
             rows.append(json.loads(line))
         except ValueError:
-            if number == lines[-1][0] and rows:
-                return rows, [f"line {number} is cut off and left out"]
-            raise LogError(f"{name}: line {number} is no JSON: {line.strip()[:60]!r}") from None
+            if count == lines[-1][0] and rows:
+                return rows, [f"line {count} is cut off and left out"]
+            raise LogError(f"{name}: line {count} is no JSON: {line.strip()[:60]!r}") from None
     return rows, []
 
 
@@ -116,7 +105,7 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
     cells = [line.split() for line in lines] if delimiter is None else list(csv.reader(lines, delimiter=delimiter))
     cells = [[cell.strip() for cell in row] for row in cells]
     header = cells[0]
-    if _is_number(header[0]) or all(map(_is_number, header)):
+    if number(header[0]) is not None:
         if len(header) > len(_NAMES):
             raise LogError(
                 f"{name}: {len(header)} columns without a header: give them names in a first line, such as step,loss,lr"
@@ -134,9 +123,35 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
     return [{key: cell for key, cell in zip(header, row, strict=False) if cell} for row in rows]
 
 
-def _is_number(cell: str) -> bool:
+def is_events(start: bytes) -> bool:
+    """Whether a file begins as TensorBoard's event files do: a record that names the version of its format."""
+    return b"brain.Event:" in start[:64]
+
+
+def rows_of_events(path: Path) -> list[dict[str, Any]]:
+    """Return the scalars of an event file, or of a folder of them, as rows with a step and one value."""
     try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError:
+        raise LogError(f"{path}: reading TensorBoard's events needs its package: pip install tensorboard") from None
+    # 0 keeps every event; a step that comes again after a resume is ours to put in order.
+    events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0}, purge_orphaned_data=False)
+    events.Reload()
+    tags = events.Tags()
+    rows = [
+        {"step": event.step, tag: event.value if math.isfinite(event.value) else None}
+        for tag in tags["scalars"]
+        for event in events.Scalars(tag)
+    ]
+    # TensorFlow's writer keeps a scalar as a tensor.
+    rows += [
+        {"step": event.step, tag: event.tensor_proto.float_val[0]}
+        for tag in tags["tensors"]
+        for event in events.Tensors(tag)
+        if len(event.tensor_proto.float_val) == 1
+    ]
+    if not rows:
+        raise LogError(
+            f"{path}: the event files hold no scalars (tags: {', '.join(map(str, tags['tensors'])) or 'none'})"
+        )
+    return rows

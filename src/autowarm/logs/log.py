@@ -11,8 +11,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Log", "LogError", "make_log"]
-
 Array = NDArray[np.float64]
 
 # More updates than any run makes: such a "step" counts samples or tokens.
@@ -103,11 +101,9 @@ def make_log(
         name: the run's name.
         steps, losses: the logged losses in the order of the file. Steps count from 0 or 1.
         rate_steps, rates: the logged rates, at steps of their own; None if there are none.
-        total_steps: T; None takes the last step.
-        used_warmup: the warm-up that was used, if it is known; None looks for it in the rates.
-        averaged: whether a loss is the mean of the updates since the one logged before.
+        total_steps, used_warmup, averaged, notes: see `Log`; None takes T from the last step, and the warm-up from the
+            rates.
         first_loss: the loss at the first update, for a log that begins later; None takes the first one logged.
-        notes: what is already known about the log.
 
     Raises:
         LogError: there is no curve in it.

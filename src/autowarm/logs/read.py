@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .columns import logs_of
-from .events import is_events, rows_of_events
-from .formats import logs_in
+from .formats import is_events, logs_in, rows_of_events
 from .log import Log, LogError
-
-__all__ = ["read"]
 
 # What a run's folder may hold, in the order of preference.
 _FILES = ("trainer_state.json", "metrics.csv", "metrics.jsonl")
@@ -89,13 +86,8 @@ def _folder(folder: Path, columns: dict[str, Any], facts: dict[str, Any]) -> lis
         except LogError as error:
             failed.append(error)
     if not logs:
-        raise (
-            failed[0]
-            if failed
-            else LogError(
-                f"{folder}: none of {', '.join(_FILES)} or TensorBoard's event files is in this folder: name a file"
-            )
-        )
+        none = f"{folder}: none of {', '.join(_FILES)} or TensorBoard's event files is in this folder: name a file"
+        raise failed[0] if failed else LogError(none)
     return logs
 
 

@@ -12,8 +12,6 @@ from .log import Log, LogError, make_log
 from .read import read
 from .result import Replay
 
-__all__ = ["replay"]
-
 
 def replay(
     log: str | os.PathLike[str] | Log | tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike],
@@ -75,9 +73,8 @@ def replay(
         chosen = make_log("log", steps, losses, None if rates is None else steps, rates, total_steps=total_steps,
                           first_loss=first_loss)  # fmt: skip
     else:
-        chosen = _chosen(
-            read(log, loss=loss, step=step, lr=lr, total_steps=total_steps, first_loss=first_loss), run, log
-        )
+        found = read(log, loss=loss, step=step, lr=lr, total_steps=total_steps, first_loss=first_loss)
+        chosen = _chosen(found, run, log)
     if schedule is None:
         from ..schedule import AdaptiveWarmup
 

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plotting import BLUE, GREEN, GREY, INK, ORANGE, STYLE
+from ..plotting import BLUE, GREEN, GREY, INK, ORANGE, axes_or_new
 from .log import Log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["Reading", "Replay"]
 
 # The scheduler's own words, where a reader would have to know its arguments.
 _ENDED_BY = {"loss": "the loss", "clock": "the limit"}
@@ -147,9 +145,7 @@ class Replay:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        if axes is None:
-            axes = _new_axes()
-        above, below = axes
+        above, below = axes = axes_or_new(axes, 5.6, 5.2, rows=2)
         log, total = self.log, self.total_steps
         finite = np.isfinite(log.losses)
         updates, losses = log.updates[finite], log.losses[finite]
@@ -185,13 +181,3 @@ def _line(ax: "Axes", updates: NDArray[Any], values: NDArray[np.float64], **look
 def share_of(steps: int, total: int) -> str:
     """A number of updates with its share of the run."""
     return f"{steps:,} ({100 * steps / total:.1f}%)"
-
-
-def _new_axes() -> "Sequence[Axes]":
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise ImportError("a plot needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
-    with plt.rc_context(STYLE):
-        axes: Sequence[Axes] = plt.subplots(2, figsize=(5.6, 5.2), sharex=True, layout="constrained")[1]
-    return axes

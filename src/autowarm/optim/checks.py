@@ -12,19 +12,9 @@ from torch import Tensor
 
 from .step.dtensors import check_placed
 
-__all__ = [
-    "check_betas", "check_capture", "check_gradient", "check_options", "check_parameters", "check_state",
-    "in_dtypes_of", "in_order_of", "plain_numbers",
-]  # fmt: skip
-
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
-    """Raise ValueError if an option that every optimizer has is out of range.
-
-    Args:
-        options: a group's options, or the defaults.
-        of_group: whether these are a group's options; a group may have rate 0, which means no update.
-    """
+    """Raise ValueError if an option that every optimizer has is out of range; a group may have rate 0."""
     for name, value in options.items():
         for one in value if isinstance(value, tuple | list) else (value,):
             if isinstance(one, str) and _reads_as_number(one):
@@ -75,13 +65,7 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
 
 
 def check_capture(who: str, group: Mapping[str, Any], *, ready: bool) -> None:
-    """Raise RuntimeError if a CUDA graph is capturing a step that could not be replayed.
-
-    Args:
-        who: name of the optimizer.
-        group: one of its groups.
-        ready: whether all of its state exists.
-    """
+    """Raise RuntimeError if a CUDA graph is capturing a step that could not be replayed, or lacks some of its state."""
     if not group["capturable"]:
         raise RuntimeError(
             f"{who}: the step is being captured in a graph, which would freeze the rate and hide the updates from a "
@@ -194,13 +178,7 @@ def _names_of(group: Mapping[str, Any]) -> list[str] | None:
 
 
 def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any]) -> None:
-    """Raise ValueError if a saved state cannot belong to this optimizer, before any of it is loaded.
-
-    Args:
-        who: name of the optimizer.
-        params: its tensors, in the order of the state's groups.
-        state_dict: as `torch.optim.Optimizer.state_dict` returns it.
-    """
+    """Raise ValueError if a saved state cannot belong to these tensors of an optimizer, before any of it is loaded."""
     numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     numbered = dict(zip(numbers, params, strict=False))
     whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes

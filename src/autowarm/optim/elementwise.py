@@ -10,8 +10,6 @@ from .checks import check_betas
 from .lmo import LMO
 from .step.update import FromWeights, TwoMomenta
 
-__all__ = ["Lion", "NormSGD", "SignSGD"]
-
 
 class SignSGD(LMO):
     """signSGD, the LMO in the ℓ∞ norm: x ← (1 − λη)x − η·sign(m) (paper, App. "optimizers").

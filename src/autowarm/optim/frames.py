@@ -2,8 +2,6 @@
 
 import sys
 
-__all__ = ["frames_of_ours"]
-
 
 def frames_of_ours() -> int:
     """How many frames lie between a warning and the user's line that caused it, as ``stacklevel``."""

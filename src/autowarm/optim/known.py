@@ -12,8 +12,6 @@ from .frames import frames_of_ours
 from .lmo import LMO
 from .wrapped import inside, named, wrapped_by
 
-__all__ = ["frames_of_ours", "geometry_in", "geometry_of", "kappa_of", "warn_of_own_rates"]
-
 # By class name, whichever package it comes from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
 # dion, torchtitan, ultralytics and the scripts through which Muon spread, sharded or not. A subclass counts as its
 # nearest known parent.

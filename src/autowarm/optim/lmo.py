@@ -30,8 +30,6 @@ from .step.dtensors import PLAIN, check_placed, is_dtensor
 from .step.nonfinite import SkippedUpdates
 from .step.update import Oracle, Rule
 
-__all__ = ["LMO"]
-
 R = TypeVar("R")
 
 
@@ -78,17 +76,13 @@ class LMO(Optimizer):
         >>> opt.step()
     """
 
-    # Ranks that hold copies of the tensors and split the matrix work.
-    _process_group: dist.ProcessGroup | None = None
-    # What updates the tensors.
-    _oracle: ClassVar[Oracle] = Oracle()
-    # Group options that a subclass adds.
-    _own_options: frozenset[str] = frozenset()
+    _process_group: dist.ProcessGroup | None = None  # ranks that hold copies of the tensors and split the matrix work
+    _oracle: ClassVar[Oracle] = Oracle()  # what updates the tensors
+    _own_options: frozenset[str] = frozenset()  # group options that a subclass adds
     # Options that would have no effect in a group, and what to give instead.
-    _not_of_a_group: ClassVar[dict[str, str]] = {
-        "max_nonfinite": "give it to the optimizer",
-        "process_group": "give it to the optimizer",
-    }
+    _not_of_a_group: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("max_nonfinite", "process_group"), "give it to the optimizer"
+    )
 
     def __init__(
         self,
@@ -255,17 +249,10 @@ class LMO(Optimizer):
         return updates
 
     def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], *state: list[Tensor]) -> None:
-        """Collect the group's tensors that have a gradient, and their state, creating it if it is missing.
+        """Collect the group's tensors that have a gradient, and their state, in these lists, creating it if needed.
 
         The name is PyTorch's: `torch.compile` runs this method without tracing it, and takes what it puts into lists.
-
-        Args:
-            group: the group.
-            xs, gs, state: empty lists, to be filled as `Tensors` has them.
-
-        Raises:
-            ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on its tensor's mesh.
-            RuntimeError: a CUDA graph that could not be replayed is capturing the step.
+        It raises the errors of `step`.
         """
         self._check_gradients(group, xs, gs)
         if xs:
@@ -320,11 +307,7 @@ class LMO(Optimizer):
         return prepared, self._agreement.reach(who, groups)
 
     def _agreed_updates(self) -> list[Tensors]:
-        """`_updates`, after ranks have agreed on the gradients.
-
-        Raises:
-            RuntimeError: they have not, on every rank.
-        """
+        """`_updates`, after ranks have agreed on the gradients; if they have not, every rank raises RuntimeError."""
         updates, agreed = self._agree(self._updates)
         everyone = [p for group in self.param_groups for p in group["params"]]
         there = iter([i for i, p in enumerate(everyone) if p.grad is not None])

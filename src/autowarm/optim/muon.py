@@ -17,8 +17,6 @@ from .partition import Named, by_reading, check_patterns, partition
 from .step.adamw import AdamW
 from .step.update import Oracle, Rule
 
-__all__ = ["Muon"]
-
 
 class Muon(LMO):
     """LMO in the spectral norm for matrices, AdamW for everything else (paper, App. "optimizers"; Moonlight's form).

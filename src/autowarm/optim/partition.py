@@ -14,8 +14,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from ..geometry import Geometry
 
-__all__ = ["Named", "Parts", "by_reading", "check_patterns", "partition"]
-
 # Usual names of output layers, for models that do not name theirs.
 _HEADS = {
     "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
@@ -160,11 +158,7 @@ def by_reading(
 ) -> dict[G, list[Named]]:
     """Group tensors of a model by the geometry that reads each as the matrices that its layer multiplies by.
 
-    Args:
-        parts: the model's parts.
-        named: some of its tensors.
-        geometry: gives all else.
-        blocks: regular expression → number of blocks of rows, see `autowarm.Muon.from_model`.
+    ``blocks`` maps regular expressions to numbers of blocks of rows, see `autowarm.Muon.from_model`.
 
     Raises:
         ValueError: a transposed convolution is to be split into blocks.

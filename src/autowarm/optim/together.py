@@ -12,8 +12,6 @@ from torch.optim import Optimizer
 from .checks import check_state, in_order_of
 from .lmo import LMO
 
-__all__ = ["Together"]
-
 
 class Together(Optimizer):
     """Combine several optimizers into one that steps them all. It concatenates their parameter groups and states.

@@ -9,8 +9,6 @@ from torch.optim import Optimizer
 
 from .together import Together
 
-__all__ = ["hook", "inside", "is_ours", "named", "unwrapped", "wrapped_by"]
-
 # What copies the rates in its groups to the optimizer inside before each step.
 _COPIES_RATES = re.compile(r"^(ZeroRedundancyOptimizer|OSS)$")
 _together: "weakref.WeakKeyDictionary[Optimizer, Together]" = weakref.WeakKeyDictionary()
@@ -26,9 +24,6 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
 
     The scheduler hooks into this one, because its step hooks fire exactly when it makes an update. An optimizer that
     stands for one per tensor, each stepped during the backward pass, is followed to a `Together` of them.
-
-    Raises:
-        ValueError: the wrapper's parameter groups are not those that the optimizer inside steps by.
     """
     while (inner := wrapped_by(optimizer)) is not None:
         optimizer = inner
@@ -80,13 +75,7 @@ def inside(optimizer: Optimizer) -> list[Optimizer]:
 
 
 def hook(register: Callable[..., Any], owner: object, call: Callable[..., None]) -> None:
-    """Register a hook that calls ``call(owner, …)`` and is removed together with its owner.
-
-    Args:
-        register: one of the optimizer's ``register_…_hook`` methods.
-        owner: held by a weak reference.
-        call: takes the owner, then the hook's arguments.
-    """
+    """Register a hook by an optimizer's method: it calls ``call(owner, …)`` for as long as its owner lives."""
     this = weakref.ref(owner)
 
     def fire(*args: Any) -> None:

@@ -10,12 +10,9 @@ A *schedule* is a sequence of (a, b, c), one for each iteration. There are two:
 """
 
 import math
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-
-__all__ = ["JORDAN", "POLAR_EXPRESS_FLOOR", "Quintic", "band", "polar_express", "slope"]
 
 Quintic = tuple[float, float, float]
 
@@ -35,20 +32,7 @@ _ROOM, _ROOM_AFTER_TWO = 1.01, 1.04
 
 @cache
 def polar_express(steps: int, floor: float | None = None) -> tuple[Quintic, ...]:
-    """Return the Polar Express schedule for singular values in [floor, 1].
-
-    Args:
-        steps: number of quintics, at least 1.
-        floor: the smallest singular value to push towards 1, in (0, 1); by default `POLAR_EXPRESS_FLOOR` decides.
-
-    Raises:
-        ValueError: ``steps < 1`` or ``floor`` outside (0, 1).
-
-    Example:
-        >>> from autowarm.orthogonalize.coefficients import band, polar_express
-        >>> [round(x, 2) for x in band(polar_express(4), 3e-3, 1.0)]
-        [0.78, 1.22]
-    """
+    """Return the Polar Express schedule for singular values in [floor, 1]; by default `POLAR_EXPRESS_FLOOR` decides."""
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     if floor is None:
@@ -62,19 +46,6 @@ def polar_express(steps: int, floor: float | None = None) -> tuple[Quintic, ...]
         schedule.append(quintic)
         low, high = 1 - error, (1 + error) * (_ROOM if made % 2 else _ROOM_AFTER_TWO)
     return tuple(schedule)
-
-
-def band(schedule: Sequence[Quintic], low: float, high: float, points: int = 100_001) -> tuple[float, float]:
-    """Return the smallest and the largest value to which the schedule maps [low, high], in exact arithmetic."""
-    x = np.geomspace(low, high, points)
-    for a, b, c in schedule:
-        x = x * (a + x * x * (b + x * x * c))
-    return float(x.min()), float(x.max())
-
-
-def slope(schedule: Sequence[Quintic]) -> float:
-    """Return the factor by which the schedule enlarges singular values near zero."""
-    return math.prod(a for a, _, _ in schedule)
 
 
 def _best_quintic(low: float, high: float) -> tuple[Quintic, float]:

@@ -24,19 +24,12 @@ from .coefficients import Quintic
 from .precision import least_norm
 from .symmetric import symmetric_product
 
-__all__ = ["frobenius_scaled_", "iterate", "iterate_reference", "plan"]
-
 _LONGEST_SEGMENT = {torch.float64: 8, torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
 
 
 @traced_as_constant
 def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
-    """Return the lengths of the segments that take the fewest operations for ``steps`` iterations.
-
-    Args:
-        steps: total number of iterations.
-        aspect: the matrices' long side over their short side, α ≥ 1.
-        dtype: the dtype of the iterations.
+    """Return the lengths of the segments that take the fewest operations for ``steps`` iterations on an m × αm matrix.
 
     Example:
         >>> import torch
@@ -61,18 +54,11 @@ def frobenius_scaled_(X: Tensor) -> Tensor:
 
 
 def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> Tensor:
-    """Apply a schedule to the singular values of each matrix in a stack, and overwrite the stack.
+    """Apply a schedule to the singular values of each matrix in a stack (count, m, n), and overwrite the stack.
 
-    Args:
-        X: a stack of shape (count, m, n), with Frobenius norms of at most 1.
-        schedule: the quintics, in order.
-        segments: lengths from `plan`; their sum is the schedule's length.
-        tighten: first divide each matrix by a sharper upper bound of its largest singular value σ₁ than the Frobenius
-            norm. The iteration computes R² anyway, so the bound ‖R²‖_F^¼ = (Σσ⁸)^⅛ costs only a norm. For rank r it is
-            at most r^⅛σ₁, while the Frobenius norm may be r^½σ₁.
-
-    Returns:
-        The result, which is X itself with new, contiguous memory (see `_times_`).
+    The matrices' Frobenius norms are at most 1, and `plan` gives the segments. To ``tighten``, first divide each matrix
+    by a sharper upper bound of its largest singular value σ₁. The iteration computes R² anyway, so the bound ‖R²‖_F^¼ =
+    (Σσ⁸)^⅛ costs only a norm. For rank r it is at most r^⅛σ₁, while the Frobenius norm may be r^½σ₁.
     """
     quintics = iter(schedule)
     for length in segments:

@@ -26,17 +26,6 @@ from .coefficients import JORDAN, Quintic, polar_express
 from .iterate import frobenius_scaled_, iterate, iterate_reference, plan
 from .precision import least_norm, product_precision, working_dtype
 
-__all__ = [
-    "METHODS",
-    "NARROW",
-    "Method",
-    "as_matrices",
-    "orthogonalize",
-    "orthogonalize_",
-    "orthogonalize_each",
-    "orthogonalize_reference",
-]
-
 # Up to this short side, an iteration spends its time launching products, not computing them.
 NARROW = 64
 

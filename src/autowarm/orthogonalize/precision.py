@@ -7,8 +7,6 @@ import torch
 
 from ..devices import traced_as_constant
 
-__all__ = ["least_norm", "product_precision", "working_dtype"]
-
 # PyTorch's names for instructions that multiply bfloat16, on x86 (Zen 4+, Cooper Lake+, Sapphire Rapids+) and Arm.
 _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")
 
@@ -50,12 +48,6 @@ def product_precision(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
     If the user allows it, by `torch.set_float32_matmul_precision` or a backend's own switch, single precision is
     multiplied as TensorFloat-32 (10 bits) or bfloat16 (7 bits). Both count as bfloat16 here.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.orthogonalize.precision import product_precision
-        >>> product_precision(torch.float64, torch.device("cpu"))
-        torch.float64
     """
     if dtype != torch.float32:
         return dtype

@@ -9,13 +9,14 @@ norms from products of Gram matrices only. ``torch.linalg.matrix_norm`` is the r
 gradient is needed.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..modes import without_autocast
 from .coefficients import JORDAN
-
-__all__ = ["nuclear_norm", "spectral_norm"]
 
 _ROWS = 16384  # rows added to the Gram matrix at once, which bounds the float64 copy of a tall matrix
 _SQUARINGS = 22  # the estimate of λ_max is within a factor n^(2^-22) of it
@@ -23,7 +24,6 @@ _SQUARINGS = 22  # the estimate of λ_max is within a factor n^(2^-22) of it
 _POLAR = [JORDAN] * 12 + [(15 / 8, -10 / 8, 3 / 8)] * 5
 
 
-@without_autocast
 def nuclear_norm(G: Tensor) -> Tensor:
     """Return Σ σᵢ of each matrix in a stack (…, m, n), with shape (…) and G's dtype; NaN if an entry is not finite.
 
@@ -33,16 +33,9 @@ def nuclear_norm(G: Tensor) -> Tensor:
         >>> nuclear_norm(torch.tensor([[3.0, 0.0], [0.0, -4.0]])).item()
         7.0
     """
-    if torch.is_grad_enabled() and G.requires_grad:
-        return torch.linalg.matrix_norm(G, ord="nuc")
-    if min(G.shape[-2:]) == 1:
-        return torch.linalg.vector_norm(G, dim=(-2, -1))
-    gram = _gram(G)
-    sums = _sum_by_eigenvalues(gram) if G.device.type == "cpu" else _sum_by_products(gram)
-    return sums.to(G.dtype)
+    return _norm(G, "nuc", _sum_by_eigenvalues, _sum_by_products)
 
 
-@without_autocast
 def spectral_norm(G: Tensor) -> Tensor:
     """Return max σᵢ of each matrix in a stack (…, m, n), with shape (…) and G's dtype; NaN if an entry is not finite.
 
@@ -52,13 +45,16 @@ def spectral_norm(G: Tensor) -> Tensor:
         >>> spectral_norm(torch.tensor([[3.0, 0.0], [0.0, -4.0]])).item()
         4.0
     """
+    return _norm(G, 2, _max_by_eigenvalues, _max_by_products)
+
+
+@without_autocast
+def _norm(G: Tensor, order: Any, on_cpu: Callable[[Tensor], Tensor], elsewhere: Callable[[Tensor], Tensor]) -> Tensor:
     if torch.is_grad_enabled() and G.requires_grad:
-        return torch.linalg.matrix_norm(G, ord=2)
+        return torch.linalg.matrix_norm(G, ord=order)
     if min(G.shape[-2:]) == 1:
         return torch.linalg.vector_norm(G, dim=(-2, -1))
-    gram = _gram(G)
-    largest = _max_by_eigenvalues(gram) if G.device.type == "cpu" else _max_by_products(gram)
-    return largest.to(G.dtype)
+    return (on_cpu if G.device.type == "cpu" else elsewhere)(_gram(G)).to(G.dtype)
 
 
 def _gram(G: Tensor) -> Tensor:

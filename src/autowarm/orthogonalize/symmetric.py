@@ -12,8 +12,6 @@ from torch import Tensor
 
 from ..devices import traced_as_constant
 
-__all__ = ["LEAST_SIDE", "by_kernel", "symmetric_product"]
-
 # The kernel multiplies matrices of at least this side. Smaller ones have too few tiles to fill a GPU, so cuBLAS is
 # faster. `make gpu` measures both from 768 on.
 LEAST_SIDE = 1024
@@ -22,25 +20,10 @@ LEAST_SIDE = 1024
 def symmetric_product(
     left: Tensor, right: Tensor, plus: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0
 ) -> Tensor:
-    """Return αAB, or αAB + βD, for a result that is known to be symmetric.
+    """Return αAB, or αAB + βD, for a result that is known to be symmetric, as is D.
 
-    Args:
-        left: A, a stack of shape (count, n, k) with any strides.
-        right: B, of shape (count, k, n): Aᵀ, or a symmetric matrix that commutes with A.
-        plus: D, symmetric, of shape (count, n, n).
-        alpha: α.
-        beta: β.
-
-    Returns:
-        A contiguous stack (count, n, n). The kernel's result equals its transpose exactly; otherwise it does up to
-        rounding.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.orthogonalize.symmetric import symmetric_product
-        >>> X = torch.tensor([[[1.0, 2.0], [0.0, 3.0]]])
-        >>> symmetric_product(X, X.mT, torch.eye(2)[None], beta=10.0).tolist()
-        [[[15.0, 6.0], [6.0, 19.0]]]
+    A is a stack (count, n, k) with any strides, and B (count, k, n) is Aᵀ, or a symmetric matrix that commutes with A.
+    The kernel's result equals its transpose exactly; otherwise it does up to rounding.
     """
     if by_kernel(left):
         from .symmetric_kernel import multiply

@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["multiply"]
-
 # These are not tuned at run time, because all ranks must round in the same way. Three stages of two such tiles take
 # 96 KiB of shared memory, which every GPU of compute capability 8.0 or more has.
 _ROWS, _INNER, _WARPS, _STAGES = 128, 64, 8, 3

@@ -17,8 +17,6 @@ from ..losses import Observation, Ranks, mean_loss
 from .restore import restored
 from .search import RateSearch, has_broken
 
-__all__ = ["find_rate"]
-
 
 def find_rate(
     model: nn.Module,
@@ -101,7 +99,7 @@ def find_rate(
         shares = _shares(optimizer)
         for i, rate in enumerate(rates):
             for group, share in zip(optimizer.param_groups, shares, strict=True):
-                _set_rate(group, float(rate) * share)
+                set_rate(group, float(rate) * share)
             optimizer.zero_grad()
             try:
                 seen = Observation.of(closure(), 1.0)
@@ -125,11 +123,8 @@ def find_rate(
 def _checked(lowest: float, highest: float, steps: int) -> int:
     if not (0 < lowest < highest < math.inf):
         raise ValueError(f"rates rise from lowest > 0 to highest, finite and above it; got {lowest} and {highest}")
-    try:
-        whole = operator.index(steps)
-    except TypeError:
-        raise ValueError(f"steps must be a whole number ≥ 20, got {steps!r}") from None
-    if isinstance(steps, bool) or whole < 20:
+    whole = operator.index(steps) if hasattr(steps, "__index__") and not isinstance(steps, bool) else 0
+    if whole < 20:
         raise ValueError(f"steps must be a whole number ≥ 20, got {steps!r}: fewer cannot tell a fall from noise")
     return whole
 
@@ -143,12 +138,14 @@ def _shares(optimizer: Optimizer) -> list[float]:
     return [peak / unit for peak in peaks]
 
 
-def _set_rate(group: dict[str, Any], rate: float) -> None:
-    """Write the rate into the group's tensor, if it has one: a compiled step reads it there."""
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)
+def set_rate(group: dict[str, Any], rate: float | Tensor) -> None:
+    """Write a rate into the group's tensor, if it has one: a compiled step reads it there."""
+    if not isinstance(group["lr"], Tensor):
+        group["lr"] = float(rate)
+    elif isinstance(rate, Tensor):
+        group["lr"].copy_(rate)
     else:
-        group["lr"] = rate
+        group["lr"].fill_(rate)
 
 
 @contextmanager

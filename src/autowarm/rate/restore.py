@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from ..optim.step.dtensors import local
 from ..optim.step.nonfinite import SkippedUpdates
 from ..optim.wrapped import inside, is_ours, unwrapped
 from ..undisturbed import untouched
-
-__all__ = ["Keeper", "may_count", "restored"]
 
 Restore = Callable[[], Any]
 """Restores a value's content and returns the value."""
@@ -31,11 +30,9 @@ def restored(
     to, and no number of non-finite gradients raises an error.
 
     Args:
-        model: its parameters and buffers are restored.
-        optimizer: restored with its whole state; it may be wrapped (Accelerate, Lightning) or a `Together`.
-        also: more to restore: `torch.Generator`s, `GradScaler`s, and objects with ``state_dict`` and
-            ``load_state_dict``.
-        offload: keep the copies of weights and optimizer state in host memory.
+        model, optimizer: restored with all their state; the optimizer may be wrapped, or a `Together`.
+        also: more to restore: `torch.Generator`s, `GradScaler`s, and objects with a ``state_dict`` to load.
+        offload: keep the copies in pinned host memory.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
     keep = Keeper(offload)
@@ -81,9 +78,7 @@ class Keeper:
     Called with a value, it returns what restores that value in place, any number of times. A sharded tensor (DTensor)
     is kept and restored by its local shard, so no rank waits for another.
 
-    Args:
-        offload: keep the copies of an accelerator's tensors in pinned host memory. The host does not wait for them:
-            they are made in the order of the device's other work.
+    With ``offload``, copies of an accelerator's tensors are kept in pinned host memory, without the host waiting.
     """
 
     def __init__(self, offload: bool) -> None:
@@ -116,11 +111,7 @@ class Keeper:
         self._know(value, lambda: value)
 
     def state_of(self, thing: Any) -> Restore:
-        """Copy an object through its own ``state_dict``.
-
-        Raises:
-            TypeError: the object has no ``state_dict`` and ``load_state_dict``.
-        """
+        """Copy an object through its own ``state_dict``."""
         if isinstance(thing, GradScaler):
             return self(thing)
         if isinstance(thing, torch.Generator):
@@ -138,14 +129,14 @@ class Keeper:
         return restore
 
     def _tensor(self, value: Tensor) -> Restore:
-        shard = _local(value)
+        shard = local(value.detach())
         if self._offload and shard.device.type != "cpu":
             content = torch.empty_like(shard, device="cpu", pin_memory=True).copy_(shard, non_blocking=True)
         else:
             content = shard.clone()
 
         def restore() -> Tensor:
-            _local(value).copy_(content, non_blocking=True)
+            local(value.detach()).copy_(content, non_blocking=True)
             return value
 
         return restore
@@ -154,12 +145,6 @@ class Keeper:
 def may_count(name: str, value: Any) -> bool:
     """Whether an optimizer may change this entry of a group at its updates."""
     return isinstance(value, int | float | Tensor) and name not in ("lr", "initial_lr")
-
-
-def _local(value: Tensor) -> Tensor:
-    """The tensor without its graph, or the part of a DTensor that is here; it shares their memory."""
-    value = value.detach()
-    return value.to_local() if hasattr(value, "to_local") else value
 
 
 def _refill(value: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:

@@ -13,8 +13,6 @@ from ..plotting import BLUE, GREY, ORANGE, axes_or_new
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["RateSearch", "has_broken", "noise_of"]
-
 _WIDTH = 0.25  # decades of the rate: standard deviation of the Gaussian that smooths the losses
 _BEGUN = 0.2  # the fall has begun once this share of it is done
 _SPAN = 100.0  # rate at the break over rate where the fall begins, if the losses do not show the latter
@@ -223,14 +221,10 @@ def noise_of(losses: Sequence[float] | np.ndarray) -> float:
 
 
 def has_broken(losses: Sequence[float], steps: int) -> bool:
-    """Whether the loss has broken: it is as far above its first level as it ever was below it.
+    """Whether the loss of a search of so many steps has broken: it is as far above its first level as it ever fell.
 
     The median of three losses decides, and a rise within ten times the noise does not count, so a single outlier cannot
     end the search. A non-finite loss ends it at once.
-
-    Args:
-        losses: the losses so far.
-        steps: the number of updates in the whole search.
     """
     if not math.isfinite(losses[-1]):
         return True

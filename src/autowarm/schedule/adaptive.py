@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ..smoothness import Point, Probe
 
-__all__ = ["AdaptiveWarmup"]
-
 
 class AdaptiveWarmup(PhaseScheduler):
     """Warm up until the loss or a time limit ends the warm-up, then decay. There is no ``warmup_steps``.

@@ -17,8 +17,6 @@ from .hooks.groups import first_peak
 from .rule import Plan
 from .shapes import Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 
-__all__ = ["LEAST_STEPS", "Arguments", "check_horizon", "clean", "without_warmup_steps"]
-
 Init = TypeVar("Init", bound=Callable[..., None])
 
 LEAST_STEPS = 100  # the shortest run that has room for a search for the peak rate
@@ -71,11 +69,7 @@ _OPTIONAL = {
 
 
 def clean(**given: Any) -> dict[str, Any]:
-    """Return the arguments as plain numbers.
-
-    Raises:
-        ValueError: an argument is not a number or is out of range; the message names the first one.
-    """
+    """Return the arguments as plain numbers; ValueError names the first that is none or out of range."""
     checked: dict[str, Any] = {}
     for name, value in given.items():
         convert, holds, need = _RULES[name]
@@ -92,21 +86,13 @@ def clean(**given: Any) -> dict[str, Any]:
 
 
 class Arguments(NamedTuple):
-    """A scheduler's arguments, checked.
+    """A scheduler's arguments, checked."""
 
-    Attributes:
-        optimizer: the one inside a trainer's wrapper, which has no step hooks of its own.
-        settings: what ranks must share, and a resumed run with the saved one, in plain numbers and text.
-        plan: what the rule follows.
-        kappa_counted: whether κ was computed from the optimizer's tensors.
-        max_nonfinite: how many non-finite losses in a row raise an error; None for never.
-    """
-
-    optimizer: Optimizer
-    settings: dict[str, Any]
-    plan: Plan
-    kappa_counted: bool
-    max_nonfinite: int | None
+    optimizer: Optimizer  # the one inside a trainer's wrapper, which has no step hooks of its own
+    settings: dict[str, Any]  # what ranks must share, and a resumed run with the saved one, in plain numbers and text
+    plan: Plan  # what the rule follows
+    kappa_counted: bool  # whether κ was computed from the optimizer's tensors
+    max_nonfinite: int | None  # how many non-finite losses in a row raise an error; None for never
 
     @classmethod
     def of(
@@ -121,12 +107,7 @@ class Arguments(NamedTuple):
         recover: bool | str,
         **numbers: Any,
     ) -> "Arguments":
-        """Check what `AdaptiveWarmup` was given.
-
-        Raises:
-            TypeError: the first argument is no optimizer.
-            ValueError: see `AdaptiveWarmup`.
-        """
+        """Check what `AdaptiveWarmup` was given; it says which errors that may raise."""
         given = clean(**numbers)
         max_nonfinite = given.pop("max_nonfinite")
         _check_peak(peak, given["total_steps"])

@@ -25,8 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 from .profile import Profile
 from .shapes import DECAYS, FALLS, KINKS, Shape, decay_shape, warmup_shape
 
-__all__ = ["SIGMA_F2", "calibrate", "objective"]
-
 Array = NDArray[np.float64]
 
 # The weight is cut off this many σ from its peak, where it is below exp(−9²/2) ≈ 3e-18 of the peak.

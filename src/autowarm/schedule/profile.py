@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Profile"]
-
 Gap = TypeVar("Gap", float, np.ndarray, Tensor)
 
 

@@ -14,8 +14,6 @@ from .rule.timeline import OPEN_HORIZON
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["forecast", "metrics", "one_line", "plot_plan", "plot_profile"]
-
 Metrics = dict[str, float | int | str]
 
 
@@ -88,17 +86,7 @@ def one_line(phase: Phase, updates: int, lr: float) -> str:
 def plot_profile(
     profile: Profile, target_loss: float, *, rate: float | None = None, ax: "Axes | None" = None
 ) -> "Axes":
-    """Plot η against the loss f* + Δ, from f(x0) on the left to f* on the right, in the order of a run.
-
-    Args:
-        profile: η(Δ).
-        target_loss: f*.
-        rate: the current rate, to mark in the plot; None for no mark.
-        ax: matplotlib axes to draw on; None makes new ones.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Plot η against the loss f* + Δ, from f(x0) on the left to f* on the right, and mark the current rate."""
     ax = axes_or_new(ax, 5.5, 3.2)
     gaps = np.linspace(0.0, profile.gap0, 500)[1:]
     ax.plot(target_loss + gaps, profile(gaps), label="η(Δ)")
@@ -112,16 +100,7 @@ def plot_profile(
 
 
 def plot_plan(rule: HostRule, *, searching: bool = False, ax: "Axes | None" = None) -> "Axes":
-    """Plot the rate against the updates still to come, as it will be if no loss ends the warm-up.
-
-    Args:
-        rule: the rule, which is left as it is.
-        searching: whether the peak rate is still being searched for, so that only shares of it are known.
-        ax: matplotlib axes to draw on; None makes new ones.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Plot the rate, or its share in a search, against the updates still to come, if no loss ends the warm-up."""
     ax = axes_or_new(ax, 5.5, 3.2)
     timeline, ahead, lr = rule.timeline, replace(rule), 1.0 if searching else rule.plan.lr
     end = rule.updates + OPEN_HORIZON if timeline.total_steps is None else max(timeline.total_steps, rule.updates + 1)

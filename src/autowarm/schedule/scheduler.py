@@ -29,19 +29,12 @@ from .state import STATE_VERSION, read_state, resumed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PhaseScheduler"]
-
 
 class PhaseScheduler(LRScheduler, Joinable):
     """Takes a run through its phases: the search for the peak rate, warm-up, decay.
 
     It connects them to PyTorch. The clock counts the updates that the optimizer really made, the groups' rates keep
     what others change about them, the guard watches the level of the loss, the alarms warn.
-
-    Args:
-        arguments: what the user asked for.
-        model: with recovery, what the guard copies beside the optimizer's parameters.
-        process_group: the ranks that share the run.
     """
 
     load_warning: str | None = None
@@ -250,11 +243,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._in_use = False
 
     def _look_for_others(self) -> bool:
-        """Name another scheduler that sets the rates. Before the first update, rates that the user has set are peaks.
-
-        Returns:
-            Whether there is another scheduler.
-        """
+        """Whether another scheduler sets the rates; it is named. Before the first update, new rates are peaks."""
         if "other scheduler" in self._alarms.said:
             return True
         self._changes += 1

@@ -21,8 +21,6 @@ from .profile import Profile
 from .rule import HostRule, Notices
 from .rule.saved import boolean, check, count, list_of, number, optional
 
-__all__ = ["PeakSearch"]
-
 LOWEST, HIGHEST = 1e-6, 100.0  # rates tried, as in `autowarm.find_rate`
 _SHARE, _FEWEST, _MOST = 0.1, 30, 100  # length of the search: share of the run, and bounds in updates
 
@@ -30,17 +28,9 @@ _SHARE, _FEWEST, _MOST = 0.1, 30, 100  # length of the search: share of the run,
 class PeakSearch:
     """The phase before the warm-up: rates rise by a constant factor until the loss breaks; then the run starts over.
 
-    This is `autowarm.find_rate` inside a run. The optimizer must be new, because the search ends by restoring the
-    weights and the optimizer's state from before the first update.
-
-    Args:
-        optimizer: its weights and state are copied just before its first update.
-        host: the rule of a run that has not begun; its lr is the unit of `share`.
-
-    Attributes:
-        timeline, target_loss: those of the rule that follows.
-        losses: the losses so far; only the last one may be non-finite.
-        over: whether the search is over.
+    This is `autowarm.find_rate` inside a run. The optimizer must be new, because the search ends by restoring its
+    weights and its state from before the first update. The timeline and f* are those of the rule that follows, and only
+    the last loss may be non-finite.
 
     Raises:
         ValueError: at the first update, if the optimizer has made updates before; at once, if its updates may be

@@ -13,9 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["DECAYS", "FALLS", "KINKS", "WARMUPS", "Decay", "Shape", "Warmup", "decay_shape", "is_flat", "name_of",
-           "warmup_shape"]  # fmt: skip
-
 # Maps a float to a float, and an array or a tensor element by element.
 Shape = Callable
 Warmup = Literal["linear", "cosine"]

@@ -14,8 +14,6 @@ from .rule.saved import Checks, check, count, finite, list_of, number, optional,
 from .rule.state import State
 from .search import PeakSearch
 
-__all__ = ["STATE_VERSION", "read_state", "resumed"]
-
 STATE_VERSION = 9
 
 # The keys that identify the states of other classes. The first match counts.
@@ -53,11 +51,7 @@ _SAVED: Checks = {
 
 
 def read_state(state: Any) -> dict[str, Any]:
-    """Check a saved state. The argument is not modified.
-
-    Raises:
-        ValueError: the state is another scheduler's, has another version, or is damaged; the message says which.
-    """
+    """Check a saved state, which stays as it is; ValueError says whose it is, of which version, or what is damaged."""
     if not isinstance(state, Mapping):
         raise ValueError(f"not an AdaptiveWarmup state: it is a {type(state).__name__}, not a dictionary")
     version = state.get("version")
@@ -85,19 +79,9 @@ def read_state(state: Any) -> dict[str, Any]:
 def resumed(
     state: Mapping[str, Any], settings: Mapping[str, Any], plan: Plan, optimizer: Optimizer, *, kappa_counted: bool
 ) -> tuple[HostRule, str | None]:
-    """The rule of a saved state, extended if it was saved under another ``total_steps``.
+    """The rule of a state that `read_state` returned, and a warning if it was saved under another ``total_steps``.
 
-    Args:
-        state: as `read_state` returns it.
-        settings, plan: those of the scheduler that loads it.
-        optimizer: its optimizer.
-        kappa_counted: whether κ was computed from the optimizer's tensors.
-
-    Returns:
-        The rule, and a warning if it was extended.
-
-    Raises:
-        ValueError: the settings differ; the message lists the differences.
+    If κ was counted, from the optimizer's tensors, a saved κ stays. Other settings must not differ.
     """
     saved, rule_state, peaks = state["settings"], state["rule"], state["base_lrs"]
     ignored = {"total_steps", "chance_loss", "trained", "recover"}  # the state knows whether the weights were trained

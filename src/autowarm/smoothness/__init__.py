@@ -7,10 +7,9 @@ compare with K^t.
 
 from .fits import Fit, Interval, bootstrap, fit
 from .measure import Point, measure
-from .plot import plot_study
 from .probe import Probe
 from .sharpness import lanczos, sharpness
-from .study import Study, study
+from .study import Study, plot_study, study
 
 __all__ = [
     "Fit",

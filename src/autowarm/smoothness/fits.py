@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["MODELS", "Fit", "Interval", "bootstrap", "fit"]
-
 Array = NDArray[np.float64]
 
 MODELS: dict[str, tuple[float, ...]] = {"constant": (0.0,), "linear": (0.0, 1.0), "quadratic": (0.0, 1.0, 2.0)}

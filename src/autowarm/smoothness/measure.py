@@ -10,8 +10,6 @@ from torch import Tensor
 from ..geometry import MaxOverLayers
 from ..modes import without_autocast
 
-__all__ = ["Point", "measure"]
-
 
 @dataclass(frozen=True)
 class Point:

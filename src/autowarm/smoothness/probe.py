@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..devices import check_member
@@ -16,10 +15,9 @@ from ..geometry import Geometry, MaxOverLayers, resolve
 from ..modes import autocast_off
 from ..optim import geometry_of
 from ..optim.known import geometry_in
+from ..optim.step.dtensors import local
 from ..undisturbed import generators, set_generators, untouched
 from .measure import Point, measure
-
-__all__ = ["Probe"]
 
 Closure = Callable[[], Tensor]
 
@@ -118,7 +116,7 @@ class Probe:
             self._pending = None
             return closure()
         params, measured, geometry = self._tensors()
-        if any(p.grad is not None and bool(_local(p.grad).any()) for p in params):
+        if any(p.grad is not None and bool(local(p.grad).any()) for p in params):
             raise RuntimeError(
                 "a probed step must start with gradients of zero, but those of an earlier step are still there: call "
                 "optimizer.zero_grad() before the probe runs the closure"
@@ -208,8 +206,3 @@ class _Pending:
     grads: list[Tensor | None]
     measured: list[bool]
     geometry: MaxOverLayers
-
-
-def _local(x: Tensor) -> Tensor:
-    """This rank's shard of a DTensor, or the tensor itself."""
-    return x.to_local() if isinstance(x, DTensor) else x

@@ -8,8 +8,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..modes import autocast_off
 
-__all__ = ["lanczos", "sharpness"]
-
 
 def lanczos(
     product: Callable[[Tensor], Tensor],

@@ -16,8 +16,6 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Smoothness"]
-
 Array = npt.NDArray[np.float64]
 
 
@@ -97,12 +95,6 @@ class Smoothness:
         the derivative ((ρ−1)KρΔ^ρ − K0)/Δ², which changes sign once, at Δ′; insert Kρ·Δ′^ρ = K0/(ρ−1). For ρ ≤ 1 it is
         never positive: K(Δ)/Δ falls to K1 (to K1 + Kρ if ρ = 1), so the rate only decays as the gap falls. The bound
         is infinite if that limit is 0.
-
-        Example:
-            >>> from autowarm.theory import Smoothness
-            >>> K = Smoothness(rho=3, K0=2, K1=1, K_rho=1)
-            >>> K.peak_gap, K.peak_rate, K.peak_gap / K(K.peak_gap)
-            (1.0, 0.25, 0.25)
         """
         least = self._least_per_gap
         return 1 / least if least > 0 else math.inf

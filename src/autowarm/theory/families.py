@@ -11,8 +11,6 @@ from ..geometry import Frobenius, Geometry
 from .constants import Smoothness
 from .problems import LINEAR, CompositeProblem, Outer
 
-__all__ = ["FiniteSum", "regression_family"]
-
 
 @dataclass(frozen=True, eq=False)
 class FiniteSum:

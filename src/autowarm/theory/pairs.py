@@ -8,8 +8,6 @@ from torch import Tensor
 
 from .protocols import Problem
 
-__all__ = ["largest_smoothness_ratio", "smoothness_ratio"]
-
 
 def smoothness_ratio(problem: Problem, x: Tensor, y: Tensor) -> float:
     """Return ‖∇f(x) − ∇f(y)‖⋆/(K·‖x − y‖), with K at the larger of the two gaps; at most 1 if `problem.K` is right.

@@ -49,8 +49,6 @@ from torch import Tensor
 from ..geometry import Frobenius, Geometry, Sign, Spectral
 from .constants import Smoothness
 
-__all__ = ["EXPONENTIAL", "LINEAR", "CompositeProblem", "Outer", "barrier", "catalogue"]
-
 
 @dataclass(frozen=True)
 class Outer:

@@ -8,8 +8,6 @@ import numpy as np
 
 from .constants import Array
 
-__all__ = ["PowerProfile"]
-
 
 @dataclass(frozen=True)
 class PowerProfile:
@@ -20,21 +18,13 @@ class PowerProfile:
 
         φ(Δ) = 1/lr + Kρ·Δ'^{ρ−1}·h(Δ/Δ'),    h(r) = r^{ρ−1} + (ρ−1)/r − ρ,
 
-    so φ(Δ0) = div/lr gives Kρ = (div − 1)/(lr·Δ'^{ρ−1}·h(Δ0/Δ')), and
-
-        η(Δ) = lr/(1 + (div − 1)·h(Δ/Δ')/h(Δ0/Δ')).
-
-    By Bernoulli's inequality h(r) = (r^ρ − 1 − ρ(r−1))/r ≥ 0, with equality at r = 1 alone, so 0 < η ≤ lr on (0, ∞).
-    For ρ = 2 it is (r−1)²/r. With a larger ρ the peak is broader: η is larger on (0, Δ0).
-
-    There is no such rate for ρ ≤ 1: Δ/K(Δ) then rises with Δ everywhere, so there is no warm-up.
+    so φ(Δ0) = div/lr gives Kρ, and η(Δ) = lr/(1 + (div − 1)·h(Δ/Δ')/h(Δ0/Δ')). By Bernoulli's inequality h(r) = (r^ρ −
+    1 − ρ(r−1))/r ≥ 0, with equality at r = 1 alone, so 0 < η ≤ lr on (0, ∞). For ρ = 2 it is (r−1)²/r. With a larger ρ
+    the peak is broader: η is larger on (0, Δ0). For ρ ≤ 1, Δ/K(Δ) rises with Δ everywhere: there is no warm-up.
 
     Args:
         rho: ρ > 1.
-        lr: the peak rate, > 0.
-        div: ratio of the peak rate to the first rate, > 1.
-        gap0: Δ0 = f(x0) − f*, in units of the loss, > 0.
-        peak_gap: Δ', in (0, Δ0).
+        lr, div, gap0, peak_gap: see `autowarm.schedule.Profile`.
 
     Call it with a gap, or an array of gaps; it returns η, and 0 where Δ ≤ 0.
 
@@ -46,9 +36,6 @@ class PowerProfile:
         >>> profile = PowerProfile(rho=3.0, lr=1e-3, div=100.0, gap0=8.0, peak_gap=2.0)
         >>> profile(2.0), round(profile(8.0), 9)
         (0.001, 1e-05)
-        >>> gap = 5.0
-        >>> round(gap / (profile.K0 + profile.K1 * gap + profile.K_rho * gap**3) / profile(gap), 9)
-        1.0
     """
 
     rho: float

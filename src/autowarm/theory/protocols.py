@@ -8,8 +8,6 @@ from torch import Tensor
 from ..geometry import Geometry
 from .constants import Smoothness
 
-__all__ = ["Family", "Function", "Problem"]
-
 
 class Function(Protocol):
     """A function with a known minimum, of which Theorem 3 draws one at each step."""
@@ -18,7 +16,21 @@ class Function(Protocol):
         """Return f(x) − f* and ∇f(x), of x's shape. Outside the domain the gap is infinite and the gradient unused."""
 
 
-class Problem(Function, Protocol):
+class _Known(Protocol):
+    @property
+    def geometry(self) -> Geometry: ...
+
+    @property
+    def K(self) -> Smoothness: ...
+
+    @property
+    def x_star(self) -> Tensor: ...
+
+    def radius(self, x0: Tensor) -> float:
+        """Return the theorems' D, a bound on ‖x^t − x*‖: ‖x⁰ − x*‖ in ℓ2, otherwise the radius of {f ≤ f(x⁰)}."""
+
+
+class Problem(Function, _Known, Protocol):
     """A star-convex f that satisfies Assumption 2, for `descend`, `check_theorem_1`, `check_theorem_2` and the pairs.
 
     Any object with these five members is one; nothing has to be inherited. `CompositeProblem` is the package's own.
@@ -28,6 +40,7 @@ class Problem(Function, Protocol):
         geometry: the norm of the steps, of K and of `radius`.
         K: the constants of Assumption 2 in that norm, for pairs with f(y) ≤ f(x).
         x_star: the minimiser x*, in float64.
+        radius: x⁰ → Theorem 1's D, a bound on ‖x^t − x*‖: ‖x⁰ − x*‖ in ℓ2, otherwise the radius of {f ≤ f(x⁰)}.
 
     Two more methods are used where there are: ``point(gap, generator)``, a random x with that gap, spares
     `largest_smoothness_ratio` a bisection, and ``level_radius(x)`` is the D of `check_constant`.
@@ -52,20 +65,8 @@ class Problem(Function, Protocol):
         >>> check_theorem_1(descend(f, x0, lambda gap: theorem_1_rate(gap, f.K, f.radius(x0)), steps=50))
     """
 
-    @property
-    def geometry(self) -> Geometry: ...
 
-    @property
-    def K(self) -> Smoothness: ...
-
-    @property
-    def x_star(self) -> Tensor: ...
-
-    def radius(self, x0: Tensor) -> float:
-        """Return Theorem 1's D, a bound on ‖x^t − x*‖: ‖x⁰ − x*‖ in ℓ2, otherwise the radius of {f ≤ f(x⁰)}."""
-
-
-class Family(Protocol):
+class Family(_Known, Protocol):
     """Star-convex functions f_ξ with a common minimiser x*, for `descend` and `check_theorem_3`.
 
     `FiniteSum` is the package's own. Assumption "smoothness2_weak" must hold: ‖∇f_ξ(x)‖₂ ≤ K(Δ_ξ)·‖x − x*‖₂.
@@ -74,6 +75,7 @@ class Family(Protocol):
         geometry: `Frobenius`: Theorem 3 is about ℓ2.
         K: the constants, common to all ξ.
         x_star: x*, in float64.
+        radius: x⁰ → D = ‖x⁰ − x*‖₂.
 
     Example:
         >>> import torch
@@ -98,18 +100,6 @@ class Family(Protocol):
         >>> check_theorem_3(*(descend(family, x0, rate, 50, generator=seed) for seed in seeds))
     """
 
-    @property
-    def geometry(self) -> Geometry: ...
-
-    @property
-    def K(self) -> Smoothness: ...
-
-    @property
-    def x_star(self) -> Tensor: ...
-
-    def radius(self, x0: Tensor) -> float:
-        """Return D = ‖x⁰ − x*‖₂."""
-
     def largest_gap(self, D: float) -> float:
         """Return M, a bound on Δ_ξ(x) over all ξ and ‖x − x*‖ ≤ D; infinite if there is none."""
 
@@ -122,11 +112,7 @@ _PROBLEM, _FAMILY = (*_COMMON, "gap_and_gradient"), (*_COMMON, "largest_gap", "d
 
 
 def is_family(problem: Problem | Family) -> TypeGuard[Family]:
-    """Whether it is a `Family`, that is, whether it draws functions.
-
-    Raises:
-        TypeError: it is neither a `Family` nor a `Problem`; the message names what it lacks.
-    """
+    """Whether it is a `Family`, that is, whether it draws functions; TypeError names what either kind lacks."""
     drawn = hasattr(problem, "draw")
     if lacking := [name for name in (_FAMILY if drawn else _PROBLEM) if not hasattr(problem, name)]:
         kind = "family" if drawn else "problem"

@@ -30,22 +30,6 @@ import numpy as np
 
 from .constants import Array, Smoothness
 
-__all__ = [
-    "constant_bound",
-    "decay_only_bound",
-    "decay_only_rate",
-    "polyak_rate",
-    "theorem_1_bound",
-    "theorem_1_rate",
-    "theorem_2_bound",
-    "theorem_2_rate",
-    "theorem_3_bound",
-    "theorem_3_rate",
-    "theorem_3_uniform_bound",
-    "warmup_only_rate",
-    "weight_decay_limit",
-]
-
 
 def _require_positive(**values: float) -> None:
     for name, value in values.items():

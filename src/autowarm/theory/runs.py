@@ -12,8 +12,6 @@ from torch import Tensor
 from .constants import Array
 from .protocols import Family, Function, Problem, is_family
 
-__all__ = ["Run", "descend"]
-
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -83,31 +81,18 @@ def descend(
     family = problem if is_family(problem) else None
     geometry, K, x_star, x = problem.geometry, problem.K, problem.x_star, x0.clone()
     D = problem.radius(x0)
-    gaps: list[float] = []
-    rates: list[float] = []
-    norms: list[float] = []
-    distances: list[float] = []
+    states, rates = [], []
     for t in range(steps + 1):
         f = cast(Function, problem) if family is None else family.draw(generator)
         gap, gradient = f.gap_and_gradient(x)
-        if t == 0 and not math.isfinite(gap):
+        finite = math.isfinite(gap)
+        if t == 0 and not finite:
             raise ValueError("x0 is outside the domain: f(x0) is infinite")
-        gaps.append(gap)
-        norms.append(float(geometry.norm(x)))
-        distances.append(float(geometry.norm(x - x_star)))
-        if t == steps or not math.isfinite(gap):
+        curvature = K(gap) if finite else math.inf
+        states.append((gap, curvature, float(geometry.norm(x)), float(geometry.norm(x - x_star))))
+        if t == steps or not finite:
             break
         rates.append(float(rate(gap, float(geometry.dual(gradient))) if gradient_norm else rate(gap)))
         x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(gradient)
-    curvatures = [K(gap) if math.isfinite(gap) else math.inf for gap in gaps]
-    return Run(
-        problem,
-        gaps=np.array(gaps),
-        curvatures=np.array(curvatures),
-        rates=np.array(rates),
-        norms=np.array(norms),
-        distances=np.array(distances),
-        D=D,
-        weight_decay=weight_decay,
-        x=x,
-    )
+    gaps, curvatures, norms, distances = np.array(states).T
+    return Run(problem, gaps, curvatures, np.array(rates), norms, distances, D, weight_decay, x)

@@ -48,15 +48,6 @@ from .rates import (
 )
 from .runs import Run
 
-__all__ = [
-    "ClaimViolated",
-    "check_constant",
-    "check_decay_only",
-    "check_theorem_1",
-    "check_theorem_2",
-    "check_theorem_3",
-]
-
 TOLERANCE = 1e-9
 
 

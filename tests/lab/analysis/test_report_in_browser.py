@@ -42,7 +42,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         metrics.mkdir(parents=True)
         lines = [{"step": s, "loss": 5.0 / s, "lr": 0.01, "seconds": s} for s in range(1, 101)]
         (metrics / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return report.make(stored(folder, about="A heading that needs more than one line on a phone, being long")).report
+    return report.make(stored(folder, about="A heading that needs more than one line on a phone, being long"))[-1]
 
 
 def browse(page: Path, folder: Path, width: int) -> tuple[dict[str, Any], str]:

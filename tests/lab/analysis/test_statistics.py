@@ -1,4 +1,4 @@
-"""Estimates and paired differences on made-up losses whose right answers are known."""
+"""Estimates on made-up losses whose right answers are known."""
 
 import math
 
@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from autowarm.lab.analysis.statistics import CAP, Estimate, differences
+from autowarm.lab.analysis.statistics import Estimate
 
 INF = math.inf
-
-
-def by_seed(*losses: float) -> dict[int, float]:
-    return dict(enumerate(losses))
 
 
 def test_an_estimate_agrees_with_scipys_t_test():
@@ -73,37 +69,3 @@ def test_intervals_cover_the_truth_as_often_as_they_say(seeds):
             covered[level] += low <= 0.3 <= high
     for level, count in covered.items():
         assert count / len(draws) == pytest.approx(level, abs=4 * math.sqrt(level * (1 - level) / len(draws)))
-
-
-def test_paired_intervals_cover_what_unpaired_noise_would_hide():
-    """Seeds differ by 1.0, schedules by 0.1 ± 0.02 on the same seed: pairing finds it in five seeds."""
-    random = np.random.default_rng(1)
-    found = 0
-    for _ in range(300):
-        common = random.normal(3.0, 1.0, 5)
-        reference = by_seed(*(common + random.normal(0, 0.02, 5)))
-        ours = by_seed(*(common - 0.1 + random.normal(0, 0.02, 5)))
-        found += differences(ours, reference, ceiling=INF).outcome == "better"
-    assert found > 290
-
-
-def test_differences_are_paired_and_in_the_unit_asked_for():
-    ours, reference = {0: 3.3, 1: 2.7, 5: 1.0}, {1: 3.0, 0: 3.0, 7: 1.0}
-    assert differences(ours, reference, ceiling=9.0).values == pytest.approx((0.3, -0.3))
-    assert differences(ours, reference, ceiling=9.0, unit=2.0).values == pytest.approx((0.15, -0.15))
-    with pytest.raises(ValueError, match="no seed in common"):
-        differences({0: 1.0}, {1: 1.0}, ceiling=9.0)
-    with pytest.raises(ValueError, match="`math.inf`"):
-        differences(by_seed(math.nan), by_seed(1.0), ceiling=9.0)
-
-
-def test_a_diverged_run_counts_as_the_ceiling_and_is_said():
-    found = differences(by_seed(INF, 3.0), by_seed(3.0, INF), ceiling=3.0 * CAP, unit=3.0)
-    assert found.values == pytest.approx((CAP - 1, 1 - CAP))
-    assert found.diverged == 2
-    assert differences(by_seed(INF, 3.0), by_seed(INF, 3.0), ceiling=6.0).values == (0.0, 0.0)
-    assert differences(by_seed(100.0), by_seed(3.0), ceiling=6.0).values == (3.0,)  # no run counts for more
-
-
-def test_below_zero_a_diverged_run_is_worse_than_its_reference():
-    assert differences({0: INF, 1: -3.0}, {0: -2.0, 1: -2.0}, ceiling=0.0).values == (2.0, -1.0)

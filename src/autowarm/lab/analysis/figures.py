@@ -36,12 +36,8 @@ class Curve:
 
 @styled
 def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation loss", unit: float = 1.0) -> Figure:
-    """Plot validation loss over hand-set warm-up length, one panel per cell; adaptive dashed, Algorithm 1 dotted.
-
-    Args:
-        summaries: the cells.
-        quantity: the quantity on the y axis.
-        unit: factor by which to multiply it.
+    """Plot validation loss, or a multiple of it, over hand-set length, one panel per cell; adaptive dashed, Algorithm 1
+    dotted.
     """
     figure, panels = _grid(len(summaries), rows=1)
     for (axes,), summary in zip(panels, summaries, strict=True):
@@ -120,13 +116,9 @@ def literal(text: str) -> str:
 
 def smoothed(values: Sequence[float]) -> list[float]:
     """Average over a centred window of about 3 % of the run, narrower at the ends, so that the curve does not lag."""
-    half = max(1, len(values) // 60)
-    result = []
-    for i in range(len(values)):
-        reach = min(half, i, len(values) - 1 - i)
-        window = values[i - reach : i + reach + 1]
-        result.append(sum(window) / len(window))
-    return result
+    half, last = max(1, len(values) // 60), len(values) - 1
+    reach = [min(half, i, last - i) for i in range(len(values))]
+    return [sum(values[i - r : i + r + 1]) / (2 * r + 1) for i, r in enumerate(reach)]
 
 
 def save(figure: Figure, path: Path) -> list[Path]:

@@ -1,17 +1,16 @@
 """Shows the result of a range test: text and a curve in the terminal, plots and numbers in a folder."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotille
-from matplotlib.figure import Figure
 
 from autowarm.plotting import styled
 from autowarm.rate import RateSearch
 
-from ..files import write_atomically
-from .figures import save
+from ..files import write_json
+from .figures import axes_of, save
 
 
 def words(found: RateSearch, total_steps: int) -> str:
@@ -24,6 +23,16 @@ def words(found: RateSearch, total_steps: int) -> str:
     return f"{suggested}\ninterval    {low:.2g} to {high:.2g}\n{tried}"
 
 
+def canvas(width: int, height: int, xlim: tuple[float, float], ylim: tuple[float, float], *, colour: bool) -> Any:
+    """Make a picture of characters, `width` columns wide with its labels."""
+    picture = plotille.Figure()
+    picture.width, picture.height = max(30, width - 16), height
+    picture.set_x_limits(*xlim)
+    picture.set_y_limits(*ylim)
+    picture.color_mode, picture.with_colors = "names", colour
+    return picture
+
+
 def terminal(found: RateSearch, width: int, *, colour: bool) -> str:
     """Draw the curve in characters, `width` columns wide. | marks the suggestion, : the interval."""
     level = found.smoothed[np.isfinite(found.smoothed)]
@@ -32,14 +41,10 @@ def terminal(found: RateSearch, width: int, *, colour: bool) -> str:
     room = 0.1 * max(float(np.ptp(level)), 1e-3 * abs(float(level[0])), 1e-12)
     low, high = float(level.min() - room), float(level.max() + room)
     logs = np.log10(found.rates)
-    picture = plotille.Figure()
-    picture.width, picture.height = max(30, width - 16), 12
-    picture.set_x_limits(float(logs[0]), float(logs[-1]))
-    picture.set_y_limits(low, high)
+    picture = canvas(width, 12, (float(logs[0]), float(logs[-1])), (low, high), colour=colour)
     picture.x_label, picture.y_label = "rate", "loss"
     picture.x_ticks_fkt = lambda tick, _: f"{10**tick:.0e}"
     picture.y_ticks_fkt = lambda tick, _: f"{tick:8.4g}"
-    picture.color_mode, picture.with_colors = "names", colour
     inside = (found.losses > low) & (found.losses < high)
     picture.scatter(logs[inside], found.losses[inside], lc="white", marker="·")
     picture.plot(logs, found.smoothed, lc="cyan")
@@ -51,13 +56,6 @@ def terminal(found: RateSearch, width: int, *, colour: bool) -> str:
 
 
 @styled
-def figure(found: RateSearch) -> Figure:
-    """Draw the curve as a figure."""
-    drawn = Figure(figsize=(5.6, 3.6), layout="constrained")
-    found.plot(ax=drawn.subplots())
-    return drawn
-
-
 def write(found: RateSearch, folder: Path) -> list[Path]:
     """Write find-rate.json, .png and .svg, and return their paths."""
     told = found.reason is None
@@ -68,6 +66,7 @@ def write(found: RateSearch, folder: Path) -> list[Path]:
         "rates": found.rates.tolist(),
         "losses": [loss if np.isfinite(loss) else None for loss in found.losses.tolist()],
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "find-rate.json", json.dumps(numbers, indent=2) + "\n")
-    return [folder / "find-rate.json", *save(figure(found), folder / "find-rate")]
+    write_json(folder / "find-rate.json", numbers)
+    drawn, [axes] = axes_of()
+    found.plot(ax=axes)
+    return [folder / "find-rate.json", *save(drawn, folder / "find-rate")]

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -15,7 +14,7 @@ from autowarm.logs import Reading, Replay
 from autowarm.plotting import styled
 
 from .figures import axes_of, literal
-from .report import TEMPLATES, data_uri
+from .report import data_uri, rendered
 
 HEADINGS = ("run", "updates", "warm-up used", "as recorded", "closed loop")
 _COLUMNS = 3
@@ -94,11 +93,9 @@ def planned(readings: Mapping[str, Reading], lr: float) -> Figure:
 
 def html(replays: Sequence[Replay]) -> str:
     """Return a page with the table, the notes and a picture of each run."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     several = len(replays) != 1
-    return environment.get_template("replay.html.j2").render(
+    return rendered(
+        "replay.html.j2",
         title=f"{len(replays)} runs replayed" if several else f"{replays[0].name} replayed",
         headings=HEADINGS,
         rows=[cells(replay) for replay in replays],

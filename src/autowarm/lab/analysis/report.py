@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,14 @@ from .results import Results
 from .summary import Row, headline, verdict
 from .table import HEADINGS, cells
 
-TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files that `make` wrote."""
+def make(results: Results) -> list[Path]:
+    """Write the figures and `report.html` next to `results.json`, and return their paths, the page's last.
 
-    report: Path
-    figures: list[Path]
-
-
-def make(results: Results) -> Files:
-    """Write the figures and `report.html` next to `results.json`. Only runs with existing folders have curves."""
+    Only runs with existing folders have curves.
+    """
     folder = results.folder
     store = Path(results.document["config"].get("store") or folder / "runs")
     curves = [figures.curves_of(summary, results.rows, store) for summary in results.summaries]
@@ -39,16 +33,21 @@ def make(results: Results) -> Files:
         paths += figures.save(figures.curves_figure(*map(list, zip(*drawn, strict=True))), folder / "curves")
     page = folder / "report.html"
     write_atomically(page, html(results, curves))
-    return Files(page, paths)
+    return [*paths, page]
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return a page made from one of the templates."""
+    loader = jinja2.FileSystemLoader(_TEMPLATES)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template(template).render(**values)
 
 
 def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
     """Return the whole page with embedded pictures. Each cell has its own, so that they stack on a narrow screen."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     summaries, document = results.summaries, results.document
-    return environment.get_template("report.html.j2").render(
+    return rendered(
+        "report.html.j2",
         results=document,
         headline=document["config"].get("about") or headline(summaries),
         verdicts=[(summary.title, verdict(summary)) for summary in summaries],

@@ -22,17 +22,11 @@ _CELL = {"task", "model", "optimizer", "batch_size", "steps", "lr"}
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a plan.
+    """The results of a plan."""
 
-    Attributes:
-        folder: the folder of `results.json`.
-        document: the file's content.
-        summaries: one summary per cell.
-    """
-
-    folder: Path
-    document: Mapping[str, Any]
-    summaries: Sequence[Summary]
+    folder: Path  # of `results.json`
+    document: Mapping[str, Any]  # the file's content
+    summaries: Sequence[Summary]  # one per cell
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -79,11 +73,7 @@ def write_results(
 
 
 def read_results(folder: Path) -> Results:
-    """Read the `results.json` of a results folder.
-
-    Raises:
-        LabError: the file is missing, is damaged, or has another schema.
-    """
+    """Read the `results.json` of a results folder; LabError if it is missing, damaged, or of another schema."""
     path = folder / "results.json"
     if not path.is_file():
         raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare` or `sweep`")

@@ -3,10 +3,8 @@
 Runs that differ only in schedule and seed share initial weights and batches if they share the seed, so schedules are
 compared seed by seed, which cancels what the runs have in common.
 
-- **A diverged run has an infinite loss.** In a mean it counts as `CAP` times the loss it is compared with, and so does
-  any loss above that. Otherwise a single run would decide every mean.
-- **One seed decides nothing.** With a few seeds, quantiles are those of Student's t: 12.7 standard errors for two
-  seeds, 2.8 for five.
+One seed decides nothing. With a few seeds, quantiles are those of Student's t: 12.7 standard errors for two seeds, 2.8
+for five.
 """
 
 import math
@@ -22,17 +20,10 @@ Losses = Mapping[int, float]
 
 Outcome = Literal["better", "worse", "undecided"]
 
-CAP = 2.0
-"""A diverged run counts as this many times the loss that it is compared with."""
-
 
 @dataclass(frozen=True)
 class Estimate:
     """Independent values, one per seed or per task, with an interval for their true mean.
-
-    Args:
-        values: at least one, all finite.
-        diverged: the number of values for which a run diverged.
 
     Raises:
         ValueError: there are no values, or one is not finite.
@@ -43,12 +34,9 @@ class Estimate:
         >>> low, high = five.interval()
         >>> print(f"{five.mean:.3f} ± {five.stderr:.4f}, 95 %: {low:.3f} to {high:.3f}; {five.outcome}")
         -0.020 ± 0.0032, 95 %: -0.029 to -0.011; better
-        >>> Estimate((-0.02,)).outcome
-        'undecided'
     """
 
     values: tuple[float, ...]
-    diverged: int = 0
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -88,41 +76,3 @@ class Estimate:
         """Which side of zero the whole 95% interval lies on; lower is better, and "undecided" means neither."""
         low, high = self.interval() or (-math.inf, math.inf)
         return "better" if high < 0 else "worse" if low > 0 else "undecided"
-
-
-def differences(ours: Losses, reference: Losses, *, ceiling: float, unit: float = 1.0) -> Estimate:
-    """Return paired differences (min(aₛ, c) − min(bₛ, c))/u over the common seeds s.
-
-    Args:
-        ours: a, by seed.
-        reference: b, by seed.
-        ceiling: c, the loss that a diverged run counts as.
-        unit: u; 1 keeps the unit of the losses.
-
-    Raises:
-        ValueError: there is no common seed.
-
-    Example:
-        >>> from autowarm.lab.analysis.statistics import differences
-        >>> adaptive, tuned = {10: 3.18, 11: 3.25, 12: 3.20}, {10: 3.20, 11: 3.26, 12: 3.22, 13: 3.21}
-        >>> found = differences(adaptive, tuned, ceiling=6.4)
-        >>> print(f"{found.mean:.4f} ± {found.stderr:.4f} nats over {found.count} seeds")
-        -0.0167 ± 0.0033 nats over 3 seeds
-    """
-    a, b, diverged = paired(ours, reference)
-    return Estimate(tuple(((np.minimum(a, ceiling) - np.minimum(b, ceiling)) / unit).tolist()), diverged)
-
-
-def paired(ours: Losses, reference: Losses) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return both losses over the common seeds, in their order, and for how many of these a run diverged.
-
-    Raises:
-        ValueError: there is no common seed, or a loss is NaN.
-    """
-    seeds = sorted(ours.keys() & reference.keys())
-    if not seeds:
-        raise ValueError(f"no seed in common: ours are {sorted(ours)}, the reference's {sorted(reference)}")
-    a, b = (np.array([losses[seed] for seed in seeds], dtype=float) for losses in (ours, reference))
-    if np.isnan(a).any() or np.isnan(b).any():
-        raise ValueError("a loss is NaN: a run that diverged has the loss `math.inf`")
-    return a, b, int((np.isinf(a) | np.isinf(b)).sum())

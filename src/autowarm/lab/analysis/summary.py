@@ -14,24 +14,18 @@ from typing import Any, get_args
 
 from ..config import printable
 from ..registry import OPTIMIZERS
-from .statistics import Estimate, Outcome, differences
+from .statistics import Estimate, Outcome
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Point:
-    """Runs of one schedule in one cell, over seeds.
+    """Runs of one schedule in one cell, over seeds."""
 
-    Attributes:
-        warmup_steps: mean number of updates in warm-up.
-        losses: final validation loss by seed; infinite if the run diverged.
-        ended_by_time: number of runs in which the clock, not the loss, ended the warm-up.
-    """
-
-    warmup_steps: float
-    losses: Mapping[int, float]
-    ended_by_time: int = 0
+    warmup_steps: float  # mean number of updates in warm-up
+    losses: Mapping[int, float]  # final validation loss by seed; infinite if the run diverged
+    ended_by_time: int = 0  # runs in which the clock, not the loss, ended the warm-up
 
     @property
     def val_loss(self) -> float:
@@ -51,18 +45,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Summary:
-    """One cell: the hand-set grid, its best point, adaptive, Algorithm 1, and all other schedules by kind.
-
-    Attributes:
-        own: whether the task is the user's own, whose loss may have any unit.
-    """
+    """One cell: the hand-set grid, its best point, adaptive, Algorithm 1, and all other schedules by kind."""
 
     cell: Mapping[str, Any]
     manual: tuple[Point, ...]
     adaptive: Point | None
     paper: Point | None
     others: Mapping[str, Point] = field(default_factory=dict)
-    own: bool = False
+    own: bool = False  # whether the task is the user's own, whose loss may have any unit
 
     @property
     def unit(self) -> str:
@@ -149,21 +139,22 @@ def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
 
 
 def _summary(rows: Sequence[Row], own: bool) -> Summary:
-    def point(some: Sequence[Row]) -> Point | None:
-        if not some:
-            return None
-        warmup = sum(row["warmup_steps"] for row in some) / len(some)
-        by_time = sum(row.get("ended_by") == "clock" for row in some)
-        return Point(warmup, {row["seed"]: loss(row) for row in some}, by_time)
+    by_kind: dict[str, list[Row]] = {}
+    by_length: dict[int, list[Row]] = {}
+    for row in rows:
+        if row["schedule"] == "linear":
+            by_length.setdefault(row["warmup_steps"], []).append(row)
+        else:
+            by_kind.setdefault(row["schedule"], []).append(row)
+    manual = tuple(_point(some) for _, some in sorted(by_length.items()))
+    others = {kind: _point(some) for kind, some in by_kind.items()}
+    return Summary(rows[0]["cell"], manual, others.pop("adaptive", None), others.pop("paper", None), others, own)
 
-    def of(kind: str, warmup: int | None = None) -> Point | None:
-        return point([r for r in rows if r["schedule"] == kind and warmup in (None, r["warmup_steps"])])
 
-    lengths = sorted({row["warmup_steps"] for row in rows if row["schedule"] == "linear"})
-    manual = tuple(found for length in lengths if (found := of("linear", length)) is not None)
-    kinds = dict.fromkeys(row["schedule"] for row in rows if row["schedule"] not in ("linear", "adaptive", "paper"))
-    others = {kind: found for kind in kinds if (found := of(kind)) is not None}
-    return Summary(rows[0]["cell"], manual, of("adaptive"), of("paper"), others, own)
+def _point(rows: Sequence[Row]) -> Point:
+    warmup = sum(row["warmup_steps"] for row in rows) / len(rows)
+    by_time = sum(row.get("ended_by") == "clock" for row in rows)
+    return Point(warmup, {row["seed"]: loss(row) for row in rows}, by_time)
 
 
 def loss(row: Row) -> float:
@@ -175,7 +166,7 @@ def _paired(a: Point | None, b: Point | None) -> Estimate | None:
     """Return the paired difference a − b; None if they have no common seed or one of them diverged."""
     if a is None or b is None or a.diverged or b.diverged or not a.losses.keys() & b.losses.keys():
         return None
-    return differences(a.losses, b.losses, ceiling=math.inf)
+    return Estimate(tuple(a.losses[seed] - b.losses[seed] for seed in sorted(a.losses.keys() & b.losses.keys())))
 
 
 def headline(summaries: Sequence[Summary]) -> str:
@@ -226,13 +217,7 @@ def verdict(summary: Summary) -> str:
 
 
 def number(value: float, digits: int = 3, sign: str = "") -> str:
-    """Write a number with so many decimals or, where these would hide it, with three significant digits.
-
-    Example:
-        >>> from autowarm.lab.analysis.summary import number
-        >>> number(3.21), number(0.00012345), number(-0.0, 4, "+")
-        ('3.210', '0.000123', '+0.0000')
-    """
+    """Write a number with so many decimals or, where these would hide it, with three significant digits."""
     kind = "3g" if 0 < abs(value) < 10 ** (1 - digits) else f"{digits}f"
     return f"{value + 0.0:{sign}.{kind}}"  # + 0.0 makes -0.0 positive
 

@@ -65,9 +65,6 @@ class CalibrateConfig:
 def read_shapes(text: str) -> list[tuple[int, ...]]:
     """Parse shapes such as "50304x768, 12*2304x768".
 
-    Raises:
-        LabError: an item does not have this form.
-
     Example:
         >>> read_shapes("10x4, 2*4x4")
         [(10, 4), (4, 4), (4, 4)]

@@ -5,14 +5,12 @@ customary schedule to which it is fitted and the weight of the fit; the second s
 minimises.
 """
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotille
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
@@ -27,8 +25,9 @@ from autowarm.schedule import Profile, objective
 from autowarm.schedule.shapes import decay_shape, warmup_shape
 
 from ..analysis.figures import save
+from ..analysis.rate import canvas
 from ..config import LabError, OptimizerConfig
-from ..files import write_atomically
+from ..files import write_json
 from ..registry import OPTIMIZERS, OURS
 from ..training.optimizers import make_optimizer
 from . import CalibrateConfig, read_shapes
@@ -77,11 +76,7 @@ class Calibration:
 
 
 def calibration(config: CalibrateConfig) -> Calibration:
-    """Calibrate as `AdaptiveWarmup` would at its first loss.
-
-    Raises:
-        LabError: the model is not on this machine, a shape cannot be read, or a number is out of range.
-    """
+    """Calibrate as `AdaptiveWarmup` would at its first loss."""
     kappa, matrices, classes = _measure(config)
     first = config.first_loss
     if first is None:
@@ -115,7 +110,7 @@ def present(config: CalibrateConfig, console: Console | None = None) -> list[Pat
     console.print(terminal(found, min(console.width, 100), colour=console.is_terminal), markup=False, soft_wrap=True)
     folder = Path(config.out)
     paths = save(figure(found), folder / "calibration")
-    write_atomically(folder / "calibration.json", json.dumps(found.to_json(), indent=2) + "\n")
+    write_json(folder / "calibration.json", found.to_json())
     return [*paths, folder / "calibration.json"]
 
 
@@ -180,19 +175,15 @@ def terminal(found: Calibration, width: int, *, colour: bool) -> str:
     """Draw both plots in characters, `width` columns wide."""
     losses, curves = _curves(found)
 
-    def canvas(height: int, ylabel: str, low: float, high: float) -> Any:
-        picture = plotille.Figure()
-        picture.width, picture.height = max(30, width - 16), height
+    def over_loss(height: int, ylabel: str, ylim: tuple[float, float]) -> Any:
         # plotille's axes rise to the right, so plot −loss for an axis that falls.
-        picture.set_x_limits(-found.first_loss, -found.target_loss)
-        picture.set_y_limits(low, high)
+        picture = canvas(width, height, (-found.first_loss, -found.target_loss), ylim, colour=colour)
         picture.x_label, picture.y_label = "loss", ylabel
         picture.x_ticks_fkt = lambda tick, _: f"{-tick:.2f}"
         picture.y_ticks_fkt = lambda tick, _: f"{tick:8.2f}"
-        picture.color_mode, picture.with_colors = "names", colour
         return picture
 
-    top = canvas(10, "share of lr", 0.0, 1.0)
+    top = over_loss(10, "share of lr", (0.0, 1.0))
     for label, interp, marker, tint in (
         ("weight", None, "·", "magenta"),
         ("target", None, "o", "yellow"),
@@ -204,7 +195,7 @@ def terminal(found: Calibration, width: int, *, colour: bool) -> str:
     logs = np.log10(np.maximum(found.values, np.finfo(float).tiny))
     room = 0.05 * max(np.ptp(logs), 0.1)
     ends = float(logs.min() - room), float(logs.max() + room)
-    bottom = canvas(7, "log10 J/lr²", *ends)
+    bottom = over_loss(7, "log10 J/lr²", ends)
     bottom.plot(-(found.target_loss + found.candidates), logs, lc="green")
     bottom.plot([-found.switch_loss] * 2, ends, interp=None, marker="|", lc="red")
     legend = "— η(Δ)    o  the schedule it is fitted to    ·  weight of the fit"

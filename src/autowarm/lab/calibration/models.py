@@ -12,11 +12,7 @@ from ..tasks.models import llama
 
 
 def on_meta(name: str) -> nn.Module:
-    """Build the model of this name without memory for its weights.
-
-    Raises:
-        LabError: there is no such model on this machine; the message lists the places that were searched.
-    """
+    """Build the model of this name without memory for its weights; LabError lists the places that were searched."""
     with torch.device("meta"):
         if name.startswith("timm:"):
             return _timm(name.removeprefix("timm:"))

@@ -55,12 +55,7 @@ def run(argv: list[str]) -> int:
 def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":
     """Search with the run's model, data, precision, accumulation and clipping, on one process or torchrun's ranks.
 
-    Args:
-        config: the settings of the search.
-        own: the source of the task, if the run's config names none of the lab's.
-
-    Raises:
-        LabError: the data is missing, or the user's code fails.
+    ``own`` is the source of the task, if the run's config names none of the lab's.
     """
     from torch import Tensor, nn
 

@@ -36,7 +36,7 @@ def present(results: "Results") -> Callable[[], None]:
     def show() -> None:
         console = Console(highlight=False)
         table.show(results.summaries, results.failed, console)
-        for path in (results.folder / "results.json", *files.figures, files.report):
+        for path in (results.folder / "results.json", *files):
             console.print(str(path), markup=False, soft_wrap=True)
 
     return show

@@ -41,13 +41,9 @@ def parse(
     instead: Mapping[str, str] | None = None,
     own: str | None = None,
 ) -> _Config:
-    """Build a config from a command's words.
+    """Build a config from the words after a command, whose name is also the folder of its presets.
 
     Args:
-        argv: the words after the command.
-        config_class: a frozen dataclass, nested or not.
-        command: the command's name, which is also the folder of its presets.
-        about: the first sentence of `--help`.
         preset: the preset to use without `--config`.
         defaults: values of nested keys that a file or preset does not set.
         positional: the key that the first word sets if it is not an option.
@@ -59,7 +55,6 @@ def parse(
 
     Raises:
         UsageError: a key or a value is wrong. The message is one line and names the nearest key.
-        SystemExit: help was asked for.
     """
     if positional and argv and not argv[0].startswith("-"):
         argv = [f"--{positional}={argv[0]}", *argv[1:]]
@@ -135,11 +130,7 @@ def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> 
 
 
 def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -> _Config:
-    """Build the config with these keys, nested or dotted, and defaults for all others.
-
-    Raises:
-        LabError: a key is unknown or a value is invalid for it. The message starts with ``source``.
-    """
+    """Build the config with these keys, nested or dotted, and defaults for all others; errors start with ``source``."""
     parser = _reader(cast(Hashable, config_class))
     try:
         values = nested(values)
@@ -160,11 +151,7 @@ def known_keys(config_class: type) -> frozenset[str]:
 
 
 def leaves(values: Any, config_class: type, source: str, prefix: str = "") -> dict[str, Any]:
-    """Convert nested keys to dotted ones. A value that is itself a mapping, such as the rates, stays whole.
-
-    Raises:
-        LabError: a key is unknown; the message starts with ``source`` and suggests the nearest key.
-    """
+    """Convert nested keys, which must be known, to dotted ones. A value that is itself a mapping stays whole."""
     if not isinstance(values, Mapping):
         what = f"{prefix.rstrip('.')!r} must hold" if prefix else "expected"
         raise LabError(f"{source}: {what} keys and values, got {values!r}")
@@ -229,9 +216,7 @@ def _reader(config_class: Hashable) -> Any:
 def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str | None = None) -> _Config:
     config = config_class(**vars(parser.instantiate(parsed)))
     run: Any = getattr(config, "run", config)
-    if (
-        getattr(run, "is_own_task", False) and run.task != own
-    ):  # a user's own task is code, which only the option --task may name
+    if getattr(run, "is_own_task", False) and run.task != own:  # a user's task is code, which --task alone may name
         check("task", run.task, SMALL_TASKS, "task")
     return config
 

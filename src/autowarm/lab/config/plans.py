@@ -37,19 +37,12 @@ _DIV = 10.0  # its hand-set ramps start from lr/10, as those of `AdaptiveWarmup`
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a plan.
+    """One run of a plan."""
 
-    Attributes:
-        name: the run in words, unique within the plan.
-        run: the run itself.
-        cell: its cell's name in a sweep, or "".
-        varied: its values on the grid's axes, except the kind of schedule and the warm-up length.
-    """
-
-    name: str
+    name: str  # the run in words, unique within the plan
     run: RunConfig
-    cell: str = ""
-    varied: Mapping[str, Any] = field(default_factory=dict)
+    cell: str = ""  # its cell's name in a sweep
+    varied: Mapping[str, Any] = field(default_factory=dict)  # its values on the grid's axes, but for kind and length
 
 
 @described
@@ -105,11 +98,7 @@ class CompareConfig:
         return ""
 
     def points(self) -> list[Point]:
-        """List every run, seed by seed, so that an interrupted comparison has complete seeds.
-
-        Raises:
-            ValueError: an optimizer is unknown, or a run's keys contradict each other.
-        """
+        """List every run, seed by seed, so that an interrupted comparison has complete seeds."""
         if not self.run.is_own_task:
             for key, names in (("rates", self.rates), ("options", self.options)):
                 for name in names:
@@ -184,11 +173,7 @@ class SweepConfig:
             require(not extra, f"cells.{name}: unknown key {extra[:1]}; a cell has the keys set and grid")
 
     def points(self) -> list[Point]:
-        """List every run, seed by seed, so that an interrupted sweep has complete seeds.
-
-        Raises:
-            LabError: a key is unknown or a value is invalid for it; the message names the cell.
-        """
+        """List every run, seed by seed, so that an interrupted sweep has complete seeds."""
         chosen = []
         for name, cell in self.cells.items():
             if cell is None or (self.only and name not in self.only):
@@ -209,21 +194,13 @@ class SweepConfig:
 
 
 def listed(config: CompareConfig | SweepConfig) -> list[Point]:
-    """List a plan's runs.
-
-    Raises:
-        UsageError: a run cannot be made as it is described.
-    """
+    """List a plan's runs; a run that cannot be made as it is described raises UsageError."""
     with as_usage_error():
         return config.points()
 
 
 def _distinct(points: Iterable[Point]) -> list[Point]:
-    """Leave out repeated runs: two shares may round to the same step.
-
-    Raises:
-        LabError: there is no run, or different runs have the same name.
-    """
+    """Leave out repeated runs: two shares may round to the same step. Different runs need different names."""
     found: dict[str, Point] = {}
     for point in points:
         if (known := found.setdefault(point.name, point)).run != point.run:
@@ -341,11 +318,7 @@ class FindRateConfig:
 
     @property
     def search_run(self) -> RunConfig:
-        """The run with this optimizer and with one batch per update of the search.
-
-        Raises:
-            UsageError: the optimizer is unknown.
-        """
+        """The run with this optimizer and with one batch per update of the search."""
         optimizer = dataclasses.replace(self.run.optimizer, name=self.optimizer)
         with as_usage_error():
             return dataclasses.replace(self.run, optimizer=optimizer, steps=self.steps)

@@ -3,7 +3,9 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
 from ..errors import require
@@ -178,6 +180,22 @@ class EngineConfig:
     keep_weights: bool = True
 
 
+# What a run's numbers must be, and that in words; null is always allowed where a key may be null.
+_RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("model.layers model.ff model.seq_len model.heads steps batch_size eval_batches checkpoint_every engine.accumulate "
+     "engine.keep_checkpoints data.max_bytes", lambda x: x > 0, "be at least 1"),
+    ("engine.eval_every data.workers clip data.mixup data.cutmix optimizer.weight_decay",
+     lambda x: 0 <= x < math.inf, "not be negative"),
+    ("model.init_scale model.norm_eps optimizer.lr schedule.sigma_f2 schedule.peak_gap",
+     lambda x: 0 < x < math.inf, "be positive and finite"),
+    ("model.vocab_size", lambda x: 256 < x <= 65536, "be from 257 (bytes and an end mark) to 65536"),
+    ("data.label_smoothing", lambda x: 0 <= x < 1, "be from 0 to below 1"),
+    ("schedule.div", lambda x: 1 < x < math.inf, "be above 1 and finite"),
+    ("schedule.target_loss", math.isfinite, "be finite"),
+    ("seed order", lambda x: 0 <= x < 2**63, "be from 0 to 2⁶³ − 1"),
+)  # fmt: skip
+
+
 @described
 @dataclass(frozen=True)
 class RunConfig:
@@ -224,7 +242,7 @@ class RunConfig:
             require(self.task is None and not self.model.sees_images, "as_the_authors is of a llama on text")
             for name, value in _as_the_authors(self).items():
                 object.__setattr__(self, name, value)
-        model, schedule, engine = self.model, self.schedule, self.engine
+        model, schedule, data, steps = self.model, self.schedule, self.data, self.steps
         brought = {"model": ModelConfig(), "data": DataConfig(), "batch_size": 16, "eval_batches": 64,
                    "whole_validation": False}  # fmt: skip
         for name, unset in brought.items() if self.task else ():
@@ -235,73 +253,48 @@ class RunConfig:
                 check("task", self.task, SMALL_TASKS, "task")
             check("optimizer.name", self.optimizer.name, OPTIMIZERS)
         check("schedule.kind", schedule.kind, SCHEDULES)
+        for paths, holds, need in _RANGES:
+            for path in paths.split():
+                value = attrgetter(path)(self)
+                name = path.removeprefix("model.").removeprefix("optimizer.").replace("schedule.", "schedule: ")
+                require(value is None or holds(value), f"{name} must {need}, got {value}")
         require(
-            model.heads > 0 and model.width % (2 * model.heads) == 0,
+            model.width % (2 * model.heads) == 0,
             f"width must be a multiple of 2·heads (rotary pairs), got width {model.width}, heads {model.heads}",
         )
+        accumulate = self.engine.accumulate
         require(
-            256 < model.vocab_size <= 65536,
-            f"vocab_size must be from 257 (bytes and an end mark) to 65536, got {model.vocab_size}",
+            self.batch_size % accumulate == 0,
+            f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {accumulate}",
         )
-        counts = {
-            "layers": model.layers, "ff": model.ff, "seq_len": model.seq_len, "steps": self.steps,
-            "batch_size": self.batch_size, "eval_batches": self.eval_batches, "checkpoint_every": self.checkpoint_every,
-            "engine.accumulate": engine.accumulate, "engine.keep_checkpoints": engine.keep_checkpoints,
-            "data.max_bytes": self.data.max_bytes,
-        }  # fmt: skip
-        for name, count in counts.items():
-            require(count > 0, f"{name} must be at least 1, got {count}")
-        require(
-            self.batch_size % engine.accumulate == 0,
-            f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {engine.accumulate}",
-        )
-        from_zero = {"engine.eval_every": engine.eval_every, "data.workers": self.data.workers, "clip": self.clip,
-                     "data.mixup": self.data.mixup, "data.cutmix": self.data.cutmix,
-                     "weight_decay": self.optimizer.weight_decay}  # fmt: skip
-        for name, value in from_zero.items():
-            require(0 <= value < math.inf, f"{name} must not be negative, got {value}")
-        require(0 <= self.data.label_smoothing < 1,
-                f"data.label_smoothing must be from 0 to below 1, got {self.data.label_smoothing}")  # fmt: skip
-        own = [name for name in ("mixup", "cutmix", "label_smoothing") if getattr(self.data, name)]
+        own = [name for name in ("mixup", "cutmix", "label_smoothing") if getattr(data, name)]
         require(not own or model.sees_images,
                 f"data.{' and data.'.join(own)} belong to images, which {model.name} does not see")  # fmt: skip
-        require(not (self.data.mixup or self.data.cutmix) or self.batch_size % 2 == 0,
+        require(not (data.mixup or data.cutmix) or self.batch_size % 2 == 0,
                 f"data.mixup and data.cutmix pair images: batch_size must be even, got {self.batch_size}")  # fmt: skip
         llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),
                 f"model.{' and '.join(llamas)} belong to a llama, got model.name {model.name}")  # fmt: skip
-        positive = {"init_scale": model.init_scale, "norm_eps": model.norm_eps,
-                    "lr": self.optimizer.lr, "schedule: sigma_f2": schedule.sigma_f2,
-                    "schedule: peak_gap": schedule.peak_gap}  # fmt: skip
-        for name, given in positive.items():
-            require(given is None or 0 < given < math.inf, f"{name} must be positive and finite, got {given}")
-        for name, seed in {"seed": self.seed, "order": self.data_seed}.items():
-            require(0 <= seed < 2**63, f"{name} must be from 0 to 2⁶³ − 1, got {seed}")
         blocks = self.optimizer.options.get("blocks")
         for pattern in blocks if isinstance(blocks, dict) else ():
             try:
                 re.compile(str(pattern))
             except re.error as error:
                 raise ValueError(f"optimizer.options.blocks: {pattern!r} is no regular expression: {error}") from None
-        div, target = schedule.div, schedule.target_loss
-        require(div is None or 1 < div < math.inf, f"schedule: div must be above 1 and finite, got {div}")
-        require(target is None or math.isfinite(target), f"schedule: target_loss must be finite, got {target}")
         kind, length = SCHEDULES[schedule.kind], schedule.warmup_steps
         if kind.by_hand:
             require(
-                length is not None and 0 <= length < self.steps,
-                f"a {schedule.kind} schedule needs warmup_steps from 0 to steps − 1 = {self.steps - 1}, got {length}",
+                length is not None and 0 <= length < steps,
+                f"a {schedule.kind} schedule needs warmup_steps from 0 to steps − 1 = {steps - 1}, got {length}",
             )
         else:
             by_hand = either(name for name, one in SCHEDULES.items() if one.by_hand)
             require(
-                length is None,
-                f"schedule.warmup_steps belongs to kind {by_hand}; kind {schedule.kind} has none to set",
+                length is None, f"schedule.warmup_steps belongs to kind {by_hand}; kind {schedule.kind} has none to set"
             )
-        require(
-            not kind.needs_target or target is not None, "the paper's Algorithm 1 needs schedule.target_loss, its f*"
-        )
+        require(not kind.needs_target or schedule.target_loss is not None,
+                "the paper's Algorithm 1 needs schedule.target_loss, its f*")  # fmt: skip
 
     @property
     def data_seed(self) -> int:
@@ -335,13 +328,7 @@ def _is_124m(model: ModelConfig) -> bool:
 
 
 def _as_the_authors(run: RunConfig) -> dict[str, Any]:
-    """The parts of a run with what the authors' code does otherwise than ours.
-
-    The model fuses q, k and v, scales its residual projections, and has an ε of 1e-5 in its norms. Batches are windows
-    in a permuted order, of a seed of their own, and the last evaluation sees the whole validation part. A hand-set
-    warm-up is a half cosine. The optimizer has `_AUTHORS_OPTIONS`, and Algorithm 1 the authors' Δ' where it is known.
-    `docs/paper.md` lists what remains different.
-    """
+    """The parts of a run with what the authors' code does otherwise than ours; `docs/paper.md` lists it all."""
     schedule, optimizer, name = run.schedule, run.optimizer, run.optimizer.name
     if schedule.kind == "linear":
         schedule = dataclasses.replace(schedule, warmup="cosine")

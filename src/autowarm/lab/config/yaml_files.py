@@ -16,11 +16,7 @@ _MOST_NODES, _MOST_DEPTH = 100_000, 60
 
 
 def read_yaml(name: str, command: str = "*", extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
-    """Read a config file by path or a preset of a command by name, and merge it over the file that it `extends`.
-
-    Raises:
-        LabError: there is no such file, or it is not valid YAML.
-    """
+    """Read a config file by path or a preset of a command by name, and merge it over the file that it `extends`."""
     require(isinstance(name, str), f"extends names one file or preset, got {name!r}")
     path = Path(name)
     if not path.is_file():
@@ -43,11 +39,7 @@ def read_yaml(name: str, command: str = "*", extending: tuple[Path, ...] = ()) -
 
 
 def load_yaml(text: str) -> Any:
-    """Read plain values from YAML; dates stay text.
-
-    Raises:
-        yaml.YAMLError: the text is not YAML, refers to itself, or is too large or too deep with its aliases expanded.
-    """
+    """Read plain values from YAML of limited size and depth, aliases included; dates stay text."""
     sizes: dict[int, int] = {}
 
     def measure(node: Any, above: tuple[int, ...]) -> int:

@@ -58,21 +58,13 @@ def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
 
 
 def _join(address: str | None) -> None:
-    """Join the cluster. Its head answers shortly before it is ready, so retry after a refusal.
-
-    Raises:
-        LabError: there is no cluster, or it keeps refusing.
-    """
+    """Join the cluster. Its head answers shortly before it is ready, so retry after a refusal."""
     import ray
 
     for left in reversed(range(_TRIES)):
         try:
-            ray.init(
-                address=address,
-                include_dashboard=False if address is None else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+            ray.init(address=address, include_dashboard=False if address is None else None, **quiet)
             return
         except (ConnectionError, ValueError) as error:
             if not left or isinstance(error, ValueError):
@@ -97,10 +89,6 @@ def run_jobs(
     """Do every job on the cluster; return the messages of those that failed. Like `pool.run_jobs`.
 
     The address HOST:PORT or "auto" is a running cluster; None starts Ray on this machine and stops it afterwards.
-
-    Raises:
-        LabError: Ray is not installed, or no cluster answers.
-        Interrupted: after the tasks have stopped at a step boundary with a checkpoint.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # do not send usage data
     try:

@@ -15,11 +15,7 @@ from ..config import printable
 
 
 class Display:
-    """The progress of a comparison. As a context manager it owns the live part of the screen.
-
-    Args:
-        console: where to print; its `is_terminal` decides between live bars and plain lines.
-    """
+    """The progress of a comparison. As a context manager it owns the live part of a console, if that is a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)

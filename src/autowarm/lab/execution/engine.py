@@ -40,11 +40,11 @@ PlanConfig: TypeAlias = CompareConfig | SweepConfig
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of a plan, its id (a hash of everything that determines its numbers), and the folder named after that."""
+    """A run of a plan."""
 
     point: Point
-    id: str
-    folder: Path
+    id: str  # a hash of everything that determines its numbers
+    folder: Path  # named after the id
     own: Source | None = None  # of the task, if the config names none of the lab's
 
     @property
@@ -54,11 +54,7 @@ class Planned:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has a result.
-
-        Raises:
-            LabError: the result is damaged, or another run's.
-        """
+        """Whether the run has a result, which must be whole and its own."""
         return (self.folder / "result.json").exists() and bool(read_result(self.folder, self.id))
 
     def row(self) -> dict[str, Any]:
@@ -90,11 +86,7 @@ def make(config: PlanConfig, points: Sequence[Point], display: Display, own: Sou
     """Make every unfinished run of a plan, ``config.points()``, and write its manifest and `results.json`.
 
     A comparison without `warmups` goes on with longer hand-set warm-ups where the longest is the best. Which these are
-    follows from the runs, so the same command continues here, too.
-
-    Raises:
-        LabError: a worker died, or every run failed; finished runs are kept.
-        Interrupted: after the workers have stopped at a step boundary with a checkpoint.
+    follows from the runs, so the same command continues here, too. If a worker dies, finished runs are kept.
     """
     out = Path(config.out)
     with locked(out):
@@ -144,11 +136,7 @@ def execute(
     others: Sequence[Job] = (),
     on_row: OnRow | None = None,
 ) -> dict[str, str]:
-    """Make the unfinished runs, each folder once, and other jobs; return the messages of those that failed.
-
-    If planned runs share a folder and its run fails, all of them fail. For the arguments see `run_jobs` and the plans'
-    configs.
-    """
+    """Make the unfinished runs, each folder once, and other jobs; return the messages of those that failed."""
     todo = {run.folder: run for run in planned if not run.finished}
     jobs = [*others, *(run.job() for run in todo.values())]
     done = len({run.folder for run in planned}) - len(todo)
@@ -166,20 +154,13 @@ def execute(
 
 
 def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], failed: Mapping[str, str]) -> Results:
-    """Write `results.json` from the finished runs.
-
-    Raises:
-        LabError: every run failed.
-    """
+    """Write `results.json` from the finished runs; raise LabError if every run failed."""
     rows = [run.row() for run in planned if run.name not in failed]
     if not rows:
         reasons = list(dict.fromkeys(failed.values()))
-        told = f"every run failed: {reasons[0]}" if len(reasons) == 1 else f"every run failed, the first: {reasons[0]}"
-        raise LabError(told)
-    first = planned[0]
-    corpus = (
-        {"name": first.own.name, "sha256": first.own.sha256, "own": True} if first.own else _source(first.point.run)
-    )
+        raise LabError(f"every run failed{'' if len(reasons) == 1 else ', the first'}: {reasons[0]}")
+    own, run = planned[0].own, planned[0].point.run
+    corpus = {"name": own.name, "sha256": own.sha256, "own": True} if own else _source(run)
     return write_results(out, config, corpus, rows, failed)
 
 

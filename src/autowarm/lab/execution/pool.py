@@ -83,13 +83,8 @@ def run_jobs(
 ) -> dict[str, str]:
     """Do every job; return the messages of those that failed.
 
-    Args:
-        jobs: the jobs, in order.
-        workers: number of parallel processes; None is one per GPU, or one per core without a GPU. If there are more
-            workers than GPUs, they share the GPUs.
-        display: shows the progress.
-        done: number of runs that were finished before.
-        on_row: called with a job's name and result as soon as the job is done.
+    ``workers`` processes run in parallel; None is one per GPU, or one per core without a GPU. If there are more workers
+    than GPUs, they share the GPUs. ``done`` runs were finished before; ``on_row`` is told each result at once.
 
     Raises:
         LabError: a worker died; finished runs are kept.
@@ -151,12 +146,7 @@ def follow(
     on_row: OnRow | None,
     explain: Callable[[Exception], str] = message_of,
 ) -> dict[str, str]:
-    """Wait for the jobs while updating the display; return the messages of those that failed.
-
-    Raises:
-        BrokenProcessPool: a worker died.
-        Interrupted: a signal has come.
-    """
+    """Wait for the jobs while updating the display; return the messages of those that failed."""
     failed: dict[str, str] = {}
     some_done = False
     while pending:

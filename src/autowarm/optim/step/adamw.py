@@ -14,8 +14,6 @@ from .dtensors import local
 from .nonfinite import SkippedUpdates
 from .update import State
 
-__all__ = ["AdamW"]
-
 
 class AdamW:
     """x ← (1 − λη)x − η·m̂/(√v̂ + ε), with the group's ``adamw_betas`` and ``adamw_eps``.
@@ -118,13 +116,12 @@ def _by_kernel(tensors: Tensors) -> tuple[list[int], list[int]]:
     """Return the indices of the tensors that the fused kernel can update, and of the others.
 
     The kernel assumes that a tensor, its gradient and its state have the same memory layout, as shards may not have if
-    their DTensors do. A compiler fuses by itself.
+    their DTensors do. A compiler fuses by itself, and no kernel has ``adamw_eps_hat``.
     """
+    by_itself = torch.compiler.is_compiling() or tensors.group["adamw_eps_hat"]
+    kinds = () if by_itself else _get_fused_kernels_supported_devices()
     fused: list[int] = []
     others: list[int] = []
-    kinds = () if torch.compiler.is_compiling() else _get_fused_kernels_supported_devices()
-    if tensors.group["adamw_eps_hat"]:
-        kinds = ()
     for i, (x, g, m) in enumerate(zip(tensors.xs, tensors.gs, tensors.state[0], strict=True)):
         (fused if x.device.type in kinds and x.stride() == g.stride() == m.stride() else others).append(i)
     return fused, others

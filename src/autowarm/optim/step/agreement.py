@@ -29,8 +29,6 @@ from .buckets import by_device, flags_at
 from .dtensors import is_dtensor, local, placed, placements_of
 from .nonfinite import finite_each, read_on_host
 
-__all__ = ["Agreed", "Agreement"]
-
 # A rank describes a gradient by a number: 0 for none, otherwise its dtype's place in this list, from 1 on, and below
 # that a checksum of its placements if they are not the parameter's.
 _DTYPES = sorted({dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}, key=str)
@@ -40,23 +38,14 @@ _NAMED = 3  # how many tensors an error names
 
 
 class Agreed(NamedTuple):
-    """What all ranks use in one update.
+    """What all ranks use in one update."""
 
-    Attributes:
-        grads: the gradient of each tensor of the optimizer, placed like the tensor; None for none.
-        finite: a flag per tensor, which is set if the gradient is finite on all ranks; None if all are known to be.
-    """
-
-    grads: list[Tensor | None]
-    finite: Tensor | None
+    grads: list[Tensor | None]  # the gradient of each tensor of the optimizer, placed like it; None for none
+    finite: Tensor | None  # a flag per tensor, set if the gradient is finite on all ranks; None if all are known to be
 
 
 class Agreement:
-    """The exchanges of one optimizer.
-
-    Args:
-        process_group: ranks that hold copies of the tensors that are not DTensors; None if only this rank does.
-    """
+    """The exchanges of one optimizer; the ranks given hold copies of the tensors that are not DTensors."""
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
@@ -67,15 +56,10 @@ class Agreement:
         self._last: list[int] | None = None  # the codes of the last update
 
     def reach(self, who: str, groups: Sequence[Mapping[str, Any]], refused: Exception | None = None) -> Agreed:
-        """Compare this rank's gradients with the other ranks'. All ranks must call this in every step.
+        """Compare this rank's gradients with the other ranks'; RuntimeError on all if they differ. All ranks must call
+        this.
 
-        Args:
-            who: name of the optimizer, for messages.
-            groups: its parameter groups.
-            refused: why this rank cannot make the update; raised once the other ranks know of it.
-
-        Raises:
-            RuntimeError: ranks have different tensors or gradients.
+        If this rank cannot make the update, ``refused`` says why; it is raised once the other ranks know of it.
         """
         params = [p for group in groups for p in group["params"]]
         grads = [p.grad for p in params]
@@ -188,18 +172,12 @@ class Agreement:
 
 
 class _Exchange:
-    """Messages among some ranks.
-
-    Attributes:
-        ranks: their group.
-        places: which of the optimizer's tensors they share.
-        bad: whether any of them has a gradient that is not finite, as of the last `meet`.
-        other_tensors: whether they found that their tensors differ.
-    """
+    """Messages among some ranks."""
 
     def __init__(self, ranks: Any, places: list[int], params: list[Tensor]) -> None:
-        self.ranks, self.places = ranks, places
-        self.bad = self.other_tensors = False
+        self.ranks, self.places = ranks, places  # which of the optimizer's tensors they share
+        self.bad = False  # whether any of them has a gradient that is not finite, as of the last `meet`
+        self.other_tensors = False  # whether they found that their tensors differ
         self._differs = False
         self._device = collective_device(ranks)
         self._tensors = _checksum([(tuple(params[i].shape), str(params[i].dtype)) for i in places])
@@ -228,13 +206,7 @@ class _Exchange:
         return read(message)
 
     def send(self, codes: list[int], changed: bool, bad: Tensor, apart: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Exchange codes and flags on the device.
-
-        Args:
-            codes: what this rank has of each of the optimizer's tensors.
-            changed: whether these are others than in the last step.
-            bad: 1 for each of them whose gradient is not finite, otherwise 0.
-            apart: what the exchange before this one returned.
+        """Exchange codes and flags on the device, with what the exchange before this one returned as ``apart``.
 
         Returns:
             ``bad`` as the greatest on all ranks, and a number above 0 if ranks differ here or in an exchange before.

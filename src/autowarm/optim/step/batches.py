@@ -19,20 +19,6 @@ from ...devices import traced_as_constant
 from ...geometry import Rate
 from ...orthogonalize import NARROW, working_dtype
 
-__all__ = [
-    "Batch",
-    "Run",
-    "batches_of",
-    "block_of",
-    "empty_stack",
-    "fill_",
-    "move_by_stack_",
-    "parts_of",
-    "slots_of",
-    "taken",
-    "temporaries",
-]
-
 # The momentum, direction and step of a part are computed while a CPU has it cached, and temporaries are never larger
 # than a part. On accelerators parts are large, and one launch handles all of a part's tensors.
 _PART_BYTES = {"cpu": 1 << 20}
@@ -58,13 +44,7 @@ _LEAST_PART = 1 << 27  # bytes that may always be copied at a time
 
 
 def parts_of(xs: Sequence[Tensor], part_bytes: int | None = None, itemsize: int | None = None) -> Iterator[slice]:
-    """Split tensors into slices on one device, each as large as a part, or a single larger tensor.
-
-    Args:
-        xs: the tensors.
-        part_bytes: size of a part; None for one that suits the device.
-        itemsize: bytes per element of the temporaries; None for the tensors' own.
-    """
+    """Split tensors into slices on one device, each as large as a part, or a single larger tensor."""
     start = room = 0
     for i, x in enumerate(xs):
         size = x.numel() * (itemsize or x.element_size())
@@ -80,56 +60,32 @@ def parts_of(xs: Sequence[Tensor], part_bytes: int | None = None, itemsize: int 
 
 @dataclass(frozen=True)
 class Run:
-    """Tensors of one shape, stored one after another in a stack.
-
-    Attributes:
-        shape: the tensors' shape.
-        places: their indices among all tensors.
-        tensors: their slice of the batch's tensors.
-        matrices: their slice of the stack's matrices.
-        each: number of matrices per tensor.
-        size: rows and columns of each matrix.
-        radius: radius of the tensors' steps.
-    """
+    """Tensors of one shape, stored one after another in a stack."""
 
     shape: torch.Size
-    places: tuple[int, ...]
-    tensors: slice
-    matrices: slice
-    each: int
-    size: tuple[int, int]
+    places: tuple[int, ...]  # indices among all tensors
+    tensors: slice  # of the batch's tensors
+    matrices: slice  # of the stack's matrices
+    each: int  # matrices per tensor
+    size: tuple[int, int]  # rows and columns of each matrix
     radius: float
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Tensors that are orthogonalised together in one stack.
-
-    Attributes:
-        device: the tensors' device.
-        dtype: dtype of the iterations.
-        size: rows and columns of the stack's matrices.
-        count: number of the stack's matrices.
-        turned: shapes of the tensors that store their matrices as (…, n, m).
-        runs: the tensors, in the order of the stack.
-        members: the same, as indices among all tensors.
-        part_bytes: how many bytes of tensors may be copied at a time; None to fit the cache.
-        padded: whether some matrices are smaller than the stack's.
-        single: whether each tensor is one matrix.
-        plain: whether each has the shape of its slot.
-    """
+    """Tensors that are orthogonalised together in one stack."""
 
     device: torch.device
-    dtype: torch.dtype
-    size: tuple[int, int]
-    count: int
-    turned: tuple[torch.Size, ...]
-    runs: tuple[Run, ...]
-    members: tuple[int, ...]
-    part_bytes: int | None
-    padded: bool
-    single: bool
-    plain: bool
+    dtype: torch.dtype  # of the iterations
+    size: tuple[int, int]  # rows and columns of the stack's matrices
+    count: int  # of the stack's matrices
+    turned: tuple[torch.Size, ...]  # shapes of the tensors that store their matrices as (…, n, m)
+    runs: tuple[Run, ...]  # the tensors, in the order of the stack
+    members: tuple[int, ...]  # the same, as indices among all tensors
+    part_bytes: int | None  # how many bytes of tensors may be copied at a time; None to fit the cache
+    padded: bool  # whether some matrices are smaller than the stack's
+    single: bool  # whether each tensor is one matrix
+    plain: bool  # whether each has the shape of its slot
 
 
 # These are functions, not methods, because `torch.compile` treats a batch as a constant and reads only its attributes.
@@ -190,19 +146,13 @@ def block_of(batch: Batch, stack: Tensor, run: Run, part: slice) -> Tensor:
 
 
 def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) -> None:
-    """Update a batch's tensors by the polar factors in its stack, in place; this overwrites the stack.
-
-    Args:
-        xs: the tensors to move, in the batch's order.
-        batch: their layout in the stack.
-        stack: UVᵀ of each matrix.
-        rate: the rate of all tensors.
-    """
+    """Update a batch's tensors, in its order, by the polar factors in its stack, which this overwrites."""
     slots = slots_of(batch, stack)
     for run in batch.runs:
         run_xs, run_slots, run_rate = xs[run.tensors], slots[run.tensors], rate[run.tensors]
         if isinstance(rate.lr, Tensor) and run_xs[0].nbytes < _LARGE:
-            for part in parts_of(run_xs, batch.part_bytes, itemsize=_wide(run_xs[0].dtype).itemsize):
+            wide = torch.promote_types(run_xs[0].dtype, torch.float32)
+            for part in parts_of(run_xs, batch.part_bytes, itemsize=wide.itemsize):
                 _move_by_block(run_xs[part], block_of(batch, stack, run, part), run_rate[part], -run.radius)
         elif isinstance(rate.lr, Tensor):
             run_rate.step_each_(run_xs, taken(batch, run_slots, [run.shape] * len(run_xs)), [-run.radius] * len(run_xs))
@@ -212,17 +162,14 @@ def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) ->
                 run_rate.step_(some, taken(batch, run_slots[part], [run.shape] * len(some)), -run.radius)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
 def _move_by_block(xs: list[Tensor], updates: Tensor, rate: Rate, scale: float) -> None:
     """x ← keep·x + lr·scale·update in few launches, for tensors of one shape with their updates in one tensor.
 
     Rates on a device differ between tensors if some are skipped, and no `torch._foreach_…` is fast in that case. In one
     tensor the rates are a factor that is broadcast. Only the final result is rounded.
     """
-    block = xs[0].new_empty((len(xs), *xs[0].shape), dtype=_wide(xs[0].dtype))
+    wide = torch.promote_types(xs[0].dtype, torch.float32)
+    block = xs[0].new_empty((len(xs), *xs[0].shape), dtype=wide)
     torch._foreach_copy_(list(block.unbind()), xs)
 
     def factor(number: Any) -> Tensor:
@@ -239,12 +186,7 @@ Tensors = tuple[tuple[torch.device, torch.Size], ...]
 
 @traced_as_constant
 def batches_of(geometry: Any, tensors: Tensors) -> tuple[Batch, ...]:
-    """Group tensors into stacks. This is a pure function of devices and shapes, so all steps share a cached result.
-
-    Args:
-        geometry: one whose oracle is `polar`.
-        tensors: the tensors' devices and shapes.
-    """
+    """Group tensors of these devices and shapes into stacks, for a geometry whose oracle is `polar`."""
     return _batches_of(geometry, tensors)
 
 
@@ -326,10 +268,10 @@ class _Bounds(NamedTuple):
 
 
 def _stacks_at_peak(size: tuple[int, int]) -> float:
-    """Return the peak memory of the iterations on a stack, in units of the stack itself.
+    """The peak memory of the iterations on a stack, in units of the stack itself.
 
-    The peak is either a product with its factors, or the stack with the Gram matrices of a segment. There are two of
-    these, or four in longer segments, which `orthogonalize.iterate.plan` chooses from an aspect of 1.5 on.
+    It is either a product with its factors, or the stack with the Gram matrices of a segment: two, or four in longer
+    segments, which `orthogonalize.iterate.plan` chooses from an aspect of 1.5 on.
     """
     short, long = sorted(size)
     gram = short / max(1, long)
@@ -337,11 +279,7 @@ def _stacks_at_peak(size: tuple[int, int]) -> float:
 
 
 def _batch(
-    geometry: Any,
-    device: torch.device,
-    size: tuple[int, int],
-    by_shape: dict[torch.Size, list[int]],
-    bounds: _Bounds,
+    geometry: Any, device: torch.device, size: tuple[int, int], by_shape: dict[torch.Size, list[int]], bounds: _Bounds
 ) -> Batch:
     each = [_matrices(geometry, shape) for shape in by_shape]
     tensors = pairwise(accumulate((len(places) for places in by_shape.values()), initial=0))

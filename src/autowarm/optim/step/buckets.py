@@ -17,30 +17,19 @@ from ...geometry import Geometry
 from .batches import Batch, batches_of
 from .dtensors import PLAIN, cut_axes, is_dtensor
 
-__all__ = ["Bucket", "Buckets", "Layout", "Tensors", "by_device", "flags_at"]
-
 _KNOWN = 64  # how many sets of tensors an optimizer remembers the buckets of
 
 
 @dataclass
 class Tensors:
-    """Tensors that one rule updates, and what it needs of each, all lists in the same order.
-
-    Attributes:
-        group: their parameter group.
-        xs: parameters, or this rank's shards of them.
-        gs: their gradients.
-        state: a list for each entry of a tensor's state: momenta, or AdamW's averages and step counts.
-        checked: whether it is known which gradients are finite, because ranks have agreed on it.
-        finite: if so, a flag for each gradient, as one tensor or a list; None if all are finite.
-    """
+    """Tensors that one rule updates, and what it needs of each, all lists in the same order."""
 
     group: dict[str, Any]
-    xs: list[Tensor]
-    gs: list[Tensor]
-    state: list[list[Tensor]]
-    checked: bool = False
-    finite: Any = None
+    xs: list[Tensor]  # parameters, or this rank's shards of them
+    gs: list[Tensor]  # their gradients
+    state: list[list[Tensor]]  # a list for each entry of a tensor's state: momenta, or AdamW's averages and step counts
+    checked: bool = False  # whether it is known which gradients are finite, because ranks have agreed on it
+    finite: Any = None  # if so, a flag for each gradient, as one tensor or a list; None if all are finite
 
     def at(self, places: Sequence[int]) -> "Tensors":
         """The tensors at these indices."""
@@ -57,19 +46,12 @@ class Tensors:
 
 
 class Layout(NamedTuple):
-    """How a tensor is distributed over the ranks, which decides the communication that its step needs.
+    """How a tensor is distributed over the ranks, which decides the communication that its step needs."""
 
-    Attributes:
-        axes: the groups of ranks that hold the shards that its step needs.
-        gathered: whether its step needs the whole tensor, or ranks that hold copies share out the work.
-        dim: if gathered: the dimension that is sharded over ``axes``; None if it is not sharded.
-        copies: if gathered: the ranks that hold the same shard as this one; None if there are none.
-    """
-
-    axes: tuple[Any, ...] = ()
-    gathered: bool = False
-    dim: int | None = None
-    copies: Any = None
+    axes: tuple[Any, ...] = ()  # the groups of ranks that hold the shards that its step needs
+    gathered: bool = False  # whether its step needs the whole tensor, or ranks that hold copies share out the work
+    dim: int | None = None  # if gathered: the dimension that is sharded over ``axes``; None if it is not sharded
+    copies: Any = None  # if gathered: the ranks that hold the same shard as this one; None if there are none
 
     def total(self, numbers: Tensor) -> Tensor:
         """Add up numbers over the ranks that hold the shards."""
@@ -80,42 +62,25 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class Bucket:
-    """Tensors of one device and one layout.
+    """Tensors of one device and one layout."""
 
-    Attributes:
-        members: their indices in the group. Those of a stack follow each other, so that lists can be sliced.
-        layout: how they are distributed over the ranks.
-        shapes: shapes of the whole tensors.
-        radii: their radii, as a list or one number for all.
-        batches: stacks to orthogonalise, if the oracle is a polar factor and needs no other rank.
-        whole: whether these are all of the group's tensors with a gradient, in their order.
-    """
-
-    members: tuple[int, ...]
+    members: tuple[int, ...]  # indices in the group; those of a stack follow each other, so that lists can be sliced
     layout: Layout
-    shapes: tuple[torch.Size, ...]
-    radii: float | list[float]
-    batches: tuple[Batch, ...]
-    whole: bool
+    shapes: tuple[torch.Size, ...]  # of the whole tensors
+    radii: float | list[float]  # one number if it is the same for all
+    batches: tuple[Batch, ...]  # stacks to orthogonalise, if the oracle is a polar factor and needs no other rank
+    whole: bool  # whether these are all of the group's tensors with a gradient, in their order
 
 
 class Buckets:
-    """The buckets of an optimizer's groups.
-
-    Args:
-        process_group: ranks that hold copies of the tensors that are not DTensors; None if only this rank does.
-    """
+    """The buckets of an optimizer's groups; the ranks given hold copies of the tensors that are not DTensors."""
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
         self._known: dict[Any, tuple[Geometry, tuple[Bucket, ...]]] = {}
 
     def of(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Bucket, ...]:
-        """Return the buckets of tensors in this geometry.
-
-        Raises:
-            NotImplementedError: a tensor is sharded over several mesh dimensions, and its step needs the whole tensor.
-        """
+        """Return the buckets of tensors in this geometry; NotImplementedError if one is sharded too much for it."""
         key = [(x.device, x.shape, x.dtype) if type(x) in PLAIN else _described(x) for x in xs]
         return self._of(geometry, tuple(key))
 

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["PLAIN", "check_placed", "cut_axes", "is_dtensor", "local", "placed", "placements_of"]
-
 PLAIN = (Tensor, torch.nn.Parameter)
 
 

@@ -17,18 +17,9 @@ from torch import Tensor
 from ...devices import HostCopy, is_capturing
 from ..frames import frames_of_ours
 
-__all__ = ["SkippedUpdates", "finite_each", "masked", "read_on_host"]
-
 
 def finite_each(gs: list[Tensor]) -> Tensor | None:
-    """Return which tensors have only finite entries.
-
-    Args:
-        gs: at least one tensor, all on one device.
-
-    Returns:
-        A flag per tensor, shape (len(gs),), on their device; None if the host knows that all are finite.
-    """
+    """A flag for each tensor on a device, shape (len(gs),); None if the host knows that all entries are finite."""
     if read_on_host(gs[0].device):
         # Twelve times as fast as finding the largest entries, but squares may overflow where entries do not.
         if math.isfinite(torch.stack(torch._foreach_norm(gs)).sum().item()):
@@ -54,14 +45,7 @@ def masked(gs: list[Tensor], ms: list[Tensor], finite: Sequence[Tensor] | Tensor
 
 
 class SkippedUpdates:
-    """Counts the updates that skip a tensor; warns once, and raises after too many in a row.
-
-    Args:
-        most: how many in a row raise an error; None for no limit.
-
-    Raises:
-        ValueError: ``most`` is not a whole number above 0.
-    """
+    """Counts the updates that skip a tensor; warns once, and raises after ``most`` in a row, if there is a limit."""
 
     def __init__(self, most: int | None) -> None:
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
@@ -86,8 +70,7 @@ class SkippedUpdates:
 
     def prepare(self, device: torch.device) -> None:
         """Allocate what counting on a device needs."""
-        if self._counts is None:
-            self._counts = _DeviceCounts(device)
+        self._counts = self._counts or _DeviceCounts(device)
 
     def total(self) -> int:
         """The number of updates so far that skipped a tensor; waits for the device."""
@@ -108,14 +91,7 @@ class SkippedUpdates:
         return finite
 
     def end_update(self, who: str) -> None:
-        """Count the update whose flags were noted.
-
-        Args:
-            who: name of the optimizer, for messages.
-
-        Raises:
-            RuntimeError: too many updates in a row were non-finite.
-        """
+        """Count the update whose flags were noted, for this optimizer; RuntimeError after too many in a row."""
         flags, self._flags = self._flags, []
         if not flags or all(read_on_host(flag.device) for flag in flags):
             bad = bool(flags) and any(not bool(flag.all()) for flag in flags)

@@ -8,17 +8,9 @@ from torch import Tensor
 
 from ...geometry import Geometry
 
-__all__ = ["adamw_step_", "lmo_step_"]
-
 
 def lmo_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, Tensor]) -> None:
-    """Step one tensor as `LMO`, `SignSGD`, `NormSGD`, `Lion` and Muon's matrices do, in place.
-
-    Args:
-        group: its group's options.
-        x, g: the tensor and its gradient.
-        state: its momentum, created if it is missing.
-    """
+    """Step one tensor as `LMO`, `SignSGD`, `NormSGD`, `Lion` and Muon's matrices do, in place, and its momentum."""
     if not g.isfinite().all():
         return  # neither the tensor nor its momentum changes
     geometry: Geometry = group["geometry"]
@@ -29,7 +21,7 @@ def lmo_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, T
         direction = beta1 * m + (1 - beta1) * g
         m.copy_(beta2 * m + (1 - beta2) * g)
     elif beta := group["momentum"]:
-        start = (1 - beta) * (1 - group["lr"] * group["weight_decay"]) if _from_weights(group) else 0.0
+        start = (1 - beta) * (1 - group["lr"] * group["weight_decay"]) if group.get("momentum_init") == "weights" else 0
         m = state.setdefault("momentum_buffer", start * x)
         m.copy_(beta * m + (1 - beta) * g)
         direction = beta * m + (1 - beta) * g if group["nesterov"] else m
@@ -37,19 +29,10 @@ def lmo_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, T
     x.copy_((1 - lr * decay) * x + lr * geometry.lmo(direction))
 
 
-def _from_weights(group: Mapping[str, Any]) -> bool:
-    return group.get("momentum_init") == "weights"
-
-
 def adamw_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, Tensor]) -> None:
-    """Step one tensor as Muon's AdamW groups do, in place.
+    """Step one tensor as Muon's AdamW groups do, in place, and its averages and step count.
 
     One gradient of a group that is not finite skips the group's whole update: call this for none of its tensors then.
-
-    Args:
-        group: its group's options.
-        x, g: the tensor and its gradient.
-        state: its averages and step count, created if they are missing.
     """
     lr, (beta1, beta2) = group["lr"], group["adamw_betas"]
     m, v = (state.setdefault(name, torch.zeros_like(x)) for name in ("exp_avg", "exp_avg_sq"))

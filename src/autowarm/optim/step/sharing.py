@@ -22,8 +22,6 @@ from ...orthogonalize import orthogonalize_, working_dtype
 from .batches import batches_of, empty_stack, fill_, parts_of, slots_of, taken, temporaries
 from .buckets import Bucket, Tensors
 
-__all__ = ["move_gathered_", "share_out"]
-
 # Peak memory in multiples of the tensors that a rank owns in a round: the next round's messages, sent and received, a
 # stack and its products, and the results of the previous round.
 _AT_PEAK = 6
@@ -38,15 +36,7 @@ class Taken(Protocol):
 
 
 def move_gathered_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Taken, rate: Rate) -> None:
-    """Update the tensors of a bucket whose layout is gathered, in place.
-
-    Args:
-        geometry: the norm of each tensor.
-        bucket: the tensors' bucket.
-        tensors: this rank's part of each tensor.
-        taken: see `Taken`.
-        rate: the rate of each tensor.
-    """
+    """Update this rank's part of the tensors of a bucket whose layout is gathered, in place."""
     sharing = _Sharing(geometry, bucket, tensors, taken, rate)
     rounds = sharing.rounds()
     arriving = sharing.send(rounds[0])
@@ -98,19 +88,10 @@ class _Sharing:
         return rounds
 
     def send(self, some: list[list[int]]) -> Callable[[], list[list[Tensor]]]:
-        """Start sending this round's tensors to their owners.
-
-        Returns:
-            A function that waits for the messages and returns the parts of this rank's own tensors, by sending rank.
-        """
-        mine = self._of_this_copy(some)
-        others = [
-            i
-            for copy in range(self.copied)
-            if copy != self.copy
-            for places in self._of_copy(some, copy)
-            for i in places
-        ]
+        """Start sending this round's tensors to their owners; the result waits for this rank's own, by sending rank."""
+        mine = self._of_copy(some, self.copy)
+        copies = [self._of_copy(some, copy) for copy in range(self.copied) if copy != self.copy]
+        others = [i for owners in copies for places in owners for i in places]
         for part in self._parts(others):
             self.taken(self.tensors.at(part), wanted=False)  # only updates their momenta
         outgoing = [i for places in mine for i in places]
@@ -133,11 +114,9 @@ class _Sharing:
     def answers(self, some: list[list[int]], parts: list[list[Tensor]]) -> Tensor:
         """Compute the negated oracle for this rank's own tensors, split into the ranks' parts, as one flat message.
 
-        Args:
-            some: the round.
-            parts: the parts of this rank's own tensors, by sending rank; the list is emptied to free memory.
+        The parts, by sending rank, are emptied to free memory.
         """
-        places = self._of_this_copy(some)[self.piece]
+        places = self._of_copy(some, self.copy)[self.piece]
         wholes = [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in zip(*parts, strict=True)]
         parts.clear()
         if self.polar is not None:
@@ -162,7 +141,7 @@ class _Sharing:
 
     def send_back(self, some: list[list[int]], answers: Tensor) -> Landing:
         """Start sending the answers back to the tensors' ranks; call the result to receive them and make the step."""
-        mine = self._of_this_copy(some)
+        mine = self._of_copy(some, self.copy)
         sizes = [sum(self._shard(i, rank).numel() for i in mine[self.piece]) for rank in range(self.cut)]
         came, wait = _all_to_all(answers, sizes, [sum(self.xs[i].numel() for i in p) for p in mine], self.shards)
 
@@ -181,9 +160,6 @@ class _Sharing:
 
     def _of_copy(self, some: list[list[int]], copy: int) -> list[list[int]]:
         return some[copy * self.cut : (copy + 1) * self.cut]
-
-    def _of_this_copy(self, some: list[list[int]]) -> list[list[int]]:
-        return self._of_copy(some, self.copy)
 
     def _parts(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
         on_device = None if self.device.type == "cpu" else self.temporaries // 3
@@ -212,13 +188,7 @@ def _size_and_rank(group: Any) -> tuple[int, int]:
 
 
 def share_out(work: Sequence[float], ranks: int) -> list[int]:
-    """Choose an owner for each piece of work: largest first, each to the least busy rank.
-
-    Example:
-        >>> from autowarm.optim.step.sharing import share_out
-        >>> share_out([1.0, 4.0, 2.0, 2.0], 2)
-        [0, 0, 1, 1]
-    """
+    """Choose an owner for each piece of work: largest first, each to the least busy rank."""
     loads, owners = [0.0] * ranks, [0] * len(work)
     for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
         owners[i] = loads.index(min(loads))
@@ -241,17 +211,7 @@ def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.S
 
 
 def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -> tuple[Tensor, Callable[[], Any]]:
-    """Start exchanging elements with all ranks.
-
-    Args:
-        out: the elements to send, in the order of ranks.
-        sent: how many go to each rank.
-        received: how many come from each rank.
-        ranks: the ranks; None for this one alone.
-
-    Returns:
-        The received elements, and a function that waits until they have arrived.
-    """
+    """Start exchanging so many elements with each rank; return what will have arrived once the function has waited."""
     if ranks is None:
         return out, lambda: None
     came = out.new_empty(sum(received))

@@ -23,21 +23,14 @@ from .dtensors import local
 from .nonfinite import SkippedUpdates, masked, read_on_host
 from .sharing import move_gathered_
 
-__all__ = ["FromWeights", "Oracle", "Rule", "TwoMomenta"]
-
 State = MutableMapping[Tensor, dict[str, Any]]
 
 
 class Rule(Protocol):
-    """What updates the tensors of a group.
+    """What updates the tensors of a group."""
 
-    Attributes:
-        entries: names of what it keeps of each tensor.
-        options: the group's options that have an effect, for `repr`; None for all.
-    """
-
-    entries: tuple[str, ...]
-    options: tuple[str, ...] | None
+    entries: tuple[str, ...]  # names of what it keeps of each tensor
+    options: tuple[str, ...] | None  # the group's options that have an effect, for `repr`; None for all
 
     def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
         """Return the entries of these tensors' states, a list for each, creating what is missing."""
@@ -87,14 +80,7 @@ class Oracle:
     def directions(
         self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool, wanted: bool = True
     ) -> list[Tensor]:
-        """Update the momenta and return the directions, which are the oracle's arguments.
-
-        Args:
-            group: the tensors' group.
-            gs, ms: gradients and momenta.
-            owned: whether the gradients are copies, which may be overwritten.
-            wanted: whether the caller uses the directions, or only wants the momenta updated.
-        """
+        """Update the momenta and return the directions, if wanted; gradients that are owned may be overwritten."""
         beta = group["momentum"]
         if not beta:
             return gs

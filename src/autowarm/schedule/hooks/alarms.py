@@ -8,21 +8,12 @@ from ..recovery import Recovery
 from ..rule import HostRule, Notices, Phase
 from .clock import UpdateClock
 
-__all__ = ["Alarms"]
-
 # Calls in a row without an update before a warning. A GradScaler skips a few while it looks for its scale.
 _MOST_IDLE = 10
 
 
 class Alarms:
-    """Warns once about each kind of trouble, at the line that called ``step``, and raises if the run is lost.
-
-    Args:
-        max_nonfinite: how many non-finite losses in a row raise an error; None for never.
-
-    Attributes:
-        said: the kinds of trouble that it has warned about.
-    """
+    """Warns once about each kind of trouble, at the line that called ``step``, and raises if the run is lost."""
 
     def __init__(self, max_nonfinite: int | None) -> None:
         self.max_nonfinite = max_nonfinite
@@ -31,13 +22,7 @@ class Alarms:
     def check(
         self, notices: Notices, phase: Phase, clock: UpdateClock, ranks: Ranks, *, skipped: bool, observed: bool
     ) -> None:
-        """Check the outcome of a scheduler's step.
-
-        Args:
-            notices: the latest notices of the phase.
-            phase, clock, ranks: the scheduler's.
-            skipped: whether there was no update.
-            observed: whether there was a loss.
+        """Check the outcome of a scheduler's step: whether there was an update, and a loss.
 
         Raises:
             RuntimeError: ``max_nonfinite`` is reached, or ranks disagree.

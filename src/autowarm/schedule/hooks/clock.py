@@ -11,8 +11,6 @@ from ...losses import Observation
 from ...optim.wrapped import hook, inside
 from ..rule.saved import Checks, boolean, count
 
-__all__ = ["UpdateClock"]
-
 
 def _overflowed(optimizer: Optimizer) -> bool:
     """Whether this step changes nothing, because the gradients overflowed.
@@ -32,11 +30,8 @@ class UpdateClock:
     If an optimizer steps several others (`Together`), the clock watches those, and the one with the most updates
     counts. So the clock also sees updates that are made one by one during the backward pass.
 
-    Args:
-        optimizer: watched through step hooks, for as long as this object lives.
-
     Attributes:
-        optimizer: the watched optimizer.
+        optimizer: the watched optimizer; its step hooks live as long as this object.
         idle: calls in a row that found no update.
         pretended: whether the steps made now are no updates.
     """
@@ -94,9 +89,7 @@ class UpdateClock:
     def tick(self, observations: Sequence[Observation]) -> int | None:
         """The number of updates since the last call; 0 if the first is still to come, None if an update was skipped.
 
-        Args:
-            observations: the losses since the last call. If none came with a graph, they may be made up, for a dry run
-                of the schedule.
+        If none of the losses came with a graph, they may be made up, for a dry run of the schedule.
         """
         made = self._made[0] if len(self._made) == 1 else max(self._made)
         if self._first_tick is None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -10,25 +11,40 @@ from torch.optim import Optimizer
 
 from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside
+from ...rate.find import set_rate
 from ..rule import Phase
 from ..rule.saved import Checks, boolean, list_of, optional, rate
-
-__all__ = ["GroupRates", "first_peak"]
 
 Rate = float | Tensor
 
 
 def first_peak(optimizer: Optimizer) -> float:
-    """The peak rate of the first group that has one; a rate of 0 freezes its group.
-
-    Raises:
-        ValueError: a rate is negative or not finite, or none is positive.
-    """
+    """The peak rate of the first group that has one; a rate of 0 freezes its group."""
     given = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
     peaks = [math.nan if lr is None else float(lr) for lr in given]  # Adafactor may have none
     if not all(lr >= 0 and math.isfinite(lr) for lr in peaks) or not any(peaks):
         raise ValueError(f"every group's lr must be finite and not negative, and one positive, got {peaks}")
     return next(lr for lr in peaks if lr > 0)
+
+
+@dataclass
+class _Group:
+    """What is known of one group's rate."""
+
+    warms: bool  # whether it has a warm-up
+    factor: Any = None  # what others multiply the rate by; None stands for 1 and saves a device the multiplication
+    written: Rate = 0.0
+    aim: Rate = 0.0  # what would have been written at factor 1
+    tensor: Tensor | None = None  # the tensor written, and its version then
+    version: int = 0
+
+    def record(self, rate: Rate, aim: Rate | None = None) -> None:
+        if isinstance(rate, Tensor):
+            self.tensor, self.version, rate = rate, rate._version, rate.clone()
+        self.written, self.aim = rate, rate if aim is None else aim
+
+    def quotient(self, rate: Tensor) -> Tensor:
+        return torch.nan_to_num(rate / self.aim, nan=1.0).clamp(0.0, 1.0)  # 0/0 where a group is frozen
 
 
 class GroupRates:
@@ -37,10 +53,6 @@ class GroupRates:
     Another scheduler beside ours (in a `ChainedScheduler`, or a `ReduceLROnPlateau`) multiplies the rates it finds. If
     a rate is no longer what this class wrote, its ratio to peak · share becomes the group's *factor*, at most 1. A
     tensor's version counter shows whether it has changed, so nothing is read from the device.
-
-    Attributes:
-        warms: for each group, whether it has a warm-up.
-        factors: one for each group; None stands for 1 and saves a device the multiplication.
     """
 
     SAVED: ClassVar[Checks] = {
@@ -52,13 +64,9 @@ class GroupRates:
     }
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.warms: list[bool] = []
-        self.factors: list[Any] = []  # Rate or None
-        self._written: list[Rate] = []
-        self._aims: list[Rate] = []  # what would have been written at factor 1
-        self._tensors: list[tuple[Tensor | None, int]] = []  # the tensor written, and its version then
+        self._all: list[_Group] = []
         self._optimizer = optimizer
-        self._known: list[int] = []  # the groups that all these lists are about, by `_keys`
+        self._known: list[int] = []  # the groups that they are of, by `_keys`
         self._register()
 
     def _register(self) -> None:
@@ -68,7 +76,8 @@ class GroupRates:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._tensors = [(None, 0)] * len(self._tensors)  # the copied optimizer has other tensors
+        for own in self._all:
+            own.tensor, own.version = None, 0  # the copied optimizer has other tensors
         self._known = self._keys()
         self._register()
 
@@ -76,16 +85,15 @@ class GroupRates:
 
     def changed(self) -> bool:
         """Whether others may have changed a rate since it was written. Waits for a device only after a copy."""
-        for i, (group, written) in enumerate(zip(self._optimizer.param_groups, self._written, strict=False)):
+        for group, own in zip(self._optimizer.param_groups, self._all, strict=False):
             rate = group["lr"]
             if not isinstance(rate, Tensor):
-                if rate != written:
+                if rate != own.written:
                     return True
                 continue
-            known, version = self._tensors[i]
-            if known is None and float(rate) == float(written):
-                self._tensors[i] = known, version = rate, rate._version  # a copy of what was written
-            if known is not rate or version != rate._version:
+            if own.tensor is None and float(rate) == float(own.written):
+                own.tensor, own.version = rate, rate._version  # a copy of what was written
+            if own.tensor is not rate or own.version != rate._version:
                 return True
         return False
 
@@ -98,59 +106,44 @@ class GroupRates:
         return [id(group["params"][0]) if group["params"] else 0 for group in self._optimizer.param_groups]
 
     def take_as_peaks(self, peaks: list[Rate]) -> bool:
-        """Take the rates that were set before the first update as the peaks, if they can be.
-
-        Args:
-            peaks: the scheduler's ``base_lrs``, changed in place.
-
-        Returns:
-            Whether a peak has changed.
-        """
+        """Take the rates that were set before the first update as the peaks, if they can be; whether one changed."""
         taken = False
         values = [float(group["lr"]) for group in self._optimizer.param_groups]
         if not all(rate >= 0 and math.isfinite(rate) for rate in values) or not any(values):
             return False
-        for i, (group, value) in enumerate(zip(self._optimizer.param_groups, values, strict=True)):
-            if value != float(self._written[i]):
-                rate = group["lr"]
-                peaks[i] = group["initial_lr"] = rate.clone() if isinstance(rate, Tensor) else rate
+        for i, (group, own, value) in enumerate(zip(self._optimizer.param_groups, self._all, values, strict=True)):
+            if value != float(own.written):
+                peaks[i] = group["initial_lr"] = _copy(group["lr"])
                 taken = True
         return taken
 
     def notice(self) -> str | None:
-        """Find the rates that others have changed, and update the factors.
-
-        Returns:
-            A warning about a change that cannot be kept; None if there is none.
-
-        Raises:
-            ValueError: a rate has become negative, infinite or NaN.
-        """
+        """Find the rates that others have changed, and update the factors; return a warning about one not kept."""
         lost = None
-        for i, (group, written) in enumerate(zip(self._optimizer.param_groups, self._written, strict=False)):
+        for i, (group, own) in enumerate(zip(self._optimizer.param_groups, self._all, strict=False)):
             rate = group["lr"]
             if isinstance(rate, Tensor):
-                known, version = self._tensors[i]
-                if known is not rate:
+                if own.tensor is not rate:
                     # A checkpoint or a copy put another tensor there. That is rare, so we may wait for the device.
-                    self._tensors[i] = rate, rate._version
-                    if float(rate) != float(written):
-                        self.factors[i] = self._quotient(rate, i)
-                elif version != rate._version:
-                    old = self.factors[i]
-                    now = self._quotient(rate, i)
-                    self.factors[i] = torch.where(rate == written, torch.ones_like(now) if old is None else old, now)
-            elif rate != written:
+                    own.tensor, own.version = rate, rate._version
+                    if float(rate) != float(own.written):
+                        own.factor = own.quotient(rate)
+                elif own.version != rate._version:
+                    now = own.quotient(rate)
+                    old = torch.ones_like(now) if own.factor is None else own.factor
+                    own.factor = torch.where(rate == own.written, old, now)
+            elif rate != own.written:
                 if not (rate >= 0 and math.isfinite(rate)):
                     raise ValueError(f"the lr of parameter group {i} was set to {rate} from outside the schedule")
-                aim = float(self._aims[i])
+                aim = float(own.aim)
                 if rate > aim * (1 + 1e-6):
                     lost = (
-                        f"the lr of parameter group {i} was raised from {float(written):g} to {rate:g} from outside "
-                        "the schedule, above what the schedule sets: this is not kept, and holds for one update at "
-                        "most. Other code may only lower a rate; for a higher peak, make the optimizer with a higher lr"
+                        f"the lr of parameter group {i} was raised from {float(own.written):g} to {rate:g} from "
+                        "outside the schedule, above what the schedule sets: this is not kept, and holds for one "
+                        "update at most. Other code may only lower a rate; for a higher peak, make the optimizer with "
+                        "a higher lr"
                     )
-                self.factors[i] = min(1.0, rate / aim) if aim > 0 else None
+                own.factor = min(1.0, rate / aim) if aim > 0 else None
         return lost
 
     def are_put_out(self) -> bool:
@@ -159,16 +152,13 @@ class GroupRates:
         PyTorch's `torch.distributed.checkpoint.state_dict` makes such a step to create an optimizer's state. It puts a
         new tensor in the place of a tensor rate, so the device need not be asked.
         """
-        for group, (known, _) in zip(self._optimizer.param_groups, self._tensors, strict=False):
+        for group, own in zip(self._optimizer.param_groups, self._all, strict=False):
             rate = group["lr"]
-            if isinstance(rate, Tensor) and (rate is known or rate.device.type != "cpu"):
+            if isinstance(rate, Tensor) and (rate is own.tensor or rate.device.type != "cpu"):
                 return False
             if rate != 0:
                 return False
-        return any(isinstance(written, Tensor) or written > 0 for written in self._written)
-
-    def _quotient(self, rate: Tensor, i: int) -> Tensor:
-        return torch.nan_to_num(rate / self._aims[i], nan=1.0).clamp(0.0, 1.0)  # 0/0 where a group is frozen
+        return any(isinstance(own.written, Tensor) or own.written > 0 for own in self._all)
 
     def _replace_inference_tensors(self) -> None:
         """Make rates that can be changed of those that were made, or loaded, in inference mode."""
@@ -183,21 +173,14 @@ class GroupRates:
     def _after_load(self, *_: Any) -> None:
         self._replace_inference_tensors()
         # A rate loaded from a checkpoint is not another scheduler's factor.
-        for i, (group, before) in enumerate(zip(self._optimizer.param_groups, self._before, strict=False)):
-            if i < len(self._written) and float(group["lr"]) != before:
-                self._record(i, group["lr"], group["lr"])
+        for group, own, before in zip(self._optimizer.param_groups, self._all, self._before, strict=False):
+            if float(group["lr"]) != before:
+                own.record(group["lr"], group["lr"])
 
     # Writing.
 
     def adopt(self, peaks: list[Rate]) -> None:
-        """Take over the groups that were added or moved since the last call.
-
-        Args:
-            peaks: the scheduler's ``base_lrs``, put in order; the lr that each new group was added with joins it.
-
-        Raises:
-            ValueError: a new group's lr is negative or not finite, or a group was removed.
-        """
+        """Take over groups that were added or moved since the last call; their rates join the peaks, put in order."""
         groups = self._optimizer.param_groups
         if len(groups) < len(peaks):
             raise ValueError(
@@ -205,34 +188,25 @@ class GroupRates:
             )
         self._reorder(peaks)
         self._known = self._keys()
-        without_peak, unknown = self._new_places(len(peaks)), self._new_places(len(self.warms))
+        without_peak, unknown = self._new_places(len(peaks)), self._new_places(len(self._all))
         self._give_each_its_own_tensor(unknown)
         for i in without_peak:
-            group = groups[i]
-            checked = float(group["lr"])
+            checked = float(groups[i]["lr"])
             if not (checked >= 0 and math.isfinite(checked)):
                 raise ValueError(f"a parameter group was added with lr={checked}: it must be finite and not negative")
-            rate = group["lr"]
-            group.setdefault("initial_lr", rate.clone() if isinstance(rate, Tensor) else rate)
-            first = group["initial_lr"]
-            peaks.insert(i, first.clone() if isinstance(first, Tensor) else first)
+            peaks.insert(i, _copy(groups[i].setdefault("initial_lr", _copy(groups[i]["lr"]))))
         for i in unknown:
-            self.warms.insert(i, bool(groups[i].get("warmup", True)))
-            self.factors.insert(i, None)
-            self._written.insert(i, 0.0)
-            self._aims.insert(i, 0.0)
-            self._tensors.insert(i, (None, 0))
-            self._record(i, groups[i]["lr"])  # nobody has changed it
+            self._all.insert(i, _Group(bool(groups[i].get("warmup", True))))
+            self._all[i].record(groups[i]["lr"])  # nobody has changed it
 
     def _reorder(self, peaks: list[Rate]) -> None:
-        """Put all lists in the order of the groups. Groups whose tensors were replaced are where they were."""
+        """Put what is known in the order of the groups. Groups whose tensors were replaced are where they were."""
         keys = self._keys()
         if not set(self._known) <= set(keys):
             return
         order = sorted(range(len(self._known)), key=lambda i: keys.index(self._known[i]))
-        lists: list[list[Any]] = [self.warms, self.factors, self._written, self._aims, self._tensors, peaks]
-        for each in lists:
-            each[: len(order)] = [each[i] for i in order]
+        self._all[: len(order)] = [self._all[i] for i in order]
+        peaks[: len(order)] = [peaks[i] for i in order]
 
     def _new_places(self, known: int) -> list[int]:
         """Where the groups are that were added to this many. A `Together` may have put them between others."""
@@ -258,77 +232,59 @@ class GroupRates:
 
     def restart(self) -> None:
         """Forget the factors."""
-        self.factors = [None] * len(self.warms)
+        for own in self._all:
+            own.factor = None
 
     def aims(self, peaks: Sequence[Rate], phase: Phase) -> list[Rate]:
         """Each group's peak times its share, without the factor."""
-        shares = (phase.share if warm else phase.steady_share for warm in self.warms)
+        shares = (phase.share if own.warms else phase.steady_share for own in self._all)
         return [peak * share for peak, share in zip(peaks, shares, strict=True)]
 
     def write(self, peaks: Sequence[Rate], phase: Phase) -> list[Rate]:
-        """Set every group's rate.
-
-        Returns:
-            Copies of the rates.
-        """
-        for i, (group, peak, warm) in enumerate(zip(self._optimizer.param_groups, peaks, self.warms, strict=True)):
-            share, factor, rate = phase.share if warm else phase.steady_share, self.factors[i], group["lr"]
+        """Set every group's rate; return copies of the rates."""
+        for group, peak, own in zip(self._optimizer.param_groups, peaks, self._all, strict=True):
+            share, factor, rate = phase.share if own.warms else phase.steady_share, own.factor, group["lr"]
             if isinstance(rate, Tensor):
                 if factor is None and isinstance(peak, Tensor) and isinstance(share, Tensor):
                     torch.mul(peak, share, out=rate)  # as few operators as possible
-                    self._record(i, rate)
+                    own.record(rate)
                 else:
                     aim = peak * share
-                    self._set(group, aim if factor is None else aim * factor)
-                    self._record(i, rate, aim)
+                    set_rate(group, aim if factor is None else aim * factor)
+                    own.record(rate, aim)
             else:
-                aim = float(peak * share)
-                group["lr"] = rate = aim if factor is None else aim * float(factor)
-                self._written[i], self._aims[i] = rate, aim
-        return list(self._written)
+                own.aim = aim = float(peak * share)
+                group["lr"] = own.written = aim if factor is None else aim * float(factor)
+        return [own.written for own in self._all]
 
     def state_dict(self) -> dict[str, Any]:
         """For each group: its rate now, as last written and at factor 1, its factor, and whether it warms up."""
         return {
             "rates": [float(group["lr"]) for group in self._optimizer.param_groups],
-            "written": [float(rate) for rate in self._written],
-            "aims": [float(aim) for aim in self._aims],
-            "factors": [None if factor is None else float(factor) for factor in self.factors],
-            "warms": list(self.warms),
+            "written": [float(own.written) for own in self._all],
+            "aims": [float(own.aim) for own in self._all],
+            "factors": [None if own.factor is None else float(own.factor) for own in self._all],
+            "warms": [own.warms for own in self._all],
         }
 
     def load_state_dict(self, state: dict[str, Any], peaks: Sequence[Rate], phase: Phase) -> list[Rate]:
         """Write the rates as saved, not as the phase would set them: another scheduler may have changed them.
 
-        Groups that the state does not contain get the rates that the phase sets.
-
-        Returns:
-            Copies of the rates as this class last wrote them.
+        Groups that the state does not contain get the rates that the phase sets. Returns copies of the rates as this
+        class last wrote them.
         """
-        saved = len(state["rates"])
-        self.warms[:saved] = state["warms"]
-        self.factors[:saved] = state["factors"]
+        for own, warms, factor in zip(self._all, state["warms"], state["factors"], strict=False):
+            own.warms, own.factor = warms, factor
         self.write(peaks, phase)
-        for i, group in enumerate(self._optimizer.param_groups[:saved]):
-            self._set(group, state["rates"][i])
-            self._record(i, group["lr"], state["aims"][i])
-            if state["written"][i] != state["rates"][i]:
-                rate, written = group["lr"], state["written"][i]
-                self._written[i] = torch.full_like(rate, written) if isinstance(rate, Tensor) else written
-                self._tensors[i] = None, 0
-        return list(self._written)
+        saved = zip(state["rates"], state["written"], state["aims"], strict=True)
+        for group, own, (now, written, aim) in zip(self._optimizer.param_groups, self._all, saved, strict=False):
+            set_rate(group, now)
+            own.record(group["lr"], aim)
+            if written != now:
+                own.written = torch.full_like(own.written, written) if isinstance(own.written, Tensor) else written
+                own.tensor, own.version = None, 0
+        return [own.written for own in self._all]
 
-    @staticmethod
-    def _set(group: dict[str, Any], value: Rate) -> None:
-        rate = group["lr"]
-        if not isinstance(rate, Tensor):
-            group["lr"] = float(value)
-        elif isinstance(value, Tensor):
-            rate.copy_(value)
-        else:
-            rate.fill_(value)
 
-    def _record(self, i: int, rate: Rate, aim: Rate | None = None) -> None:
-        if isinstance(rate, Tensor):
-            self._tensors[i], rate = (rate, rate._version), rate.clone()
-        self._written[i], self._aims[i] = rate, rate if aim is None else aim
+def _copy(rate: Rate) -> Rate:
+    return rate.clone() if isinstance(rate, Tensor) else rate

@@ -10,8 +10,6 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ...optim.wrapped import inside, unwrapped
 
-__all__ = ["schedulers_beside", "unwanted"]
-
 # Not all schedulers are PyTorch's: timm's, for example, are classes of their own.
 _SCHEDULER = re.compile(r"(Scheduler|LR)$")
 

@@ -21,16 +21,11 @@ from ...losses import Observation, Ranks
 from ..shapes import Shape
 from .rule import HostRule, Notices, Phase
 
-__all__ = ["DeviceRule", "placed"]
-
 
 def placed(phase: Phase, rate: Tensor | float) -> Phase:
     """Move a phase to where the rate is: to its device if the rate is a tensor, to the host if it is a float.
 
     The rule stays on the host until the calibration is done. Leaving a device waits for it.
-
-    Raises:
-        ValueError: the decay is a user's function that does not accept tensors.
     """
     device = rate.device if isinstance(rate, Tensor) else None
     if phase.device == device:
@@ -51,21 +46,13 @@ class _Loss(NamedTuple):
 
 
 class DeviceRule:
-    """Continues a `HostRule` on a device, from its current state.
+    """Continues a `HostRule`, whose opening (its first few losses) is over, on a device.
 
     Every operator launches a kernel, so there are few: what the host knows (the number of updates, the ramp) stays
     there. The device holds the averaged loss, the share, the update at which the decay began and the last loss that was
     finite.
 
     Rates do not depend on when a notice arrives: a notice only saves operators whose result is already known.
-
-    Args:
-        rule: a rule whose opening (its first few losses) is over. What stays the same in a warm-up is read from it.
-        device: the device of the rates.
-
-    Attributes:
-        share: η/lr for the next update, a 0-dim tensor.
-        smoothed: the averaged loss, a 0-dim tensor.
 
     Raises:
         ValueError: the decay is a user's function that does not accept tensors.
@@ -175,15 +162,9 @@ class DeviceRule:
         """The same state in plain numbers. Waits for the device."""
         content = torch.stack([self.smoothed, self._last_seen, self.share, self._decay_start, self._last_good])
         smoothed, last_seen, share, decay_start, last_good = content.tolist()
-        known = self._rule
-        rule = replace(
-            known,
-            share=share,
-            smoothed=smoothed,
-            last_seen=int(last_seen),
-            updates=self.updates,
-            failures=int(self._losses - last_good),
-        )
+        known, failures = self._rule, int(self._losses - last_good)
+        seen = {"smoothed": smoothed, "last_seen": int(last_seen), "failures": failures}
+        rule = replace(known, share=share, updates=self.updates, **seen)
         if known.decay_start is None and math.isfinite(decay_start):
             rule.decay_start = int(decay_start)
             rule.warmup_steps = rule.decay_start - self.timeline.origin
@@ -220,11 +201,7 @@ class DeviceRule:
 
 
 def _check_takes_tensors(shape: Shape, like: Tensor) -> None:
-    """Refuse a decay that cannot be computed on the device.
-
-    Raises:
-        ValueError: the decay is a user's function that accepts only floats.
-    """
+    """Raise ValueError if a decay is a user's function that cannot be computed on the device."""
     try:
         at: Any = shape(torch.full_like(like, 0.5))
         if isinstance(at, Tensor) and math.prod(at.shape) == 1:

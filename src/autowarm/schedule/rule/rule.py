@@ -31,8 +31,6 @@ from ..profile import Profile
 from .state import State
 from .timeline import Timeline
 
-__all__ = ["LEAST_SHARE", "HostRule", "Notices", "Phase"]
-
 Number = TypeVar("Number", float, Tensor)
 
 # If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
@@ -55,19 +53,12 @@ LEAST_SHARE = 1e-30
 
 
 class Notices(NamedTuple):
-    """What the scheduler learns after an update. Notices from a device may be some updates old.
+    """What the scheduler learns after an update. Notices from a device may be some updates old."""
 
-    Attributes:
-        updates: the update that the notices describe.
-        failures: how many losses in a row were not finite.
-        disagree: whether ranks were found at different steps or with different settings.
-        decay_start: the update after which warm-up ended; None until it ends.
-    """
-
-    updates: int
-    failures: int
-    disagree: bool
-    decay_start: int | None
+    updates: int  # the update that the notices describe
+    failures: int  # how many losses in a row were not finite
+    disagree: bool  # whether ranks were found at different steps or with different settings
+    decay_start: int | None  # the update after which warm-up ended; None until it ends
 
 
 class Phase(Protocol):
@@ -158,15 +149,7 @@ class HostRule(State):
         return self
 
     def advance(self, updates: int, loss: float | None) -> None:
-        """Set the share for the next update.
-
-        Args:
-            updates: the number of updates so far.
-            loss: the last loss. With None, the ramp goes on alone; a loss that is not finite leaves the share as it is.
-
-        Raises:
-            ValueError: at the first loss, if it is not above f*, or exceeds it by the given Δ' or less.
-        """
+        """Set the share for the next update. Without a loss, the ramp goes on alone; a non-finite one changes none."""
         self.updates = updates
         finite = loss is not None and math.isfinite(loss)
         if loss is not None:
@@ -189,11 +172,8 @@ class HostRule(State):
     def warmup_share(self, updates: int, smoothed: Number | None) -> "tuple[Number | float, Tensor | bool]":
         """max(ramp, η(Δ)/lr) at the averaged loss, and whether the warm-up is over.
 
-        It is a function of what changes during a warm-up, so that a device can pass a tensor.
-
-        Args:
-            updates: the number of updates so far.
-            smoothed: the averaged loss; None during the opening, when only the ramp counts.
+        It is a function of what changes during a warm-up, so that a device can pass a tensor. In the opening there is
+        no averaged loss, and only the ramp counts.
         """
         ramp = self.timeline.ramp_share(updates)
         if ramp >= 1.0:
@@ -250,11 +230,7 @@ class HostRule(State):
         self.opening = []
 
     def _calibrate(self, loss: float) -> None:
-        """Fix η(Δ) from f(x0), and f* if none is given. Shorten the ramp if the losses are those of trained weights.
-
-        Raises:
-            ValueError: the loss is not above f*, or exceeds it by the given Δ' or less.
-        """
+        """Fix η(Δ) from f(x0), and f* if none is given. Shorten the ramp if the losses are those of trained weights."""
         plan = self.plan
         usual = statistics.median(self.opening)
         far_below_chance = plan.chance_loss is not None and usual < _TRAINED * plan.chance_loss

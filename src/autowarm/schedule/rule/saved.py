@@ -5,11 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import Any
 
-__all__ = [
-    "Checks", "Holds", "boolean", "check", "checks_of", "count", "finite", "from_plain", "list_of", "number",
-    "optional", "positive_share", "rate", "saved", "to_plain",
-]  # fmt: skip
-
 Holds = Callable[[Any], bool]
 Convert = Callable[[Any], Any]
 Checks = Mapping[str, "Holds | Checks"]
@@ -48,13 +43,7 @@ def optional(holds: Holds) -> Holds:
 
 
 def saved(holds: Holds, default: Any = None, *, write: Convert | None = None, read: Convert | None = None) -> Any:
-    """A dataclass's field that a state contains.
-
-    Args:
-        holds: whether a saved value is valid.
-        default: the value at the start of a run.
-        write, read: between the value and plain numbers, if it is none itself; None stays None.
-    """
+    """A dataclass's field that a state contains: its condition, its first value, and how it becomes plain numbers."""
     about = {"holds": holds, "write": write, "read": read}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=about)
@@ -68,18 +57,14 @@ def checks_of(kind: type) -> dict[str, Holds]:
 
 def to_plain(content: Any) -> dict[str, Any]:
     """The saved fields of a dataclass's instance, as plain numbers and text."""
-    return {
-        one.name: _through(one.metadata["write"], getattr(content, one.name))
-        for one in fields(content)
-        if "holds" in one.metadata
-    }
+    kept = [one for one in fields(content) if "holds" in one.metadata]
+    return {one.name: _through(one.metadata["write"], getattr(content, one.name)) for one in kept}
 
 
 def from_plain(kind: type, state: Mapping[str, Any]) -> dict[str, Any]:
     """The saved fields of a dataclass, as its arguments."""
-    return {
-        one.name: _through(one.metadata["read"], state[one.name]) for one in fields(kind) if "holds" in one.metadata
-    }
+    kept = [one for one in fields(kind) if "holds" in one.metadata]
+    return {one.name: _through(one.metadata["read"], state[one.name]) for one in kept}
 
 
 def _through(convert: Convert | None, value: Any) -> Any:

@@ -19,58 +19,36 @@ from .saved import (
 )
 from .timeline import Plan, Timeline
 
-__all__ = ["State"]
-
 
 @dataclass
 class State:
     """The state of a schedule, in plain numbers.
 
-    Attributes:
-        timeline: where warm-up and decay lie.
-        profile: η(Δ), from the first loss on. None if the first losses have no scale to derive f* from, or if the first
-            gap is out of scale (below 1e-100 or above 1e100): then the ramp alone sets the rate.
-        share: η/lr for the next update, in (0, 1].
-        ended_by: what ended the warm-up, for good: "loss" (Δ fell below Δ'), "clock" (the ramp was at the peak),
-            "decay_now" or "alarm" (the loss rose again after a restart); None until it ends.
-        warmup_steps: the number of updates made at warm-up rates, once warm-up has ended.
-        decay_start: the update at which the decay began; None during warm-up.
-        updates: the number of updates so far.
-        failures: how many losses in a row were not finite.
-        opening: the first finite losses, until there are enough for f(x0).
-        smoothed: the averaged loss; in the opening, what f(x0) would be. None before the first finite loss.
-        last_seen: the update of the last finite loss.
-        weights_trained: whether the weights were trained before the run; None until someone has looked.
-        given_target_loss: f* as given for the current warm-up, or None.
-        target_loss: f*, as given or, from the first loss on, derived from f(x0); None if it cannot be.
+    There is no profile if the first losses have no scale to derive f* from, or if the first gap is out of scale (below
+    1e-100 or above 1e100): then the ramp alone sets the rate.
     """
 
     timeline: Timeline
-    profile: Profile | None = None
-    share: float = saved(positive_share, 1.0)
+    profile: Profile | None = None  # η(Δ), from the first loss on
+    share: float = saved(positive_share, 1.0)  # η/lr for the next update
+    # What ended the warm-up, for good: Δ fell below Δ', the ramp was at the peak, a user, or a second alarm.
     ended_by: str | None = saved(lambda x: x in (None, "loss", "clock", "decay_now", "alarm"))
-    warmup_steps: int = saved(count, 0)
-    decay_start: int | None = saved(optional(count))
-    updates: int = saved(count, 0)
-    failures: int = saved(count, 0)
-    opening: list[float] = saved(list_of(finite), [])
-    smoothed: float | None = saved(optional(finite))
-    last_seen: int = saved(count, 0)
-    weights_trained: bool | None = saved(optional(boolean))
-    given_target_loss: float | None = saved(optional(finite))
-    target_loss: float | None = saved(optional(finite))
+    warmup_steps: int = saved(count, 0)  # updates made at warm-up rates, once warm-up has ended
+    decay_start: int | None = saved(optional(count))  # the update at which the decay began
+    updates: int = saved(count, 0)  # so far
+    failures: int = saved(count, 0)  # how many losses in a row were not finite
+    opening: list[float] = saved(list_of(finite), [])  # the first finite losses, until there are enough for f(x0)
+    smoothed: float | None = saved(optional(finite))  # the averaged loss; in the opening, what f(x0) would be
+    last_seen: int = saved(count, 0)  # the update of the last finite loss
+    weights_trained: bool | None = saved(optional(boolean))  # before the run; None until someone has looked
+    given_target_loss: float | None = saved(optional(finite))  # f* as given for the current warm-up
+    target_loss: float | None = saved(optional(finite))  # f*, as given or, from the first loss on, derived from f(x0)
 
     @classmethod
     def begin(cls, plan: Plan, updates: int, total_steps: int | None, target_loss: float | None) -> Self:
         """A warm-up that begins at this update, with nothing known about the loss."""
-        timeline = Timeline.begin(plan, updates, total_steps)
-        return cls(
-            timeline,
-            share=1.0 / plan.div,
-            updates=updates,
-            given_target_loss=target_loss,
-            target_loss=target_loss,
-        )
+        targets: dict[str, Any] = {"given_target_loss": target_loss, "target_loss": target_loss}
+        return cls(Timeline.begin(plan, updates, total_steps), share=1.0 / plan.div, updates=updates, **targets)
 
     @property
     def plan(self) -> Plan:

@@ -14,8 +14,6 @@ from torch import Tensor
 from ..shapes import DECAYS, Shape, name_of
 from .saved import boolean, count, finite, optional, positive_share, saved
 
-__all__ = ["OPENING", "OPEN_HORIZON", "Plan", "Ramp", "Timeline"]
-
 Number = TypeVar("Number", float, Tensor)
 
 # The length that shares of the run refer to if the end is open. Half of it, the default for the longest warm-up, is
@@ -32,28 +30,15 @@ _TRAINED_WARMUP = 0.1
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule's settings, as a user gave them.
+    """A schedule's settings, as `AdaptiveWarmup` was given them."""
 
-    Attributes:
-        lr: peak rate of the first group whose rate is not 0. η(Δ) is calibrated to it; shares do not depend on it.
-        div, kappa, sigma_f2: see `autowarm.schedule.calibrate`.
-        target_loss: f*, or None for f(x0) − 0.7·|f(x0)|.
-        peak_gap: Δ', or None to calibrate it.
-        warmup, decay: shapes of the ramp and the decay. The calibration's target has the same, over the gap.
-        final_ratio: the decay goes from lr to final_ratio·lr.
-        max_warmup: length of the ramp, as a share of the run (float) or in updates (int); "auto" takes it from the
-            length of the run, None is for no ramp.
-        smoothing: share of the run over which the loss is averaged, 0 for none.
-        chance_loss: the loss of an untrained model, or None if it is not known.
-    """
-
-    lr: float
+    lr: float  # of the first group whose rate is not 0; η(Δ) is calibrated to it, and shares do not depend on it
     div: float
     kappa: float | None
     sigma_f2: float
     target_loss: float | None
     peak_gap: float | None
-    warmup: Shape
+    warmup: Shape  # the calibration's target has the same shapes, over the gap
     decay: Shape
     final_ratio: float
     max_warmup: float | int | Literal["auto"] | None
@@ -92,26 +77,18 @@ def _is_ramp(x: Any) -> bool:
 class Timeline:
     """The warm-up and decay of a run.
 
-    Attributes:
-        plan: the settings.
-        planned_steps: T as given or extended; None if the end is open.
-        total_steps: T, or the end that `AdaptiveWarmup.decay_now` set; None if the end is open.
-        origin: the update at which the current warm-up began.
-        ramp: the ramp of the current warm-up; None if it has none.
-        trained: whether the weights were trained before, so that the ramp takes a tenth of the run at most.
-        decay: the name of the decay in force; None for the plan's.
-        decay_peak: the share from which the decay falls: 1, unless it was started by hand or the run was shortened.
-        cut: the share at which the warm-up ended: 1, unless it was cut short.
-        bound: upper bound on the decay after the run was extended, so that the rate does not jump; None for no bound.
+    The decay falls from `decay_peak`, which is 1 unless it was started by hand or the run was shortened, and the
+    warm-up ended at the share `cut`, which is 1 unless it was cut short. After the run was extended, `bound` limits the
+    decay, so that the rate does not jump.
     """
 
     plan: Plan
-    planned_steps: int | None = saved(optional(count))
-    total_steps: int | None = saved(optional(count))
-    origin: int = saved(count, 0)
+    planned_steps: int | None = saved(optional(count))  # T as given or extended; None if the end is open
+    total_steps: int | None = saved(optional(count))  # the same, or the end that `AdaptiveWarmup.decay_now` set
+    origin: int = saved(count, 0)  # the update at which the current warm-up began
     ramp: Ramp | None = saved(optional(_is_ramp), write=list, read=lambda x: Ramp(*x))
-    trained: bool = saved(boolean, False)
-    decay: str | None = saved(lambda x: x is None or x in DECAYS)
+    trained: bool = saved(boolean, False)  # whether the weights were, so that the ramp takes a tenth of the run at most
+    decay: str | None = saved(lambda x: x is None or x in DECAYS)  # its name; None for the plan's
     decay_peak: float = saved(positive_share, 1.0)
     cut: float = saved(positive_share, 1.0)
     bound: Ramp | None = saved(optional(_is_ramp), write=list, read=lambda x: Ramp(*x))
@@ -191,11 +168,7 @@ class Timeline:
         return replace(self, planned_steps=total_steps, total_steps=total_steps)._with_ramp(updates, share)
 
     def extended_in_decay(self, updates: int, total_steps: int | None, share: float, start: int) -> tuple[Self, int]:
-        """Another T: climb to the decay over a longer run, or decay over the rest of a shorter one.
-
-        Returns:
-            The timeline, and the update at which the decay starts.
-        """
+        """Another T, and where the decay starts: climb to that of a longer run, or fall over the rest of a shorter."""
         new = replace(self, planned_steps=total_steps, total_steps=total_steps, bound=None)
         then = new.decay_share(updates, new.decay_progress(updates, start))
         if then > share:

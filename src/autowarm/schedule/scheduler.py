@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..devices import collective_device
 from ..losses import Observation, Ranks
 from ..modes import in_normal_mode
+from ..optim.joining import Joining
 from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
@@ -19,6 +20,7 @@ from .arguments import Arguments
 from .hooks.alarms import Alarms
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak
+from .hooks.joining import Joined
 from .hooks.others import schedulers_beside, unwanted
 from .recovery import Guard
 from .rule import OPEN_HORIZON, DeviceRule, HostRule, Phase, placed
@@ -125,6 +127,8 @@ class PhaseScheduler(LRScheduler, Joinable):
             observations = []  # a skipped update counts neither as a step nor as an observation
         if not joined:
             Join.notify_join_context(self)
+        if self._ranks.may_join and isinstance(self.optimizer, Joining):
+            self.optimizer.check_joining()
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
         loss = self._phase.reduce(observations, self._ranks, updates)
@@ -158,7 +162,7 @@ class PhaseScheduler(LRScheduler, Joinable):
     def join_hook(self, **_: Any) -> JoinHook:
         """What this rank does once it has no more inputs: it goes on with the losses of the others."""
         self._ranks.may_join = True
-        return _Joined(self)
+        return Joined(self)
 
     @property
     def join_device(self) -> torch.device:
@@ -378,18 +382,3 @@ class PhaseScheduler(LRScheduler, Joinable):
         self.load_warning = extended
         if extended is not None:
             warnings.warn(extended, stacklevel=frames_of_ours())
-
-
-class _Joined(JoinHook):
-    """Takes a rank without inputs through the steps of the others."""
-
-    def __init__(self, scheduler: PhaseScheduler) -> None:
-        self._scheduler = scheduler
-
-    def main_hook(self) -> None:
-        ranks = self._scheduler._ranks
-        ranks.joined = True
-        try:
-            self._scheduler.step()
-        finally:
-            ranks.joined = False

@@ -104,7 +104,12 @@ class Buckets:
 
     Args:
         process_group: ranks that hold copies of the tensors that are not DTensors; None if only this rank does.
+
+    Attributes:
+        alone: whether this rank does without the others' help for now.
     """
+
+    alone = False
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
@@ -117,7 +122,7 @@ class Buckets:
             NotImplementedError: a tensor is sharded over several mesh dimensions, and its step needs the whole tensor.
         """
         key = [(x.device, x.shape, x.dtype) if type(x) in PLAIN else _described(x) for x in xs]
-        return self._of(geometry, tuple(key))
+        return self._of(geometry, (self.alone, *key))
 
     @traced_as_constant
     def _of(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
@@ -131,10 +136,11 @@ class Buckets:
 
     def _made(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
         together: dict[Any, list[int]] = defaultdict(list)
+        alone, key = key[0], key[1:]
         for i, (device, shape, dtype, *sharding) in enumerate(key):
             if sharding:
                 layout = _layout(geometry, shape, *sharding[1:])
-            elif self._process_group is not None and geometry.costly:
+            elif self._process_group is not None and not alone and geometry.costly:
                 layout = Layout(gathered=True, copies=self._process_group)
             else:
                 layout = Layout()

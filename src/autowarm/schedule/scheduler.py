@@ -19,7 +19,7 @@ from ..pretrained import detect
 from .arguments import Arguments
 from .hooks.alarms import Alarms
 from .hooks.clock import UpdateClock
-from .hooks.groups import GroupRates, first_peak
+from .hooks.groups import GroupRates, first_peak, old_peaks
 from .hooks.joining import Joined
 from .hooks.others import schedulers_beside, unwanted
 from .recovery import Guard
@@ -68,6 +68,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._phase: Phase = self._first_phase(self._settings["total_steps"])
         recover = self._settings["recover"]
         self._guard = Guard(recover is True, model, self._planned_length()) if recover else None
+        self._old_peaks = old_peaks(optimizer)
         LRScheduler.__init__(self, optimizer)
         self._watch_groups()
 
@@ -249,6 +250,9 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._clock.pretended = self._groups.are_put_out()
         if torch.compiler.is_compiling() or self._clock.pretended:
             return
+        old, self._old_peaks = self._old_peaks, None
+        if old is not None and self.last_epoch == 0 and self.optimizer.state and not schedulers_beside(self):
+            self._alarms.warn("old peaks", old)
         if (self._in_use or self.last_epoch == 0) and self._groups.changed():
             self._look_for_others()
         self._in_use = False

@@ -13,7 +13,7 @@ from ...optim.wrapped import hook, inside
 from ..rule import Phase
 from ..rule.saved import Checks, boolean, list_of, optional, rate
 
-__all__ = ["GroupRates", "first_peak"]
+__all__ = ["GroupRates", "first_peak", "old_peaks"]
 
 Rate = float | Tensor
 
@@ -29,6 +29,18 @@ def first_peak(optimizer: Optimizer) -> float:
     if not all(lr >= 0 and math.isfinite(lr) for lr in peaks) or not any(peaks):
         raise ValueError(f"every group's lr must be finite and not negative, and one positive, got {peaks}")
     return next(lr for lr in peaks if lr > 0)
+
+
+def old_peaks(optimizer: Optimizer) -> str | None:
+    """A warning of groups whose peak rate is that of an earlier scheduler, and not their ``lr``; None if none is."""
+    for i, group in enumerate(optimizer.param_groups):
+        if (peak := float(group.get("initial_lr", group["lr"]))) != (rate := float(group["lr"])):
+            return (
+                f"parameter group {i} has lr={rate:g} and, from an earlier scheduler, initial_lr={peak:g}, which is "
+                "the peak rate. If the lr is meant, del group['initial_lr'] before you make the scheduler; if the run "
+                "goes on, load the scheduler's state, too"
+            )
+    return None
 
 
 class GroupRates:

@@ -93,7 +93,7 @@ def find_rate(
         >>> opt = Muon.from_model(model, lr=found.suggestion)
     """
     steps = _checked(lowest, highest, steps)
-    if isinstance(total_steps, float) and total_steps.is_integer():
+    if isinstance(total_steps, float) and total_steps == total_steps // 1:
         total_steps = int(total_steps)  # 1e4
     if isinstance(total_steps, bool) or not hasattr(total_steps, "__index__") or total_steps < 1:
         raise ValueError(f"total_steps must be a whole number ≥ 1, got {total_steps!r}")

@@ -4,8 +4,8 @@ import json
 import math
 import numbers
 import zlib
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,28 @@ from ._version import __version__
 from .devices import check_member, collective_device
 
 _DISTRIBUTED = dist.is_available()
+L = TypeVar("L")
+
+
+def run_closure(closure: Callable[[], L], params: Iterable[Tensor]) -> L:
+    """Return a closure's loss.
+
+    Args:
+        closure: runs forward and backward.
+        params: tensors of which it gives some a gradient.
+
+    Raises:
+        TypeError: it returns nothing.
+        ValueError: it ran no backward pass.
+    """
+    loss = closure()
+    if loss is None:
+        raise TypeError("the closure returns nothing: let it return the loss")
+    if all(p.grad is None for p in params):
+        raise ValueError(
+            "the closure ran no backward pass, or not through this model: after it no tensor has a gradient"
+        )
+    return loss
 
 
 class Observation(NamedTuple):

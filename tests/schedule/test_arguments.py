@@ -1,6 +1,7 @@
 """What is refused, and with which words."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,3 +149,13 @@ def test_the_longest_warmup_is_a_share_or_a_number_of_updates(given: float, upda
     scheduler = AdaptiveWarmup(make_optimizer(), 100, max_warmup=given)
     run(scheduler, lambda t: 5.0, range(100))
     assert scheduler.warmup_steps == updates
+
+
+@pytest.mark.parametrize("total_steps", [1e3, np.float64(1000.0), 1000, np.int32(1000)])
+def test_a_whole_number_may_have_a_point(total_steps: Any) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), total_steps)
+    assert scheduler.state_dict()["settings"]["total_steps"] == 1000
+    assert type(scheduler.total_steps) is int
+    scheduler.extend(2e3)
+    assert type(scheduler.total_steps) is int
+    assert scheduler.total_steps == 2000

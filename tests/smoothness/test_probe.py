@@ -1,13 +1,15 @@
 import copy
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, find_rate
 from autowarm.smoothness import Probe
 from tests.programs import rank_environment
 from tests.smoothness.probe_ranks import KINDS, batches, closure_for, train_on_rank
@@ -331,3 +333,41 @@ def test_a_fused_first_layer_leaves_the_others_as_they_are():
     with probe(closure):
         opt.step()
     assert probe.points[0].smoothness > 0
+
+
+@pytest.mark.parametrize("optimizer", [Lion, torch.optim.AdamW])
+@pytest.mark.parametrize(
+    ("closure", "error", "said"),
+    [
+        (lambda model: None, TypeError, "returns nothing: let it return the loss"),
+        (lambda model: model(torch.ones(2, 4)).sum(), ValueError, "ran no backward pass"),
+        (
+            lambda model: nn.Linear(4, 1)(torch.ones(2, 4)).sum().backward() or torch.ones(()),
+            ValueError,
+            "no tensor has",
+        ),
+        (lambda model: model(torch.ones(2, 4)).sum().backward(), TypeError, "returns nothing"),
+    ],
+)
+def test_a_closure_that_measures_nothing_is_told_so(
+    closure: Callable[[nn.Module], Any], error: type[Exception], said: str, optimizer: Any
+) -> None:
+    """Also by `find_rate`, whose closure is of the same kind."""
+    model = nn.Linear(4, 4)
+    opt = optimizer(model.parameters(), lr=0.1)
+    with pytest.raises(error, match=said), Probe(model, opt)(lambda: closure(model)):
+        opt.step()
+    opt.zero_grad()
+    with pytest.raises(error, match=said):
+        find_rate(model, opt, lambda: closure(model), total_steps=100)
+
+
+def test_a_loss_without_a_graph_is_named() -> None:
+    model = nn.Linear(4, 4)
+
+    def closure() -> Any:
+        model(torch.ones(2, 4)).sum().backward()
+        return 3.0
+
+    with pytest.raises(TypeError, match="returns a float: let it return the loss as a tensor"):
+        Probe(model, Lion(model.parameters())).before(closure)

@@ -23,6 +23,7 @@ from .checks import (
     in_order_of,
     plain_numbers,
 )  # fmt: skip
+from .joining import Joining
 from .partition import by_reading, partition
 from .step.agreement import Agreed, Agreement
 from .step.buckets import Buckets, Tensors, flags_at
@@ -33,7 +34,7 @@ from .step.update import Oracle, Rule
 R = TypeVar("R")
 
 
-class LMO(Optimizer):
+class LMO(Optimizer, Joining):
     r"""Step by a linear minimisation oracle over a norm ball, with momentum and decoupled weight decay.
 
     .. math:: m \leftarrow \beta m + (1-\beta) g, \qquad x \leftarrow (1-\lambda\eta)\,x + \eta\,\mathrm{LMO}(m)
@@ -58,7 +59,9 @@ class LMO(Optimizer):
             because ranks that train different models would wait for each other forever. DTensors (FSDP2, tensor
             parallelism) need no argument; their gradients are redistributed to the placements of the tensors. Each
             step starts with a small message: ranks skip the same tensors, and if one has no gradient where another
-            has, every rank raises. Pickles and copies of the optimizer do not contain the group.
+            has, every rank raises. With uneven inputs, train within
+            ``torch.distributed.algorithms.Join([model, optimizer, scheduler])``, in the order of your loop. Pickles and
+            copies of the optimizer do not contain the group.
         max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised; None for no
             limit. An affected tensor is not updated and its momentum stays unchanged.
 
@@ -76,7 +79,6 @@ class LMO(Optimizer):
         >>> opt.step()
     """
 
-    _process_group: dist.ProcessGroup | None = None  # ranks that hold copies of the tensors and split the matrix work
     _oracle: ClassVar[Oracle] = Oracle()  # what updates the tensors
     _own_options: frozenset[str] = frozenset()  # group options that a subclass adds
     # Options that would have no effect in a group, and what to give instead.
@@ -99,6 +101,7 @@ class LMO(Optimizer):
         **own: Any,
     ) -> None:
         check_member(process_group)
+        Joining.__init__(self)
         self._process_group = process_group
         self._agreement, self._buckets = Agreement(process_group), Buckets(process_group)
         self._skipped = SkippedUpdates(max_nonfinite)
@@ -207,6 +210,7 @@ class LMO(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._notify()
         if self._step():
             self._skipped.end_update(type(self).__name__)
         return loss
@@ -309,8 +313,8 @@ class LMO(Optimizer):
     def _agreed_updates(self) -> list[Tensors]:
         """`_updates`, after ranks have agreed on the gradients; if they have not, every rank raises RuntimeError."""
         updates, agreed = self._agree(self._updates)
-        everyone = [p for group in self.param_groups for p in group["params"]]
-        there = iter([i for i, p in enumerate(everyone) if p.grad is not None])
+        self._buckets.alone = agreed.alone
+        there = iter([i for i, p in enumerate(self._params()) if p.grad is not None])
         for tensors in updates:
             places = [next(there) for _ in tensors.xs]
             tensors.gs = [g for i in places if (g := agreed.grads[i]) is not None]
@@ -367,7 +371,7 @@ class LMO(Optimizer):
     def _checked(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state in the order of this optimizer's tensors."""
         state_dict = in_order_of(type(self).__name__, self.param_groups, state_dict)
-        check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
+        check_state(type(self).__name__, self._params(), state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         saved = state_dict["param_groups"]
         if len(saved) != len(geometries):
@@ -398,6 +402,7 @@ class LMO(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        Joining.__init__(self)
         self.__dict__.setdefault("_skipped", SkippedUpdates(20))
         self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
         for group in self.param_groups:

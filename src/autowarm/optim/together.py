@@ -1,7 +1,7 @@
 """Several optimizers as one, so that one scheduler sets all their learning rates."""
 
 import math
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from itertools import chain
 from typing import Any, overload
 
@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .checks import check_state, in_order_of
+from .joining import Joining
 from .lmo import LMO
 
 
-class Together(Optimizer):
+class Together(Optimizer, Joining):
     """Combine several optimizers into one that steps them all. It concatenates their parameter groups and states.
 
     `torch.optim.Muon` takes matrices only, so the rest of a model needs a second optimizer. A scheduler on the
@@ -53,6 +54,10 @@ class Together(Optimizer):
                 seen[id(p)] = type(one).__name__
         # Optimizer.__init__ would copy the groups; __setstate__ is how PyTorch itself makes an optimizer without it.
         self.__setstate__({"optimizers": tuple(optimizers), "defaults": {}})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        Joining.__init__(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"optimizers": self.optimizers, "defaults": self.defaults}
@@ -98,6 +103,7 @@ class Together(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._notify()
         self.check_step()  # each checks by itself, but others may have stepped by then
         for one in self.optimizers:
             one.step()
@@ -109,9 +115,17 @@ class Together(Optimizer):
         Raises:
             ValueError, RuntimeError: see `LMO.step`.
         """
-        for one in self.optimizers:
-            if isinstance(one, (LMO, Together)):
-                one.check_step()
+        for one in self._ours():
+            one.check_step()
+
+    def _ours(self) -> "list[LMO | Together]":
+        return [one for one in self.optimizers if isinstance(one, (LMO, Together))]
+
+    def _leaves(self) -> list[LMO]:
+        return [leaf for one in self._ours() for leaf in (one._leaves() if isinstance(one, Together) else [one])]
+
+    def _exchanging(self) -> Sequence[LMO]:
+        return [*self._leaves(), *(leaf for one in self._ours() for leaf in one._exchanging())]  # they check, then step
 
     def state_dict(self) -> dict[str, Any]:
         """Like `torch.optim.Optimizer.state_dict`; tensors are numbered consecutively, as checkpoints need."""
@@ -157,7 +171,7 @@ class Together(Optimizer):
     def _checked_shares(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
         """Return each optimizer's share of a state."""
         state_dict = in_order_of(type(self).__name__, self.param_groups, state_dict)
-        check_state(type(self).__name__, [p for group in self.param_groups for p in group["params"]], state_dict)
+        check_state(type(self).__name__, self._params(), state_dict)
         saved = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in saved], [len(group["params"]) for group in self.param_groups]
         if sizes[0] != sizes[1]:

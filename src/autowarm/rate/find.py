@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ..losses import Observation, Ranks, mean_loss
+from ..losses import Observation, Ranks, mean_loss, run_closure
+from ..optim.wrapped import wrapped_by
 from .restore import restored
 from .search import RateSearch, has_broken
 
@@ -65,7 +66,8 @@ def find_rate(
             ranks must call this with the same arguments; they end at the same step with the same result.
 
     Raises:
-        ValueError: a number is out of range, every group's rate is 0, or the closure ran out of batches.
+        ValueError: a number is out of range, every group's rate is 0, or the closure ran out of batches, or ran no
+            backward pass.
         TypeError: the closure returns no loss.
         RuntimeError: ranks disagree.
 
@@ -89,6 +91,8 @@ def find_rate(
         >>> opt = Muon.from_model(model, lr=found.suggestion)
     """
     steps = _checked(lowest, highest, steps)
+    if isinstance(total_steps, float) and total_steps == total_steps // 1:
+        total_steps = int(total_steps)  # 1e4
     if isinstance(total_steps, bool) or not hasattr(total_steps, "__index__") or total_steps < 1:
         raise ValueError(f"total_steps must be a whole number ≥ 1, got {total_steps!r}")
     rates = np.geomspace(lowest, highest, steps)
@@ -97,12 +101,14 @@ def find_rate(
     losses: list[float] = []
     with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
         shares = _shares(optimizer)
+        # What steps in the backward pass leaves no gradients.
+        params = [] if wrapped_by(optimizer) else [p for group in optimizer.param_groups for p in group["params"]]
         for i, rate in enumerate(rates):
             for group, share in zip(optimizer.param_groups, shares, strict=True):
                 set_rate(group, float(rate) * share)
             optimizer.zero_grad()
             try:
-                seen = Observation.of(closure(), 1.0)
+                seen = Observation.of(run_closure(closure, params) if params else closure(), 1.0)
             except StopIteration:
                 raise ValueError(
                     f"the batches ended after {i} of {steps} steps: let the closure start over, or pass steps={i}"

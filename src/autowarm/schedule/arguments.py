@@ -28,6 +28,11 @@ def _whole(x: Any) -> int:
     return operator.index(x)
 
 
+def _whole_number(x: Any) -> int:
+    """Also of a float, such as 1e4."""
+    return int(x) if isinstance(x, float) and x.is_integer() else _whole(x)
+
+
 def _share_or_updates(x: Any) -> float | int:
     """An int is a number of updates and a float a share of the run, except that 1 means the whole run, like 1.0."""
     try:
@@ -45,7 +50,7 @@ def _positive(x: float) -> bool:
 
 # For each argument: the conversion to a plain number, the condition on it, and that condition in words.
 _RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
-    "total_steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
+    "total_steps": (_whole_number, lambda x: x >= 1, "must be a whole number ≥ 1"),
     "target_loss": (float, math.isfinite, "must be finite"),
     "kappa": (float, _positive, "must be positive and finite"),
     "div": (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
@@ -61,7 +66,7 @@ _RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
     "max_nonfinite": (_whole, lambda x: x >= 1, "must be at least 1, or None"),
     "peak": (float, _positive, "must be positive and finite"),
-    "steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
+    "steps": (_whole_number, lambda x: x >= 1, "must be a whole number ≥ 1"),
 }
 _OPTIONAL = {
     "total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss", "peak",

@@ -12,13 +12,15 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..devices import collective_device
 from ..losses import Observation, Ranks
 from ..modes import in_normal_mode
+from ..optim.joining import Joining
 from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
 from .arguments import Arguments
 from .hooks.alarms import Alarms
 from .hooks.clock import UpdateClock
-from .hooks.groups import GroupRates, first_peak
+from .hooks.groups import GroupRates, first_peak, old_peaks
+from .hooks.joining import Joined
 from .hooks.others import schedulers_beside, unwanted
 from .recovery import Guard
 from .rule import OPEN_HORIZON, DeviceRule, HostRule, Phase, placed
@@ -59,6 +61,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._phase: Phase = self._first_phase(self._settings["total_steps"])
         recover = self._settings["recover"]
         self._guard = Guard(recover is True, model, self._planned_length()) if recover else None
+        self._old_peaks = old_peaks(optimizer)
         LRScheduler.__init__(self, optimizer)
         self._watch_groups()
 
@@ -118,6 +121,8 @@ class PhaseScheduler(LRScheduler, Joinable):
             observations = []  # a skipped update counts neither as a step nor as an observation
         if not joined:
             Join.notify_join_context(self)
+        if self._ranks.may_join and isinstance(self.optimizer, Joining):
+            self.optimizer.check_joining()
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
         loss = self._phase.reduce(observations, self._ranks, updates)
@@ -151,7 +156,7 @@ class PhaseScheduler(LRScheduler, Joinable):
     def join_hook(self, **_: Any) -> JoinHook:
         """What this rank does once it has no more inputs: it goes on with the losses of the others."""
         self._ranks.may_join = True
-        return _Joined(self)
+        return Joined(self)
 
     @property
     def join_device(self) -> torch.device:
@@ -238,6 +243,9 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._clock.pretended = self._groups.are_put_out()
         if torch.compiler.is_compiling() or self._clock.pretended:
             return
+        old, self._old_peaks = self._old_peaks, None
+        if old is not None and self.last_epoch == 0 and self.optimizer.state and not schedulers_beside(self):
+            self._alarms.warn("old peaks", old)
         if (self._in_use or self.last_epoch == 0) and self._groups.changed():
             self._look_for_others()
         self._in_use = False
@@ -367,18 +375,3 @@ class PhaseScheduler(LRScheduler, Joinable):
         self.load_warning = extended
         if extended is not None:
             warnings.warn(extended, stacklevel=frames_of_ours())
-
-
-class _Joined(JoinHook):
-    """Takes a rank without inputs through the steps of the others."""
-
-    def __init__(self, scheduler: PhaseScheduler) -> None:
-        self._scheduler = scheduler
-
-    def main_hook(self) -> None:
-        ranks = self._scheduler._ranks
-        ranks.joined = True
-        try:
-            self._scheduler.step()
-        finally:
-            ranks.joined = False

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ..devices import check_member
 from ..geometry import Geometry, MaxOverLayers, resolve
+from ..losses import run_closure
 from ..modes import autocast_off
 from ..optim import geometry_of
 from ..optim.known import geometry_in
@@ -54,6 +55,7 @@ class Probe:
     Raises:
         ValueError: ``every < 1``, or an unknown name of a geometry; the message lists the known ones.
         RuntimeError: gradients of an earlier step are still present at a probed step.
+        TypeError, ValueError: at a probed step, the closure returns no tensor or runs no backward pass.
 
     Example:
         >>> import torch
@@ -122,7 +124,9 @@ class Probe:
                 "optimizer.zero_grad() before the probe runs the closure"
             )
         before = generators()
-        loss = closure()
+        loss = run_closure(closure, params)
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the closure returns a {type(loss).__name__}: let it return the loss as a tensor")
         self._pending = _Pending(
             closure=closure,
             generators=before,

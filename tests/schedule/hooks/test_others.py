@@ -183,3 +183,37 @@ def test_groups_set_before_the_first_update_keep_their_new_ratio() -> None:
     train(ours, lambda t: ours.step(5.0), updates=1)
     assert ours.base_lrs == [0.4, 0.2, 0.0]
     assert [group["lr"] for group in opt.param_groups] == pytest.approx([0.4 * 0.19, 0.2 * 0.19, 0.0])
+
+
+@tensor_or_float
+@pytest.mark.parametrize("new", [3e-3, 0.02, None])
+def test_an_lr_that_an_earlier_schedulers_peak_outlives_is_told_of(new: float | None, tensor: bool) -> None:
+    """A loaded optimizer has the initial_lr of its first scheduler, which is the peak of the next one, too."""
+    trained = AdaptiveWarmup(make(tensor), 60)
+    train(trained, lambda t: trained.step(5.0), updates=10)
+    opt = make(tensor)
+    opt.load_state_dict(trained.optimizer.state_dict())
+    for group in opt.param_groups if new is not None else []:
+        group["lr"] = torch.tensor(new, dtype=torch.float64) if tensor else new
+    lr = float(opt.param_groups[0]["lr"])
+    ours = AdaptiveWarmup(opt, 60)
+    [said] = train(ours, lambda t: ours.step(5.0), updates=3)
+    assert "initial_lr=0.01, which is the peak rate" in said
+    assert f"has lr={lr:g}" in said
+    meant = make(tensor)
+    meant.load_state_dict(opt.state_dict())
+    for group in meant.param_groups:
+        del group["initial_lr"]
+    again = AdaptiveWarmup(meant, 60)
+    assert train(again, lambda t: again.step(5.0), updates=3) == []
+
+
+@tensor_or_float
+def test_a_resumed_run_is_told_of_no_earlier_peak(tensor: bool) -> None:
+    trained = AdaptiveWarmup(make(tensor), 60)
+    train(trained, lambda t: trained.step(5.0), updates=10)
+    opt = make(tensor)
+    opt.load_state_dict(trained.optimizer.state_dict())
+    ours = AdaptiveWarmup(opt, 60)
+    ours.load_state_dict(trained.state_dict())
+    assert train(ours, lambda t: ours.step(5.0), updates=3) == []

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import LabError, ModelConfig, UsageError, nearest
+from ..files import follow_umask
 
 
 def llama(config: ModelConfig, seed: int) -> nn.Module:
@@ -174,12 +175,15 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
             if fused:
                 state = _unfused(model.state_dict() if state is None else state)
             model.save_pretrained(folder, state_dict=None if state is None else dict(state))
+            for path in folder.glob("*.safetensors"):
+                follow_umask(path)
             return
         path = folder / "model.safetensors"
         if state is None:
             save_model(model, str(path), metadata={"format": "pt"})
         else:
             save_file({name: value.contiguous() for name, value in state.items()}, path, metadata={"format": "pt"})
+        follow_umask(path)
     except SafetensorError as error:  # also raised on a full disk
         raise OSError(f"{folder / 'model.safetensors'} cannot be written: {error}") from None
     if not hasattr(model, "pretrained_cfg"):

@@ -4,8 +4,8 @@ Ranks share a tensor if they hold copies of it (``process_group``) or if it is a
 decide which messages an update exchanges, and copies stay equal only if all ranks skip the same tensors. Two ranks that
 see different gradients would wait for each other forever or train different models.
 
-- On the host, ranks first exchange one message of six numbers, whatever tensors they have, and read it at once. If they
-  differ, every rank raises before it changes anything.
+- On the host, ranks first exchange one message of seven numbers, whatever tensors they have, and read it at once. If
+  they differ, every rank raises before it changes anything.
 - On an accelerator, one message carries what each rank has of each tensor, and flags of what is finite. Nothing waits
   for it: a difference masks the whole update, and a rank raises when the numbers arrive, which is in a later step.
   Only a rank whose own gradients are others than in its last step, as they are in the first, reads it at once. If it
@@ -35,6 +35,8 @@ _DTYPES = sorted({dtype for dtype in vars(torch).values() if isinstance(dtype, t
 _PLACED = 0xFFFF
 _REFUSED = 1 << 30
 _NAMED = 3  # how many tensors an error names
+# What a rank without inputs sends, which is never the greatest.
+_LEAST = -(1 << 62)
 
 
 class Agreed(NamedTuple):
@@ -42,10 +44,17 @@ class Agreed(NamedTuple):
 
     grads: list[Tensor | None]  # the gradient of each tensor of the optimizer, placed like it; None for none
     finite: Tensor | None  # a flag per tensor, set if the gradient is finite on all ranks; None if all are known to be
+    alone: bool = False  # whether a rank has no more inputs, so that no work can be shared out
 
 
 class Agreement:
-    """The exchanges of one optimizer; the ranks given hold copies of the tensors that are not DTensors."""
+    """The exchanges of one optimizer; the ranks given hold copies of the tensors that are not DTensors.
+
+    Attributes:
+        may_join: whether a rank may run out of inputs before the others. All exchanges are then on the host.
+    """
+
+    may_join = False
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
@@ -65,12 +74,9 @@ class Agreement:
         grads = [p.grad for p in params]
         if torch.compiler.is_compiling():
             return self._traced(params, grads)
-        if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
-            self._params = params
-            sharing = _sharing(params, self._process_group)
-            self._exchanges = [_Exchange(ranks, places, params) for ranks, places in sharing.items()]
+        self._look_at(params)
         codes = self._codes_of(params, grads) if refused is None else [_REFUSED] * len(params)
-        on_host = not params or read_on_host(params[0].device)
+        on_host = self.may_join or not params or read_on_host(params[0].device)
         reach = self._reach_on_host if on_host else self._reach_on_device
         agreed = reach(params, grads, codes, refused is not None)
         difference = self._difference(who, groups, codes) if agreed is None else ""  # may take a message
@@ -79,6 +85,26 @@ class Agreement:
         if agreed is None:
             raise RuntimeError(difference)
         return agreed
+
+    def follow(self, who: str, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Take part in what the other ranks exchange in `reach`; this rank has no more inputs.
+
+        Raises:
+            RuntimeError: the others have different tensors or gradients.
+        """
+        params = [p for group in groups for p in group["params"]]
+        self._look_at(params)
+        if self._meet(None, bad=False, failed=False):
+            raise RuntimeError(self._difference(who, groups, [_LEAST] * len(params)))
+        for exchange in self._exchanges:
+            if exchange.bad:
+                _finite_everywhere(torch.ones(len(params), dtype=torch.bool), exchange.places, exchange.ranks)
+
+    def _look_at(self, params: list[Tensor]) -> None:
+        if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
+            self._params = params
+            sharing = _sharing(params, self._process_group)
+            self._exchanges = [_Exchange(ranks, places, params) for ranks, places in sharing.items()]
 
     def _codes_of(self, params: list[Tensor], grads: list[Tensor | None]) -> list[int]:
         key = [g if g is None else g.dtype if type(g) is Tensor else (g.dtype, placements_of(g)) for g in grads]
@@ -114,7 +140,7 @@ class Agreement:
             if exchange.bad:
                 own = torch.ones(len(params), dtype=torch.bool) if finite is None else finite
                 finite = _finite_everywhere(own, exchange.places, exchange.ranks)
-        return Agreed(grads, finite)
+        return Agreed(grads, finite, alone=any(exchange.joined for exchange in self._exchanges))
 
     def _reach_on_device(
         self, params: list[Tensor], grads: list[Tensor | None], codes: list[int], refused: bool
@@ -145,7 +171,7 @@ class Agreement:
         assert apart is not None
         return Agreed(grads, bad + apart == 0)
 
-    def _meet(self, codes: list[int], *, bad: bool, failed: bool) -> bool:
+    def _meet(self, codes: list[int] | None, *, bad: bool, failed: bool) -> bool:
         """Compare codes on the host, and return whether ranks differ.
 
         The exchanges of a mesh follow each other, so that what one of them finds reaches the ranks of all.
@@ -178,6 +204,7 @@ class _Exchange:
         self.ranks, self.places = ranks, places  # which of the optimizer's tensors they share
         self.bad = False  # whether any of them has a gradient that is not finite, as of the last `meet`
         self.other_tensors = False  # whether they found that their tensors differ
+        self.joined = False  # whether any of them has no more inputs, as of then
         self._differs = False
         self._device = collective_device(ranks)
         self._tensors = _checksum([(tuple(params[i].shape), str(params[i].dtype)) for i in places])
@@ -189,14 +216,20 @@ class _Exchange:
         self.copy: HostCopy | None = None  # of these differences, on its way to the host
         self._arrived: list[int] | None = None
 
-    def meet(self, codes: list[int], *, bad: bool, failed: bool) -> bool:
-        """Exchange what fits in six numbers; return whether a rank has failed or ranks differ."""
-        if self._summed[0] is not codes:
-            self._summed = codes, _checksum([codes[i] for i in self.places])
-        own = self._summed[1]
-        *sums, any_bad, any_failed = self._greatest([self._tensors, -self._tensors, own, -own, bad, failed])
+    def meet(self, codes: list[int] | None, *, bad: bool, failed: bool) -> bool:
+        """Exchange what fits in seven numbers; return whether a rank has failed or ranks differ.
+
+        Without codes, this rank has no more inputs.
+        """
+        own = [_LEAST, _LEAST]
+        if codes is not None:
+            if self._summed[0] is not codes:
+                self._summed = codes, _checksum([codes[i] for i in self.places])
+            own = [self._summed[1], -self._summed[1]]
+        message = [self._tensors, -self._tensors, *own, bad, failed, codes is None]
+        *sums, any_bad, any_failed, any_joined = self._greatest(message)
         self.other_tensors, self._differs = sums[0] != -sums[1], sums[2] != -sums[3]
-        self.bad = bool(any_bad)
+        self.bad, self.joined = bool(any_bad), bool(any_joined)
         return bool(any_failed) or self.other_tensors or self._differs
 
     def _greatest(self, numbers: list[int]) -> list[int]:
@@ -244,7 +277,7 @@ class _Exchange:
                     yield i, f"{_said(codes[i])} on this rank and not on another"
         elif self._differs and not self.other_tensors:
             own = [codes[i] for i in self.places]
-            numbers = self._greatest([*own, *(-code for code in own)])
+            numbers = self._greatest([*own, *(code if code == _LEAST else -code for code in own)])
             for i, high, low in zip(self.places, numbers[: len(own)], numbers[len(own) :], strict=True):
                 if high != -low:
                     yield i, f"{_said(-low)} on one rank and {_said(high)} on another"

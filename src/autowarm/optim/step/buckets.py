@@ -73,7 +73,13 @@ class Bucket:
 
 
 class Buckets:
-    """The buckets of an optimizer's groups; the ranks given hold copies of the tensors that are not DTensors."""
+    """The buckets of an optimizer's groups; the ranks given hold copies of the tensors that are not DTensors.
+
+    Attributes:
+        alone: whether this rank does without the others' help for now.
+    """
+
+    alone = False
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
@@ -82,7 +88,7 @@ class Buckets:
     def of(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Bucket, ...]:
         """Return the buckets of tensors in this geometry; NotImplementedError if one is sharded too much for it."""
         key = [(x.device, x.shape, x.dtype) if type(x) in PLAIN else _described(x) for x in xs]
-        return self._of(geometry, tuple(key))
+        return self._of(geometry, (self.alone, *key))
 
     @traced_as_constant
     def _of(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
@@ -96,10 +102,11 @@ class Buckets:
 
     def _made(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
         together: dict[Any, list[int]] = defaultdict(list)
+        alone, key = key[0], key[1:]
         for i, (device, shape, dtype, *sharding) in enumerate(key):
             if sharding:
                 layout = _layout(geometry, shape, *sharding[1:])
-            elif self._process_group is not None and geometry.costly:
+            elif self._process_group is not None and not alone and geometry.costly:
                 layout = Layout(gathered=True, copies=self._process_group)
             else:
                 layout = Layout()

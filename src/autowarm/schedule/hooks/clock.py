@@ -82,6 +82,16 @@ class UpdateClock:
         self._register()
 
     @property
+    def made(self) -> int:
+        """The number of updates since the last tick."""
+        return self._made[0] if len(self._made) == 1 else max(self._made)
+
+    @made.setter
+    def made(self, made: int) -> None:
+        self.restart()
+        self._made[0] = made
+
+    @property
     def ahead(self) -> bool:
         """Whether the loop steps the scheduler first, as in Algorithm 1, so that it is one call ahead."""
         return self._first_tick == 0
@@ -91,7 +101,7 @@ class UpdateClock:
 
         If none of the losses came with a graph, they may be made up, for a dry run of the schedule.
         """
-        made = self._made[0] if len(self._made) == 1 else max(self._made)
+        made = self.made
         if self._first_tick is None:
             self._first_tick = 1 if made else 0
             if not made and not self._replayed():
@@ -128,7 +138,7 @@ class UpdateClock:
     def state_dict(self) -> dict[str, Any]:
         """The counts so far, as plain numbers."""
         return {
-            "made": max(self._made),
+            "made": self.made,
             "ever_stepped": self._ever_stepped,
             "first_tick": self._first_tick,
             "idle": self.idle,
@@ -137,5 +147,4 @@ class UpdateClock:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         self._ever_stepped, self._first_tick, self.idle = state["ever_stepped"], state["first_tick"], state["idle"]
-        self.restart()
-        self._made[0] = state["made"]
+        self.made = state["made"]

@@ -47,6 +47,18 @@ class _Group:
         return torch.nan_to_num(rate / self.aim, nan=1.0).clamp(0.0, 1.0)  # 0/0 where a group is frozen
 
 
+def old_peaks(optimizer: Optimizer) -> str | None:
+    """A warning of groups whose peak rate is that of an earlier scheduler, and not their ``lr``; None if none is."""
+    for i, group in enumerate(optimizer.param_groups):
+        if (peak := float(group.get("initial_lr", group["lr"]))) != (rate := float(group["lr"])):
+            return (
+                f"parameter group {i} has lr={rate:g} and, from an earlier scheduler, initial_lr={peak:g}, which is "
+                "the peak rate. If the lr is meant, del group['initial_lr'] before you make the scheduler; if the run "
+                "goes on, load the scheduler's state, too"
+            )
+    return None
+
+
 class GroupRates:
     """Writes rates into an optimizer's groups: peak · share · factor.
 

@@ -26,10 +26,15 @@ class ModelConfig:
         init_scale: initial weights have the standard deviation init_scale/√width. At width 768 this gives the usual
             0.02, which is far too small for a narrow model: Lion then needs no warm-up at all.
         scaled_residual: divide the deviation of the projections that write to the residual stream (attention's output
-            and the MLP's) by √(2·layers), as GPT-2 does. Of a "llama" only, as are the next two.
+            and the MLP's) by √(2·layers), as GPT-2 does. Of a "llama" only, as all that follow.
         norm_eps: ε of RMSNorm.
         fused_qkv: keep q, k and v as one matrix, which an optimizer then steps, and κ counts, as one. The weights are
             saved apart.
+        experts: SwiGLU blocks in each layer, among which a router chooses `experts_per_token` for each token (Mixtral);
+            0 for one block and no router.
+        experts_per_token: experts that a token is sent to.
+        router_loss: factor of the loss that balances the experts' loads (Fedus et al. 2022), which is trained on and
+            not reported.
     """
 
     name: str = "llama"
@@ -43,6 +48,9 @@ class ModelConfig:
     scaled_residual: bool = False
     norm_eps: float = 1e-6
     fused_qkv: bool = False
+    experts: int = 0
+    experts_per_token: int = 2
+    router_loss: float = 0.01
 
     @property
     def sees_images(self) -> bool:
@@ -52,7 +60,8 @@ class ModelConfig:
     @property
     def label(self) -> str:
         """A short name of the network."""
-        return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}"
+        several = f"x{self.experts}" if self.experts else ""
+        return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}{several}"
 
 
 # The paper's networks: 123,587,328 and 208,540,416 parameters.
@@ -255,7 +264,8 @@ class RunConfig:
             self.batch_size % engine.accumulate == 0,
             f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {engine.accumulate}",
         )
-        from_zero = {"engine.eval_every": engine.eval_every, "data.workers": self.data.workers, "clip": self.clip,
+        from_zero = {"engine.eval_every": engine.eval_every, "model.experts": model.experts,
+                     "model.router_loss": model.router_loss, "data.workers": self.data.workers, "clip": self.clip,
                      "data.mixup": self.data.mixup, "data.cutmix": self.data.cutmix,
                      "weight_decay": self.optimizer.weight_decay}  # fmt: skip
         for name, value in from_zero.items():
@@ -267,10 +277,13 @@ class RunConfig:
                 f"data.{' and data.'.join(own)} belong to images, which {model.name} does not see")  # fmt: skip
         require(not (self.data.mixup or self.data.cutmix) or self.batch_size % 2 == 0,
                 f"data.mixup and data.cutmix pair images: batch_size must be even, got {self.batch_size}")  # fmt: skip
-        llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
+        llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv", "experts")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),
                 f"model.{' and '.join(llamas)} belong to a llama, got model.name {model.name}")  # fmt: skip
+        require(not model.experts or 1 <= model.experts_per_token <= model.experts,
+                f"model.experts_per_token must be from 1 to model.experts = {model.experts}, got "
+                f"{model.experts_per_token}")  # fmt: skip
         positive = {"init_scale": model.init_scale, "norm_eps": model.norm_eps,
                     "lr": self.optimizer.lr, "schedule: sigma_f2": schedule.sigma_f2,
                     "schedule: peak_gap": schedule.peak_gap}  # fmt: skip

@@ -173,6 +173,8 @@ class EngineConfig:
         eval_every: steps between evaluations; 0 evaluates at the end only.
         wandb: Weights & Biases project to log to; needs the package `wandb`. With WANDB_MODE=offline it contacts no
             server and writes to `wandb/` in the run's folder, for `wandb sync`.
+        curvature_every: log the paper's K^t at every n-th update, which then costs about 2.1 plain ones, and with the
+            evaluations the share of these points above their fit K0 + K1Δ + K2Δ²; 0 for none.
         keep_weights: leave the final weights and TensorBoard's events in the run's folder.
     """
 
@@ -184,6 +186,7 @@ class EngineConfig:
     keep_checkpoints: int = 2
     eval_every: int = 0
     wandb: str | None = None
+    curvature_every: int = 0
     keep_weights: bool = True
 
 
@@ -205,6 +208,8 @@ class RunConfig:
         clip: clip the gradient's norm to this before each update; 0 does not clip.
         eval_batches: number of validation batches, the same ones for every run.
         whole_validation: at the end evaluate on the whole validation part instead, in batches that do not overlap.
+        ema: decay per update of an exponential moving average of the weights, which is evaluated beside them, as
+            val_ema_loss and so on, and stored in the folder `ema`; 0 for none.
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
         as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
@@ -224,6 +229,7 @@ class RunConfig:
     clip: float = 0.5
     eval_batches: int = 64
     whole_validation: bool = False
+    ema: float = 0.0
     checkpoint_every: int = 100
     engine: EngineConfig = field(default_factory=EngineConfig)
     as_the_authors: bool = False
@@ -264,12 +270,14 @@ class RunConfig:
             self.batch_size % engine.accumulate == 0,
             f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {engine.accumulate}",
         )
-        from_zero = {"engine.eval_every": engine.eval_every, "model.experts": model.experts,
+        from_zero = {"engine.eval_every": engine.eval_every, "engine.curvature_every": engine.curvature_every,
+                     "model.experts": model.experts,
                      "model.router_loss": model.router_loss, "data.workers": self.data.workers, "clip": self.clip,
                      "data.mixup": self.data.mixup, "data.cutmix": self.data.cutmix,
                      "weight_decay": self.optimizer.weight_decay}  # fmt: skip
         for name, value in from_zero.items():
             require(0 <= value < math.inf, f"{name} must not be negative, got {value}")
+        require(0 <= self.ema < 1, f"ema must be from 0 to below 1, got {self.ema}")
         require(0 <= self.data.label_smoothing < 1,
                 f"data.label_smoothing must be from 0 to below 1, got {self.data.label_smoothing}")  # fmt: skip
         own = [name for name in ("mixup", "cutmix", "label_smoothing") if getattr(self.data, name)]

@@ -4,7 +4,7 @@
 prints the medians of the ratios of neighbouring turns: the machine may be busy, and what slows one turn slows its
 neighbours.
 
-`python benchmarks/training.py memory` takes a few steps of the 124M model, or with `--model 210M` of another, on shards in
+`python benchmarks/training.py memory` takes a few steps of the 124M model, or of another (`--model`), on shards in
 FineWeb's format, and holds its peak memory against the sum of weights, gradients, optimizer state and activations.
 """
 

@@ -30,6 +30,7 @@ CASES = {
     "d-adaptation": (OptimizerConfig("d-adaptation", 1.0), ScheduleConfig("linear", 1)),
     "dog": (OptimizerConfig("dog", 1.0, options={"reps_rel": 1e-2}), ScheduleConfig("constant")),
     "greedy": (OptimizerConfig("muon", 1e-2), ScheduleConfig("greedy")),
+    "warmup-only": (OptimizerConfig("muon", 1e-2), ScheduleConfig("warmup-only", target_loss=1.0)),
 }
 
 
@@ -48,7 +49,7 @@ def test_it_trains_and_resumes_to_the_bit(run: RunConfig, tmp_path: Path, name: 
 
 def test_matrices_decay_and_the_rest_does_not() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Linear(8, 8))
-    for name in CASES.keys() - {"greedy", "untuned"}:
+    for name in CASES.keys() - {"greedy", "untuned", "warmup-only"}:
         groups = make_optimizer(model, OptimizerConfig(name, 1.0, weight_decay=0.3)).param_groups  # type: ignore[arg-type]
         assert {id(p): g["weight_decay"] for g in groups for p in g["params"]} == {
             id(model[1].weight): 0.3, id(model[0].weight): 0.0, id(model[1].bias): 0.0,

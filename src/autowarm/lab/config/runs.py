@@ -321,7 +321,10 @@ class RunConfig:
                 f"schedule.warmup_steps belongs to kind {by_hand}; kind {schedule.kind} has none to set",
             )
         require(
-            not kind.needs_target or target is not None, "the paper's Algorithm 1 needs schedule.target_loss, its f*"
+            not kind.needs_target or target is not None,
+            f"{schedule.kind} needs schedule.target_loss, its f*"
+            if schedule.kind != "paper"
+            else "the paper's Algorithm 1 needs schedule.target_loss, its f*",
         )
 
     @property

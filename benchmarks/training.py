@@ -4,7 +4,7 @@
 prints the medians of the ratios of neighbouring turns: the machine may be busy, and what slows one turn slows its
 neighbours.
 
-`python benchmarks/training.py memory` takes a few steps of the 124M model, or with `--model 210M` of that, on shards in
+`python benchmarks/training.py memory` takes a few steps of the 124M model, or of another (`--model`), on shards in
 FineWeb's format, and holds its peak memory against the sum of weights, gradients, optimizer state and activations.
 """
 
@@ -21,7 +21,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from autowarm.lab.config import LLAMA_124M, LLAMA_210M, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config import ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config.build import build
+from autowarm.lab.config.yaml_files import read_yaml
 from autowarm.lab.data import batch, prepare
 from autowarm.lab.paper.costs import memory as by_arithmetic
 from autowarm.lab.tasks.models import llama, token_loss
@@ -30,7 +32,7 @@ from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
 
 VOCABULARY = 1024
-MODELS = {"124M": LLAMA_124M, "210M": LLAMA_210M}
+MODELS = {"124M": "llama-124m", "210M": "llama-210m", "720M": "llama-720m", "moe-520M": "moe-520m"}  # presets
 
 
 def config_of(width: int, steps: int, seq_len: int, batch_size: int) -> RunConfig:
@@ -104,7 +106,8 @@ def memory(args: argparse.Namespace) -> None:
                     Path(args.shards) / f"fineweb_{part}_000000.bin",
                     draw.zipf(1.2, 10**6).clip(0, 50256).astype(np.uint16),
                 )
-        config = RunConfig(model=MODELS[args.model], steps=3, batch_size=8, eval_batches=1)
+        preset = build(RunConfig, read_yaml(MODELS[args.model])[0], args.model)
+        config = RunConfig(model=preset.model, steps=3, batch_size=8, eval_batches=1)
         config = dataclasses.replace(
             config,
             data=dataclasses.replace(config.data, corpus=args.shards),

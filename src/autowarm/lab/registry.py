@@ -32,6 +32,7 @@ class Optimizer:
     norm: str = ""  # the geometry of its steps, if it has one: `autowarm.geometry` names it
     defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that differ from those of its class
     rate_free: bool = False  # whether it finds its rate itself, so that `lr` is a factor on it
+    kept: int = 2  # numbers that it keeps for each weight; Muon's AdamW and SOAP's preconditioners need more
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,22 @@ class Schedule:
 
 
 OPTIMIZERS: Mapping[str, Optimizer] = {
-    "muon": Optimizer("Muon", "autowarm:Muon", "spectral"),
-    "lion": Optimizer("Lion", "autowarm:Lion", "sign"),
-    "signsgd": Optimizer("signSGD", "autowarm:SignSGD", "sign"),
-    "normsgd": Optimizer("normSGD", "autowarm:NormSGD", "frobenius"),
+    "muon": Optimizer("Muon", "autowarm:Muon", "spectral", kept=1),
+    "lion": Optimizer("Lion", "autowarm:Lion", "sign", kept=1),
+    "signsgd": Optimizer("signSGD", "autowarm:SignSGD", "sign", kept=1),
+    "normsgd": Optimizer("normSGD", "autowarm:NormSGD", "frobenius", kept=1),
     "adamw": Optimizer("AdamW", "torch.optim:AdamW", "sign"),  # no theory covers it; sign geometry describes it best
     "radam": Optimizer("RAdam", "torch.optim:RAdam", defaults={"decoupled_weight_decay": True}),
     "schedule-free": Optimizer("Schedule-Free", "schedulefree:AdamWScheduleFree"),
-    "prodigy": Optimizer("Prodigy", "prodigyopt:Prodigy", rate_free=True),
-    "d-adaptation": Optimizer("D-Adaptation", "dadaptation:DAdaptAdam", defaults={"decouple": True}, rate_free=True),
+    "soap": Optimizer("SOAP", "pytorch_optimizer:SOAP"),
+    "ademamix": Optimizer("AdEMAMix", "pytorch_optimizer:AdEMAMix", defaults={"weight_decouple": True}, kept=3),
+    # Without `optimize_1d` vectors get a rate of their own, which no schedule reaches.
+    "mars": Optimizer("MARS", "pytorch_optimizer:MARS", defaults={"optimize_1d": True}, kept=3),
+    "adopt": Optimizer("ADOPT", "pytorch_optimizer:ADOPT", defaults={"weight_decouple": True}),
+    "prodigy": Optimizer("Prodigy", "prodigyopt:Prodigy", rate_free=True, kept=4),
+    "d-adaptation": Optimizer(
+        "D-Adaptation", "dadaptation:DAdaptAdam", defaults={"decouple": True}, rate_free=True, kept=3
+    ),
     "dog": Optimizer("DoG", "autowarm.lab.training.dog:AveragedDoG", rate_free=True),
 }
 OURS = [name for name, one in OPTIMIZERS.items() if one.place.startswith("autowarm:")]
@@ -72,6 +80,10 @@ SCHEDULES: Mapping[str, Schedule] = {
     "untuned": Schedule("is a cosine after a linear warm-up of 2/(1 − β2) updates", f"{_HERE}:untuned"),
     "constant": Schedule("leaves the rate alone, for optimizers that schedule themselves", f"{_HERE}:constant"),
     "greedy": Schedule("is transformers' GreedyLR between lr/div and lr", f"{_HERE}:greedy", watches=True),
+    "warmup-only": Schedule(
+        "is the rate 1/K(Δ) of earlier theory, which rises to lr as the loss falls to f* and never decays",
+        f"{_HERE}:WarmupOnly", watches=True, needs_target=True,
+    ),
     "wsd": Schedule("is transformers' warmup-stable-decay, 10 % and 20 % of the run", f"{_HERE}:wsd"),
 }  # fmt: skip
 

@@ -55,6 +55,11 @@ class Fit:
         return _design(np.asarray(gaps, dtype=np.float64), self.exponents) @ np.array(self.coefficients)
 
     @property
+    def above(self) -> float:
+        """The share of points above the curve, where a bound K(Δ) that it stands for would be broken."""
+        return float(np.mean(self.residuals > 0))
+
+    @property
     def rho(self) -> float:
         """The largest exponent."""
         return self.exponents[-1]

@@ -63,7 +63,8 @@ class Study:
                  f"{self.gaps.max():.3g} (f* = {self.target_loss:.4g})"]  # fmt: skip
         for name, one in zip(names, fits, strict=False):
             terms = "  ".join(f"{c:+.3g}·Δ^{e:.3g}" for c, e in zip(one.coefficients, one.exponents, strict=True))
-            lines.append(f"  {name:<15} R² {one.r2:6.3f}  AIC {one.aic - self.quadratic.aic:+8.1f}   {terms}")
+            quality = f"R² {one.r2:6.3f}  AIC {one.aic - self.quadratic.aic:+8.1f}  {one.above:4.0%} above"
+            lines.append(f"  {name:<15} {quality}   {terms}")
         return "\n".join([*lines, self.verdict])
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autowarm.lab.config import DataConfig, LabError
-from autowarm.lab.data import cache_folder, prepare, text
+from autowarm.lab.data import cache_folder, prepare, text, tokenise
 
 VOCABULARY = 280
 
@@ -111,6 +111,34 @@ def test_a_large_folder_is_not_held_in_memory() -> None:
         tracemalloc.stop()
     assert len(chosen) == 5
     assert peak < 12 * size
+
+
+def test_a_large_file_is_read_in_pieces_and_is_a_corpus_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"line {number} of a file that is too large\n" for number in range(250_000)]
+    (tmp_path / "all.txt").write_text("".join(lines))
+    size = (tmp_path / "all.txt").stat().st_size
+    read: list[str] = []
+    tracemalloc.start()
+    try:
+        for _, document in text.read_documents(DataConfig(corpus=str(tmp_path))):
+            read.append(document[:40] + document[-40:])
+        _, peak = tracemalloc.get_traced_memory()
+        streamed = "".join(row["text"] for row in tokenise.documents(tmp_path))
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * text._LARGEST < size / 4
+    assert len(read) == 1 + (size - 1) // text._LARGEST
+    assert all(document.startswith("line ") and document.endswith("large\n") for document in read)
+    assert streamed == "".join(lines)
+    (tmp_path / "all.txt").write_text("".join(lines[:60]))
+    monkeypatch.setattr(text, "_LARGEST", 100)
+    parts = dict(text.read_documents(DataConfig(corpus=str(tmp_path))))
+    assert len(parts) > 10
+    assert "".join(parts.values()) == "".join(lines[:60])
+    corpus = prepare(DataConfig(corpus=str(tmp_path)), VOCABULARY)
+    assert len(corpus.train) > len(corpus.val) > 0
 
 
 def test_text_is_encoded_in_pieces() -> None:

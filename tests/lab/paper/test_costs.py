@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
-from autowarm.lab.config import LLAMA_124M, LLAMA_210M, EngineConfig, ModelConfig, OptimizerConfig
+from autowarm.lab.config import LLAMA_124M, EngineConfig, ModelConfig, OptimizerConfig
 from autowarm.lab.config.build import build
 from autowarm.lab.config.runs import RunConfig
 from autowarm.lab.config.yaml_files import read_yaml
 from autowarm.lab.paper.costs import forecast, hours, memory, operations
+from autowarm.lab.registry import OPTIMIZERS
 from autowarm.lab.tasks.models import flops_per_token, llama, token_loss
 from autowarm.lab.training.optimizers import make_optimizer
 
@@ -24,13 +26,13 @@ def test_costs_count_what_is_known() -> None:
     assert hours(dataclasses.replace(run, steps=2 * run.steps), "paper") == pytest.approx(2 * hours(run, "paper"))
 
 
-@pytest.mark.parametrize("model", [LLAMA_124M, LLAMA_210M])
-def test_memory_is_the_documented_arithmetic(model: ModelConfig) -> None:
-    """That of the table in docs/training.md, which was measured on micro-batches of 2 × 512 tokens."""
+@pytest.mark.parametrize("preset", ["llama-124m", "llama-210m", "llama-720m", "moe-520m"])
+def test_memory_is_the_documented_arithmetic(preset: str) -> None:
+    """That of the table in docs/training.md, for micro-batches of 2 × 512 tokens."""
     engine = EngineConfig(precision="bfloat16", accumulate=4)
-    parts = memory(RunConfig(model=model, batch_size=8, engine=engine))
+    parts = memory(RunConfig(model=build(RunConfig, read_yaml(preset)[0], preset).model, batch_size=8, engine=engine))
     with open(DOCS / "data/tables/training-memory.csv", newline="") as file:
-        (row,) = [row for row in csv.reader(file) if row[0] == ("124M" if model is LLAMA_124M else "210M")]
+        (row,) = [row for row in csv.reader(file) if row[0].lower() in (preset, preset.removeprefix("llama-"))]
     assert [f"{size / 2**30:.2f}" for size in parts.values()] == row[1:7]
     assert f"{sum(parts.values()) / 2**30:.2f}" == row[7]
 
@@ -46,15 +48,18 @@ def test_fsdp_shares_what_ddp_copies() -> None:
         assert ddp[name] == sharded[name] == memory(run)[name] / 4
 
 
-@pytest.mark.parametrize(("name", "numbers"), [("lion", 1), ("normsgd", 1), ("adamw", 2), ("muon", None)])
-def test_the_optimizers_state_is_what_it_keeps(name: str, numbers: int | None) -> None:
-    model = ModelConfig(layers=1, width=16, heads=2, ff=32, vocab_size=280, seq_len=8)
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_optimizers_state_is_what_it_keeps(name: str, experts: int) -> None:
+    model = ModelConfig(layers=1, width=16, heads=2, ff=32, vocab_size=280, seq_len=8, experts=experts)
     run = RunConfig(model=model, optimizer=OptimizerConfig(name, 0.01))
     net = llama(model, 0)
+    assert memory(run)["weights"] == 4 * sum(p.numel() for p in net.parameters())
     optimizer = make_optimizer(net, run.optimizer)
     token_loss(net, torch.zeros(2, 9, dtype=torch.long)).backward()
     optimizer.step()
-    held = sum(value.numel() for state in optimizer.state.values() for value in state.values() if value.ndim)
+    tensors = [leaf for leaf in tree_leaves(optimizer.state_dict()) if isinstance(leaf, torch.Tensor) and leaf.ndim]
+    held = sum({leaf.data_ptr(): leaf.numel() for leaf in tensors}.values())
     assert memory(run)["optimizer state"] == pytest.approx(4.0 * held, rel=0.01)
 
 

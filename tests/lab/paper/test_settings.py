@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,11 +13,16 @@ from autowarm.lab.config import LLAMA_124M, RunConfig, SmoothnessConfig, SweepCo
 from autowarm.lab.config.build import build
 from autowarm.lab.config.yaml_files import presets, read_yaml
 from autowarm.lab.paper.costs import forecast, memory
+from autowarm.lab.paper.dry_run import describe
 from autowarm.lab.paper.settings import ASSUMPTION, MAIN, SWIN, Setting, deviations, rows
+from autowarm.lab.tasks.models import parameters
 
 DOCS = Path(__file__).parents[3] / "docs"
 SWEEPS = [name for name in presets("sweep") if name.startswith("paper/") and not name.endswith("base")]
-TRAIN = list(presets("train"))
+TRAIN = [name for name in presets("train") if name in ("llama-124m", "llama-210m")]
+# Beyond the paper: the benchmark's models and optimizers.
+BENCHMARK = [name for name in presets("sweep") if name.startswith("benchmark/")]
+LARGER = [name for name in presets("train") if name not in TRAIN]
 # What an ablation varies is no deviation.
 VARIED = {
     "paper/ablation-target-loss": {"schedule.target_loss"},
@@ -29,7 +35,7 @@ VARIED = {
 def runs_of(name: str) -> Iterator[tuple[RunConfig, Sequence[Setting]]]:
     """Every run of a preset, with the settings that it is held to."""
     values, source = read_yaml(name)
-    if name in TRAIN:
+    if name in presets("train"):
         yield build(RunConfig, values, str(source)), MAIN
     elif name == "smoothness-paper":
         config = build(SmoothnessConfig, values, str(source))
@@ -48,7 +54,7 @@ def test_a_preset_of_paper_scale_is_the_papers(name: str) -> None:
         assert found == [], run.label
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "smoothness-paper"])
+@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "smoothness-paper"])
 def test_a_preset_of_paper_scale_names_the_papers_data(name: str) -> None:
     for run, _ in runs_of(name):
         if run.model.sees_images:
@@ -57,12 +63,39 @@ def test_a_preset_of_paper_scale_names_the_papers_data(name: str) -> None:
             assert run.data.corpus == "data/fineweb"
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "smoothness-paper"])
-def test_a_preset_of_paper_scale_fits_80_gb(name: str) -> None:
-    for run in {run.model: run for run, _ in runs_of(name) if not run.model.sees_images}.values():
-        assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
+@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "smoothness-paper"])
+def test_a_preset_of_paper_scale_fits_80_gb_and_is_compiled(name: str) -> None:
+    for run, _ in runs_of(name):
         assert run.engine.eval_every > 0
-        assert forecast(run, 989e12).total > 0
+        if not run.model.sees_images:
+            assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
+            assert forecast(run, 989e12).total > 0
+            assert run.engine.compile == (name != "smoothness-paper")  # a probe is to see plain arithmetic
+
+
+def first_of_each_kind(name: str) -> list[RunConfig]:
+    """A preset's runs, one for each model, optimizer and batch size."""
+    return list({(run.model, run.optimizer.name, run.batch_size): run for run, _ in runs_of(name)}.values())
+
+
+@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *LARGER, "smoothness-paper"])
+def test_a_preset_of_paper_scale_dry_runs(name: str, tmp_path: Path) -> None:
+    for run in first_of_each_kind(name):
+        text = "\n".join(describe(run, tmp_path))
+        assert re.search(r"^parameters   [\d,]{10,}", text, re.MULTILINE)
+        for word in ("memory", "step", "evaluations", "checkpoints", "whole run"):
+            assert f"\n{word}" in text, (run.label, text)
+
+
+def test_the_benchmarks_models_have_the_sizes_of_their_names() -> None:
+    for name, count in {"124M": 124e6, "210M": 210e6, "moe-520M": 520e6, "720M": 720e6}.items():
+        [model] = {run.model for run, _ in runs_of(f"benchmark/{name}")}
+        assert parameters(model) == pytest.approx(count, rel=0.01)
+    for name, sweep in {"llama-720m": "benchmark/720M", "moe-520m": "benchmark/moe-520M"}.items():
+        [(run, _)] = runs_of(name)
+        assert dataclasses.asdict(run.optimizer) in [dataclasses.asdict(other.optimizer) for other, _ in runs_of(sweep)]
+        [other] = {(one.model, one.batch_size, one.steps) for one, _ in runs_of(sweep)}
+        assert (run.model, run.batch_size, run.steps) == other
 
 
 @pytest.mark.parametrize("name", ["paper/warmup-sweep-124M", "paper/warmup-sweep-210M"])

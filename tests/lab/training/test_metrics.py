@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autowarm.lab.config import LabError, RunConfig, ScheduleConfig, differences
 from autowarm.lab.training import loop
 from autowarm.lab.training.loop import _Run, train
-from autowarm.lab.training.metrics import identity, run_id
+from autowarm.lab.training.metrics import identity, read_metrics, run_id
+from autowarm.lab.training.stopping import Interrupted
 
 from ..helpers import crash_at
 
@@ -214,3 +216,27 @@ def test_an_id_follows_from_all_that_decides_the_numbers() -> None:
     assert run_id(who) != run_id(identity(run, "another"))
     changed = identity(dataclasses.replace(run, steps=7), "corpus")
     assert differences(who, changed) == [f"config.steps: {run.steps} → 7"]
+
+
+def test_curvature_is_logged_with_its_share_above_the_fit(run: RunConfig, tmp_path: Path) -> None:
+    engine = dataclasses.replace(run.engine, curvature_every=2, eval_every=10)
+    probed = dataclasses.replace(run, engine=engine)
+    result = train(probed, tmp_path / "straight")
+    rows = read_metrics(tmp_path / "straight")
+    assert [row["step"] for row in rows if "curvature" in row] == [1, 3, 5, 7, 9, 11]
+    points = [(row["loss"], row["curvature"]) for row in rows if "curvature" in row]
+    for above, seen in ((rows[9]["curvature_above"], points[:5]), (result["curvature_above"], points)):
+        losses, values = np.array(seen).T
+        curve = np.polyval(np.polyfit(losses, values, 2), losses)
+        assert above == np.mean(values > curve)
+        assert 0 < above < 1
+    with pytest.raises(Interrupted):
+        train(probed, tmp_path / "cut", lambda progress: progress.step == 5)
+    train(probed, tmp_path / "cut")
+    again = [
+        {name: row.get(name) for name in ("curvature", "curvature_above")} for row in read_metrics(tmp_path / "cut")
+    ]
+    assert again == [{name: row.get(name) for name in ("curvature", "curvature_above")} for row in rows]
+    plain = train(run, tmp_path / "plain")
+    assert plain["val_loss"] == result["val_loss"]  # the probe disturbs nothing
+    assert "curvature_above" not in plain

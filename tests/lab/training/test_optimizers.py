@@ -2,6 +2,8 @@
 
 import dataclasses
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.tasks import make_task
 from autowarm.lab.tasks.models import token_loss
-from autowarm.lab.training.loop import train
+from autowarm.lab.training.loop import Watch, train
 from autowarm.lab.training.optimizers import evaluating, make_optimizer
 from autowarm.lab.training.stopping import Interrupted
 
@@ -20,10 +22,15 @@ CASES = {
     "radam": (OptimizerConfig("radam", 3e-3), ScheduleConfig("linear", 0)),
     "untuned": (OptimizerConfig("adamw", 3e-3, options={"betas": [0.9, 0.8]}), ScheduleConfig("untuned")),
     "schedule-free": (OptimizerConfig("schedule-free", 3e-3, options={"warmup_steps": 3}), ScheduleConfig("constant")),
+    "soap": (OptimizerConfig("soap", 3e-3, options={"precondition_frequency": 2}), ScheduleConfig("linear", 3)),
+    "ademamix": (OptimizerConfig("ademamix", 3e-3, options={"t_alpha_beta3": 10}), ScheduleConfig("linear", 3)),
+    "mars": (OptimizerConfig("mars", 3e-3), ScheduleConfig("linear", 3)),
+    "adopt": (OptimizerConfig("adopt", 3e-3), ScheduleConfig("linear", 3)),
     "prodigy": (OptimizerConfig("prodigy", 1.0), ScheduleConfig("linear", 1)),
     "d-adaptation": (OptimizerConfig("d-adaptation", 1.0), ScheduleConfig("linear", 1)),
     "dog": (OptimizerConfig("dog", 1.0, options={"reps_rel": 1e-2}), ScheduleConfig("constant")),
     "greedy": (OptimizerConfig("muon", 1e-2), ScheduleConfig("greedy")),
+    "warmup-only": (OptimizerConfig("muon", 1e-2), ScheduleConfig("warmup-only", target_loss=1.0)),
 }
 
 
@@ -42,7 +49,7 @@ def test_it_trains_and_resumes_to_the_bit(run: RunConfig, tmp_path: Path, name: 
 
 def test_matrices_decay_and_the_rest_does_not() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Linear(8, 8))
-    for name in CASES.keys() - {"greedy", "untuned"}:
+    for name in CASES.keys() - {"greedy", "untuned", "warmup-only"}:
         groups = make_optimizer(model, OptimizerConfig(name, 1.0, weight_decay=0.3)).param_groups  # type: ignore[arg-type]
         assert {id(p): g["weight_decay"] for g in groups for p in g["params"]} == {
             id(model[1].weight): 0.3, id(model[0].weight): 0.0, id(model[1].bias): 0.0,
@@ -60,6 +67,42 @@ def test_an_optimizer_with_an_average_is_judged_there(name: str) -> None:
     with evaluating(optimizer):
         assert not torch.equal(model.weight, training)
     torch.testing.assert_close(model.weight.detach(), training)
+
+
+@pytest.mark.parametrize("name", ["muon", "lion", "soap", "prodigy"])
+def test_an_average_of_the_weights_is_judged_beside_them_and_resumed(run: RunConfig, tmp_path: Path, name: str) -> None:
+    optimizer, schedule = CASES.get(name, (OptimizerConfig(name, 3e-3), ScheduleConfig("linear", 3)))
+    run = dataclasses.replace(run, optimizer=optimizer, schedule=schedule, ema=0.5)
+    seen: list[torch.Tensor] = []
+
+    def watch(model: torch.nn.Module, _: torch.optim.Optimizer) -> Watch:
+        @contextmanager
+        def watched(work: Callable[[], torch.Tensor]) -> Iterator[torch.Tensor]:
+            yield work()
+            seen.append(model.get_parameter("model.norm.weight").detach().clone())
+
+        return watched
+
+    straight = train(run, tmp_path / "straight", watch=watch)
+    expected = seen[0]
+    for weights in seen[1:]:
+        expected = 0.5 * expected + 0.5 * weights
+    average = AutoModelForCausalLM.from_pretrained(tmp_path / "straight" / "ema")
+    torch.testing.assert_close(average.model.norm.weight.detach(), expected)
+    last = AutoModelForCausalLM.from_pretrained(tmp_path / "straight")
+    assert torch.equal(last.model.norm.weight, seen[-1])
+    plain = train(dataclasses.replace(run, ema=0.0), tmp_path / "plain")
+    assert plain["val_loss"] == straight["val_loss"] != straight["metric"]["ema_loss"]
+    with pytest.raises(Interrupted):
+        train(run, tmp_path / "cut", lambda progress: progress.step == 5)
+    assert train(run, tmp_path / "cut")["metric"] == straight["metric"]
+
+
+@pytest.mark.parametrize("name", ["schedule-free", "dog"])
+def test_an_optimizer_with_an_average_needs_no_other(run: RunConfig, tmp_path: Path, name: str) -> None:
+    optimizer, schedule = CASES[name]
+    with pytest.raises(LabError, match="judged at an average of its own"):
+        train(dataclasses.replace(run, optimizer=optimizer, schedule=schedule, ema=0.9), tmp_path)
 
 
 def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

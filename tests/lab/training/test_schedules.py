@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from autowarm import AdaptiveWarmup, Lion
-from autowarm.lab.config import LabError, ScheduleConfig
+from autowarm.lab.config import LabError, RunConfig, ScheduleConfig
 from autowarm.lab.registry import SCHEDULES
 from autowarm.lab.training.schedules import advance, hand_set, make_scheduler, warmup_length
+from autowarm.theory import Smoothness, warmup_only_rate
 
 STEPS = 50
 
@@ -105,3 +106,15 @@ def test_the_length_of_a_warm_up_is_what_was_made_of_it() -> None:
 def test_what_a_schedule_objects_to_is_one_line(schedule: ScheduleConfig) -> None:
     with pytest.raises(LabError, match="^schedule: "):
         rates(schedule)
+
+
+def test_the_rate_of_earlier_theory_only_warms_up() -> None:
+    """1/K(Δ) with K = K0 + K1Δ, of the loss before."""
+    target, div = -1.0, 20.0
+    found = rates(ScheduleConfig("warmup-only", target_loss=target, div=div))
+    gaps = [100.0 / (1 + step) - target for step in range(STEPS - 1)]
+    K = Smoothness(rho=1, K0=1.0, K1=(div - 1) / gaps[0], K_rho=0)
+    assert found == pytest.approx([1 / div, *(warmup_only_rate(gap, K) for gap in gaps)])
+    assert found == sorted(found)
+    with pytest.raises(ValueError, match="warmup-only needs schedule.target_loss"):
+        RunConfig(schedule=ScheduleConfig("warmup-only"))

@@ -28,10 +28,15 @@ class ModelConfig:
         init_scale: initial weights have the standard deviation init_scale/√width. At width 768 this gives the usual
             0.02, which is far too small for a narrow model: Lion then needs no warm-up at all.
         scaled_residual: divide the deviation of the projections that write to the residual stream (attention's output
-            and the MLP's) by √(2·layers), as GPT-2 does. Of a "llama" only, as are the next two.
+            and the MLP's) by √(2·layers), as GPT-2 does. Of a "llama" only, as all that follow.
         norm_eps: ε of RMSNorm.
         fused_qkv: keep q, k and v as one matrix, which an optimizer then steps, and κ counts, as one. The weights are
             saved apart.
+        experts: SwiGLU blocks in each layer, among which a router chooses `experts_per_token` for each token (Mixtral);
+            0 for one block and no router.
+        experts_per_token: experts that a token is sent to.
+        router_loss: factor of the loss that balances the experts' loads (Fedus et al. 2022), which is trained on and
+            not reported.
     """
 
     name: str = "llama"
@@ -45,6 +50,9 @@ class ModelConfig:
     scaled_residual: bool = False
     norm_eps: float = 1e-6
     fused_qkv: bool = False
+    experts: int = 0
+    experts_per_token: int = 2
+    router_loss: float = 0.01
 
     @property
     def sees_images(self) -> bool:
@@ -54,7 +62,8 @@ class ModelConfig:
     @property
     def label(self) -> str:
         """A short name of the network."""
-        return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}"
+        several = f"x{self.experts}" if self.experts else ""
+        return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}{several}"
 
 
 # The paper's networks: 123,587,328 and 208,540,416 parameters.
@@ -166,6 +175,8 @@ class EngineConfig:
         eval_every: steps between evaluations; 0 evaluates at the end only.
         wandb: Weights & Biases project to log to; needs the package `wandb`. With WANDB_MODE=offline it contacts no
             server and writes to `wandb/` in the run's folder, for `wandb sync`.
+        curvature_every: log the paper's K^t at every n-th update, which then costs about 2.1 plain ones, and with the
+            evaluations the share of these points above their fit K0 + K1Δ + K2Δ²; 0 for none.
         keep_weights: leave the final weights and TensorBoard's events in the run's folder.
     """
 
@@ -177,6 +188,7 @@ class EngineConfig:
     keep_checkpoints: int = 2
     eval_every: int = 0
     wandb: str | None = None
+    curvature_every: int = 0
     keep_weights: bool = True
 
 
@@ -184,12 +196,12 @@ class EngineConfig:
 _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.layers model.ff model.seq_len model.heads steps batch_size eval_batches checkpoint_every engine.accumulate "
      "engine.keep_checkpoints data.max_bytes", lambda x: x > 0, "be at least 1"),
-    ("engine.eval_every data.workers clip data.mixup data.cutmix optimizer.weight_decay",
-     lambda x: 0 <= x < math.inf, "not be negative"),
+    ("engine.eval_every engine.curvature_every model.experts model.router_loss data.workers data.mixup data.cutmix "
+     "clip optimizer.weight_decay", lambda x: 0 <= x < math.inf, "not be negative"),
     ("model.init_scale model.norm_eps optimizer.lr schedule.sigma_f2 schedule.peak_gap",
      lambda x: 0 < x < math.inf, "be positive and finite"),
     ("model.vocab_size", lambda x: 256 < x <= 65536, "be from 257 (bytes and an end mark) to 65536"),
-    ("data.label_smoothing", lambda x: 0 <= x < 1, "be from 0 to below 1"),
+    ("data.label_smoothing ema", lambda x: 0 <= x < 1, "be from 0 to below 1"),
     ("schedule.div", lambda x: 1 < x < math.inf, "be above 1 and finite"),
     ("schedule.target_loss", math.isfinite, "be finite"),
     ("seed order", lambda x: 0 <= x < 2**63, "be from 0 to 2⁶³ − 1"),
@@ -214,6 +226,8 @@ class RunConfig:
         clip: clip the gradient's norm to this before each update; 0 does not clip.
         eval_batches: number of validation batches, the same ones for every run.
         whole_validation: at the end evaluate on the whole validation part instead, in batches that do not overlap.
+        ema: decay per update of an exponential moving average of the weights, which is evaluated beside them, as
+            val_ema_loss and so on, and stored in the folder `ema`; 0 for none.
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
         as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
@@ -233,6 +247,7 @@ class RunConfig:
     clip: float = 0.5
     eval_batches: int = 64
     whole_validation: bool = False
+    ema: float = 0.0
     checkpoint_every: int = 100
     engine: EngineConfig = field(default_factory=EngineConfig)
     as_the_authors: bool = False
@@ -272,10 +287,13 @@ class RunConfig:
                 f"data.{' and data.'.join(own)} belong to images, which {model.name} does not see")  # fmt: skip
         require(not (data.mixup or data.cutmix) or self.batch_size % 2 == 0,
                 f"data.mixup and data.cutmix pair images: batch_size must be even, got {self.batch_size}")  # fmt: skip
-        llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
+        llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv", "experts")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),
                 f"model.{' and '.join(llamas)} belong to a llama, got model.name {model.name}")  # fmt: skip
+        require(not model.experts or 1 <= model.experts_per_token <= model.experts,
+                f"model.experts_per_token must be from 1 to model.experts = {model.experts}, got "
+                f"{model.experts_per_token}")  # fmt: skip
         blocks = self.optimizer.options.get("blocks")
         for pattern in blocks if isinstance(blocks, dict) else ():
             try:
@@ -293,8 +311,9 @@ class RunConfig:
             require(
                 length is None, f"schedule.warmup_steps belongs to kind {by_hand}; kind {schedule.kind} has none to set"
             )
+        whose = "the paper's Algorithm 1" if schedule.kind == "paper" else schedule.kind
         require(not kind.needs_target or schedule.target_loss is not None,
-                "the paper's Algorithm 1 needs schedule.target_loss, its f*")  # fmt: skip
+                f"{whose} needs schedule.target_loss, its f*")  # fmt: skip
 
     @property
     def data_seed(self) -> int:

@@ -36,6 +36,7 @@ TEXT = {".py", ".md", ".rst", ".txt"}
 # Tests, games, bundled packages, and `encodings` with a very long table for each code page.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo",
             "__pycache__", "ensurepip", "encodings", "pydoc_data", "lib-dynload"}  # fmt: skip
+_LARGEST = 2**18  # characters of a document; more of a file are several
 _FORMAT = 1  # of the cache; raise it when the same text gives different tokens
 
 
@@ -82,7 +83,7 @@ def _open(path: Path) -> tuple[str, Tokens, Tokens] | None:
 
 
 def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
-    """Yield (relative name, text) of every document."""
+    """Yield (relative name, text) of every document. A large file is read, and yielded, in pieces."""
     if data.corpus == "python":
         root, suffixes = Path(sysconfig.get_path("stdlib")), {".py"}
         try:
@@ -104,7 +105,18 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
             if path.suffix == ".parquet":
                 yield from ((f"{relative.as_posix()}/{row}", text) for row, text in enumerate(_rows(path)))
             else:
-                yield relative.as_posix(), path.read_text(encoding="utf-8", errors="replace")
+                for piece, text in enumerate(pieces_of(path)):
+                    yield relative.as_posix() + (f"/{piece}" if piece else ""), text
+
+
+def pieces_of(path: Path) -> Iterator[str]:
+    """Yield a text file whole or, if it has more than 2¹⁸ characters, in pieces that end where a line does."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(_LARGEST)
+        while True:
+            yield text + (file.readline(_LARGEST) if len(text) == _LARGEST else "")
+            if not (text := file.read(_LARGEST)):
+                return
 
 
 def _rows(path: Path) -> Iterator[str]:
@@ -114,7 +126,7 @@ def _rows(path: Path) -> Iterator[str]:
     file = ParquetFile(path)
     if "text" not in file.schema_arrow.names:
         raise LabError(f"{path} has no column 'text'; its columns are {', '.join(file.schema_arrow.names)}")
-    for rows in file.iter_batches(columns=["text"]):
+    for rows in file.iter_batches(256, columns=["text"]):
         yield from rows.column(0).to_pylist()
 
 

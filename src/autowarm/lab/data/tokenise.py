@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..config import LabError, differences, require
 from ..files import locked, sha256, write_json
 from .shards import MANIFEST, SCHEMA, read_manifest, require_all, write_shard
-from .text import END_OF_TEXT, TEXT
+from .text import END_OF_TEXT, TEXT, pieces_of
 
 logger = logging.getLogger(__name__)
 
@@ -119,19 +119,22 @@ def fineweb() -> Any:
 
 
 def documents(folder: Path) -> Any:
-    """Stream a folder's parquet files row by row or, if it has none, its text files."""
+    """Stream a folder's parquet files row by row or, if it has none, its text files, large ones in pieces."""
     import datasets
 
     if not folder.is_dir():
         raise LabError(f"data folder: no folder {folder}")
-    for kind, suffixes, options in (
-        ("parquet", {".parquet"}, {"columns": ["text"]}),
-        ("text", TEXT, {"sample_by": "document"}),
-    ):
-        files = sorted(str(path) for path in folder.rglob("*") if path.suffix in suffixes and path.is_file())
-        if files:
-            return datasets.load_dataset(kind, data_files=files, split="train", streaming=True, **options)
+    files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
+    if rows := [name for name in files if name.endswith(".parquet")]:
+        return datasets.load_dataset("parquet", data_files=rows, split="train", streaming=True, columns=["text"])
+    if texts := [name for name in files if Path(name).suffix in TEXT]:
+        return datasets.IterableDataset.from_generator(_documents_in, gen_kwargs={"files": texts})
     raise LabError(f"data folder: {folder} has no .parquet, .py, .md, .rst or .txt file")
+
+
+def _documents_in(files: list[str]) -> Iterator[dict[str, str]]:
+    for name in files:
+        yield from ({"text": text} for text in pieces_of(Path(name)))
 
 
 def make_shards(

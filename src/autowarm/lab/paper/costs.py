@@ -1,9 +1,11 @@
 """Estimates what a run costs before it starts: its memory by arithmetic, its time from its number of operations."""
 
+import math
 from dataclasses import dataclass
 
 from ..config import RunConfig
-from ..tasks.models import flops_per_token, parameters
+from ..registry import OPTIMIZERS
+from ..tasks.models import flops_per_token, matrices, parameters
 
 # Seconds per layer and step that do not depend on the batch (Python, kernel launches, the optimizer), and operations
 # per second. For a CPU: one core of a 2-core x86-64 cloud machine, fitted to the runs in docs/data.
@@ -15,23 +17,27 @@ _PROBE = 2.5  # cost of a measured step in plain steps: it adds a second gradien
 _NEWTON_SCHULZ = 5
 _FORWARD = 1 / 3  # of the operations of a forward and backward pass
 _DISK = 1e9  # bytes per second of a checkpoint, an assumption
+_PRECONDITIONED = 10_000  # SOAP's largest dimension with a preconditioner
 
-# Numbers of four bytes that an optimizer keeps of each entry; other packages' are taken to keep two.
-_STATES = {"lion": 1, "signsgd": 1, "normsgd": 1}
+
+def _passes(run: RunConfig) -> float:
+    """Count the operations of a forward and backward pass over a batch."""
+    model = run.model
+    if not model.sees_images:
+        return flops_per_token(model) * run.batch_size * model.seq_len
+    # A Swin-B takes 15.4e9 multiply-adds per image; our small Swin sees 8×8 pixels in two stages.
+    small = sum(12 * (stage * model.width) ** 2 * model.layers * 64 / stage**2 for stage in (1, 2))
+    return 6.0 * run.batch_size * (small if model.name == "swin" else 15.4e9)
 
 
 def operations(run: RunConfig) -> float:
-    """Count the multiplications and additions of one step: forward, backward and Muon's orthogonalisation."""
-    model = run.model
-    if model.sees_images:
-        # A Swin-B takes 15.4e9 multiply-adds per image; our small Swin sees 8×8 pixels in two stages.
-        small = sum(12 * (stage * model.width) ** 2 * model.layers * 64 / stage**2 for stage in (1, 2))
-        return 6.0 * run.batch_size * (small if model.name == "swin" else 15.4e9)
-    total = flops_per_token(model) * run.batch_size * model.seq_len
-    if run.optimizer.name == "muon":
-        for rows, columns, count in ((model.width, model.width, 4), (model.ff, model.width, 3)):
-            small, large = min(rows, columns), max(rows, columns)
-            total += model.layers * count * _NEWTON_SCHULZ * (4.0 * small**2 * large + 2.0 * small**3)
+    """Count the multiplications and additions of one step: both passes, and Muon's orthogonalisation of a LLaMA."""
+    model, total = run.model, _passes(run)
+    if run.optimizer.name == "muon" and not model.sees_images:
+        for shape, count in matrices(model):
+            small, large = sorted(shape[-2:])
+            count *= model.layers * math.prod(shape[:-2])
+            total += count * _NEWTON_SCHULZ * (4.0 * small**2 * large + 2.0 * small**3)
     return total
 
 
@@ -50,8 +56,8 @@ def hours(run: RunConfig, scale: str, probed: int | None = None) -> float:
     return run.steps * step / 3600
 
 
-def memory(run: RunConfig, world: int = 1) -> dict[str, float]:
-    """Estimate the bytes that a rank of a LLaMA's run needs at its peak, by what they hold.
+def memory(run: RunConfig, world: int = 1, count: int | None = None) -> dict[str, float]:
+    """Estimate the bytes that a rank of a run needs at its peak, by what they hold.
 
     `benchmarks/training.py memory` measures 1.2 times as much, without `torch.compile`, which saves some of the
     activations.
@@ -59,28 +65,42 @@ def memory(run: RunConfig, world: int = 1) -> dict[str, float]:
     Args:
         run: the run.
         world: number of ranks, which share weights, gradients and state under FSDP.
+        count: parameters of a classifier, of which activations are not estimated; a LLaMA's are counted.
     """
     model, half = run.model, run.engine.precision in ("auto", "bfloat16")
     shared = world if run.engine.parallel == "fsdp" else 1
     rows = run.batch_size // (world * run.engine.accumulate) * model.seq_len
-    count, embedding, d = parameters(model), model.vocab_size * model.width, model.width
-    if run.optimizer.name == "muon":
-        kept = count + embedding  # a momentum each; AdamW's second moment for embeddings
-    else:
-        kept = count * _STATES.get(run.optimizer.name, 2)
-    # Inputs and outputs of q, k, v, o, of gate, up and down, of their norms and of both residual sums; the norms work
-    # in float32. Autocast keeps a bfloat16 copy of every weight until the backward pass is over.
-    block = rows * ((2 if half else 4) * (10 * d + 4 * model.ff) + 4 * 6 * d)
-    # The logits in the run's precision and in float32, the log-softmax and the gradient.
-    logits = rows * model.vocab_size * ((2 if half else 0) + 4 + 4 + 4)
-    return {
+    count, d = count or parameters(model), model.width
+    kept = count * OPTIMIZERS[run.optimizer.name].kept if model.sees_images else _kept(run)
+    held = {
         "weights": 4.0 * count / shared,
         "gradients": 4.0 * count / shared,
         "optimizer state": 4.0 * kept / shared,
         "weights in bfloat16": 2.0 * count if half else 0.0,
-        "activations": float(model.layers * block),
-        "logits": float(logits),
     }
+    if model.sees_images:
+        return held
+    # Inputs and outputs of q, k, v, o, of gate, up and down, of their norms and of both residual sums; the norms work
+    # in float32. Autocast keeps a bfloat16 copy of every weight until the backward pass is over. A token has a row for
+    # each of its experts.
+    each = model.experts_per_token if model.experts else 1
+    gathered = 3 * each * d if model.experts else 0
+    block = rows * ((2 if half else 4) * (10 * d + gathered + 4 * each * model.ff) + 4 * 6 * d)
+    # The logits in the run's precision and in float32, the log-softmax and the gradient.
+    logits = rows * model.vocab_size * ((2 if half else 0) + 4 + 4 + 4)
+    return {**held, "activations": float(model.layers * block), "logits": float(logits)}
+
+
+def _kept(run: RunConfig) -> int:
+    """Count the numbers that a LLaMA's optimizer keeps between updates."""
+    model, name = run.model, run.optimizer.name
+    kept, embedding = parameters(model) * OPTIMIZERS[name].kept, (model.vocab_size, model.width)
+    if name == "muon":
+        kept += math.prod(embedding)  # AdamW's second moment
+    if name == "soap":
+        tensors = [(embedding, 1), *((shape, model.layers * count) for shape, count in matrices(model))]
+        kept += sum(2 * size**2 * count for shape, count in tensors for size in shape if size <= _PRECONDITIONED)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -113,27 +133,29 @@ class Forecast:
         return self.steps * self.step + self.evaluating + self.saving
 
 
-def forecast(run: RunConfig, peak: float | None, world: int = 1, last: int | None = None) -> Forecast:
-    """Estimate the times of a run of a LLaMA.
+def forecast(
+    run: RunConfig, peak: float | None, world: int = 1, last: int | None = None, count: int | None = None
+) -> Forecast:
+    """Estimate the times of a run.
 
     Args:
         run: the run.
         peak: operations per second of one rank's GPU, of which 40 % count; None for one core of a CPU.
         world: number of ranks.
         last: batches of the last evaluation; None for `eval_batches`.
+        count: parameters of a classifier; a LLaMA's are counted.
     """
     layer, rate = (_CPU_LAYER, _CPU_RATE) if peak is None else (_GPU_LAYER, _GPU_SHARE * peak)
     step = layer * run.model.layers + operations(run) / (rate * world)
     every = run.engine.eval_every
-    held = memory(run)
+    held = memory(run, count=count)
     evaluations = 1 + ((run.steps - 1) // every if every else 0)
-    judged = flops_per_token(run.model) * run.batch_size * run.model.seq_len
     batches = (evaluations - 1) * run.eval_batches + (run.eval_batches if last is None else last)
     return Forecast(
         steps=run.steps,
         step=step,
         evaluations=evaluations,
-        evaluating=batches * _FORWARD * (layer * run.model.layers + judged / (rate * world)),
+        evaluating=batches * _FORWARD * (layer * run.model.layers + _passes(run) / (rate * world)),
         checkpoints=-(-run.steps // run.checkpoint_every),
         checkpoint_bytes=held["weights"] + held["optimizer state"],
     )

@@ -9,7 +9,8 @@ import torch
 
 from ..config import LLAMA_124M, LLAMA_210M, RunConfig
 from ..execution.display import duration
-from ..tasks.models import llama, parameters
+from ..registry import OPTIMIZERS
+from ..tasks.models import classifier_of, llama
 from ..training.parallel import PEAK_FLOPS, Ranks, peak_flops
 from .costs import forecast, memory
 from .settings import MAIN, deviations
@@ -33,15 +34,19 @@ def describe(config: RunConfig, folder: Path, own: Any = None) -> Iterator[str]:
     yield (f"optimizer    {optimizer.name}, peak rate {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, "
            f"schedule {schedule.label}, {schedule.decay} decay")  # fmt: skip
     yield f"steps        {config.steps:,}, each of {_batch(config, world)}"
-    if own is not None or config.task is not None or config.model.sees_images:
-        what = "images" if config.model.sees_images else "a task with a model and data of its own"
-        yield f"memory and time are not estimated for {what}"
+    if own is not None or config.task is not None:
+        yield "memory and time are not estimated for a task with a model and data of its own"
         return
-    yield f"parameters   {parameters(config.model):,}, {_kappa(config)}"
-    tokens, judged = _data(config)
-    yield tokens
-    yield from _memory(config, world)
-    yield from _times(config, world, judged)
+    count, kappa = _network(config)
+    yield f"parameters   {count:,}, {kappa}"
+    judged = None
+    if config.model.sees_images:
+        yield f"images       {config.steps * config.batch_size:,}; {config.data.images}"
+    else:
+        tokens, judged = _data(config)
+        yield tokens
+    yield from _memory(config, world, count)
+    yield from _times(config, world, judged, count)
     if config.model.label in (LLAMA_124M.label, LLAMA_210M.label) and (differ := deviations(config, MAIN)):
         yield "not the paper's: " + "; ".join(map(str, differ))
 
@@ -56,16 +61,19 @@ def _batch(config: RunConfig, world: int) -> str:
             f"{share.stop // config.engine.accumulate}")  # fmt: skip
 
 
-def _kappa(config: RunConfig) -> str:
-    """The optimizer's κ, without memory for the weights."""
+def _network(config: RunConfig) -> tuple[int, str]:
+    """The number of parameters, and the optimizer's κ if it has a geometry, without memory for the weights."""
     from autowarm.optim import geometry_of, kappa_of
 
     from ..training.optimizers import make_optimizer
 
     with torch.device("meta"):
-        model = llama(config.model, config.seed)
+        model = classifier_of(config.model) if config.model.sees_images else llama(config.model, config.seed)
+    count = sum(p.numel() for p in model.parameters())
+    if not OPTIMIZERS[config.optimizer.name].norm:
+        return count, f"{config.optimizer.name} has no κ"
     optimizer = make_optimizer(model, config.optimizer)
-    return f"κ = {kappa_of(optimizer, geometry_of(optimizer)):,.0f}"
+    return count, f"κ = {kappa_of(optimizer, geometry_of(optimizer)):,.0f}"
 
 
 def _data(config: RunConfig) -> tuple[str, int | None]:
@@ -87,23 +95,24 @@ def _data(config: RunConfig) -> tuple[str, int | None]:
     return f"tokens       {read:,}; {found}", judged
 
 
-def _memory(config: RunConfig, world: int) -> Iterator[str]:
-    parts = memory(config, world)
+def _memory(config: RunConfig, world: int, count: int) -> Iterator[str]:
+    parts = memory(config, world, count)
     total = sum(parts.values())
     listed = ", ".join(f"{name} {_size(held)}" for name, held in parts.items() if held)
-    yield f"memory       {_size(total)} a rank by arithmetic, about {_size(_IN_USE * total)} in use: {listed}"
+    much = f"about {_size(_IN_USE * total)} in use" if "activations" in parts else "activations not counted"
+    yield f"memory       {_size(total)} a rank by arithmetic, {much}: {listed}"
     if torch.cuda.is_available() and (there := torch.cuda.mem_get_info()[1]) < _IN_USE * total:
         yield f"             this GPU has {_size(there)}: raise engine.accumulate"
 
 
-def _times(config: RunConfig, world: int, judged: int | None) -> Iterator[str]:
+def _times(config: RunConfig, world: int, judged: int | None, count: int) -> Iterator[str]:
     peak = peak_flops()
     place = torch.cuda.get_device_name() if torch.cuda.is_available() else "H100, as there is no GPU here"
-    if peak is None and config.model.width >= _WIDE:
+    if peak is None and (config.model.width >= _WIDE or config.model.name not in ("llama", "swin")):
         peak = PEAK_FLOPS["H100"]
     where = "one core of a CPU" if peak is None else f"40 % of the peak of {world} × {place}"
     last = judged if config.whole_validation else None
-    times = forecast(config, peak, world, last)
+    times = forecast(config, peak, world, last, count)
     whole = "" if last is None else f", the last on all {last}"
     yield f"step         {times.step * 1e3:,.0f} ms, at {where}"
     yield (f"evaluations  {times.evaluations}, of {config.eval_batches} batches{whole}: {duration(times.evaluating)} "

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ..config import RunConfig
 from ..data import images, prepare, training_batches, validation_batches
 from . import Batch, Drawn
-from .models import classifier, llama, token_logits, token_loss
+from .models import classifier, llama, token_logits
 
 
 class Language:
@@ -39,10 +39,12 @@ class Language:
         return Drawn(lambda _, rows: zip(map(torch.from_numpy, validation_batches(self.data.val, *shape, rows))))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return token_loss(model, *batch)
+        logits, targets, unequal = token_logits(model, *batch)
+        loss = F.cross_entropy(logits, targets)
+        return loss if unequal is None else loss + self.config.model.router_loss * unequal
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits, targets = token_logits(model, *batch)
+        logits, targets, _ = token_logits(model, *batch)
         accuracy = (logits.argmax(-1) == targets).to(logits.dtype).mean()
         return {"loss": F.cross_entropy(logits, targets), "accuracy": accuracy}
 

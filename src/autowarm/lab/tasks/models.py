@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,27 +16,36 @@ from ..files import follow_umask
 
 
 def llama(config: ModelConfig, seed: int) -> nn.Module:
-    """Build a `LlamaForCausalLM` in float32, with weights drawn from the seed. The global generator is left alone."""
-    from transformers import LlamaConfig, LlamaForCausalLM  # slow to import, so imported only here
+    """Build a LLaMA, or a Mixtral if it has experts, in float32, with weights drawn from the seed.
 
+    The global generator is left alone.
+    """
+    import transformers  # slow to import, so imported only here
+
+    shape: dict[str, Any] = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.width,
+        "intermediate_size": config.ff,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.heads,
+        "max_position_embeddings": config.seq_len,
+        "initializer_range": config.init_scale / math.sqrt(config.width),
+        "rms_norm_eps": config.norm_eps,
+        "tie_word_embeddings": True,
+        "use_cache": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=config.vocab_size,
-                hidden_size=config.width,
-                intermediate_size=config.ff,
-                num_hidden_layers=config.layers,
-                num_attention_heads=config.heads,
-                max_position_embeddings=config.seq_len,
-                initializer_range=config.init_scale / math.sqrt(config.width),
-                rms_norm_eps=config.norm_eps,
-                tie_word_embeddings=True,
-                use_cache=False,
-                bos_token_id=None,
-                eos_token_id=None,
-            )
-        )
+        model: Any
+        if config.experts:
+            shape |= {"num_local_experts": config.experts, "num_experts_per_tok": config.experts_per_token,
+                      "router_aux_loss_coef": config.router_loss, "output_router_logits": True}  # fmt: skip
+            model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**shape))
+        else:
+            model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
         if config.scaled_residual:
             _scale_residual(model, 1 / math.sqrt(2 * config.layers))
         if config.fused_qkv:
@@ -47,9 +57,9 @@ def llama(config: ModelConfig, seed: int) -> nn.Module:
 @torch.no_grad()
 def _scale_residual(model: Any, factor: float) -> None:
     """Scale the weights that write to the residual stream."""
-    for layer in model.model.layers:
-        layer.self_attn.o_proj.weight.mul_(factor)
-        layer.mlp.down_proj.weight.mul_(factor)
+    for name, weight in model.named_parameters():
+        if re.search(r"\.(o_proj|down_proj)(\.weight)?$", name):
+            weight.mul_(factor)
 
 
 _QKV = ("q_proj", "k_proj", "v_proj")
@@ -122,6 +132,24 @@ def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, i
         return timm.create_model(name, **options)
 
 
+def classifier_of(config: ModelConfig) -> nn.Module:
+    """Build a classifier for its own images: the digits for the small "swin", otherwise those timm trained it on."""
+    if config.name == "swin":
+        return classifier(config, 0, 10, (1, 8, 8))
+    from timm import get_pretrained_cfg
+
+    about: Any = get_pretrained_cfg(config.name, allow_unregistered=True)
+    return classifier(config, 0, about.num_classes, about.input_size)
+
+
+def matrices(config: ModelConfig) -> list[tuple[tuple[int, ...], int]]:
+    """List the shapes of the matrices in a LLaMA's layer, and how many there are of each. Experts are stacked."""
+    d, ff, experts = config.width, config.ff, config.experts
+    if not experts:
+        return [((d, d), 4), ((ff, d), 2), ((d, ff), 1)]
+    return [((d, d), 4), ((experts, d), 1), ((experts, 2 * ff, d), 1), ((experts, d, ff), 1)]
+
+
 def parameters(config: ModelConfig) -> int:
     """Count the parameters of a LLaMA of this shape, its tied embedding once.
 
@@ -130,28 +158,33 @@ def parameters(config: ModelConfig) -> int:
         >>> parameters(LLAMA_124M)
         123587328
     """
-    d = config.width
-    return config.vocab_size * d + config.layers * (4 * d * d + 3 * d * config.ff + 2 * d) + d
+    layer = sum(math.prod(shape) * count for shape, count in matrices(config)) + 2 * config.width
+    return config.vocab_size * config.width + config.layers * layer + config.width
 
 
 def flops_per_token(config: ModelConfig) -> float:
     """Count the operations of a forward and backward pass: 6 per parameter, plus 12·layers·width·seq_len for attention.
 
-    Model FLOPs utilisation usually uses this count (PaLM, App. B), which treats attention as not causal.
+    Model FLOPs utilisation usually uses this count (PaLM, App. B), which treats attention as not causal. Of experts,
+    those count that a token is sent to.
     """
-    return 6.0 * parameters(config) + 12.0 * config.layers * config.width * config.seq_len
+    idle = max(0, config.experts - config.experts_per_token) * 3 * config.layers * config.width * config.ff
+    return 6.0 * (parameters(config) - idle) + 12.0 * config.layers * config.width * config.seq_len
 
 
 def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
     """Return the mean cross-entropy of next-token prediction in nats per token, computed in float32 or better."""
-    return F.cross_entropy(*token_logits(model, batch))
+    return F.cross_entropy(*token_logits(model, batch)[:2])
 
 
-def token_logits(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits of all places of a batch, shape (places, vocabulary), in float32 or better, and the targets."""
-    logits = model(input_ids=batch[:, :-1], use_cache=False).logits
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    return logits.to(wide).flatten(0, 1), batch[:, 1:].flatten()
+def token_logits(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the logits of all places of a batch, the targets and, if there are experts, how unequal their loads are.
+
+    The logits have the shape (places, vocabulary) and are in float32 or better.
+    """
+    found = model(input_ids=batch[:, :-1], use_cache=False)
+    wide = torch.promote_types(found.logits.dtype, torch.float32)
+    return found.logits.to(wide).flatten(0, 1), batch[:, 1:].flatten(), getattr(found, "aux_loss", None)
 
 
 def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:

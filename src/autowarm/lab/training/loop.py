@@ -5,10 +5,10 @@ A run is a folder::
     config.yaml        the resolved config
     metrics.jsonl      one line per step: loss before the update, the update's rate and gradient norm, seconds so far,
                        tokens per second, and what has changed of `AdaptiveWarmup.metrics`, as autowarm/…; after an
-                       evaluation also its scores, as val_…
+                       evaluation also its scores, as val_…; with `engine.curvature_every` the paper's K^t
     events.out.*       the same for TensorBoard
     checkpoint-STEP/   the newest few, while the run lasts
-    model.safetensors  the final weights, with a config.json so that transformers can load them
+    model.safetensors  the final weights, with a config.json so that transformers can load them; their average in ema/
     result.json        written at the end, with checksums of the weights and the metrics
 
 Called again on such a folder, `train` resumes from the newest intact checkpoint. The result is bit-identical to that of
@@ -37,6 +37,7 @@ from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup
 from autowarm.integrations.metrics import loggable_metrics
+from autowarm.smoothness import Probe
 
 from ..config import LabError, RunConfig, differences
 from ..files import locked, sha256, write_atomically, write_json
@@ -46,7 +47,7 @@ from ..tasks.blame import blamed
 from ..tasks.models import save_weights
 from .checkpoint import Checkpoints, whole_weights
 from .metrics import MetricsLog, Progress, finite, identity, read_metrics, read_result, run_id
-from .optimizers import evaluating
+from .optimizers import at_ema, evaluating
 from .parallel import Ranks, joined
 from .schedules import advance, make_scheduler, warmup_length
 from .setup import Setup, precision_of
@@ -152,7 +153,9 @@ class _Run:
         with closing(log):
             if progress.step == 0 and self.task.file is not None:
                 self.evaluate(limit=1)  # find a mistake in the user's validation now, not after the last step
-            watched: Watch = watch(self.net, self.optimizer) if watch else lambda work: nullcontext(work())
+            watched: Watch = self._probe() if engine.curvature_every else lambda work: nullcontext(work())
+            if watch:
+                watched = watch(self.net, self.optimizer)
             with self.stop.gently():
                 self._train(on_step, watched, log)
             began = time.perf_counter()
@@ -174,6 +177,7 @@ class _Run:
             "switched_at": progress.switched_at,
             "ended_by": progress.ended_by,
             "diverged": progress.diverged,
+            **({"curvature_above": log.curvature_above()} if engine.curvature_every else {}),
             **({"peak": float(self.scheduler.base_lrs[0])} if config.schedule.options.get("peak") == "auto" else {}),
             "seconds": round(progress.seconds, 3),
             "eval_seconds": round(progress.eval_seconds, 3),
@@ -182,6 +186,12 @@ class _Run:
             ),
             "warnings": progress.warnings,
         }
+        if config.ema and engine.keep_weights:
+            with at_ema(self.optimizer):
+                average = whole_weights(self.model, self.ranks)
+                if self.ranks.rank == 0:
+                    (self.folder / "ema").mkdir(exist_ok=True)
+                    save_weights(self.model, self.folder / "ema", average)
         with evaluating(self.optimizer), self.stop.gently():  # the weights that were judged
             weights = whole_weights(self.model, self.ranks)
             if self.ranks.rank == 0:
@@ -224,7 +234,7 @@ class _Run:
             if every and progress.step % every == 0 and not last:
                 scores = self._judge()
                 clock += self._note_evaluation(time.perf_counter() - clock)
-            log.write(progress, scores, self._state_of_schedule())
+            log.write(progress, scores, self._state_of_schedule(), getattr(watched, "points", ()))
             asked = signal.SIGINT if on_step is not None and on_step(progress) else 0
             wanted = self.ranks.largest(self.stop.asked or asked)  # a signal reaches ranks at different steps
             if wanted or last or progress.step % config.checkpoint_every == 0:
@@ -268,9 +278,22 @@ class _Run:
         self.optimizer.zero_grad()
         return loss.detach(), norm, rate
 
+    def _probe(self) -> Probe:
+        """Return a probe that goes on where the run does."""
+        try:
+            probe = Probe(self.net, self.optimizer, every=self.config.engine.curvature_every)
+        except ValueError as error:
+            raise LabError(f"engine.curvature_every: {error}") from None
+        probe.step = self.progress.step
+        return probe
+
     def _judge(self, whole: bool = False) -> dict[str, float]:
         with evaluating(self.optimizer):
-            return self.evaluate(whole=whole)
+            found = self.evaluate(whole=whole)
+        if self.config.ema:
+            with at_ema(self.optimizer):
+                found |= {f"ema_{name}": value for name, value in self.evaluate(whole=whole).items()}
+        return found
 
     @torch.no_grad()
     def evaluate(self, limit: int | None = None, whole: bool = False) -> dict[str, float]:

@@ -4,13 +4,17 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from autowarm.smoothness import Point, fit
 
 from ..config import LabError, RunConfig
 from ..files import read_object, write_atomically
@@ -116,6 +120,8 @@ class MetricsLog:
         # What the schedule's state was, so that a resumed run records the same changes as one that was not stopped.
         self._said = {name: x for row in kept for name, x in row.items() if name.startswith("autowarm/")}
         self.losses = [row["loss"] if row["loss"] is not None else math.nan for row in kept]
+        self._curvature = [(row["loss"], row["curvature"]) for row in kept
+                           if row["loss"] is not None and row.get("curvature") is not None]  # fmt: skip
         self.pending: list[dict[str, Any]] = []
         self.board: Any = None
         self.remote: Any = None
@@ -148,6 +154,7 @@ class MetricsLog:
         progress: Progress,
         scores: Mapping[str, float] | None = None,
         schedule: Mapping[str, float | int | str] | None = None,
+        points: Sequence[Point] = (),
     ) -> None:
         """Record one step.
 
@@ -155,6 +162,7 @@ class MetricsLog:
             progress: the run after it.
             scores: those of an evaluation after it.
             schedule: the schedule's state after it, of which only what has changed is recorded.
+            points: those of a probe so far; the last one is recorded if it is of this step.
         """
         self.losses.append(progress.loss)
         row: dict[str, Any] = {"step": progress.step, "loss": finite(progress.loss), "lr": progress.lr}
@@ -164,7 +172,12 @@ class MetricsLog:
         if self._counted is not None and (took := progress.seconds - self._seconds) > 0:
             row["tokens_per_second"] = round(self._counted / took, 1)
         self._seconds = progress.seconds
+        if points and points[-1].step == progress.step - 1:
+            row["curvature"] = finite(points[-1].smoothness)
+            self._curvature.append((progress.loss, points[-1].smoothness))
         if scores is not None:
+            if points:
+                row["curvature_above"] = self.curvature_above()
             row |= {f"val_{name}": finite(value) for name, value in scores.items()}
             row["eval_seconds"] = round(progress.eval_seconds, 4)
         row |= {name: value for name, value in (schedule or {}).items() if self._said.get(name) != value}
@@ -197,6 +210,11 @@ class MetricsLog:
             else:
                 numbers.value.add(tag=name, simple_value=math.nan if row[name] is None else row[name])
         self.board.file_writer.add_summary(numbers, step)
+
+    def curvature_above(self) -> float | None:
+        """Return the share of points of K^t above K0 + K1Δ + K2Δ², fitted to all of them; None if they are too few."""
+        losses, values = np.array([pair for pair in self._curvature if np.isfinite(pair).all()]).reshape(-1, 2).T
+        return fit(losses, values).above if len(np.unique(losses)) > 3 else None  # f* only moves the coefficients
 
     def recent_loss(self, count: int) -> float:
         """Return the mean of the last `count` training losses."""

@@ -145,6 +145,28 @@ def greedy(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
     return GreedyLR(optimizer, patience=steps // _GREEDY_ROWS, min_lr=lows, max_lr=peaks, smooth=True)
 
 
+class WarmupOnly(LRScheduler):
+    """Alimisis et al. 2025: 1/(K0 + K1Δ), lr/div at the first gap; see `autowarm.theory.warmup_only_rate`."""
+
+    def __init__(self, optimizer: Optimizer, config: ScheduleConfig, steps: int) -> None:
+        self._target, self._div = float(config.target_loss or 0.0), config.div or 100.0
+        self._first: float | None = None
+        self._share = 1 / self._div
+        super().__init__(optimizer)
+
+    def step(self, loss: Tensor | None = None) -> None:  # type: ignore[override]  # the loss instead of an epoch
+        """Set the next update's rate from this update's loss."""
+        if loss is not None:
+            gap = max(0.0, float(loss) - self._target)
+            self._first = self._first or gap
+            self._share = 1 / (1 + (self._div - 1) * gap / self._first) if self._first else 1.0
+        super().step()
+
+    def get_lr(self) -> list[Any]:
+        """Return each group's rate."""
+        return [lr * self._share for lr in self.base_lrs]
+
+
 def wsd(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
     """Transformers' warmup-stable-decay."""
     from transformers import get_wsd_schedule

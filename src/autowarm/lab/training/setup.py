@@ -12,7 +12,7 @@ from autowarm.orthogonalize import working_dtype
 from ..config import RunConfig
 from ..tasks import Batch, Task
 from ..tasks.models import attend_plainly
-from .optimizers import make_optimizer
+from .optimizers import keep_ema, make_optimizer
 from .parallel import Ranks, spread, unreduced
 
 _WIDE = 256  # from this width on, bfloat16 is faster on a CPU
@@ -50,6 +50,8 @@ class Setup:
         else:
             shared = ranks.group if config.engine.parallel == "ddp" else None
             self.optimizer = make_optimizer(self.model, config.optimizer, shared)
+        if config.ema:
+            keep_ema(self.optimizer, config.ema)
 
     def pieces(self, batch: Batch) -> Sequence[Batch]:
         """Move the batch to this rank's device and split it into micro-batches."""

@@ -209,7 +209,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             rule = phase.on_host()
             rule.lower(found.peak_after)
             self._enter(rule)
-        self._alarms.recovered(found, restores=self._settings["recover"] is True)
+        guard.warn(found)
 
     def _planned_length(self) -> int:
         return self._phase.timeline.planned_steps or OPEN_HORIZON

@@ -1,4 +1,4 @@
-"""The profile η(Δ) (`Profile`), its calibration (`calibrate`), the scheduler that follows it, and its recovery alone."""
+"""The profile η(Δ) (`Profile`), its calibration (`calibrate`), its scheduler, and the recovery by itself."""
 
 from .adaptive import AdaptiveWarmup
 from .calibrate import calibrate, objective

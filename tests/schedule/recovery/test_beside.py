@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import lr_scheduler
+from torch.optim import lr_scheduler, swa_utils
 
 from autowarm import AdaptiveWarmup, SpikeGuard
 from autowarm.optim import Together
@@ -203,16 +203,36 @@ def test_several_optimizers_recover_as_one() -> None:
     used: list[tuple[float, ...]] = []
     for one in optimizer.optimizers:
         one.register_step_pre_hook(lambda *_: used.append(tuple(group["lr"] for group in optimizer.param_groups)))
-    with pytest.warns(UserWarning, match="update 102: two of the last three losses were not finite"):
-        for t in range(103):
+
+    def train(updates: range) -> None:
+        for t in updates:
             for p in (a, b):
                 p.grad = torch.full_like(p, math.nan if t == 100 else 1.0)
             optimizer.step()
             guard.step(2.0 - t / 100 if t < 100 else math.nan if t < 102 else 1.0)
+
+    with pytest.warns(UserWarning, match="update 102: two of the last three losses were not finite"):
+        train(range(103))
     assert a.isfinite().all()
     assert b.isfinite().all()
     assert used[-1] == pytest.approx((0.1, 0.001))  # the first has stepped, and has its rate again
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_averaged_weights_go_back_if_they_are_given(given: bool) -> None:
+    run = Beside("none", faults=NAN, recover=False)
+    averaged = swa_utils.AveragedModel(run.model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+    guard = SpikeGuard(run.optimizer, STEPS, model=nn.ModuleList([run.model, averaged]) if given else None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(260):
+            loss = run.update()
+            averaged.update_parameters(run.model)
+            guard.step(loss)
+    [found] = guard.recoveries
+    assert all(bool(p.isfinite().all()) for p in averaged.parameters()) == given
+    assert int(averaged.n_averaged) == (260 - found.update + found.restored if given else 260)
 
 
 def test_losses_that_stay_nan_are_said_once_and_given_up() -> None:

@@ -137,7 +137,7 @@ class SpikeGuard:
             self._lowered *= found.peak_after / found.peak_before
             self._guard.warn(found)
 
-    # The rates are multiplied only during an update, so that schedules which compute a rate from the last find their own.
+    # The rates are multiplied only during an update: some schedules compute each rate from the last one.
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         factor = self.factor

@@ -100,14 +100,15 @@ class Detector:
         if level <= self.lowest:
             self.swing, self.highest = max(self.swing, self.highest), 0.0
             self.lowest, self.size, self.noise = level, len(self.recent), math.sqrt(self.variance)
-            newest = self.recent[-len(self.recent) // 4 :]
-            # The start of a rise is not in the level yet.
-            settled = max(loss, sum(newest) / len(newest)) <= level + math.sqrt(variance)
-            self.at_low = settled and self.calm >= max(_CALM, self.window)
+            self.at_low = self._stays_low(math.sqrt(variance))
             return None
         if self.is_above(level):
             return f"the loss rose from {self.lowest:.4g} to {level:.4g}, after {self.first:.4g} at first"
         return None
+
+    def is_low(self) -> bool:
+        """Whether the last losses are as low as those of the lowest level, or there is only one yet."""
+        return self.seen == 1 if self.lowest is None else bool(self.recent) and self._stays_low(self.noise)
 
     def is_above(self, level: float) -> bool:
         """Whether a level of as many losses as there are now would raise an alarm."""
@@ -126,6 +127,13 @@ class Detector:
     def forget(self) -> None:
         """Drop the recent losses, which are of weights that were replaced."""
         self.recent, self.bad, self.calm, self.highest = [], [], _MOST, 0.0
+
+    def _stays_low(self, noise: float) -> bool:
+        """Whether the newest losses are at the lowest level: the start of a rise is not in the level yet."""
+        assert self.lowest is not None
+        newest = self.recent[-len(self.recent) // 4 :]
+        settled = max(self.recent[-1], sum(newest) / len(newest)) <= self.lowest + noise
+        return settled and self.calm >= max(_CALM, self.window)
 
     def _far(self) -> float:
         if self.first is None or self.lowest is None:

@@ -76,6 +76,7 @@ class Guard:
         "since": optional(count),
         "again": boolean,
         "early": count,
+        "copied": optional(count),
         "waiting": list_of(list_of(number)),
         "recoveries": list_of(
             lambda x: len(x) == 5 and count(x[0]) and optional(count)(x[1]) and finite(x[3]) and finite(x[4])
@@ -92,6 +93,7 @@ class Guard:
         self._detector, self._losses = Detector.over(length), LateLosses()
         self._kept: _Kept | None = None
         self._unproven: _Kept | None = None  # a copy whose weights have had no loss yet: they may be broken
+        self._copied: int | None = None  # the update of the last copy
         self._since: int | None = None  # the update of the last restart
         self._again = False  # whether the next alarm lowers the rate
         self._early = 0  # restarts in a row that failed at once
@@ -152,15 +154,17 @@ class Guard:
         warnings.warn(f"update {found.update}: {found.reason}; {done}", stacklevel=frames_of_ours())
 
     def _keep(self, updates: int, phase: HostRule | DeviceRule | None, optimizer: Optimizer) -> None:
-        """Copy the run at a new low, and no more often than once in a window; and once at the start."""
-        window, kept = self._detector.window, self._kept
+        """Copy the run at a new low, and no more often than once in a window; and at once if there is no copy."""
+        window = self._detector.window
         if self._detector.at_low and (self._since is None or updates - self._since >= 2 * window):
             self._again = False  # a low at the full rate
         if self._since is not None and updates - self._since > window // 4:
             self._early = 0
-        first = self._detector.seen == 1 and kept is None
-        due = self._detector.at_low and (kept is None or updates - kept.update >= window)
-        if self._restores and (first or due) and self._unproven is None:
+        due = self._detector.at_low and (self._copied is None or updates - self._copied >= window)
+        # A resumed run has no copy. This one does not count, so that later ones are those of an uninterrupted run.
+        extra = self._kept is None and self._detector.is_low()
+        if self._restores and (due or extra) and self._unproven is None:
+            self._copied = updates if due or self._copied is None else self._copied
             self._unproven = _Kept(updates, Snapshot(optimizer, self._model), phase and phase.smoothed)
 
     def _act(self, updates: int, reason: str, phase: HostRule | DeviceRule | None, peak: float) -> Recovery:
@@ -177,7 +181,8 @@ class Guard:
             kept = None
         if not self._restores or kept is None:
             # The level counts anew from here, so that the same rise raises no second alarm.
-            self._detector, self._since, self._again, self._kept = Detector(detector.window), None, False, None
+            self._detector, self._kept, self._copied = Detector(detector.window), None, None
+            self._since, self._again = None, False
             return Recovery(updates, None, reason, peak, peak)
         lowers = self._again and not early
         after = peak * _LOWERED * self.share(updates) if lowers else peak
@@ -203,6 +208,7 @@ class Guard:
             "since": self._since,
             "again": self._again,
             "early": self._early,
+            "copied": self._copied,
             "waiting": self._losses.waiting(),
             "recoveries": [list(one) for one in self.recoveries],
         }
@@ -217,9 +223,10 @@ class Guard:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `read` returns, without a copy until the next low."""
+        """Continue from what `read` returns. The copy is made anew once the loss is at its lowest level."""
         self._detector.load_state_dict(state["detector"])
         self._since, self._again, self._early = state["since"], state["again"], state["early"]
+        self._copied = state["copied"]
         self._losses.load(state["waiting"])
         self.recoveries = [Recovery(*one) for one in state["recoveries"]]
         self._kept = self._unproven = None

@@ -3,7 +3,8 @@
 The *level* of the loss is the mean of the last losses without their highest and lowest tenth. An alarm is raised
 
 - when the level stands above its own minimum by more than a fifth of its fall so far, and by more than noise explains:
-  a divergence is a slow rise, which no bar on single losses catches in time;
+  a divergence is a slow rise, which no bar on single losses catches in time. A loss that begins at about zero, as that
+  of a policy gradient with a baseline, returns there as the policy settles: its rise is no failure;
 - when two of the last three losses are not finite, or lie far above the first level: the weights are broken, and no
   more losses are needed to know it.
 
@@ -116,6 +117,8 @@ class Detector:
             return False
         noise = _ERRORS * self.noise * math.sqrt(1 / len(self.recent) + 1 / self.size)
         fall = self.first - self.lowest
+        if abs(self.first) < _RISE * fall:
+            return False
         if fall < noise:
             noise *= _FLAT
         return level - self.lowest > max(_RISE * fall, noise, _SWING * self.swing)

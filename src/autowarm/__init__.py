@@ -1,6 +1,7 @@
 """Learning-rate warm-up that sets itself, for norm-constrained optimizers in PyTorch.
 
 - `AdaptiveWarmup`: a learning-rate scheduler that needs no ``warmup_steps``. `find_rate` suggests its peak rate.
+- `SpikeGuard`: recovery from loss spikes beside any other scheduler.
 - `Muon`, `Lion`, `SignSGD`, `NormSGD`: optimizers. `LMO`: the general form, with any geometry for each group.
 - `replay`: where `AdaptiveWarmup` would have ended the warm-up of a past run, from its log (`autowarm.logs`).
 - `autowarm.geometry`, `autowarm.schedule`, `autowarm.theory`: the paper's norms, schedule and theorems as code.
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from .optim import SignSGD as SignSGD
     from .rate import find_rate as find_rate
     from .schedule import AdaptiveWarmup as AdaptiveWarmup
+    from .schedule import SpikeGuard as SpikeGuard
 
-__all__ = ["LMO", "AdaptiveWarmup", "Lion", "Muon", "NormSGD", "SignSGD", "find_rate", "replay"]
+__all__ = ["LMO", "AdaptiveWarmup", "Lion", "Muon", "NormSGD", "SignSGD", "SpikeGuard", "find_rate", "replay"]
 
 _HOMES = dict.fromkeys(__all__, "optim") | {
-    "AdaptiveWarmup": "schedule", "find_rate": "rate", "replay": "logs"
+    "AdaptiveWarmup": "schedule", "SpikeGuard": "schedule", "find_rate": "rate", "replay": "logs"
 }  # fmt: skip
 _ROOMS = ("geometry", "integrations", "lab", "logs", "optim", "orthogonalize", "rate", "schedule", "smoothness",
           "theory")  # fmt: skip

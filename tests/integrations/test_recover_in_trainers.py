@@ -1,4 +1,4 @@
-"""``recover=True`` in each trainer: one argument, and a batch of NaNs no longer kills AdamW."""
+"""``recover=True`` in each trainer: one argument, a batch of NaNs no longer kills AdamW, and the log shows it."""
 
 import math
 import warnings
@@ -37,31 +37,33 @@ class Net(nn.Linear):
         return {"loss": (super().forward(x) - x[:, :4] - 1).square().mean()}
 
 
-def check(scheduler: AdaptiveWarmup, net: nn.Module) -> None:
+def check(scheduler: AdaptiveWarmup, net: nn.Module, logged: list[float]) -> None:
     [found] = scheduler.recoveries
     assert found.restored is not None
     assert found.restored <= 60 < found.update <= 63
     assert all(bool(p.isfinite().all()) for p in net.parameters())
-    assert scheduler.metrics()["recoveries"] == 1
+    assert logged == [0.0] * 6 + [1.0] * 4
 
 
 def test_transformers(tmp_path: Path) -> None:
     args = TrainingArguments(
         str(tmp_path), max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=LR, report_to="none",
-        disable_tqdm=True, use_cpu=True, remove_unused_columns=False, save_strategy="no",
+        disable_tqdm=True, logging_steps=10, use_cpu=True, remove_unused_columns=False, save_strategy="no",
     )  # fmt: skip
     net = Net()
     trainer = Ordered(net, args, warmup={"recover": True}, train_dataset=[{"x": x} for x in DATA])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.train()
-    check(trainer.lr_scheduler, net)
+    check(trainer.lr_scheduler, net, [x["autowarm/recoveries"] for x in trainer.state.log_history if "loss" in x])
 
 
 def test_accelerate() -> None:
     accelerator = Accelerator(cpu=True)
     net, opt = accelerator.prepare(net := Net(), torch.optim.AdamW(net.parameters(), lr=LR))
-    sched = WarmupScheduler(accelerator, opt, STEPS, recover=True)
+    sched = WarmupScheduler(accelerator, opt, STEPS, recover=True, log_every=10)
+    logged: list[float] = []
+    accelerator.log = lambda values, **_: logged.append(values["autowarm/recoveries"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for x in DATA.split(BATCH):
@@ -70,7 +72,7 @@ def test_accelerate() -> None:
             opt.step()
             sched.step(loss)
             opt.zero_grad()
-    check(sched, net)
+    check(sched, net, logged)
     accelerator.free_memory()
 
 
@@ -86,13 +88,19 @@ def test_lightning(tmp_path: Path) -> None:
         def configure_optimizers(self) -> Any:
             opt = torch.optim.AdamW(self.net.parameters(), lr=LR)
             self.sched = AdaptiveWarmup(opt, STEPS, recover=True)
+            self.logged: list[float] = []
             return {"optimizer": opt, "lr_scheduler": scheduler_config(self.sched)}
+
+        def on_train_batch_end(self, *_: Any) -> None:  # after the callbacks'
+            if self.trainer.global_step % 10 == 0:
+                self.logged.append(float(self.trainer.callback_metrics["autowarm/recoveries"]))
 
     module = Module()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         Trainer(
             max_steps=STEPS,
+            log_every_n_steps=10,
             accelerator="cpu",
             default_root_dir=tmp_path,
             callbacks=[WarmupCallback()],
@@ -101,4 +109,4 @@ def test_lightning(tmp_path: Path) -> None:
             enable_progress_bar=False,
             enable_model_summary=False,
         ).fit(module, DataLoader(DATA, BATCH))
-    check(module.sched, module.net)
+    check(module.sched, module.net, module.logged)

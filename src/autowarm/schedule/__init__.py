@@ -1,10 +1,11 @@
-"""The schedule: the profile η(Δ) (`Profile`), its calibration (`calibrate`), and the scheduler that follows it."""
+"""The profile η(Δ) (`Profile`), its calibration (`calibrate`), its scheduler, and the recovery by itself."""
 
 from .adaptive import AdaptiveWarmup
 from .calibrate import calibrate, objective
 from .profile import Profile
+from .recovery.beside import SpikeGuard
 
-__all__ = ["AdaptiveWarmup", "Profile", "calibrate", "objective"]
+__all__ = ["AdaptiveWarmup", "Profile", "SpikeGuard", "calibrate", "objective"]
 
 
 def __dir__() -> list[str]:

@@ -210,8 +210,8 @@ class AdaptiveWarmup(PhaseScheduler):
         ramp from a tenth of its rate. An alarm that comes again before the loss has reached a new low also lowers the
         peak rate: the run goes on at a third of the rate at the alarm, and a warm-up ends.
 
-        With tensor rates on an accelerator, losses are read four updates late, so that nothing waits. A resumed run has
-        no copy until the next low, since `state_dict` does not contain it.
+        With tensor rates on an accelerator, losses are read four updates late, so that nothing waits. `state_dict` does
+        not contain the copy: a resumed run makes a new one, once the loss is near its lowest level.
         """
         return [] if self._guard is None else list(self._guard.recoveries)
 

@@ -14,6 +14,7 @@ from ..optim.known import kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
 from .calibrate import SIGMA_F2
 from .hooks.groups import first_peak
+from .recovery import check_recover
 from .rule import Plan
 from .shapes import Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 
@@ -121,7 +122,7 @@ class Arguments(NamedTuple):
         if not isinstance(inner := unwrapped(optimizer), Optimizer):
             raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}")
         warn_of_own_rates(optimizer)
-        _check_recover(recover, inner)
+        check_recover(recover, inner)
         shapes: dict[str, Any] = {"warmup": warmup_shape(warmup), "decay": decay_shape(decay)}
         check_horizon(given["total_steps"], shapes["decay"])
         geometry, counted = None if geometry is None else resolve(geometry), False
@@ -150,17 +151,6 @@ def _check_peak(peak: str, total_steps: int | None) -> None:
     if peak == "auto" and total_steps is not None and total_steps < LEAST_STEPS:
         raise ValueError(
             f'peak="auto" needs a run of at least {LEAST_STEPS} updates to search in, got total_steps={total_steps}'
-        )
-
-
-def _check_recover(recover: Any, optimizer: Any) -> None:
-    """Raise ValueError if ``recover`` is unknown, or the optimizer's updates may be replays of a captured graph."""
-    if recover not in (True, False, "warn"):
-        raise ValueError(f'recover must be True, False, or "warn" to warn only, got {recover!r}')
-    if recover is True and any(group.get("capturable") for group in optimizer.param_groups):
-        raise ValueError(
-            "recover=True restores weights between updates, which the replays of a captured graph (capturable=True) do "
-            'not see: use recover="warn", or an optimizer that is not captured'
         )
 
 

@@ -209,7 +209,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             rule = phase.on_host()
             rule.lower(found.peak_after)
             self._enter(rule)
-        self._alarms.recovered(found, restores=self._settings["recover"] is True)
+        guard.warn(found)
 
     def _planned_length(self) -> int:
         return self._phase.timeline.planned_steps or OPEN_HORIZON
@@ -318,7 +318,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         """Everything needed for a bit-identical continuation, as plain numbers and text.
 
         During the search for the peak rate, this includes the weights from before the first update. With ``recover``,
-        it includes what is known of the losses, but not the copy of the run: a resumed run makes one at the next low.
+        it includes what is known of the losses, but not the copy of the run: a resumed run makes a new one.
         """
         self._follow_optimizer()
         return {

@@ -51,9 +51,16 @@ class Run:
             options |= {"model": self.model}
         make, lr = MAKERS[name]
         self.optimizer = make(self.model, torch.tensor(lr * rate, dtype=torch.float64) if tensor else lr * rate)
-        self.scheduler = AdaptiveWarmup(self.optimizer, steps, **options)
+        self.schedule(steps, **options)
         self.data, self.faults, self.made = torch.Generator().manual_seed(1), faults or {}, 0
         self.rates: list[float] = []
+
+    def schedule(self, steps: int, **options: Any) -> None:
+        self.scheduler = AdaptiveWarmup(self.optimizer, steps, **options)
+
+    def parts(self) -> list[Any]:
+        """Everything with a state."""
+        return [self.model, self.optimizer, self.scheduler]
 
     def train(self, updates: int = STEPS) -> "Run":
         for _ in range(updates):
@@ -77,12 +84,10 @@ class Run:
     def resumed(self, **options: Any) -> "Run":
         """Another process that goes on from a checkpoint of this run."""
         buffer = io.BytesIO()
-        torch.save([x.state_dict() for x in (self.model, self.optimizer, self.scheduler)], buffer)
+        torch.save([x.state_dict() for x in self.parts()], buffer)
         buffer.seek(0)
-        other = Run(**options)
-        for x, state in zip(
-            (other.model, other.optimizer, other.scheduler), torch.load(buffer, weights_only=True), strict=True
-        ):
+        other = type(self)(**options)
+        for x, state in zip(other.parts(), torch.load(buffer, weights_only=True), strict=True):
             x.load_state_dict(state)
         other.data.set_state(self.data.get_state())
         other.made = self.made

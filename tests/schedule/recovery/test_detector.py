@@ -43,6 +43,8 @@ SHAPES = {
     # Flat at a high rate, then the loss falls with it, as in warm-up, stable, decay.
     "wsd": 3 + np.exp(-T / 50) - np.clip((T - 800) / 200, 0, 1),
     "steps": 4.0 - T // 250,
+    # From zero, down, and back to zero as the policy settles.
+    "policy gradient": -T / 100 * np.exp(1 - T / 100),
     "hump of a tenth of the fall": 1 + 3 * np.exp(-T / 150) + 0.3 * np.exp(-(((T - 600) / 40) ** 2)),
 }
 
@@ -88,6 +90,13 @@ def test_rises_from_which_a_run_comes_back_raise_the_bar() -> None:
     assert alarms(with_humps((400, 0.55))) == []
     assert alarms(with_humps((750, 0.75))) != []
     assert alarms(with_humps((400, 0.55), (750, 0.75))) == []
+
+
+@pytest.mark.parametrize(("shape", "rise"), [("policy gradient", 10.0), ("around zero", 0.8), ("negative", 1.0)])
+def test_losses_below_zero_may_diverge(shape: str, rise: float) -> None:
+    """One that begins at zero has to rise far above its first level."""
+    [found] = alarms(SHAPES[shape] + rise * (T >= 600) + 0.02 * noise(0))
+    assert 600 < found <= 620
 
 
 def test_losses_that_are_not_finite() -> None:

@@ -1,4 +1,4 @@
-"""Two ranks that recover together, in real processes."""
+"""Ranks that recover together, in real processes."""
 
 import math
 from pathlib import Path
@@ -9,17 +9,23 @@ import torch
 from tests.programs import Launcher, rank_environment
 
 
-@pytest.mark.parametrize("kind", ["ddp", "tensor", "fsdp"])
-def test_ranks_stay_bit_identical_through_a_recovery(kind: str, rank_launcher: Launcher, tmp_path: Path) -> None:
-    """AdamW and a batch of NaNs on one rank under DDP; Lion and targets × 1000 on one rank under DDP and FSDP2."""
+@pytest.mark.parametrize(("kind", "ranks"), [("ddp", 2), ("beside", 2), ("tensor", 2), ("fsdp", 2), ("hsdp", 4)])
+def test_ranks_stay_bit_identical_through_a_recovery(
+    kind: str, ranks: int, rank_launcher: Launcher, tmp_path: Path
+) -> None:
+    """A batch of NaNs on one rank, AdamW under DDP, also with a `SpikeGuard`; and targets × 1000 on one rank, Lion.
+
+    HSDP has two replicas of two shards each.
+    """
     ended = rank_launcher.run_together(
         [Path(__file__).parent / "recovery_ranks.py", tmp_path, kind],
-        [rank_environment(rank, 2, port=0) for rank in (0, 1)],
+        [rank_environment(rank, ranks, port=0) for rank in range(ranks)],
     )
-    assert [one.status for one in ended] == [0, 0], "".join(one.stderr for one in ended)
-    a, b = (torch.load(tmp_path / f"{kind}-{rank}.pt", weights_only=True) for rank in (0, 1))
-    assert all(torch.equal(x, y) for x, y in zip(a[0], b[0], strict=True))
-    assert a[1:3] == b[1:3]
+    assert not any(one.status for one in ended), "".join(one.stderr for one in ended)
+    a, *others = (torch.load(tmp_path / f"{kind}-{rank}.pt", weights_only=True) for rank in range(ranks))
+    for b in others:
+        assert all(torch.equal(x, y) for x, y in zip(a[0], b[0], strict=True))
+        assert a[1:3] == b[1:3]
     assert a[2]
     assert all(restored is not None and restored <= 120 < update < 180 for update, restored in a[2])
     assert math.isfinite(a[3])

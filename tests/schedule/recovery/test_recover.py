@@ -191,6 +191,13 @@ def test_a_resumed_run_equals_the_uninterrupted_one(at: int, tensor: bool) -> No
     assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
 
 
+def test_a_resumed_run_takes_a_copy_at_once() -> None:
+    resumed = Run(recover=True).train(200).resumed(recover=True, faults={210: "nan"})
+    [found] = quiet_to(resumed, 220)
+    assert 200 < found.restored <= 210 < found.update
+    assert resumed.tested() < 0.6
+
+
 def test_without_a_copy_it_only_says_so() -> None:
     run = Run("lion", faults={250: "bad"}, recover=True).train(252)
     resumed = run.resumed(name="lion", recover=True)

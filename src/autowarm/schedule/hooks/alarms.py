@@ -4,7 +4,6 @@ import warnings
 
 from ...losses import Ranks
 from ...optim.known import frames_of_ours
-from ..recovery import Recovery
 from ..rule import HostRule, Notices, Phase
 from .clock import UpdateClock
 
@@ -54,16 +53,6 @@ class Alarms:
             + (f"either {ours}: keep one of them" if ours in others else f"{ours}: delete it")
             + ", or step both through torch.optim.lr_scheduler.ChainedScheduler if their product is wanted",
         )
-
-    def recovered(self, found: Recovery, *, restores: bool) -> None:
-        """Warn of each alarm about the level of the loss, and say what was done."""
-        if found.restored is None:
-            done = "nothing was restored" if restores else "recover=True would have restored the weights"
-        else:
-            done = f"weights and optimizer are those of update {found.restored} again, and the run goes on from there"
-        if found.peak_after != found.peak_before:
-            done += f", at a peak rate of {found.peak_after:.3g} in place of {found.peak_before:.3g}"
-        warnings.warn(f"update {found.update}: {found.reason}; {done}", stacklevel=frames_of_ours())
 
     def _idle(self, clock: UpdateClock) -> None:
         if clock.idle >= _MOST_IDLE:

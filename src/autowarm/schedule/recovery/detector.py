@@ -3,7 +3,8 @@
 The *level* of the loss is the mean of the last losses without their highest and lowest tenth. An alarm is raised
 
 - when the level stands above its own minimum by more than a fifth of its fall so far, and by more than noise explains:
-  a divergence is a slow rise, which no bar on single losses catches in time;
+  a divergence is a slow rise, which no bar on single losses catches in time. A loss that begins at about zero, as that
+  of a policy gradient with a baseline, returns there as the policy settles: its rise is no failure;
 - when two of the last three losses are not finite, or lie far above the first level: the weights are broken, and no
   more losses are needed to know it.
 
@@ -100,14 +101,15 @@ class Detector:
         if level <= self.lowest:
             self.swing, self.highest = max(self.swing, self.highest), 0.0
             self.lowest, self.size, self.noise = level, len(self.recent), math.sqrt(self.variance)
-            newest = self.recent[-len(self.recent) // 4 :]
-            # The start of a rise is not in the level yet.
-            settled = max(loss, sum(newest) / len(newest)) <= level + math.sqrt(variance)
-            self.at_low = settled and self.calm >= max(_CALM, self.window)
+            self.at_low = self._stays_low(math.sqrt(variance))
             return None
         if self.is_above(level):
             return f"the loss rose from {self.lowest:.4g} to {level:.4g}, after {self.first:.4g} at first"
         return None
+
+    def is_low(self) -> bool:
+        """Whether the last losses are as low as those of the lowest level, or there is only one yet."""
+        return self.seen == 1 if self.lowest is None else bool(self.recent) and self._stays_low(self.noise)
 
     def is_above(self, level: float) -> bool:
         """Whether a level of as many losses as there are now would raise an alarm."""
@@ -115,6 +117,8 @@ class Detector:
             return False
         noise = _ERRORS * self.noise * math.sqrt(1 / len(self.recent) + 1 / self.size)
         fall = self.first - self.lowest
+        if abs(self.first) < _RISE * fall:
+            return False
         if fall < noise:
             noise *= _FLAT
         return level - self.lowest > max(_RISE * fall, noise, _SWING * self.swing)
@@ -126,6 +130,13 @@ class Detector:
     def forget(self) -> None:
         """Drop the recent losses, which are of weights that were replaced."""
         self.recent, self.bad, self.calm, self.highest = [], [], _MOST, 0.0
+
+    def _stays_low(self, noise: float) -> bool:
+        """Whether the newest losses are at the lowest level: the start of a rise is not in the level yet."""
+        assert self.lowest is not None
+        newest = self.recent[-len(self.recent) // 4 :]
+        settled = max(self.recent[-1], sum(newest) / len(newest)) <= self.lowest + noise
+        return settled and self.calm >= max(_CALM, self.window)
 
     def _far(self) -> float:
         if self.first is None or self.lowest is None:

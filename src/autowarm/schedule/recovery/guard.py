@@ -1,23 +1,36 @@
 """Watches a run's losses, keeps a copy of the healthy run, and says when to go back to it and at which rate."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, full_like, nn
 from torch.optim import Optimizer
 
+from ...optim.known import frames_of_ours
 from ..rule import DeviceRule, HostRule
 from ..rule.saved import Checks, boolean, check, count, finite, list_of, number, optional
 from .detector import Detector
 from .late import LateLosses
 from .snapshot import Snapshot
 
-__all__ = ["Guard", "Recovery"]
+__all__ = ["Guard", "Recovery", "check_recover"]
 
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses
 _LOWERED = 1 / 3  # of the rate at an alarm that has come again
 _MOST_EARLY = 10  # restarts in a row that fail within the first quarter of the rise
+
+
+def check_recover(recover: Any, optimizer: Optimizer) -> None:
+    """Raise ValueError if ``recover`` is unknown, or the optimizer's updates may be replays of a captured graph."""
+    if recover not in (True, False, "warn"):
+        raise ValueError(f'recover must be True, False, or "warn" to warn only, got {recover!r}')
+    if recover is True and any(group.get("capturable") for group in optimizer.param_groups):
+        raise ValueError(
+            "recover=True restores weights between updates, which the replays of a captured graph (capturable=True) do "
+            'not see: use recover="warn", or an optimizer that is not captured'
+        )
 
 
 class Recovery(NamedTuple):
@@ -46,7 +59,7 @@ class _Kept(NamedTuple):
 
 
 class Guard:
-    """Decides what `AdaptiveWarmup` does about a loss that rises.
+    """Decides what to do about a loss that rises, under `AdaptiveWarmup` and beside any other schedule.
 
     All decisions follow from the losses and the numbers of updates, so ranks that share their losses decide alike.
 
@@ -63,6 +76,7 @@ class Guard:
         "since": optional(count),
         "again": boolean,
         "early": count,
+        "copied": optional(count),
         "waiting": list_of(list_of(number)),
         "recoveries": list_of(
             lambda x: len(x) == 5 and count(x[0]) and optional(count)(x[1]) and finite(x[3]) and finite(x[4])
@@ -79,6 +93,7 @@ class Guard:
         self._detector, self._losses = Detector.over(length), LateLosses()
         self._kept: _Kept | None = None
         self._unproven: _Kept | None = None  # a copy whose weights have had no loss yet: they may be broken
+        self._copied: int | None = None  # the update of the last copy
         self._since: int | None = None  # the update of the last restart
         self._again = False  # whether the next alarm lowers the rate
         self._early = 0  # restarts in a row that failed at once
@@ -99,14 +114,14 @@ class Guard:
         return min(1.0, _FIRST + (1.0 - _FIRST) * gone)
 
     def after(
-        self, updates: int, loss: Any, phase: HostRule | DeviceRule, optimizer: Optimizer, peak: float
+        self, updates: int, loss: Any, phase: HostRule | DeviceRule | None, optimizer: Optimizer, peak: float
     ) -> Recovery | None:
         """Take the loss of an update that was made. Keep a copy if it is time for one, or go back to it at an alarm.
 
         Args:
             updates: the number of updates so far.
             loss: as the phase reduced it over micro-batches and ranks.
-            phase: its averaged loss goes back too.
+            phase: its averaged loss goes back too; None if there is none.
             optimizer: what to keep.
             peak: the first group's peak rate.
 
@@ -118,6 +133,8 @@ class Guard:
                 continue  # a late loss of weights that were replaced
             reason = self._detector.see(seen)
             if reason is not None:
+                if self._kept is None and self.recoveries and not self._detector.seen:
+                    continue  # it has been said, and no loss has been finite since
                 found = self._act(updates, reason, phase, peak)
                 self.recoveries.append(found)
                 return found
@@ -126,19 +143,31 @@ class Guard:
             self._keep(updates, phase, optimizer)
         return None
 
-    def _keep(self, updates: int, phase: HostRule | DeviceRule, optimizer: Optimizer) -> None:
-        """Copy the run at a new low, and no more often than once in a window; and once at the start."""
-        window, kept = self._detector.window, self._kept
+    def warn(self, found: Recovery) -> None:
+        """Warn of an alarm, at the line that gave the loss, and say what was done."""
+        if found.restored is None:
+            done = "nothing was restored" if self._restores else "recover=True would have restored the weights"
+        else:
+            done = f"weights and optimizer are those of update {found.restored} again, and the run goes on from there"
+        if found.peak_after != found.peak_before:
+            done += f", at a peak rate of {found.peak_after:.3g} in place of {found.peak_before:.3g}"
+        warnings.warn(f"update {found.update}: {found.reason}; {done}", stacklevel=frames_of_ours())
+
+    def _keep(self, updates: int, phase: HostRule | DeviceRule | None, optimizer: Optimizer) -> None:
+        """Copy the run at a new low, and no more often than once in a window; and at once if there is no copy."""
+        window = self._detector.window
         if self._detector.at_low and (self._since is None or updates - self._since >= 2 * window):
             self._again = False  # a low at the full rate
         if self._since is not None and updates - self._since > window // 4:
             self._early = 0
-        first = self._detector.seen == 1 and kept is None
-        due = self._detector.at_low and (kept is None or updates - kept.update >= window)
-        if self._restores and (first or due) and self._unproven is None:
-            self._unproven = _Kept(updates, Snapshot(optimizer, self._model), phase.smoothed)
+        due = self._detector.at_low and (self._copied is None or updates - self._copied >= window)
+        # A resumed run has no copy. This one does not count, so that later ones are those of an uninterrupted run.
+        extra = self._kept is None and self._detector.is_low()
+        if self._restores and (due or extra) and self._unproven is None:
+            self._copied = updates if due or self._copied is None else self._copied
+            self._unproven = _Kept(updates, Snapshot(optimizer, self._model), phase and phase.smoothed)
 
-    def _act(self, updates: int, reason: str, phase: HostRule | DeviceRule, peak: float) -> Recovery:
+    def _act(self, updates: int, reason: str, phase: HostRule | DeviceRule | None, peak: float) -> Recovery:
         detector, kept, self._unproven = self._detector, self._kept, None
         gone = math.inf if self._since is None else updates - self._since
         early = gone <= detector.window // 4
@@ -152,15 +181,17 @@ class Guard:
             kept = None
         if not self._restores or kept is None:
             # The level counts anew from here, so that the same rise raises no second alarm.
-            self._detector, self._since, self._again, self._kept = Detector(detector.window), None, False, None
+            self._detector, self._kept, self._copied = Detector(detector.window), None, None
+            self._since, self._again = None, False
             return Recovery(updates, None, reason, peak, peak)
         lowers = self._again and not early
         after = peak * _LOWERED * self.share(updates) if lowers else peak
         kept.snapshot.restore()
-        average = kept.average
-        if isinstance(phase.smoothed, Tensor) and not isinstance(average, Tensor):
-            average = full_like(phase.smoothed, average)  # the phase has moved to a device since
-        phase.smoothed = average
+        if phase is not None:
+            average = kept.average
+            if isinstance(phase.smoothed, Tensor) and not isinstance(average, Tensor):
+                average = full_like(phase.smoothed, average)  # the phase has moved to a device since
+            phase.smoothed = average
         detector.forget()
         self._since, self._again, self._early = updates, True, self._early + 1 if early else 0
         return Recovery(updates, kept.update, reason, peak, after)
@@ -177,6 +208,7 @@ class Guard:
             "since": self._since,
             "again": self._again,
             "early": self._early,
+            "copied": self._copied,
             "waiting": self._losses.waiting(),
             "recoveries": [list(one) for one in self.recoveries],
         }
@@ -191,9 +223,10 @@ class Guard:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `read` returns, without a copy until the next low."""
+        """Continue from what `read` returns. The copy is made anew once the loss is at its lowest level."""
         self._detector.load_state_dict(state["detector"])
         self._since, self._again, self._early = state["since"], state["again"], state["early"]
+        self._copied = state["copied"]
         self._losses.load(state["waiting"])
         self.recoveries = [Recovery(*one) for one in state["recoveries"]]
         self._kept = self._unproven = None

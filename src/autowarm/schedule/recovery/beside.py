@@ -1,0 +1,168 @@
+"""Recovery beside any schedule: what ``recover=True`` does, for a run whose rates another scheduler sets."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...losses import Observation, Ranks, mean_loss
+from ...modes import in_normal_mode
+from ...optim.wrapped import hook, inside, unwrapped
+from ..hooks.clock import UpdateClock
+from ..hooks.groups import first_peak
+from ..rule import OPEN_HORIZON
+from ..rule.saved import Checks, check, count, list_of, positive_share
+from .guard import Guard, Recovery, check_recover
+
+__all__ = ["SpikeGuard"]
+
+_SAVED: Checks = {
+    "updates": count,
+    "lowered": positive_share,
+    "clock": UpdateClock.SAVED,
+    "recovery": list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2),
+}
+
+
+class SpikeGuard:
+    """Go back to healthy weights when the loss spikes or diverges, beside any learning-rate schedule or none.
+
+    `AdaptiveWarmup` does the same with ``recover=True``; see docs/recovery.md for when it acts and what it does. The
+    schedule goes on as if nothing had happened, and `factor` multiplies its rates while the optimizer steps: below 1
+    for a while after each restart, and for good after an alarm that comes again before the loss has reached a new low.
+
+    Call `step` with the loss of each update, before or after the schedule's own ``step``.
+
+    Args:
+        optimizer: the one whose updates are watched, and whose weights and state are restored.
+        total_steps: T, the number of updates in the whole run, whose fiftieth is the memory for losses. None for a run
+            without an end, which counts as one of 4000.
+        recover: True, or "warn" to warn only.
+        model: whose buffers (and parameters that the optimizer does not hold) are restored too.
+        process_group: the ranks that share the run, as for `AdaptiveWarmup`. All of them must call `step` as often.
+
+    Attributes:
+        recoveries: what happened at each alarm, see `AdaptiveWarmup.recoveries`.
+
+    Raises:
+        ValueError: an argument is out of range, or ``recover=True`` and the optimizer's updates may be replays of a
+            captured graph.
+
+    Example:
+        >>> import torch
+        >>> from autowarm import SpikeGuard
+        >>> model = torch.nn.Linear(4, 1)
+        >>> opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        >>> sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 100)
+        >>> guard = SpikeGuard(opt, total_steps=100)
+        >>> for _ in range(100):
+        ...     loss = (model(torch.ones(8, 4)) - 1).square().mean()
+        ...     loss.backward()
+        ...     opt.step()
+        ...     sched.step()
+        ...     guard.step(loss)
+        ...     opt.zero_grad()
+        >>> guard.recoveries, guard.factor
+        ([], 1.0)
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        total_steps: int | None,
+        *,
+        recover: Literal[True, "warn"] = True,
+        model: nn.Module | None = None,
+        process_group: "torch.distributed.ProcessGroup | None" = None,
+    ) -> None:
+        self.optimizer = unwrapped(optimizer)
+        check_recover(recover, self.optimizer)
+        if not recover:
+            raise ValueError(f'recover must be True, or "warn" to warn only, got {recover!r}: make no SpikeGuard then')
+        if total_steps is not None and total_steps < 1:
+            raise ValueError(f"total_steps must be at least 1, or None, got {total_steps}")
+        self._guard = Guard(recover is True, model, total_steps or OPEN_HORIZON)
+        self._ranks = Ranks(process_group, {"total_steps": total_steps, "recover": recover}, type(self).__name__)
+        self._clock, self._updates = UpdateClock(self.optimizer), 0
+        self._peak, self._lowered = first_peak(self.optimizer), 1.0
+        self._pending: list[Observation] = []
+        self._set_aside: dict[Optimizer, list[float | Tensor]] = {}  # the schedule's rates during an update
+        self._register()
+
+    def _register(self) -> None:
+        for one in inside(self.optimizer):
+            hook(one.register_step_pre_hook, self, SpikeGuard._before_update)
+            hook(one.register_step_post_hook, self, SpikeGuard._after_update)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._register()  # a copied optimizer has lost its hooks
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        return list(self._guard.recoveries)
+
+    @property
+    def factor(self) -> float:
+        """What multiplies the schedule's rates at the next update; in (0, 1]."""
+        return self._lowered * self._guard.share(self._updates)
+
+    def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
+        """Record the loss of one micro-batch for the next `step`, see `AdaptiveWarmup.observe`."""
+        self._pending.append(Observation.of(loss, weight).kept())
+
+    @in_normal_mode
+    def step(self, loss: Tensor | float | None = None) -> None:
+        """See the loss of an update, and restore the run if it is too high. Waits for the loss's device.
+
+        Args:
+            loss: the loss, as for `observe` with weight 1; None if you called `observe`. That of an update which a
+                `torch.amp.GradScaler` skipped does not count.
+
+        Raises:
+            RuntimeError: ranks disagree.
+        """
+        if loss is not None:
+            self._pending.append(Observation.of(loss, 1.0))
+        observations, self._pending = self._pending, []
+        made = self._clock.tick(observations)
+        updates = self._updates + (made or 0)
+        mean = mean_loss([] if made is None else observations, self._ranks, updates)
+        if made is None:
+            return
+        self._updates = updates
+        found = self._guard.after(updates, mean, None, self.optimizer, self._peak * self._lowered)
+        if found is not None:
+            self._lowered *= found.peak_after / found.peak_before
+            self._guard.warn(found)
+
+    # The rates are multiplied only during an update: some schedules compute each rate from the last one.
+
+    def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+        factor = self.factor
+        if factor != 1.0 and optimizer not in self._set_aside:  # a class may call its parent's step, with its hooks
+            self._set_aside[optimizer] = [group["lr"] for group in optimizer.param_groups]
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * factor
+
+    def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
+        for group, rate in zip(optimizer.param_groups, self._set_aside.pop(optimizer, ()), strict=False):
+            group["lr"] = rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the copy of the run, as plain numbers and text, to save after `step`."""
+        return {
+            "updates": self._updates,
+            "lowered": self._lowered,
+            "clock": self._clock.state_dict(),
+            "recovery": self._guard.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved state. Raise ValueError, and change nothing, if it is damaged."""
+        check(state_dict, _SAVED)
+        recovery = Guard.read(state_dict["recovery"])
+        self._updates, self._lowered = state_dict["updates"], state_dict["lowered"]
+        self._clock.load_state_dict(state_dict["clock"])
+        self._guard.load_state_dict(recovery)

@@ -1,0 +1,261 @@
+"""A `SpikeGuard` beside the schedules that others set."""
+
+import copy
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler, swa_utils
+
+from autowarm import AdaptiveWarmup, SpikeGuard
+from autowarm.optim import Together
+from tests.schedule.recovery.recovery_runs import MAKERS, STEPS, Run, batch, lost, quiet
+
+BAD, NAN = dict.fromkeys(range(250, 258), "bad"), {250: "nan"}
+
+
+def _cosine_with_warm_up(t: int) -> float:
+    return min(t / 50, 0.5 + 0.5 * math.cos(math.pi * t / STEPS))
+
+
+def _of_transformers(optimizer: torch.optim.Optimizer) -> Any:
+    return pytest.importorskip("transformers").get_cosine_schedule_with_warmup(optimizer, 50, STEPS)
+
+
+def _in_sequence(optimizer: torch.optim.Optimizer) -> Any:
+    parts = [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=50), lr_scheduler.CosineAnnealingLR(optimizer, STEPS)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [50])
+
+
+# Some compute each rate from the last one, some from the peak; some write momenta as well.
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "none": lambda optimizer: None,
+    "lambda": lambda optimizer: lr_scheduler.LambdaLR(optimizer, _cosine_with_warm_up),
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, STEPS),
+    "sequence": _in_sequence,
+    "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], STEPS),
+    "by epochs": lambda optimizer: lr_scheduler.StepLR(optimizer, 2, 0.5),
+    "plateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
+    "transformers": _of_transformers,
+}
+
+
+class Beside(Run):
+    """A run under a hand-set schedule; ``recover=False`` leaves the guard out."""
+
+    def __init__(self, by: str = "cosine", name: str = "adamw", first: bool = False, **options: Any) -> None:
+        self.by, self.first = by, first
+        super().__init__(name, **options)
+
+    def schedule(self, steps: int, recover: Any = True, **options: Any) -> None:
+        self.scheduler: Any = SCHEDULES[self.by](self.optimizer)
+        self.guard = SpikeGuard(self.optimizer, steps, recover=recover, **options) if recover else None
+        self.used: list[float] = []  # the rate of each update, as the optimizer finds it
+        self.optimizer.register_step_pre_hook(lambda opt, *_: self.used.append(float(opt.param_groups[0]["lr"])))
+
+    def parts(self) -> list[Any]:
+        return [x for x in (self.model, self.optimizer, self.scheduler, self.guard) if x is not None]
+
+    def train(self, updates: int = STEPS) -> "Beside":
+        for _ in range(updates):
+            loss = self.update()
+            for turn in (self._set_rates, self._watch) if not self.first else (self._watch, self._set_rates):
+                turn(loss)
+        return self
+
+    def _set_rates(self, loss: torch.Tensor) -> None:
+        if self.by in ("by epochs", "plateau"):
+            if self.made % 100 == 0:
+                self.scheduler.step(*[loss] * (self.by == "plateau"))
+        elif self.scheduler is not None:
+            self.scheduler.step()
+
+    def _watch(self, loss: torch.Tensor) -> None:
+        if self.guard is not None:
+            self.guard.step(loss)
+
+
+@functools.cache
+def healthy(by: str, name: str = "adamw") -> Beside:
+    return Beside(by, name, recover=False).train()
+
+
+def same_weights(a: Run, b: Run) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.weights(), b.weights(), strict=True))
+
+
+def test_without_an_alarm_a_run_is_bit_identical() -> None:
+    run = Beside().train()
+    assert (run.guard.recoveries, run.guard.factor) == ([], 1.0)
+    assert run.used == healthy("cosine").used
+    assert same_weights(run, healthy("cosine"))
+
+
+@pytest.mark.parametrize(("by", "first"), [*((by, False) for by in SCHEDULES), ("cosine", True)])
+def test_a_nan_no_longer_kills_a_run_and_the_schedule_goes_on(by: str, first: bool) -> None:
+    """Whichever of the schedule and the guard is stepped first."""
+    run = quiet(Beside(by, faults=NAN, first=first))
+    assert lost(run, healthy(by)) < 0.05
+    [found] = run.guard.recoveries
+    assert found.restored <= 250 < found.update == 252
+    # The schedule's own rates are those of a run without fault, and the optimizer's ramp up to them again.
+    if by != "plateau":
+        assert run.rates == healthy(by).rates
+    at = found.update
+    assert run.used[:at] == run.rates[:at]
+    shares = [used / rate for used, rate in zip(run.used[at : at + 22], run.rates[at:], strict=False)]
+    assert shares == pytest.approx([min(1.0, 0.1 + 0.9 * i / 20) for i in range(22)])
+
+
+@pytest.mark.parametrize(("name", "rate"), [("muon", 30), ("lion", 30), ("normsgd", 10)])
+def test_a_rate_that_is_far_too_high_is_lowered(name: str, rate: float) -> None:
+    assert lost(Beside("lambda", name, rate=rate, recover=False).train(), healthy("lambda", name)) > 0.5
+    run = quiet(Beside("lambda", name, rate=rate))
+    assert lost(run, healthy("lambda", name)) < 0.15
+    lowered = [found for found in run.guard.recoveries if found.peak_after != found.peak_before]
+    assert lowered
+    assert run.guard.factor == pytest.approx(lowered[-1].peak_after / (MAKERS[name][1] * rate))
+
+
+@pytest.mark.parametrize(("name", "faults"), [("lion", BAD), ("adamw", NAN)])
+def test_it_does_what_the_schedules_own_recovery_does(name: str, faults: dict[int, str]) -> None:
+    own = quiet(Run(name, faults=faults, recover=True))
+    run = Run(name, faults=faults)
+    guard = SpikeGuard(run.optimizer, STEPS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(STEPS):
+            loss = run.update()
+            run.scheduler.step(loss)
+            guard.step(loss)
+    assert guard.recoveries == own.scheduler.recoveries != []
+
+
+def test_to_warn_is_to_change_nothing() -> None:
+    run = Beside(name="lion", faults=BAD, recover="warn")
+    with pytest.warns(UserWarning, match="; recover=True would have restored the weights") as said:
+        run.train()
+    assert all(one.filename == __file__ for one in said)
+    assert same_weights(run, Beside(name="lion", faults=BAD, recover=False).train())
+    assert [found.restored for found in run.guard.recoveries] == [None] * len(said)
+
+
+@pytest.mark.parametrize(("at", "tensor"), [(1, False), (100, True), (260, False), (260, True)])
+def test_a_resumed_run_equals_the_uninterrupted_one(at: int, tensor: bool) -> None:
+    """From its start, before an alarm, and in the short ramp after it."""
+    options: dict[str, Any] = {"faults": NAN, "tensor": tensor}
+    straight = Beside(**options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        straight.train(at)
+        resumed = straight.resumed(**options)
+        straight.train(300 - at)
+        resumed.train(300 - at)
+    assert resumed.guard.recoveries == straight.guard.recoveries != []
+    assert resumed.used == straight.used[at:]
+    assert same_weights(resumed, straight)
+
+
+def test_a_copied_run_restores_its_own_weights() -> None:
+    run = Beside(faults=NAN).train(100)
+    other = copy.deepcopy(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [one.train(200).guard.recoveries for one in (run, other)]
+    assert found[0] == found[1] != []
+    assert same_weights(run, other)
+
+
+@pytest.mark.parametrize("kind", ["accumulation", "scaler", "compiled model", "compiled step"])
+def test_loops_of_other_kinds(kind: str) -> None:
+    run = Beside(tensor=kind == "compiled step")
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=kind == "scaler")
+    model = torch.compile(run.model, backend="eager") if kind == "compiled model" else run.model
+    if kind == "compiled step":
+        run.optimizer.step = torch.compile(run.optimizer.step, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for t in range(300):
+            for _ in range(2):
+                x, y = batch(run.data, 32)
+                loss = nn.functional.cross_entropy(model(x * math.nan if t == 200 else x), y)
+                scaler.scale(loss / 2).backward()
+                run.guard.observe(loss.detach())
+            scaler.step(run.optimizer)
+            scaler.update()
+            run.scheduler.step()
+            run.guard.step()
+            run.optimizer.zero_grad()
+    # A scaler skips the update of a batch that is not finite, so nothing is lost.
+    assert len(run.guard.recoveries) == (kind != "scaler")
+    assert run.tested() < 0.6
+
+
+def test_several_optimizers_recover_as_one() -> None:
+    a, b = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = Together(torch.optim.SGD([a], lr=0.1), torch.optim.AdamW([b], lr=0.01))
+    guard = SpikeGuard(optimizer, 1000)
+    used: list[tuple[float, ...]] = []
+    for one in optimizer.optimizers:
+        one.register_step_pre_hook(lambda *_: used.append(tuple(group["lr"] for group in optimizer.param_groups)))
+
+    def train(updates: range) -> None:
+        for t in updates:
+            for p in (a, b):
+                p.grad = torch.full_like(p, math.nan if t == 100 else 1.0)
+            optimizer.step()
+            guard.step(2.0 - t / 100 if t < 100 else math.nan if t < 102 else 1.0)
+
+    with pytest.warns(UserWarning, match="update 102: two of the last three losses were not finite"):
+        train(range(103))
+    assert a.isfinite().all()
+    assert b.isfinite().all()
+    assert used[-1] == pytest.approx((0.1, 0.001))  # the first has stepped, and has its rate again
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_averaged_weights_go_back_if_they_are_given(given: bool) -> None:
+    run = Beside("none", faults=NAN, recover=False)
+    averaged = swa_utils.AveragedModel(run.model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+    guard = SpikeGuard(run.optimizer, STEPS, model=nn.ModuleList([run.model, averaged]) if given else None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(260):
+            loss = run.update()
+            averaged.update_parameters(run.model)
+            guard.step(loss)
+    [found] = guard.recoveries
+    assert all(bool(p.isfinite().all()) for p in averaged.parameters()) == given
+    assert int(averaged.n_averaged) == (260 - found.update + found.restored if given else 260)
+
+
+def test_losses_that_stay_nan_are_said_once_and_given_up() -> None:
+    run = Beside(faults=dict.fromkeys(range(250, STEPS), "nan"))
+    with pytest.warns(UserWarning, match="not finite") as said:
+        run.train()
+    assert len(said) == 12  # ten restarts that fail at once, after the first; then nothing is restored
+    assert [found.restored is None for found in run.guard.recoveries] == [False] * 11 + [True]
+
+
+def test_what_is_refused() -> None:
+    w = [nn.Parameter(torch.ones(2))]
+    with pytest.raises(ValueError, match=r"recover=True restores weights .*\(capturable=True\)"):
+        SpikeGuard(torch.optim.AdamW(w, capturable=True), 100)
+    SpikeGuard(torch.optim.AdamW(w, capturable=True), 100, recover="warn")
+    for recover in ("on", False):
+        with pytest.raises(ValueError, match="recover must be True, "):
+            SpikeGuard(torch.optim.AdamW(w), 100, recover=recover)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="total_steps must be at least 1, or None, got 0"):
+        SpikeGuard(torch.optim.AdamW(w), 0)
+    guard = SpikeGuard(torch.optim.AdamW(w), None)
+    for name, value in {"updates": -1, "lowered": 2.0, "recovery": None}.items():
+        with pytest.raises(ValueError, match=f"'{name}' is {value}"):
+            guard.load_state_dict(guard.state_dict() | {name: value})
+    with pytest.raises(ValueError, match="damaged"):
+        guard.load_state_dict(AdaptiveWarmup(torch.optim.AdamW(w), 100).state_dict())

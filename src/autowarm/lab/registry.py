@@ -84,6 +84,10 @@ SCHEDULES: Mapping[str, Schedule] = {
         "is the rate 1/K(Δ) of earlier theory, which rises to lr as the loss falls to f* and never decays",
         f"{_HERE}:WarmupOnly", watches=True, needs_target=True,
     ),
+    "polyak": Schedule(
+        "is Polyak's rate Δ/‖∇f‖⋆ of the update before, at most lr, for norm-constrained optimizers without `clip`",
+        f"{_HERE}:Polyak", watches=True, needs_target=True,
+    ),
     "wsd": Schedule("is transformers' warmup-stable-decay, 10 % and 20 % of the run", f"{_HERE}:wsd"),
 }  # fmt: skip
 

@@ -31,13 +31,15 @@ CASES = {
     "dog": (OptimizerConfig("dog", 1.0, options={"reps_rel": 1e-2}), ScheduleConfig("constant")),
     "greedy": (OptimizerConfig("muon", 1e-2), ScheduleConfig("greedy")),
     "warmup-only": (OptimizerConfig("muon", 1e-2), ScheduleConfig("warmup-only", target_loss=1.0)),
+    "polyak": (OptimizerConfig("muon", 1e-2), ScheduleConfig("polyak", target_loss=1.0)),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_trains_and_resumes_to_the_bit(run: RunConfig, tmp_path: Path, name: str) -> None:
     optimizer, schedule = CASES[name]
-    run = dataclasses.replace(run, optimizer=optimizer, schedule=schedule)
+    clip = 0.0 if schedule.kind == "polyak" else run.clip
+    run = dataclasses.replace(run, optimizer=optimizer, schedule=schedule, clip=clip)
     straight = train(run, tmp_path / "straight")
     assert straight["val_loss"] is not None
     with pytest.raises(Interrupted):
@@ -49,7 +51,7 @@ def test_it_trains_and_resumes_to_the_bit(run: RunConfig, tmp_path: Path, name: 
 
 def test_matrices_decay_and_the_rest_does_not() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Linear(8, 8))
-    for name in CASES.keys() - {"greedy", "untuned", "warmup-only"}:
+    for name in CASES.keys() - {"greedy", "untuned", "warmup-only", "polyak"}:
         groups = make_optimizer(model, OptimizerConfig(name, 1.0, weight_decay=0.3)).param_groups  # type: ignore[arg-type]
         assert {id(p): g["weight_decay"] for g in groups for p in g["params"]} == {
             id(model[1].weight): 0.3, id(model[0].weight): 0.0, id(model[1].bias): 0.0,

@@ -314,6 +314,7 @@ class RunConfig:
         whose = "the paper's Algorithm 1" if schedule.kind == "paper" else schedule.kind
         require(not kind.needs_target or schedule.target_loss is not None,
                 f"{whose} needs schedule.target_loss, its f*")  # fmt: skip
+        require(schedule.kind != "polyak" or self.clip == 0, "polyak measures whole gradients, so it needs clip: 0")
 
     @property
     def data_seed(self) -> int:

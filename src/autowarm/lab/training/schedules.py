@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from autowarm import AdaptiveWarmup
+from autowarm import LMO, AdaptiveWarmup
 from autowarm.schedule.shapes import DECAYS, WARMUPS
+from autowarm.theory import polyak_rate
 
 from ..config import LabError, ScheduleConfig
 from ..registry import SCHEDULES, at
@@ -145,26 +147,57 @@ def greedy(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
     return GreedyLR(optimizer, patience=steps // _GREEDY_ROWS, min_lr=lows, max_lr=peaks, smooth=True)
 
 
-class WarmupOnly(LRScheduler):
-    """Alimisis et al. 2025: 1/(K0 + K1Δ), lr/div at the first gap; see `autowarm.theory.warmup_only_rate`."""
+class _OfTheGap(LRScheduler):
+    """A share of the peak rate that the gap at the update before sets; 1/div for the first update."""
 
     def __init__(self, optimizer: Optimizer, config: ScheduleConfig, steps: int) -> None:
         self._target, self._div = float(config.target_loss or 0.0), config.div or 100.0
-        self._first: float | None = None
         self._share = 1 / self._div
         super().__init__(optimizer)
 
     def step(self, loss: Tensor | None = None) -> None:  # type: ignore[override]  # the loss instead of an epoch
         """Set the next update's rate from this update's loss."""
         if loss is not None:
-            gap = max(0.0, float(loss) - self._target)
-            self._first = self._first or gap
-            self._share = 1 / (1 + (self._div - 1) * gap / self._first) if self._first else 1.0
+            self._share = self._share_at(max(0.0, float(loss) - self._target))
         super().step()
 
     def get_lr(self) -> list[Any]:
         """Return each group's rate."""
         return [lr * self._share for lr in self.base_lrs]
+
+    def _share_at(self, gap: float) -> float:
+        raise NotImplementedError
+
+
+class WarmupOnly(_OfTheGap):
+    """Alimisis et al. 2025: 1/(K0 + K1Δ), lr/div at the first gap; see `autowarm.theory.warmup_only_rate`."""
+
+    _first: float | None = None
+
+    def _share_at(self, gap: float) -> float:
+        self._first = self._first or gap
+        return 1 / (1 + (self._div - 1) * gap / self._first) if self._first else 1.0
+
+
+class Polyak(_OfTheGap):
+    """Polyak's rate Δ/‖∇f‖⋆ of the update before, but at most lr; see `autowarm.theory.polyak_rate`.
+
+    The dual norm is that of the optimizer's geometry, summed over the tensors that it steps in this geometry.
+
+    Raises:
+        ValueError: the optimizer has no geometry.
+    """
+
+    def __init__(self, optimizer: Optimizer, config: ScheduleConfig, steps: int) -> None:
+        if not isinstance(optimizer, LMO):
+            raise ValueError(f"polyak needs the norm of the optimizer's steps, and {type(optimizer).__name__} has none")
+        super().__init__(optimizer, config, steps)
+
+    def _share_at(self, gap: float) -> float:
+        own = [group for group in self.optimizer.param_groups if group.get("algorithm") != "adamw"]
+        norms = [group["geometry"].dual(p.grad) for group in own for p in group["params"] if p.grad is not None]
+        norm = float(torch.stack(norms).sum()) if norms else 0.0
+        return min(1.0, float(polyak_rate(gap, norm)) / max(self.base_lrs)) if norm > 0.0 else 1.0
 
 
 def wsd(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:

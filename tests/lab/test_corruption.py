@@ -101,7 +101,7 @@ def test_a_second_damaged_one_does_not_replace_the_first(halves: dict[str, Any],
 def test_a_swapped_checkpoint_is_found_out(halves: dict[str, Any], cut: Path, caplog: pytest.LogCaptureFixture) -> None:
     shutil.rmtree(cut / "checkpoint-00000008")
     shutil.copytree(cut / "checkpoint-00000004", cut / "checkpoint-00000008")
-    assert "is of step 4 of the run" in goes_on(halves, cut, 4, caplog)
+    assert "is of update 4 of the run" in goes_on(halves, cut, 4, caplog)
 
 
 def test_a_checkpoint_of_another_run_is_found_out(
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_another_run_is_found_out(
 ) -> None:
     shutil.rmtree(cut / "checkpoint-00000008")
     shutil.copytree(halves["another"] / "checkpoint-00000008", cut / "checkpoint-00000008")
-    assert "is of step 8 of the run" in goes_on(halves, cut, 4, caplog)
+    assert "is of update 8 of the run" in goes_on(halves, cut, 4, caplog)
 
 
 def test_with_no_whole_checkpoint_the_run_begins_again(

@@ -27,11 +27,11 @@ def test_train_makes_one_run_and_prints_where(
     assert main(words) == 0
     assert signal.getsignal(signal.SIGINT) is before
     text = capsys.readouterr().out
-    assert "step 5/5" in text
-    assert all(re.search(r"ETA \d+:\d\d$", line) for line in text.splitlines() if line.startswith("step "))
+    assert "update 5/5" in text
+    assert all(re.search(r"ETA \d+:\d\d$", line) for line in text.splitlines() if line.startswith("update "))
     ended = re.search(r"^warm-up ended after (\d) updates, by (\w+)$", text, re.MULTILINE)
     assert ended
-    assert f"warm-up {ended[1]} steps (ended by {ended[2]})" in text
+    assert f"warm-up {ended[1]} updates (ended by {ended[2]})" in text
     assert str(tmp_path) in text
     assert main([*words, "--steps", "6"]) == 1
     assert "config.steps: 5 → 6" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "plain-lr0.01-constant-seed0, in out: loading PyTorch"
     assert lines[1] == "preparing the data and the network"
-    assert "step 6/6" in "\n".join(lines)
+    assert "update 6/6" in "\n".join(lines)
     assert json.loads((here / "out" / "result.json").read_text())["optimizer"] == "plain"
 
 
@@ -110,7 +110,7 @@ def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path, capsys: pytest
     )
     assert main(["compare", "--task", "line.py:Line", "--seeds", "0,1", "--workers", "1", "--out", "out"]) == 1
     said = capsys.readouterr()
-    assert "every run failed: line.py:16: in loss at step 1: RuntimeError" in said.err
+    assert "every run failed: line.py:16: in loss at update 1: RuntimeError" in said.err
     assert "no other run is begun" in said.out
     assert len(list((here / "out" / "runs").glob("*/error.txt"))) < 6  # of twelve
 

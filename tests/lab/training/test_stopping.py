@@ -74,7 +74,7 @@ def stopped(program: list[str], given: list[str], out: Path) -> int:
     ) as process:
         try:
             assert process.stdout is not None
-            assert any(line.startswith("step 1/") for line in process.stdout)
+            assert any(line.startswith("update 1/") for line in process.stdout)
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=PATIENCE)
         finally:

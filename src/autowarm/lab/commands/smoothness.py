@@ -47,6 +47,6 @@ def run(argv: list[str]) -> int:
 def _counter(name: str) -> Callable[[Any], None]:
     def on_step(progress: Any) -> None:
         if progress.step % 50 == 0:
-            print(f"{name}: step {progress.step}  loss {progress.loss:.4f}", file=sys.stderr, flush=True)
+            print(f"{name}: update {progress.step}  loss {progress.loss:.4f}", file=sys.stderr, flush=True)
 
     return on_step

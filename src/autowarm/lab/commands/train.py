@@ -79,7 +79,7 @@ def run(argv: list[str]) -> int:
         outcome += f" (counts as diverged: it is above the first training loss, {result['first_loss']:.4f})"
     outcome += "".join(f", {name} {value:.4f}" for name, value in result["metric"].items())
     ended = f" (ended by {result['ended_by']})" if result["ended_by"] else ""
-    print(f"{outcome}, warm-up {result['warmup_steps']} steps{ended}, in {folder}")
+    print(f"{outcome}, warm-up {result['warmup_steps']} updates{ended}, in {folder}")
     for text in result["warnings"]:
         print(f"warning: {text}", file=sys.stderr)
     return 0
@@ -109,8 +109,8 @@ def _step_line(config: RunConfig) -> Callable[[Any], None]:
         if last is None or progress.step % every == 0 or progress.step == config.steps:
             before, last = last or (progress.step - 1, 0.0), (progress.step, progress.seconds)
             seconds = max(1e-9, (progress.seconds - before[1]) / (progress.step - before[0]))
-            line = f"step {progress.step}/{config.steps}  loss {progress.loss:.4f}  rate {progress.lr:.3e}  "
-            line += f"{seconds * 1e3:.0f} ms/step"
+            line = f"update {progress.step}/{config.steps}  loss {progress.loss:.4f}  rate {progress.lr:.3e}  "
+            line += f"{seconds * 1e3:.0f} ms/update"
             if config.task is None:  # a small task has a batch size of its own
                 line += f"  {per_step / seconds:,.0f} {'tokens' if is_text else 'examples'}/s"
             if peak is not None:

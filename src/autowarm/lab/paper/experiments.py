@@ -159,7 +159,7 @@ def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
         errorbars(axes, [(values.index(value), found[value]) for value in sorted(found)], kind, name)
     if reference := next((s.best for s in summaries if s.best is not None), None):
         axes.axhline(reference.val_loss, color=COLOURS["linear"], linestyle="--",
-                     label=f"best hand-set ({reference.warmup_steps:.0f} steps)")  # fmt: skip
+                     label=f"best hand-set ({reference.warmup_steps:.0f} updates)")  # fmt: skip
     axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     axes.set(xlabel=label, ylabel="final validation loss")
     axes.legend()

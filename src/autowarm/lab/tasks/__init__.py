@@ -173,10 +173,10 @@ class Task:
         for self._step in range(first if drawn else 0, steps):
             # A stream may keep state from one batch to the next, so that those before `first` are drawn, too.
             self._seed(_TRAINING, seed, self._step)
-            with self._blamed(f"in batches at step {self._step + 1}"):
+            with self._blamed(f"in batches at update {self._step + 1}"):
                 batch = next(stream, _END)
             if batch is _END:
-                ended = f"ended after {self._step} batches and the run has {steps} steps"
+                ended = f"ended after {self._step} batches and the run has {steps} updates"
                 raise self._objection("batches", f"{ended}: repeat them, or set run.steps={self._step}")
             if self._step >= first:
                 yield batch
@@ -200,7 +200,7 @@ class Task:
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean loss over the examples."""
         training = torch.is_grad_enabled()
-        with self._blamed(f"in loss at step {self._step + 1}" if training else "in loss of a validation batch"):
+        with self._blamed(f"in loss at update {self._step + 1}" if training else "in loss of a validation batch"):
             loss = self.made.loss(model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise self._objection("loss", f"must return a one-element tensor, got {kind(loss)}")

@@ -185,9 +185,9 @@ class Checkpoints:
         if not _whole(path, manifest["files"]):
             return "does not match its checksums"
         if (manifest["run"], f"checkpoint-{manifest['step']:08d}") != (self.run, path.name):
-            return f"is of step {manifest['step']} of the run {manifest['run']!r}, but this is the run {self.run!r}"
+            return f"is of update {manifest['step']} of the run {manifest['run']!r}, but this is the run {self.run!r}"
         if last is not None and manifest["step"] > last:
-            return f"is of step {manifest['step']}, but metrics.jsonl is intact only up to step {last}"
+            return f"is of update {manifest['step']}, but metrics.jsonl is intact only up to update {last}"
         return None
 
     def _all(self) -> list[Path]:

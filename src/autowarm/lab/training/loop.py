@@ -244,7 +244,7 @@ class _Run:
                 self.checkpoints.save(progress.step, self.model, self.optimizer, rest)
             if wanted:
                 self.checkpoints.close()
-                raise Interrupted(f"{self.folder.name} stopped after step {progress.step}", wanted)
+                raise Interrupted(f"{self.folder.name} stopped after update {progress.step}", wanted)
 
     def _note_evaluation(self, now: float) -> float:
         """Count the time since the step as an evaluation's, and return it."""

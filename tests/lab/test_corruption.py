@@ -126,7 +126,7 @@ def test_a_curve_that_is_cut_off_takes_the_run_back_behind_it(
 ) -> None:
     lines = (cut / "metrics.jsonl").read_text().splitlines(keepends=True)
     (cut / "metrics.jsonl").write_text("".join(lines[:kept]) + '{"step": 7, "lo')
-    assert ("metrics.jsonl is intact only up to step" in goes_on(halves, cut, first, caplog)) == (first < 8)
+    assert ("metrics.jsonl is intact only up to update" in goes_on(halves, cut, first, caplog)) == (first < 8)
     assert [row["step"] for row in read_metrics(cut)] == list(range(1, 13))
 
 

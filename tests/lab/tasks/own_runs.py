@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from autowarm.lab.config import OptimizerConfig, Point, RunConfig, ScheduleConfig
 from autowarm.lab.execution.engine import Planned
+from autowarm.lab.registry import SCHEDULES
 from autowarm.lab.tasks.own import PackedTask, pack
 from autowarm.lab.training.metrics import Progress
 
@@ -33,7 +34,9 @@ class Line:
 def config_of(own: PackedTask, name: str = "adamw", kind: Any = "adaptive", **more: Any) -> RunConfig:
     return RunConfig(
         task=own.key, optimizer=OptimizerConfig(name=name, lr=0.01, weight_decay=0.0),
-        schedule=ScheduleConfig(kind, 3 if kind == "linear" else None, target_loss=0.0 if kind == "paper" else None),
+        schedule=ScheduleConfig(
+            kind, 3 if kind == "linear" else None, target_loss=0.0 if SCHEDULES[kind].needs_target else None
+        ),
         **{"steps": 12, "clip": 0.0, "checkpoint_every": 5, **more},
     )  # fmt: skip
 

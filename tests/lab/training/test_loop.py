@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.files import locked, sha256
-from autowarm.lab.tasks.models import token_loss
+from autowarm.lab.tasks.models import token_logits
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
 from autowarm.lab.training.stopping import Interrupted
@@ -100,11 +100,11 @@ def test_pieces_bound_the_memory_of_training_and_of_evaluation(
 ) -> None:
     seen: list[int] = []
 
-    def watched(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    def watched(model: Any, tokens: torch.Tensor) -> Any:
         seen.append(len(tokens))
-        return token_loss(model, tokens)
+        return token_logits(model, tokens)
 
-    monkeypatch.setattr("autowarm.lab.tasks.corpora.token_loss", watched)
+    monkeypatch.setattr("autowarm.lab.tasks.corpora.token_logits", watched)
     whole = train(run, tmp_path / "whole")
     assert set(seen) == {run.batch_size}
     seen.clear()

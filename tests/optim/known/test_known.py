@@ -294,7 +294,7 @@ def test_kappa_is_over_all_matrices_at_radius_one() -> None:
     assert kappa_of(opt, geometry_of(opt)) == 4 + 4 + 15
     assert kappa_of(opt, Sign()) == 40 + 32 + 105
     assert kappa_of(opt, Spectral(radius=2.0)) == 4 * (4 + 4 + 15)
-    with pytest.raises(ValueError, match="pass kappa="):
+    with pytest.raises(ValueError, match="at least one trained tensor"):
         kappa_of(SignSGD([nn.Parameter(torch.zeros(3))]), Sign())
 
 

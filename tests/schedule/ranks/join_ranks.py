@@ -87,13 +87,19 @@ def uneven(scenario: dict, rank: int, folder: str) -> dict:
 def outside(rank: int) -> dict:
     """What a rank is told that hands over a group which it is not in."""
     ranks, layer = dist.new_group([0]), nn.Linear(8, 8)
+
+    def closure() -> torch.Tensor:
+        loss = layer(torch.ones(2, 8)).square().mean()
+        loss.backward()
+        return loss
+
     calls = {
         "AdaptiveWarmup": lambda: AdaptiveWarmup(Lion(layer.parameters()), 10, process_group=ranks),
         "tensor lr": lambda: AdaptiveWarmup(Lion(layer.parameters(), torch.tensor(0.1)), 10, process_group=ranks),
         "Muon": lambda: Muon(layer.parameters() if rank else [layer.weight], process_group=ranks),
         "LMO": lambda: LMO([layer.weight], process_group=ranks),
         "detect": lambda: detect(layer, process_group=ranks),
-        "find_rate": lambda: find_rate(layer, Lion(layer.parameters()), float, total_steps=9, process_group=ranks),
+        "find_rate": lambda: find_rate(layer, Lion(layer.parameters()), closure, total_steps=9, process_group=ranks),
         "Probe": lambda: Probe(layer, Lion(layer.parameters()), process_group=ranks),
     }
     told = {}

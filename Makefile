@@ -33,7 +33,7 @@ test-all: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m "long and not generated"
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) core PYTHON=$(BIN)/python CORE="$(NUMERICS)"
 
-# The thousands of random cases of which the others try a hundred each: an hour.
+# The thousands of random cases of which the others try a few: an hour.
 random: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m generated
 

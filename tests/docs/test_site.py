@@ -17,9 +17,10 @@ PAGES = ("index", "how-it-works", "training", "evidence", "api/schedule", "genin
 WIDTHS = (390, 1024, 1280, 1330, 1400, 1450, 1920)
 PROBE = """<script>addEventListener("load", () => parent.postMessage([location.pathname, innerWidth,
   Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)], "*"))</script>"""
-HOST = """<!doctype html><body>{frames}<pre id="found"></pre><script>const found = {{}}; addEventListener("message",
+# It listens before the first page can speak.
+HOST = """<!doctype html><body><pre id="found"></pre><script>const found = {{}}; addEventListener("message",
 event => {{ found[event.data.slice(0, 2)] = event.data[2];
-document.getElementById("found").textContent = JSON.stringify(found) }})</script></body>"""
+document.getElementById("found").textContent = JSON.stringify(found) }})</script>{frames}</body>"""
 pytestmark = pytest.mark.long
 
 

@@ -18,9 +18,14 @@ from tests.programs import clean_environment, free_port, rank_environment
 pytestmark = pytest.mark.long
 
 KEYS = {"model.width": 32, "model.heads": 2, "model.ff": 64, "model.seq_len": 32,
-        "steps": 24, "batch_size": 32, "eval_batches": 1, "checkpoint_every": 4, "engine.eval_every": 6,
+        "steps": 12, "batch_size": 8, "eval_batches": 1, "checkpoint_every": 3, "engine.eval_every": 3,
         "engine.curvature_every": 5, "ema": 0.9}  # fmt: skip
-PATIENCE = 3600  # seconds: two ranks compile, on a machine that may be busy
+PATIENCE = 1200  # seconds
+# Captured and differentiated as the preset is, but run without generated code, which takes a processor many minutes.
+CAPTURED = """
+import functools, torch
+torch.compile = functools.partial(torch.compile, backend="aot_eager")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_124m_preset_on_two_ranks_survives_a_kill(
-    shards: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    shards: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     values, _ = read_yaml("llama-124m")
     engine = values["engine"]
@@ -41,8 +46,9 @@ def test_the_124m_preset_on_two_ranks_survives_a_kill(
     assert engine["compile"]
     command = [sys.executable, "-m", "autowarm", "train", "--config", "llama-124m", "--data.corpus", str(shards)]
     command += [f"--{key}={value}" for key, value in KEYS.items()]
-    compiled = tmp_path_factory.getbasetemp() / "compiled"  # what one run compiles the others read
-    environment = clean_environment(tmp_path) | {"TORCHINDUCTOR_CACHE_DIR": str(compiled)}
+    (tmp_path / "sitecustomize.py").write_text(CAPTURED)
+    environment = clean_environment(tmp_path)
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])])
 
     def start(out: str) -> list[subprocess.Popen[str]]:
         port = free_port()
@@ -61,7 +67,7 @@ def test_the_124m_preset_on_two_ranks_survives_a_kill(
     finished(start("straight"))
     killed = start("killed")
     until = time.monotonic() + PATIENCE
-    while not (tmp_path / "killed" / "checkpoint-00000008").exists():
+    while not (tmp_path / "killed" / "checkpoint-00000006").exists():
         assert time.monotonic() < until
         assert all(rank.poll() is None for rank in killed), killed[0].communicate()[1]
         time.sleep(0.01)
@@ -77,7 +83,7 @@ def test_the_124m_preset_on_two_ranks_survives_a_kill(
     assert first == again
     assert len(first) == KEYS["steps"]
     assert measured == {name for row in first for name in row}
-    assert [row["step"] for row in rows[0] if "val_loss" in row] == [6, 12, 18]
+    assert [row["step"] for row in rows[0] if "val_loss" in row] == [3, 6, 9]
     assert first[-1]["loss"] < first[0]["loss"]
     for file in ("model.safetensors", "ema/model.safetensors"):
         assert (tmp_path / "straight" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes()

@@ -38,11 +38,11 @@ def tables(data: Path) -> dict[str, str]:
         "regret": choices_table(long, CHOICES, (1_000, 4_000, 16_000)),
         "constants": choices_table([one for one in long if {*CONSTANTS} <= one.regrets.keys()], CONSTANTS, (1_000,)),
         "lengths": lengths_table(main),
-        "kinds": kinds_table(main, lambda cell: FAMILIES[cell.task]),
+        "kinds": kinds_table(long, lambda cell: FAMILIES[cell.task]),
         "fresh": kinds_table(fresh, lambda cell: cell.task),
         "fine-tuning": fine_tuning_table(Rows.load(data / "studies" / "fine-tuning.jsonl")),
         "realistic": bed_table(Rows.load(data / "studies" / "realistic.jsonl")),
-        "peers": peers_table(Rows.load(data / "studies" / "warm-up.jsonl"), main),
+        "peers": peers_table(Rows.load(data / "studies" / "warm-up.jsonl"), long),
         "settings": settings_table([*main, *fresh]),
     }
 

@@ -51,7 +51,8 @@ def write_pages(root: Path) -> list[Path]:
         LabError: a planned run is missing, or README has no place for the table.
     """
     text = with_table((root / "README.md").read_text(encoding="utf-8"), root / DATA)
-    paths = write_files(root, {**texts(root / DATA), **figures(root / DATA)})
+    # A table and a figure may share a name.
+    paths = [*write_files(root, texts(root / DATA)), *write_files(root, figures(root / DATA))]
     write_atomically(root / "README.md", text)
     return [*paths, root / "README.md"]
 

@@ -130,8 +130,12 @@ def test_what_the_pages_say_of_single_choices() -> None:
     assert float(mean) < min(float(line[0]) for line in single.values())
     assert float(worst) < min(float(line[1]) for line in single.values())
     assert "From 4,000 updates on, 40% of the run everywhere costs a little less." in evidence
-    assert "From 4,000 updates on, 40% everywhere costs less still." in said("../README.md")
+    assert "From 16,000 on, so does 10%." in evidence
+    assert "From 4,000 updates on, 40% everywhere costs less still, and from 16,000 on 10% does." in said(
+        "../README.md"
+    )
     assert 0 < float(longer[0]) - float(lines["40%"][2]) < 0.2
+    assert 0 < float(longer[2]) - float(lines["10%"][4]) < 0.1
     heading = next(key for key in table("regret")[0] if "1,000" in key)
     settings = heading.removeprefix("T ≥ 1,000: ").split()[0]
     assert f"In each of {settings} settings" in evidence

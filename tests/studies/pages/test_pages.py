@@ -41,7 +41,9 @@ def test_every_table_of_the_study_is_on_a_page(stored: dict[str, str]) -> None:
     assert {name for name in stored if f"data/tables/{name}.csv" not in pages} == set()
 
 
-def test_pages_and_figures_are_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_and_figures_are_written_together(
+    stored: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(write, "curve_of", lambda run: [(0.1, 3.0), (1.0, 2.0)])  # instead of two runs
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
     (tmp_path / "docs" / "data" / "studies").symlink_to(DATA / "studies")
@@ -51,6 +53,8 @@ def test_pages_and_figures_are_written_together(tmp_path: Path, monkeypatch: pyt
     written = write_pages(tmp_path)
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
     assert {path for path in tmp_path.rglob("*.*") if path.is_file()} == set(written)
+    for name, table in stored.items():  # also where a figure has the same name
+        assert (tmp_path / "docs" / "data" / "tables" / f"{name}.csv").read_text(encoding="utf-8") == table
     for name in ("regret.png", "first.png", "peak-rates.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
 

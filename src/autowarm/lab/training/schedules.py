@@ -1,5 +1,6 @@
 """Learning-rate schedules from their configs: ours, the hand-set one, and those of other packages."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -147,7 +148,7 @@ def greedy(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
     return GreedyLR(optimizer, patience=steps // _GREEDY_ROWS, min_lr=lows, max_lr=peaks, smooth=True)
 
 
-class _OfTheGap(LRScheduler):
+class _OfTheGap(LRScheduler, ABC):
     """A share of the peak rate that the gap at the update before sets; 1/div for the first update."""
 
     def __init__(self, optimizer: Optimizer, config: ScheduleConfig, steps: int) -> None:
@@ -165,8 +166,9 @@ class _OfTheGap(LRScheduler):
         """Return each group's rate."""
         return [lr * self._share for lr in self.base_lrs]
 
+    @abstractmethod
     def _share_at(self, gap: float) -> float:
-        raise NotImplementedError
+        """Return the next update's share of the peak rate."""
 
 
 class WarmupOnly(_OfTheGap):
@@ -197,7 +199,7 @@ class Polyak(_OfTheGap):
         own = [group for group in self.optimizer.param_groups if group.get("algorithm") != "adamw"]
         norms = [group["geometry"].dual(p.grad) for group in own for p in group["params"] if p.grad is not None]
         norm = float(torch.stack(norms).sum()) if norms else 0.0
-        return min(1.0, float(polyak_rate(gap, norm)) / max(self.base_lrs)) if norm > 0.0 else 1.0
+        return min(1.0, float(polyak_rate(gap, norm)) / float(max(self.base_lrs))) if norm > 0.0 else 1.0
 
 
 def wsd(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:

@@ -176,8 +176,8 @@ class MetricsLog:
             row["curvature"] = finite(points[-1].smoothness)
             self._curvature.append((progress.loss, points[-1].smoothness))
         if scores is not None:
-            if points:
-                row["curvature_above"] = self.curvature_above()
+            if (above := self.curvature_above()) is not None:  # also right after a resumption, without a new point
+                row["curvature_above"] = above
             row |= {f"val_{name}": finite(value) for name, value in scores.items()}
             row["eval_seconds"] = round(progress.eval_seconds, 4)
         row |= {name: value for name, value in (schedule or {}).items() if self._said.get(name) != value}

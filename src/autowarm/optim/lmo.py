@@ -181,7 +181,8 @@ class LMO(Optimizer, Joining):
         for p in group["params"]:
             group["geometry"].check_shape(p.shape)
             if is_dtensor(p):
-                Buckets(None).of(group["geometry"], [p])  # raises if it is sharded over too many
+                (buckets := Buckets(None)).expect(group["geometry"])
+                buckets.of(group["geometry"], [p])  # raises if it is sharded over too many
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -224,7 +225,7 @@ class LMO(Optimizer, Joining):
         updates = self._agreed_updates() if self._is_shared() else self._updates()
         for tensors in updates:
             self._rule(tensors.group).update_(tensors, self._buckets, self._skipped)
-        return bool(updates)
+        return len(updates) > 0  # which PyTorch 2.11 can trace, unlike bool
 
     def _rule(self, group: dict[str, Any]) -> Rule:
         """What updates the tensors of this group."""
@@ -261,6 +262,7 @@ class LMO(Optimizer, Joining):
         self._check_gradients(group, xs, gs)
         if xs:
             self._skipped.prepare(xs[0].device)
+            self._buckets.expect(group["geometry"])
             for entries, found in zip(state, self._rule(group).state_of(group, xs, self.state), strict=True):
                 entries += found
 

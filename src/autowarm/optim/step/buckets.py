@@ -83,22 +83,27 @@ class Buckets:
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
-        self._known: dict[Any, tuple[Geometry, tuple[Bucket, ...]]] = {}
+        self._geometries: dict[int, Geometry] = {}  # by id, which stays their own while they are here
+        self._known: dict[Any, tuple[Bucket, ...]] = {}
+
+    def expect(self, geometry: Geometry) -> None:
+        """Must be called before `of` asks for this geometry; not traced, which `of` may be."""
+        self._geometries[id(geometry)] = geometry
 
     def of(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Bucket, ...]:
         """Return the buckets of tensors in this geometry; NotImplementedError if one is sharded too much for it."""
         key = [(x.device, x.shape, x.dtype) if type(x) in PLAIN else _described(x) for x in xs]
-        return self._of(geometry, (self.alone, *key))
+        # Its id stands for the geometry: `torch.compile` of PyTorch 2.9 to 2.12 gives a constant's function no objects.
+        return self._of(id(geometry), (self.alone, *key))
 
     @traced_as_constant
-    def _of(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
-        known = self._known.get((id(geometry), key))
+    def _of(self, geometry: int, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
+        known = self._known.get((geometry, key))
         if known is None:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
-            # The geometry is kept alive, so that its id stays its own.
-            self._known[id(geometry), key] = known = geometry, self._made(geometry, key)
-        return known[1]
+            self._known[geometry, key] = known = self._made(self._geometries[geometry], key)
+        return known
 
     def _made(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
         together: dict[Any, list[int]] = defaultdict(list)

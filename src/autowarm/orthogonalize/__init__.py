@@ -3,7 +3,6 @@
 - `polar`: `orthogonalize` and its variants, which compute Muon's direction.
 - `coefficients`: quintic polynomials that push singular values towards 1, and the intervals that they reach.
 - `iterate`: applies the quintics to stacks of matrices, in the order of products that takes the fewest operations.
-- `symmetric`: products with symmetric results; on large GPUs these take half of the arithmetic.
 - `precision`: the dtype of the iterations, and the smallest safe divisor for a norm.
 - `singular`: nuclear and spectral norms without a singular value decomposition.
 """

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.orthogonalize import nuclear_norm, orthogonalize, spectral_norm
+from tests.schedule.recovery.recovery_runs import Run, lost, quiet
 
 GPU = torch.cuda.is_available()
 on_each_device = pytest.mark.parametrize("device", ["cpu", *(["cuda"] if GPU else [])])
@@ -146,11 +148,11 @@ def test_optimizer_and_scheduler_wait_for_nothing_and_set_the_rates_that_floats_
         set_gradients(plain, step)
         rates.append(opt.param_groups[0]["lr"].clone())
         expected.append(plain_opt.param_groups[0]["lr"])
-        if 0 < step < total - 1:
+        if scheduler._plan.opening <= step < total - 1:
             with no_waiting():
                 opt.step()
                 scheduler.step(on_device[step])
-        else:  # the first loss calibrates, the last step ends the run
+        else:  # the first losses calibrate on the host, the last step ends the run
             opt.step()
             scheduler.step(on_device[step])
         plain_opt.step()
@@ -208,15 +210,17 @@ def test_a_compiled_step_is_the_step(make: Callable, device: str) -> None:
         opt = make(model, lr=torch.tensor(0.01, device=device))
         step = opt.step
         if compiles:
-            backend = "inductor" if device == "cuda" else "eager"
-            step = torch.compile(opt.step, backend=backend, fullgraph=True)
+            how = {"backend": "eager"} if device == "cpu" else {"options": {"loop_ordering_after_fusion": False}}
+            step = torch.compile(opt.step, fullgraph=True, **how)  # docs/optimizers.md says what the option is for
         for turn in range(3):
             set_gradients(model, turn)
             step()
         ended.append(weights(model))
     for plain, compiled in zip(*ended, strict=True):
-        # Muon's products run in bfloat16, in which a fused kernel rounds less often.
-        torch.testing.assert_close(compiled, plain, rtol=1e-2, atol=1e-3)
+        # Muon's products run in bfloat16, in which a fused kernel rounds less often. A sum near zero may have another
+        # sign, which turns an entry of Lion's step around.
+        same = torch.isclose(compiled, plain, rtol=1e-2, atol=1e-3)
+        assert same.float().mean() > 0.998
 
 
 @pytest.fixture
@@ -266,3 +270,17 @@ def test_a_gradient_that_is_not_finite_is_left_out_without_a_wait(device: str) -
         assert opt.skipped_updates == 1
     assert torch.equal(weights(model)[0], before[0])
     assert not torch.equal(weights(model)[2], before[2])
+
+
+@on_each_device
+@pytest.mark.parametrize("tensor_rate", [False, True])
+def test_a_run_recovers_from_a_bad_batch_and_is_the_same_without_one(device: str, tensor_rate: bool) -> None:
+    def trained(**options: Any) -> Run:
+        return quiet(Run("lion", tensor=tensor_rate, device=device, **options))
+
+    healthy, watched = trained(), trained(recover=True)
+    assert watched.scheduler.recoveries == []
+    assert all(torch.equal(a, b) for a, b in zip(healthy.weights(), watched.weights(), strict=True))
+    bad, recovered = trained(faults={250: "bad"}), trained(faults={250: "bad"}, recover=True)
+    assert len(recovered.scheduler.recoveries) == 1
+    assert lost(recovered, healthy) < 0.08 < 0.12 < lost(bad, healthy)

@@ -113,3 +113,50 @@ def test_a_state_of_a_compiled_run_goes_on_in_a_plain_one(graphs):
     loaded.step()
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p, q, atol=1e-5, rtol=1e-5)
+
+
+INPUTS = ("placeholder", "get_attr")
+# What Inductor computes before it goes on. All else it puts off until a kernel needs it.
+REALIZED = ("norm", "sum", "mm", "max", "all", "any", "stack")
+
+
+def late_readers(graph: torch.fx.Graph) -> list[str]:
+    """What reads an input, is used after a foreach operator has overwritten it, and so would see the new values.
+
+    So compiles Inductor for GPUs (PyTorch 2.11 to 2.15). Plain operators that overwrite are safe.
+    """
+    reads: dict[torch.fx.Node, set[torch.fx.Node]] = {}
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    found = []
+    for node in graph.nodes:
+        name = str(getattr(node.target, "__name__", node.target))
+        reads[node] = set().union(*(reads[x] for x in node.all_input_nodes))
+        if node.op in INPUTS:
+            reads[node] = {node}
+        elif any(word in name for word in REALIZED):
+            reads[node] = set()
+        if not (name.startswith("_foreach_") and name.endswith("_")):
+            continue
+        written = {x for x in node.args[0] if isinstance(x, torch.fx.Node) and x.op in INPUTS}
+        found += [
+            f"{reader.format_node()} before {node.format_node()}"
+            for reader in list(reads)[: place[node]]
+            if reader.op not in INPUTS and reads[reader] & written
+            if any(place[user] > place[node] for user in reader.users)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("make", [*MAKERS.values(), lambda model, **o: Muon.from_model(model, adamw_eps_hat=True, **o)])
+def test_a_foreach_operator_overwrites_nothing_that_is_still_read(make) -> None:
+    """A compiled Lion on a GPU took the sign of its new momentum."""
+    model = a_model()
+    opt = make(model, lr=torch.tensor(0.01))
+    traced = []
+    step = torch.compile(opt.step, fullgraph=True, backend=lambda module, _: traced.append(module.graph) or module)
+    torch._dynamo.reset()
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    step()
+    assert any("_foreach" in str(node.target) or "lerp" in str(node.target) for node in traced[0].nodes)
+    assert late_readers(traced[0]) == []

@@ -42,6 +42,7 @@ class Run:
         tensor: bool = False,
         steps: int = STEPS,
         norm: bool = False,
+        device: str = "cpu",
         **options: Any,
     ) -> None:
         torch.manual_seed(0)
@@ -49,8 +50,11 @@ class Run:
         if norm:
             self.model.insert(1, nn.BatchNorm1d(48))
             options |= {"model": self.model}
+        self.device = device
+        self.model.to(device)
         make, lr = MAKERS[name]
-        self.optimizer = make(self.model, torch.tensor(lr * rate, dtype=torch.float64) if tensor else lr * rate)
+        lr *= rate
+        self.optimizer = make(self.model, torch.tensor(lr, dtype=torch.float64, device=device) if tensor else lr)
         self.schedule(steps, **options)
         self.data, self.faults, self.made = torch.Generator().manual_seed(1), faults or {}, 0
         self.rates: list[float] = []
@@ -72,6 +76,7 @@ class Run:
         fault = self.faults.get(self.made)
         if fault == "bad":
             y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(2))]
+        x, y = x.to(self.device), y.to(self.device)
         loss = nn.functional.cross_entropy(self.model(x * math.nan if fault == "nan" else x), y)
         loss = loss * 100 if fault == "bad" else loss
         loss.backward()
@@ -97,7 +102,7 @@ class Run:
         """The loss on other data; infinite if it is NaN."""
         with torch.no_grad():
             x, y = batch(torch.Generator().manual_seed(3), 1000)
-            loss = float(nn.functional.cross_entropy(self.model(x), y))
+            loss = float(nn.functional.cross_entropy(self.model(x.to(self.device)), y.to(self.device)))
         return loss if math.isfinite(loss) else math.inf
 
     def weights(self) -> list[torch.Tensor]:

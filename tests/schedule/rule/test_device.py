@@ -299,6 +299,7 @@ class Arrivals:
         return device
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a driver that does not know these devices")
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1", "xpu:0"])
 def test_values_are_read_when_their_copy_has_arrived_and_not_before(device, monkeypatch) -> None:
     arrivals = Arrivals()
@@ -369,7 +370,7 @@ def test_the_gpu_is_not_waited_for() -> None:
     for t in range(50):
         w.grad = torch.ones_like(w)
         opt.step()
-        torch.cuda.set_sync_debug_mode("error" if 0 < t < 49 else "default")
+        torch.cuda.set_sync_debug_mode("error" if scheduler._plan.opening <= t < 49 else "default")
         try:
             scheduler.step(values[t])
         finally:

@@ -84,7 +84,7 @@ class Oracle:
         beta = group["momentum"]
         if not beta:
             return gs
-        torch._foreach_lerp_(ms, gs, 1 - beta)
+        _average_(ms, gs, beta)
         if not (group["nesterov"] and wanted):
             return ms
         if owned:
@@ -166,7 +166,7 @@ class TwoMomenta(Oracle):
     ) -> list[Tensor]:
         beta1, beta2 = group["betas"]
         directions = list(torch._foreach_lerp(gs, ms, beta1))
-        torch._foreach_lerp_(ms, gs, 1 - beta2)
+        _average_(ms, gs, beta2)
         return directions
 
 
@@ -184,3 +184,14 @@ class FromWeights(Oracle):
         if keep is not None:
             local(m).mul_(keep)
         return m
+
+
+def _average_(ms: list[Tensor], gs: list[Tensor], beta: float) -> None:
+    """m ← βm + (1 − β)g, in place."""
+    if not torch.compiler.is_compiling():
+        torch._foreach_lerp_(ms, gs, 1 - beta)
+        return
+    # What a compiled step computed from the old m would change with a foreach operator's m: PyTorch's Inductor puts off
+    # the former and looks for readers of m before it overwrites it in plain operators alone (2.11 to 2.15, on a GPU).
+    for m, g in zip(ms, gs, strict=True):
+        m.lerp_(g, 1 - beta)

@@ -1,8 +1,8 @@
 """Measure on a GPU whatever needs one, within a given time, and go on where an earlier call stopped.
 
-    make gpu                                                              # up to 35 minutes; writes docs/data/gpu.json
+    make gpu                                                              # up to 30 minutes; writes docs/data/gpu.json
     PYTHONPATH=src python3 benchmarks/gpu.py --minutes 9 --out FOLDER     # again and again, until it says it is done
-    PYTHONPATH=src python3 benchmarks/gpu.py steps symmetric              # these parts, anew
+    PYTHONPATH=src python3 benchmarks/gpu.py steps llama                  # these parts, anew
     make gpu DRY=1                                                        # without a GPU: tiny shapes, no GPU's numbers
 
 Each part (see `gpu_parts.py`) runs in a process of its own, for one that crashes or hangs must not take the others
@@ -82,8 +82,7 @@ def measure(name: str, part: Callable[[Known, Setting], Found], store: Store, dr
 def measure_apart(name: str, folder: Path, dry: bool, seconds: float) -> str | None:
     """The same in a process of its own; why it ended, where it did not end by itself."""
     words = [sys.executable, __file__, name, "--inner", str(seconds), "--out", str(folder), *["--dry-run"] * dry]
-    interpret = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if dry else {}
-    with subprocess.Popen(words, start_new_session=True, env=os.environ | interpret) as process:
+    with subprocess.Popen(words, start_new_session=True) as process:
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -95,7 +94,7 @@ def measure_apart(name: str, folder: Path, dry: bool, seconds: float) -> str | N
 def environment(dry: bool) -> dict[str, str]:
     """What numbers may depend on."""
     found = {"python": platform.python_version(), "torch": torch.__version__, "autowarm": autowarm.__version__}
-    for package in ("triton", "transformers", "dion"):
+    for package in ("transformers", "dion"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -106,7 +105,7 @@ def environment(dry: bool) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("parts", nargs="*", help=f"measure these anew, of {', '.join(PARTS)}; default: what is missing")
-    parser.add_argument("--minutes", type=float, default=35.0, help="stop after so many (default 35)")
+    parser.add_argument("--minutes", type=float, default=30.0, help="stop after so many (default 30)")
     parser.add_argument("--out", type=Path, help="folder of gpu.json (default docs/data; of a dry run a new one)")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the processor")
     parser.add_argument("--inner", type=float, help=argparse.SUPPRESS)  # a part's own process, and its seconds

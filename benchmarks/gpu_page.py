@@ -1,48 +1,41 @@
 """Write the tables of docs/optimizers.md from what `benchmarks/gpu.py` measured: python benchmarks/gpu_page.py."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parents[1] / "docs"
-STORED, PAGE = DOCS / "data" / "gpu.json", DOCS / "optimizers.md"
-BEGIN, END = "<!-- measured on a GPU -->\n", "<!-- end of measured -->"
-NOT_YET = "**Not yet measured.** No GPU was at hand so far."
+DATA = Path(__file__).parents[1] / "docs" / "data"
+STORED = DATA / "gpu.json"
 
 
-def tables(stored: dict[str, Any] | None) -> str:
-    """All that was measured, a section for each part; what is missing is said to be."""
-    if stored is None:
-        return NOT_YET
-    lines = ["On " + ", ".join(f"{what} {value}" for what, value in reversed(stored["environment"].items())) + "."]
-    for name, (title, columns, rows) in SECTIONS.items():
+def tables(stored: dict[str, Any]) -> dict[str, list[list[str]]]:
+    """Each part's table by the name of its file, with a heading; an unfinished part says so in its last row."""
+    found = {}
+    for name, (columns, rows) in SECTIONS.items():
         part = stored["parts"].get(name, {"finished": False, "results": {}})
-        lines += ["", f"### {title}", ""]
-        if part["results"]:
-            lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-            lines += [f"| {' | '.join(row)} |" for row in rows(part["results"])]
-        if not part["finished"]:
-            lines += ["", f"Not finished: {part.get('failed', 'not yet measured')}."]
-    return "\n".join(lines)
+        rest = [] if part["finished"] else [f"not finished: {part.get('failed', 'not yet measured')}"]
+        rest = [[*rest, *[""] * (len(columns) - 1)]] if rest else []
+        found[f"gpu-{name}.csv"] = [columns, *rows(part["results"]), *rest]
+    return found
 
 
 Rows = Callable[[dict[str, Any]], list[list[str]]]
 
 
 def _tests(results: dict[str, Any]) -> list[list[str]]:
-    return [
-        [name.removeprefix("test_").replace("_", " "), *(str(of[key]) for key in ("passed", "failed", "skipped"))]
-        for name, of in results.items()
-    ]
+    """All tests in one row, and a row for each of which some cases failed."""
+    total = {key: sum(of[key] for of in results.values()) for key in ("passed", "failed", "skipped")}
+    failed = {name.removeprefix("test_").replace("_", " "): of for name, of in results.items() if of["failed"]}
+    return [[name, *(str(of[key]) for key in total)] for name, of in {"all": total, **failed}.items()]
 
 
 def _steps(results: dict[str, Any]) -> list[list[str]]:
     rows = []
     for label, of in results.items():
         base = results.get(f"{label.split()[0]} torch.optim.Muon", {}).get("ms")
-        if "missing" in of:
-            rows.append([label, f"– ({of['missing']})", *[""] * 4])
+        if "missing" in of:  # a peer that is not installed
             continue
         peak = of["peak_bytes"]
         rows.append(
@@ -52,24 +45,19 @@ def _steps(results: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _symmetric(results: dict[str, Any]) -> list[list[str]]:
-    rows = []
-    for name, of in results.items():
-        times = of.get("ms", {})
-        own = times.get("128×64×8×3")
-        best = min(times, key=times.__getitem__, default=None)
-        faster = own and of["bmm_ms"] / own
-        fastest = f"{best} ({times[best]:.3g} ms)" if best else "–"
-        rows.append([f"{of['count']} × {name}", _number(of.get("bmm_ms")), _number(own), _number(faster), fastest,
-                     f"{of['error']:.1e}", "yes" if of["symmetric"] else "**no**"])  # fmt: skip
-    return rows
-
-
 def _llama(results: dict[str, Any]) -> list[list[str]]:
     return [
         [label, f"{of['tokens_per_second']:,.0f}", _number(of["mfu"] and 100 * of["mfu"]), _number(of["step_ms"]),
          _number(of["peak_bytes"] and of["peak_bytes"] / 1e9)]
         for label, of in results.items()
+    ]  # fmt: skip
+
+
+def _presets(results: dict[str, Any]) -> list[list[str]]:
+    return [
+        [name, f"{of['micro_batch']} × 512", _number(of["forecast_bytes"] / 1e9),
+         _number(of["peak_bytes"] and of["peak_bytes"] / 1e9)]
+        for name, of in results.items()
     ]  # fmt: skip
 
 
@@ -85,27 +73,20 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.{digits}g}"
 
 
-SECTIONS: dict[str, tuple[str, list[str], Rows]] = {
-    "tests": ("The tests on the GPU", ["test", "passed", "failed", "skipped"], _tests),
-    "steps": (
-        "One step", ["step", "ms", "× faster", "of these the host's", "launches", "temporaries, GB"], _steps,
-    ),
-    "symmetric": (
-        "Symmetric products",
-        ["product", "cuBLAS, ms", "kernel, ms", "× faster", "quickest tile", "relative error", "symmetric"], _symmetric,
-    ),
-    "llama": ("LLaMA-124M with Muon", ["model", "tokens a second", "MFU, %", "ms a step", "peak, GB"], _llama),
-    "compare": (
-        "The 124M comparison", ["run", "steps", "warm-up", "validation loss", "training loss", "ended by"], _compare,
-    ),
-}  # fmt: skip
+SECTIONS: dict[str, tuple[list[str], Rows]] = {
+    "tests": (["test", "passed", "failed", "skipped"], _tests),
+    "steps": (["step", "ms", "× faster", "of these the host's", "launches", "temporaries, GB"], _steps),
+    "llama": (["LLaMA-124M", "tokens a second", "MFU, %", "ms a step", "peak, GB"], _llama),
+    "presets": (["preset", "tokens at once", "forecast, GB", "peak, GB"], _presets),
+    "compare": (["run", "updates", "warm-up", "validation loss", "training loss", "ended by"], _compare),
+}
 
 
 def main() -> None:
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else None
-    PAGE.write_text(before + BEGIN + tables(stored) + "\n" + END + after, encoding="utf-8")
+    if STORED.exists():
+        for name, rows in tables(json.loads(STORED.read_text(encoding="utf-8"))).items():
+            with open(DATA / "tables" / name, "w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +48,13 @@ class Setting:
 
 def tests(known: Known, setting: Setting) -> Found:
     """The suite's tests that run on a GPU: by function, how many passed, failed and were skipped."""
-    files = ["tests/test_gpu.py", "tests/schedule/rule/test_device.py", "tests/orthogonalize/test_symmetric.py"]
-    words = ["-k", "one_rank and lion"] if setting.dry else []
+    files = ["tests/test_gpu.py", "tests/schedule/rule/test_device.py"]
+    words = ["-k", "one_rank and lion"] if setting.dry else ["-n", "6"] if find_spec("xdist") else []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-p", "no:cacheprovider"]
         done = subprocess.run(
-            [*command, *words, *(files[:1] if setting.dry else files)], cwd=ROOT, text=True,
+            [*command, f"--junitxml={report}", *words, *(files[:1] if setting.dry else files)], cwd=ROOT, text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         print(done.stdout[-8000:])
@@ -156,56 +155,6 @@ def _launches(step: Callable[[], Any]) -> int:
     return sum(event.count for event in profiler.key_averages() if re.match(r"cu(da)?\w*Launch", event.key))
 
 
-# Rows and depth of a tile, warps, stages: the kernel's own first, and what else may be quicker on a new GPU.
-_TILES = [(128, 64, 8, 3), (128, 64, 4, 3), (128, 64, 8, 4), (128, 32, 4, 4)]
-
-
-def symmetric_products(known: Known, setting: Setting) -> Found:
-    """The Triton kernel beside cuBLAS on XXᵀ of square and of wide matrices and on βD + αD², in bfloat16."""
-    from triton.runtime.errors import OutOfResources
-
-    from autowarm.orthogonalize import symmetric_kernel as kernel
-
-    for d in [130] if setting.dry else [768, 1024, 1536, 2048, 3072, 4096]:
-        count = 1 if setting.dry else max(2, 24 * 1024**2 // d**2)
-        X = torch.randn(count, d, 4 * d, device=setting.device).to(torch.bfloat16) / (4 * d) ** 0.5
-        R = kernel.multiply(X, X.mT, None, 1.0, 1.0)
-        cases = {"square": (R, R.mT, None), "wide": (X, X.mT, None), "sum": (R, R, R)}
-        for case, (left, right, plus) in cases.items():
-            if f"{d} {case}" in known:
-                continue
-            alpha, beta = (1.0, 1.0) if plus is None else (2.0, -3.0)
-            exact = alpha * left.float() @ right.float() + (0.0 if plus is None else beta * plus.float())
-            by_kernel = partial(kernel.multiply, left, right, plus, alpha, beta)
-            plain = partial(torch.bmm, left, right)
-            if plus is not None:
-                plain = partial(torch.baddbmm, plus, left, right, beta=beta, alpha=alpha)
-            own = by_kernel()
-            error = ((own.float() - exact).norm() / exact.norm()).item()
-            found = {"count": count, "symmetric": torch.equal(own, own.mT), "error": error}
-            if not setting.dry:
-                found |= {"bmm_ms": _milliseconds(plain), "ms": {}}
-                for tile in (*_TILES[1:], _TILES[0]):  # the kernel's own stays set
-                    kernel._ROWS, kernel._INNER, kernel._WARPS, kernel._STAGES = tile
-                    with suppress(OutOfResources):
-                        found["ms"]["×".join(map(str, tile))] = _milliseconds(by_kernel)
-            yield f"{d} {case}", found
-
-
-def _milliseconds(job: Callable[[], Any], rounds: int = 20) -> float:
-    """By events on the GPU, without what the host takes to launch; the median of three series."""
-    series = []
-    for _ in range(4):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(rounds):
-            job()
-        end.record()
-        end.synchronize()
-        series.append(start.elapsed_time(end) / rounds)
-    return statistics.median(series[1:])  # the first compiles and warms up
-
-
 _RUNS = {
     "muon": {"lr": 1e-3, "options": {"momentum": 0.95, "adamw_betas": (0.8, 0.999)}},
     "lion": {"lr": 1e-3, "options": {"betas": (0.9, 0.99)}},
@@ -253,7 +202,38 @@ def llama(known: Known, setting: Setting) -> Found:
         yield label, found
 
 
-_COMPARISON = 13 * 60  # seconds for all of its runs
+def presets(known: Known, setting: Setting) -> Found:
+    """Peak memory of the presets for text: a few updates of one micro-batch, compiled as they are, and the forecast."""
+    import transformers
+
+    from autowarm.lab import config as lab
+    from autowarm.lab.config.build import build
+    from autowarm.lab.config.yaml_files import read_yaml
+    from autowarm.lab.paper.costs import memory
+    from autowarm.lab.training.loop import train
+
+    text = lab.DataConfig(corpus=str(Path(transformers.__file__).parent), max_bytes=2_000_000)
+    for name in ("llama-124m", "llama-210m", "llama-720m", "moe-520m"):
+        if name in known:
+            continue
+        config = build(lab.RunConfig, read_yaml(name, "train")[0], name)
+        engine = dataclasses.replace(config.engine, accumulate=1, eval_every=0, keep_weights=False)
+        config = dataclasses.replace(
+            config, data=text, steps=4, batch_size=config.batch_size // config.engine.accumulate, eval_batches=1,
+            checkpoint_every=10**6, schedule=lab.ScheduleConfig(kind="linear", warmup_steps=2), engine=engine,
+        )  # fmt: skip
+        found = {"micro_batch": config.batch_size, "forecast_bytes": sum(memory(config).values()), "peak_bytes": None}
+        if not setting.dry:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            torch.compiler.reset()
+            with tempfile.TemporaryDirectory() as folder:
+                train(config, Path(folder))
+            found["peak_bytes"] = torch.cuda.max_memory_allocated()
+        yield name, found
+
+
+_COMPARISON = 5 * 60  # seconds for all of its runs
 
 
 def compare(known: Known, setting: Setting) -> Found:
@@ -290,7 +270,7 @@ def compare(known: Known, setting: Setting) -> Found:
 PARTS: dict[str, tuple[Callable[[Known, Setting], Found], int]] = {
     "tests": (tests, 400),
     "steps": (steps, 330),
-    "symmetric": (symmetric_products, 90),
     "llama": (llama, 240),
+    "presets": (presets, 300),
     "compare": (compare, _COMPARISON + 60),
 }

@@ -1,5 +1,6 @@
 """`make gpu`: its dry run, how it goes on after failures, and the page it writes."""
 
+import csv
 import importlib
 import json
 import os
@@ -88,48 +89,63 @@ def test_the_dry_run_finishes_every_part_and_makes_up_no_number_of_a_gpu(benchma
         else:
             assert of["host_ms"] is None
             assert of["launches"] is None
-    assert all(of["symmetric"] and "ms" not in of for of in parts["symmetric"].values())
     assert all(of["mfu"] is None and of["peak_bytes"] is None for of in parts["llama"].values())
+    assert all(of["peak_bytes"] is None for of in parts["presets"].values())
     assert len(parts["compare"]) == 9
     # A second call has nothing left to do.
     again = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert again.stdout.splitlines() == [f"{tmp_path / 'gpu.json'}: done"]
-    # The page takes all of it.
-    page = benchmark.gpu_page.tables(stored)
-    assert page.count("### ") == len(benchmark.PARTS)
-    assert "Not finished" not in page
+    # The tables take all of it.
+    tables = benchmark.gpu_page.tables(stored)
+    assert len(tables) == len(benchmark.PARTS)
+    assert "not finished" not in str(tables)
 
 
-def test_the_page_is_that_of_the_stored_run(benchmark: ModuleType) -> None:
-    page = benchmark.gpu_page
-    stored = json.loads(page.STORED.read_text(encoding="utf-8")) if page.STORED.exists() else None
-    assert f"{page.BEGIN}{page.tables(stored)}\n{page.END}" in page.PAGE.read_text(encoding="utf-8")
+def test_the_page_shows_the_stored_run(benchmark: ModuleType) -> None:
+    stored = json.loads(benchmark.gpu_page.STORED.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    for name, rows in benchmark.gpu_page.tables(stored).items():
+        with open(ROOT / "docs" / "data" / "tables" / name, newline="", encoding="utf-8") as file:
+            assert list(csv.reader(file)) == rows
+        assert f":file: data/tables/{name}" in page
+    version = stored["environment"]["torch"].rsplit(".", 1)[0]
+    assert f"On an {stored['environment']['device']} with PyTorch {version}, a step of the paper's 124M model" in page
+    parts = {name: part["results"] for name, part in stored["parts"].items()}
+    ms = {label: parts["steps"][f"124M {label}"]["ms"] for label in ("Muon", "torch.optim.Muon")}
+    assert "takes a third of the time" in page
+    assert 0.28 < ms["Muon"] / ms["torch.optim.Muon"] < 0.38
+    losses = {name: of["val_loss"] for name, of in parts["compare"].items() if name != "steps"}
+    assert f"one seed, {parts['compare']['steps']} updates on source code" in page
+    assert f"Muon it ends {losses['muon default'] - losses['muon none']:.2f} nats behind no warm-up" in page
+    assert losses["lion default"] == min(loss for name, loss in losses.items() if name.startswith("lion"))
 
 
-def test_the_page_shows_numbers_failures_and_what_is_missing(benchmark: ModuleType) -> None:
+def test_the_tables_show_numbers_failures_and_what_is_missing(benchmark: ModuleType) -> None:
     muon = {"ms": 4.0, "host_ms": 1.5, "launches": 120, "peak_bytes": 250_000_000}
     steps = {
         "124M torch.optim.Muon": muon | {"ms": 10.0},
         "124M Muon": muon,
         "124M dion's Muon": {"missing": "ModuleNotFoundError: No module named 'dion'"},
     }
-    tile = {"128×64×8×3": 0.5, "128×64×4×3": 0.4}
-    product = {"count": 6, "symmetric": True, "error": 3e-3, "bmm_ms": 0.8, "ms": tile}
-    text = benchmark.gpu_page.tables(
+    tables = benchmark.gpu_page.tables(
         {
             "environment": {"torch": "2.11.0", "device": "NVIDIA H100"},
             "parts": {
-                "tests": {"finished": True, "results": {"test_a_step": {"passed": 2, "failed": 1, "skipped": 0}}},
+                "tests": {
+                    "finished": True,
+                    "results": {
+                        "test_a_step": {"passed": 2, "failed": 1, "skipped": 0},
+                        "test_a_graph": {"passed": 3, "failed": 0, "skipped": 0},
+                    },
+                },
                 "steps": {"finished": False, "failed": "stopped after 330 s", "results": steps},
-                "symmetric": {"finished": True, "results": {"2048 square": product}},
             },
         }
     )
-    assert text.startswith("On device NVIDIA H100, torch 2.11.0.")
-    assert "| a step | 2 | 1 | 0 |" in text
-    assert "| 124M Muon | 4 | 2.5 | 1.5 | 120 | 0.25 |" in text
-    assert "| 124M dion's Muon | – (ModuleNotFoundError: No module named 'dion') |" in text
-    assert "Not finished: stopped after 330 s." in text
-    assert "| 6 × 2048 square | 0.8 | 0.5 | 1.6 | 128×64×4×3 (0.4 ms) | 3.0e-03 | yes |" in text
-    assert text.count("Not finished: not yet measured.") == 2
-    assert benchmark.gpu_page.tables(None).startswith("**Not yet measured.**")
+    assert tables["gpu-tests.csv"][1:] == [["all", "5", "1", "0"], ["a step", "2", "1", "0"]]
+    assert tables["gpu-steps.csv"][1:] == [
+        ["124M torch.optim.Muon", "10", "1", "1.5", "120", "0.25"],
+        ["124M Muon", "4", "2.5", "1.5", "120", "0.25"],
+        ["not finished: stopped after 330 s", *[""] * 5],
+    ]
+    assert [rows[-1][0] for rows in tables.values()].count("not finished: not yet measured") == 3

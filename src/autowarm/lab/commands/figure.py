@@ -48,6 +48,7 @@ def _listed() -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from ..paper.costs import GPU_SHARE
     from ..paper.experiments import listing
 
     table = Table(box=None, pad_edge=False, padding=(0, 1))
@@ -59,6 +60,8 @@ def _listed() -> int:
     if not console.is_terminal:
         console.width = 180
     console.print(table)
-    console.print("CPU: hours of one core, from measured runs. GPU: hours of one H200 at 40 % of its peak, by "
-                  "arithmetic. Figures that share runs are each counted in full.")  # fmt: skip
+    console.print(
+        f"CPU: hours of one core, from measured runs. GPU: hours of one H200 at {GPU_SHARE:.0%} of its peak, by "
+        "arithmetic. Figures that share runs are each counted in full."
+    )
     return 0

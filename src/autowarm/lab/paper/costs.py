@@ -10,9 +10,10 @@ from ..tasks.models import flops_per_token, matrices, parameters
 # Seconds per layer and step that do not depend on the batch (Python, kernel launches, the optimizer), and operations
 # per second. For a CPU: one core of a 2-core x86-64 cloud machine, fitted to the runs in docs/data.
 _CPU_LAYER, _CPU_RATE = 2.5e-3, 15e9
-# For an H200: 40 % of its 989 dense bfloat16 TFLOP/s, an assumption and not a measurement.
-_GPU_SHARE = 0.4
-_GPU_LAYER, _GPU_RATE = 0.3e-3, _GPU_SHARE * 989e12
+# For an H200: the share of its 989 dense bfloat16 TFLOP/s that LLaMA-124M reached there with Muon, compiled, at batch
+# 32 (`make gpu`).
+GPU_SHARE = 0.25
+_GPU_LAYER, _GPU_RATE = 0.3e-3, GPU_SHARE * 989e12
 _PROBE = 2.5  # cost of a measured step in plain steps: it adds a second gradient on the batch and norms of the change
 _NEWTON_SCHULZ = 5
 _FORWARD = 1 / 3  # of the operations of a forward and backward pass
@@ -140,12 +141,12 @@ def forecast(
 
     Args:
         run: the run.
-        peak: operations per second of one rank's GPU, of which 40 % count; None for one core of a CPU.
+        peak: operations per second of one rank's GPU, of which `GPU_SHARE` counts; None for one core of a CPU.
         world: number of ranks.
         last: batches of the last evaluation; None for `eval_batches`.
         count: parameters of a classifier; a LLaMA's are counted.
     """
-    layer, rate = (_CPU_LAYER, _CPU_RATE) if peak is None else (_GPU_LAYER, _GPU_SHARE * peak)
+    layer, rate = (_CPU_LAYER, _CPU_RATE) if peak is None else (_GPU_LAYER, GPU_SHARE * peak)
     step = layer * run.model.layers + operations(run) / (rate * world)
     every = run.engine.eval_every
     held = memory(run, count=count)

@@ -12,7 +12,7 @@ from ..execution.display import duration
 from ..registry import OPTIMIZERS
 from ..tasks.models import classifier_of, llama
 from ..training.parallel import PEAK_FLOPS, Ranks, peak_flops
-from .costs import forecast, memory
+from .costs import GPU_SHARE, forecast, memory
 from .settings import MAIN, deviations
 
 _WIDE = 256  # a model of this width is for a GPU
@@ -110,7 +110,7 @@ def _times(config: RunConfig, world: int, judged: int | None, count: int) -> Ite
     place = torch.cuda.get_device_name() if torch.cuda.is_available() else "H100, as there is no GPU here"
     if peak is None and (config.model.width >= _WIDE or config.model.name not in ("llama", "swin")):
         peak = PEAK_FLOPS["H100"]
-    where = "one core of a CPU" if peak is None else f"40 % of the peak of {world} × {place}"
+    where = "one core of a CPU" if peak is None else f"{GPU_SHARE:.0%} of the peak of {world} × {place}"
     last = judged if config.whole_validation else None
     times = forecast(config, peak, world, last, count)
     whole = "" if last is None else f", the last on all {last}"

@@ -21,8 +21,9 @@ $(READY): pyproject.toml constraints.hashes.txt
 demo: $(READY)
 	$(BIN)/autowarm compare
 
-# A file's tests stay together, so that what they share is made once; the small files come last and even out.
-PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# A file's tests stay together, so that what they share is made once; the small files come last and even out. Three
+# workers keep two cores busy, for many tests wait for processes of their own.
+PYTEST := -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Every promise to users, in minutes.
 test: $(READY)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from autowarm.lab.config import EngineConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config import DataConfig, EngineConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.training.loop import train
 from studies.tasks import TASKS, StudyTask, finetuning
 
@@ -68,6 +68,8 @@ def test_texts_are_apart() -> None:
 
 
 def test_a_damaged_cache_of_weights_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    beginnings = [(name, text[:500]) for name, text in finetuning.read_documents(DataConfig())]
+    monkeypatch.setattr(finetuning, "read_documents", lambda _: beginnings)
     monkeypatch.setattr(finetuning, "cache_folder", lambda: tmp_path)
     prepare = finetuning._prepared.__wrapped__
     expected = {name: weight.clone() for name, weight in prepare(2)[1].items()}  # the file's own bytes change below

@@ -1,11 +1,13 @@
-"""What autowarm adds: a scheduler's step, a probed step, and the import. What is compared is timed in turns.
+"""What autowarm adds: a scheduler's step, recovery, a probed step, the import. What is compared is timed in turns.
 
 python benchmarks/overhead.py scheduler
+OMP_NUM_THREADS=1 python benchmarks/overhead.py recovery                    # writes docs/data/tables/recovery-costs.csv
 OMP_NUM_THREADS=1 python benchmarks/overhead.py probe [--width 256 --layers 4 --device cuda]
 python benchmarks/overhead.py import
 """
 
 import argparse
+import csv
 import statistics
 import subprocess
 import sys
@@ -13,15 +15,21 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 import torch
+from optimizers import measure_peak
+from torch import nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.lab.config import ModelConfig
 from autowarm.lab.tasks.models import llama, token_loss
+from autowarm.schedule.recovery.snapshot import Snapshot
 from autowarm.smoothness import Probe
 
+TABLES = Path(__file__).parents[1] / "docs" / "data" / "tables"
 IMPORTS = {"torch and numpy": "torch, numpy", "and autowarm": "torch, numpy, autowarm, autowarm.optim"}
 
 
@@ -101,6 +109,49 @@ def probe(given: argparse.Namespace) -> None:
         print(f"{name:<10}{a:>10.1f}{b:>11.1f}{b / a:>7.2f}")
 
 
+def recovery(given: argparse.Namespace) -> None:
+    """Whole runs with recovery and without it, in turns: the copy's bytes, and the share of a run's time in the guard.
+
+    A share of wall time would drown in what else the machine does, so the thread's CPU time in `scheduler.step` counts.
+    """
+    total, config = 1000, ModelConfig(layers=2, width=128, heads=4, ff=352, vocab_size=512, seq_len=64)
+    tokens = torch.randint(512, (8, 65), generator=torch.Generator().manual_seed(0))
+
+    def run(make: Callable[[nn.Module], Optimizer], **options: bool) -> tuple[float, float, list[int]]:
+        model = llama(config, seed=0)
+        optimizer = make(model)
+        scheduler = AdaptiveWarmup(optimizer, total, **options)
+        inside, start = 0.0, time.thread_time()
+        for _ in range(total):
+            loss = token_loss(model, tokens)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            before = time.thread_time()
+            scheduler.step(loss.detach())
+            inside += time.thread_time() - before
+        whole = time.thread_time() - start
+        assert not options or scheduler.recoveries == []
+        copied = measure_peak(lambda: Snapshot(optimizer), torch.device("cpu"))
+        return inside, whole, [copied, sum(p.nbytes for p in model.parameters())]
+
+    makers: dict[str, Callable[[nn.Module], Optimizer]] = {
+        "Muon": lambda model: Muon.from_model(model, lr=3e-3),
+        "Lion": lambda model: Lion.from_model(model, lr=1e-4),
+        "normSGD": lambda model: NormSGD.from_model(model, lr=3e-2),
+        "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
+    }
+    rows = [["optimizer", "a copy, × the weights", "% of a run's time"]]
+    for name, make in makers.items():
+        plain, _, _ = run(make)
+        guarded, whole, (copied, weights) = run(make, recover=True)
+        share = (guarded - plain) / whole
+        rows.append([name, f"{copied / weights:.2f}", f"{100 * share:.2f}"])
+        print(*rows[-1], flush=True)
+    with open(TABLES / "recovery-costs.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
 def imports(given: argparse.Namespace) -> None:
     run = partial(subprocess.run, check=True)
     calls = {name: partial(run, [sys.executable, "-c", f"import {what}"]) for name, what in IMPORTS.items()}
@@ -110,7 +161,7 @@ def imports(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = {"scheduler": scheduler, "probe": probe, "import": imports}
+    what = {"scheduler": scheduler, "recovery": recovery, "probe": probe, "import": imports}
     parser.add_argument("what", choices=what)
     parser.add_argument("--turns", type=int, default=20)
     for name, default in {"layers": 2, "width": 64, "vocab": 1024, "seq-len": 64, "batch-size": 64}.items():

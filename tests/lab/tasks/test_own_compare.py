@@ -66,7 +66,7 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(tmp_path:
     for name in ("straight", "stopped"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "task.py").write_text(TASK)
-    words = ("--run.steps=600", "--run.checkpoint_every=50", "--rates={sgd: [0.01]}", "--schedules=[linear]")
+    words = ("--run.steps=200", "--run.checkpoint_every=20", "--rates={sgd: [0.01]}", "--schedules=[linear]")
     status, out, err = finished(tmp_path / "straight", *words)
     assert status == 0, err
     assert "report.html" in out

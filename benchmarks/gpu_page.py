@@ -15,9 +15,10 @@ def tables(stored: dict[str, Any]) -> dict[str, list[list[str]]]:
     found = {}
     for name, (columns, rows) in SECTIONS.items():
         part = stored["parts"].get(name, {"finished": False, "results": {}})
-        rest = [] if part["finished"] else [f"not finished: {part.get('failed', 'not yet measured')}"]
-        rest = [[*rest, *[""] * (len(columns) - 1)]] if rest else []
-        found[f"gpu-{name}.csv"] = [columns, *rows(part["results"]), *rest]
+        found[f"gpu-{name}.csv"] = [columns, *rows(part["results"])]
+        if not part["finished"]:
+            why = f"not finished: {part.get('failed', 'not yet measured')}"
+            found[f"gpu-{name}.csv"].append([why, *[""] * (len(columns) - 1)])
     return found
 
 

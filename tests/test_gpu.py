@@ -217,10 +217,8 @@ def test_a_compiled_step_is_the_step(make: Callable, device: str) -> None:
             step()
         ended.append(weights(model))
     for plain, compiled in zip(*ended, strict=True):
-        # Muon's products run in bfloat16, in which a fused kernel rounds less often. A sum near zero may have another
-        # sign, which turns an entry of Lion's step around.
-        same = torch.isclose(compiled, plain, rtol=1e-2, atol=1e-3)
-        assert same.float().mean() > 0.998
+        # Muon's products run in bfloat16, in which a fused kernel rounds less often.
+        torch.testing.assert_close(compiled, plain, rtol=1e-2, atol=1e-3)
 
 
 @pytest.fixture

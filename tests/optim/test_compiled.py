@@ -123,7 +123,7 @@ REALIZED = ("norm", "sum", "mm", "max", "all", "any", "stack")
 def late_readers(graph: torch.fx.Graph) -> list[str]:
     """What reads an input, is used after a foreach operator has overwritten it, and so would see the new values.
 
-    So compiles Inductor for GPUs (PyTorch 2.11 to 2.15). Plain operators that overwrite are safe.
+    So compiles Inductor for GPUs (seen in PyTorch 2.11 and 2.15). Plain operators that overwrite are safe.
     """
     reads: dict[torch.fx.Node, set[torch.fx.Node]] = {}
     place = {node: i for i, node in enumerate(graph.nodes)}

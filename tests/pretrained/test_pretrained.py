@@ -242,17 +242,10 @@ def test_copies_count_once(ranks):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("package", "fewest"), [("timm", 23), ("torchvision", 30)])
+@pytest.mark.parametrize(("package", "fewest"), [("timm", 70), ("torchvision", 30)])
 def test_no_new_model_of_any_family_is_taken_for_trained(package, fewest, monkeypatch):
-    """Every third family of timm; `python -m studies.trained_weights` judges all of them for the page."""
-    import timm
-
     from studies.trained_weights.packages import NEW as FAMILIES
 
-    family_of = timm.models._registry._model_to_module
-    some = list(dict.fromkeys(family_of[name] for name in timm.list_models()))[::3]
-    names = [name for name in timm.list_models() if family_of[name] in some]
-    monkeypatch.setattr(timm, "list_models", lambda: names)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     found = {name: detect(model) for name, model in FAMILIES[package]()}
     assert len(found) >= fewest

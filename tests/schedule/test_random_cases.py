@@ -18,7 +18,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 
-CASES, BATCH, FEW = 2000, 25, 25
+CASES, BATCH, FEW = 2000, 50, 50
 # What must be said, once, when it happens: by a part of its warning.
 SAID = {
     "nonfinite": "the schedule ignores it but counts the step",

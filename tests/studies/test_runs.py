@@ -81,6 +81,7 @@ KINDS = [
     Cell("mlp", "muon", 1000, 0.03),
     Cell("factor", "adamw", 1000, 0.003),
     Cell("llama", "muon", 1000, 0.01),
+    Cell("vit", "adamw", 1000, 0.01),
 ]
 
 

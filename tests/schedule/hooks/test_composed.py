@@ -39,7 +39,7 @@ def wrapped(name: str, opt: torch.optim.Optimizer) -> tuple[torch.optim.lr_sched
 
 
 @pytest.mark.parametrize("name", ["ours second", "ours first", "chained"])
-@pytest.mark.parametrize("at", [1, 5, 12, 16])
+@pytest.mark.parametrize("at", [1, 4, 5, 6, 11, 12, 13, 16])
 def test_resumed_inside_pytorchs_own_equals_straight(name: str, at: int) -> None:
     def go(outer, ours, steps: Iterable[int]) -> list[float]:
         rates = []

@@ -283,7 +283,7 @@ def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too:
 
 @every_lr
 @pytest.mark.parametrize("peak", ["given", "auto"])
-@settings(max_examples=8)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_groups_keep_their_rates_wherever_they_are_moved(tensor: bool, peak: str, data: st.DataObject) -> None:
     def made() -> AdaptiveWarmup:

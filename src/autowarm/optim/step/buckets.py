@@ -93,7 +93,7 @@ class Buckets:
     def of(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Bucket, ...]:
         """Return the buckets of tensors in this geometry; NotImplementedError if one is sharded too much for it."""
         key = [(x.device, x.shape, x.dtype) if type(x) in PLAIN else _described(x) for x in xs]
-        # Its id stands for the geometry: `torch.compile` of PyTorch 2.9 to 2.12 gives a constant's function no objects.
+        # Its id stands for the geometry: `torch.compile` of PyTorch 2.11 gives a constant's function no objects.
         return self._of(id(geometry), (self.alone, *key))
 
     @traced_as_constant

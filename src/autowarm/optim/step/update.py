@@ -191,7 +191,7 @@ def _average_(ms: list[Tensor], gs: list[Tensor], beta: float) -> None:
     if not torch.compiler.is_compiling():
         torch._foreach_lerp_(ms, gs, 1 - beta)
         return
-    # What a compiled step computed from the old m would change with a foreach operator's m: PyTorch's Inductor puts off
-    # the former and looks for readers of m before it overwrites it in plain operators alone (2.11 to 2.15, on a GPU).
+    # Inductor puts off what was computed from the old m. Before a foreach operator overwrites m, it does not look for
+    # such readers, and they see the new m (in its code for GPUs of PyTorch 2.11 and 2.15); plain operators are safe.
     for m, g in zip(ms, gs, strict=True):
         m.lerp_(g, 1 - beta)

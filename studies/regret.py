@@ -170,13 +170,13 @@ def bed(rows: Rows, steps: int) -> dict[str, Mapping[str, float]]:
             for name, cell in sorted(here)
             if name in names and {*seeds} <= rows.losses(realistic.PART, cell, name).keys()
         }
-        if not {*realistic.HAND_SET} <= tested.keys():
+        if not {*realistic.hand_set(steps)} <= tested.keys():
             return {}
         [cell] = {cell for name, cell in here if name == "linear 0"}
         first = statistics.fmean(
             row["first_loss"] for row in rows.runs(realistic.PART, cell, "linear 0", seeds).values()
         )
-        best = min(mean_loss(tested[name], seeds) for name in realistic.HAND_SET)
+        best = min(mean_loss(tested[name], seeds) for name in realistic.hand_set(steps))
         found[optimizer] = {
             name: statistics.fmean(regret(losses[seed], best, first) for seed in seeds)
             for name, losses in tested.items()

@@ -1,5 +1,6 @@
 """Settings for every test: one thread, property tests that are the same on every run, and imports that are shared."""
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,16 @@ from tests.programs import Launcher, clean_environment
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.load_profile("steady")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported out of later walks through all live objects: there are a million of them."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or some libraries complain at exit of what is left
 
 
 @pytest.fixture(scope="session")

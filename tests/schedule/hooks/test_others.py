@@ -36,7 +36,10 @@ tensor_or_float = pytest.mark.parametrize("tensor", [False, True], ids=["float",
 
 
 def make(tensor: bool) -> torch.optim.Optimizer:
-    return make_optimizer(torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK)
+    opt = make_optimizer(torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK)
+    for p in opt.param_groups[0]["params"]:
+        p.grad = torch.ones_like(p)  # an optimizer with a state has been used
+    return opt
 
 
 def train(ours: AdaptiveWarmup, *calls: Callable[[int], object], updates: int = 50) -> list[str]:

@@ -2,12 +2,13 @@
 
 `prepare` pretrains once and saves; every run starts from what it saved. In a task of your own it would download.
 
-    python examples/own_task_finetune.py
+    python examples/own_task_finetune.py        # or with a number of updates
     autowarm compare --task examples/own_task_finetune.py:FineTune --warmups '[0, 0.1, 0.5]'
 """
 
 import argparse
 import pydoc_data.topics
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -64,4 +65,5 @@ class FineTune:
 if __name__ == "__main__":
     from autowarm.lab import compare
 
-    print(compare(FineTune(), out="runs/finetune"))
+    steps = [int(word) for word in sys.argv[1:]] or [FineTune.defaults["run.steps"]]
+    print(compare(FineTune(), steps=steps[0], out="runs/finetune"))

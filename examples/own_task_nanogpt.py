@@ -2,11 +2,12 @@
 
 The first part is a model file as its author would have it. The second part, the class `NanoGPT`, makes it a task.
 
-    python examples/own_task_nanogpt.py
+    python examples/own_task_nanogpt.py        # or with a number of updates
     autowarm compare --task examples/own_task_nanogpt.py:NanoGPT --seeds '[0, 1, 2]'
 """
 
 import pydoc_data.topics
+import sys
 
 import torch
 import torch.nn as nn
@@ -100,4 +101,5 @@ class NanoGPT:
 if __name__ == "__main__":
     from autowarm.lab import compare
 
-    print(compare(NanoGPT(), out="runs/nanogpt"))
+    steps = [int(word) for word in sys.argv[1:]] or [NanoGPT.defaults["run.steps"]]
+    print(compare(NanoGPT(), steps=steps[0], out="runs/nanogpt"))

@@ -11,9 +11,9 @@ from tests.programs import Launcher, free_port, rank_environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {"smoothness": "K2"}
-SHORTER = {"smoothness": ["300"]}  # steps
+SHORTER = {"smoothness": ["300"], "own_task_nanogpt": ["20"], "own_task_finetune": ["20"]}  # updates
 ON_RANKS = {"fsdp2"}
-COMPARISONS = sorted(EXAMPLES.glob("own_task_*.py"))  # on worker processes, a minute or two each
+COMPARISONS = sorted(EXAMPLES.glob("own_task_*.py"))  # on worker processes
 
 
 @pytest.mark.parametrize("example", sorted(set(EXAMPLES.glob("*.py")) - set(COMPARISONS)), ids=lambda path: path.stem)
@@ -40,10 +40,11 @@ def test_it_runs_under_torchrun(example: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("example", COMPARISONS, ids=lambda path: path.stem)
 def test_a_comparison_on_a_task_of_ones_own(example: Path, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=1200, cwd=tmp_path,
+    words = [sys.executable, str(example), *SHORTER[example.stem]]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1200, cwd=tmp_path,
                           env=os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"})  # fmt: skip
     assert done.returncode == 0, done.stderr
-    words = done.stdout.split()
-    assert " ".join(words).count("Best hand-set warm-up: ") == 2  # a verdict for each optimizer
-    assert (tmp_path / words[-1]).name == "report.html"
-    assert (tmp_path / words[-1]).is_file()
+    said = done.stdout.split()
+    assert " ".join(said).count("Best hand-set warm-up: ") == 2  # a verdict for each optimizer
+    assert (tmp_path / said[-1]).name == "report.html"
+    assert (tmp_path / said[-1]).is_file()

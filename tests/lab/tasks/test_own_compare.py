@@ -62,16 +62,20 @@ def losses(folder: Path) -> dict[tuple[Any, ...], float]:
 
 
 @pytest.mark.long
-def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> None:
-    for name in ("straight", "stopped"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "task.py").write_text(TASK)
+@pytest.mark.usefixtures("jobs_here")
+def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    for folder in (straight, stopped):
+        folder.mkdir()
+        (folder / "task.py").write_text(TASK)
     words = ("--run.steps=200", "--run.checkpoint_every=20", "--rates={sgd: [0.01]}", "--schedules=[linear]")
-    status, out, err = finished(tmp_path / "straight", *words)
-    assert status == 0, err
-    assert "report.html" in out
+    here = ["compare", "--task", "task.py:Line", "--out", "out", *words]
+    monkeypatch.chdir(straight)
+    assert main(here) == 0
+    assert "report.html" in capsys.readouterr().out
 
-    stopped = tmp_path / "stopped"
     process = command(stopped, *words)
     began = time.monotonic()
     while not list(stopped.glob("out/runs/*/checkpoint-*")) and time.monotonic() - began < 200:
@@ -81,14 +85,16 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(tmp_path:
     assert process.returncode == 130, err
     assert "the same command continues from here" in err
     assert "Traceback" not in err
-    status, _, err = finished(stopped, *words)
+    status, out, err = finished(stopped, *words)
     assert status == 0, err
-    assert losses(stopped) == losses(tmp_path / "straight")
+    assert "report.html" in out
+    assert losses(stopped) == losses(straight)
     assert len(losses(stopped)) == 4
 
-    (stopped / "task.py").write_text(f"# a remark\n{TASK}")
-    _, out, _ = finished(stopped, *words)
-    assert "all 4 runs are finished" in out
+    monkeypatch.chdir(stopped)
+    Path("task.py").write_text(f"# a remark\n{TASK}")
+    assert main(here) == 0
+    assert "all 4 runs are finished" in capsys.readouterr().out
 
 
 @pytest.mark.long

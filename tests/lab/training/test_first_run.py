@@ -1,4 +1,4 @@
-"""A first run, as it is started: the 124M preset on two ranks, killed and taken up again, at width 32."""
+"""A first run, as it is started: the 124M preset on two ranks, killed and taken up again, two layers at width 32."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tests.programs import clean_environment, free_port, rank_environment
 
 pytestmark = pytest.mark.long
 
-KEYS = {"model.width": 32, "model.heads": 2, "model.ff": 64, "model.seq_len": 32,
+KEYS = {"model.layers": 2, "model.width": 32, "model.heads": 2, "model.ff": 64, "model.seq_len": 32,
         "steps": 8, "batch_size": 8, "eval_batches": 1, "checkpoint_every": 2, "engine.eval_every": 2,
         "engine.curvature_every": 1, "ema": 0.9}  # fmt: skip
 PATIENCE = 1200  # seconds

@@ -7,9 +7,9 @@ import argparse
 import dataclasses
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin
+from typing import Any, NoReturn, TypeVar, get_args, get_origin
 
 import yaml
 
@@ -104,14 +104,11 @@ def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
     return found
 
 
-def _takes_list(key: str, config_class: Any) -> bool:
+def _takes_list(key: str, config_class: type) -> bool:
     """Whether a key holds a list, or is an entry of a mapping of lists, such as rates.muon."""
-    name, _, rest = key.partition(".")
-    kind = {item.name: item.type for item in dataclasses.fields(config_class)}.get(name)
-    if dataclasses.is_dataclass(kind):
-        return _takes_list(rest, kind)
-    kinds = [kind, *get_args(kind)]  # also one that may be null
-    return any(get_origin(one) is list for one in (get_args(kind)[1:] if rest else kinds))
+    known, parent = known_keys(config_class), key.rpartition(".")[0]
+    kinds = [known[key], *get_args(known[key])] if key in known else get_args(known.get(parent))[1:]
+    return any(get_origin(kind) is list for kind in kinds)  # also of one that may be null
 
 
 def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
@@ -131,7 +128,7 @@ def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> 
 
 def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -> _Config:
     """Build the config with these keys, nested or dotted, and defaults for all others; errors start with ``source``."""
-    parser = _reader(cast(Hashable, config_class))
+    parser = _reader(config_class)
     try:
         values = nested(values)
         leaves(values, config_class, source)
@@ -140,31 +137,30 @@ def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -
         raise LabError(f"{source}: {_one_line(error)}") from None
 
 
-def known_keys(config_class: type) -> frozenset[str]:
-    """Return the dotted path of every key of a config class."""
-    keys = set()
+def known_keys(config_class: Any) -> dict[str, Any]:
+    """Return the type of every key of a config class by its dotted path; a section is a key, too."""
+    keys: dict[str, Any] = {}
     for item in dataclasses.fields(config_class):
-        keys.add(item.name)
-        if isinstance(item.type, type) and dataclasses.is_dataclass(item.type):
-            keys |= {f"{item.name}.{key}" for key in known_keys(item.type)}
-    return frozenset(keys)
+        keys[item.name] = item.type
+        if dataclasses.is_dataclass(item.type):
+            keys |= {f"{item.name}.{key}": kind for key, kind in known_keys(item.type).items()}
+    return keys
 
 
-def leaves(values: Any, config_class: type, source: str, prefix: str = "") -> dict[str, Any]:
+def leaves(values: Any, config_class: Any, source: str, prefix: str = "") -> dict[str, Any]:
     """Convert nested keys, which must be known, to dotted ones. A value that is itself a mapping stays whole."""
     if not isinstance(values, Mapping):
         what = f"{prefix.rstrip('.')!r} must hold" if prefix else "expected"
         raise LabError(f"{source}: {what} keys and values, got {values!r}")
-    kinds = {item.name: item.type for item in dataclasses.fields(config_class)}
+    known = known_keys(config_class)
     found: dict[str, Any] = {}
     for key, value in values.items():
         name, _, rest = str(key).partition(".")
-        kind = kinds.get(name)
-        if kind is None:
-            known = [prefix + key for key in known_keys(config_class)]
-            raise LabError(f"{source}: unknown key {prefix + name!r}; {nearest(prefix + name, known)}")
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            found |= leaves({rest: value} if rest else value, kind, source, f"{prefix}{name}.")
+        if name not in known:
+            near = nearest(prefix + name, [prefix + other for other in known])
+            raise LabError(f"{source}: unknown key {prefix + name!r}; {near}")
+        if dataclasses.is_dataclass(known[name]):
+            found |= leaves({rest: value} if rest else value, known[name], source, f"{prefix}{name}.")
         else:
             found[prefix + str(key)] = value
     return found
@@ -190,27 +186,19 @@ def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
     return found.value, rest
 
 
-@cache
-def _jsonargparse() -> Any:
+def _parser(config_class: type[Any]) -> Any:
     import jsonargparse
 
     # By default jsonargparse would import a, and may call b, for a value such as {class_path: a.b}.
     jsonargparse.set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_denylist=["*"])
     jsonargparse.set_loader("autowarm", load_yaml, exceptions=(yaml.YAMLError,))
-    return jsonargparse
-
-
-def _parser(config_class: type[Any]) -> Any:
-    jsonargparse = _jsonargparse()
     parser = jsonargparse.ArgumentParser(exit_on_error=False, parser_mode="autowarm", add_help=False)
     parser.add_class_arguments(config_class)
     return parser
 
 
 # Making a parser takes ten times as long as reading one run with it, and a sweep may have hundreds of runs.
-@cache
-def _reader(config_class: Hashable) -> Any:
-    return _parser(cast("type[Any]", config_class))
+_reader: Callable[[type[Any]], Any] = cache(_parser)
 
 
 def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str | None = None) -> _Config:
@@ -224,8 +212,7 @@ def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str
 def _is_known(key: str, config_class: type) -> bool:
     """Whether an option names a key, or an entry of a mapping, such as --rates.muon."""
     known, parent = known_keys(config_class), key.rpartition(".")[0]
-    is_leaf = parent in known and not any(other.startswith(f"{parent}.") for other in known)
-    return key in known or is_leaf
+    return key in known or (parent in known and not dataclasses.is_dataclass(known[parent]))
 
 
 def _print_help(

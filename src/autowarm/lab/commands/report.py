@@ -1,13 +1,12 @@
 """`autowarm report`: a results folder's table, figures and page again, as `compare` and `sweep` show them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import CompareConfig, SweepConfig
 from ..config.build import Parser
-from ..config.plans import listed
-from ..errors import LabError
+from ..errors import LabError, as_usage_error
 
 if TYPE_CHECKING:
     from ..analysis.results import Results
@@ -19,33 +18,32 @@ def run(argv: list[str]) -> int:
     parser.add_argument("folder", nargs="?", default="runs/compare", type=Path, help="of a comparison or a sweep")
     folder = parser.parse_args(argv).folder
 
+    from ..analysis import report
     from ..analysis.results import read_results
 
-    present(read_results(folder))()
+    results = read_results(folder)
+    _show(results, report.make(results))
     return 0
 
 
-def present(results: "Results") -> Callable[[], None]:
-    """Make the figures and the page; return a function that prints the table and the paths."""
+def _show(results: "Results", files: Sequence[Path]) -> None:
+    """Print the table and the paths."""
     from rich.console import Console
 
-    from ..analysis import report, table
+    from ..analysis import table
 
-    files = report.make(results)
-
-    def show() -> None:
-        console = Console(highlight=False)
-        table.show(results.summaries, results.failed, console)
-        for path in (results.folder / "results.json", *files):
-            console.print(str(path), markup=False, soft_wrap=True)
-
-    return show
+    console = Console(highlight=False)
+    table.show(results.summaries, results.failed, console)
+    for path in (results.folder / "results.json", *files):
+        console.print(str(path), markup=False, soft_wrap=True)
 
 
 def make_and_show(config: CompareConfig | SweepConfig, own: Any = None) -> int:
     """Make a plan's runs and show what came out."""
-    points = listed(config)  # a mistake is told before anything slow is imported
+    with as_usage_error():  # before anything slow is imported
+        points = config.points()
 
+    from ..analysis import report
     from ..execution.display import Display
     from ..execution.engine import make
     from ..training.stopping import Stop
@@ -54,8 +52,8 @@ def make_and_show(config: CompareConfig | SweepConfig, own: Any = None) -> int:
     with Stop(), display:
         results = make(config, points, display, own)
         display.note("drawing figures")
-        show = present(results)
-    show()
+        files = report.make(results)
+    _show(results, files)
     complain(results.failed)
     return 0
 

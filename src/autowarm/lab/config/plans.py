@@ -27,7 +27,6 @@ from ..errors import LabError, as_usage_error, differences, nearest, require
 from ..registry import OPTIMIZERS, SCHEDULES, check, described
 from .build import build, leaves
 from .runs import RunConfig, ScheduleConfig
-from .yaml_files import nested
 
 EngineName = Literal["processes", "ray"]
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
@@ -193,12 +192,6 @@ class SweepConfig:
         return _distinct(points)
 
 
-def listed(config: CompareConfig | SweepConfig) -> list[Point]:
-    """List a plan's runs; a run that cannot be made as it is described raises UsageError."""
-    with as_usage_error():
-        return config.points()
-
-
 def _distinct(points: Iterable[Point]) -> list[Point]:
     """Leave out repeated runs: two shares may round to the same step. Different runs need different names."""
     found: dict[str, Point] = {}
@@ -227,7 +220,7 @@ def _run(keys: Mapping[str, Any], source: str) -> RunConfig:
     warmup, steps = keys.get("schedule.warmup_steps"), keys.get("steps", RunConfig.steps)
     if isinstance(warmup, float) and warmup <= 1 and isinstance(steps, int):
         keys = {**keys, "schedule.warmup_steps": _updates(warmup, steps)}
-    return build(RunConfig, nested(keys), source)
+    return build(RunConfig, keys, source)
 
 
 def _updates(warmup: float, steps: int) -> int:

@@ -1,13 +1,11 @@
 """`autowarm find-rate`: a peak rate by a range test, on the lab's runs or the user's own task."""
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import FindRateConfig
 from ..config.build import parse, take
-from ..errors import as_usage_error
 
 if TYPE_CHECKING:
     from autowarm.rate import RateSearch
@@ -29,13 +27,12 @@ def run(argv: list[str]) -> int:
 
         task = load(place)
         usual = {"run": defaults(task)["run"]}
+    elif place is not None:
+        argv = ["--run.task", place, *argv]
     config = parse(argv, FindRateConfig, "find-rate", about, defaults=usual, shown=_SHOWN, also=also,
                    instead={"run.optimizer.name": "optimizer"})  # fmt: skip
     if task is not None:
         config, own = bring(task, config, Path(config.out), [config.optimizer], "optimizer")
-    elif place is not None:
-        with as_usage_error():
-            config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=place))
 
     from rich.console import Console
 

@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn, TypeVar, get_args, get_origin
 
@@ -75,12 +75,11 @@ def parse(
         parser.parse_object(values, defaults=False)  # checks the values, which `set_defaults` does not
         parser.set_defaults(found)
         source = ""
-        for word in words:
-            key = word.split("=")[0].removeprefix("--")
-            if word.startswith("--") and not _is_known(key.rstrip("+"), config_class):
+        for key in (word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")):
+            if not _is_known(key.rstrip("+"), config_class):
                 known = {*known_keys(config_class), *(name.removeprefix("--") for name in also or {})}
                 raise LabError(f"unknown option --{key}; {_nearest_key(key, known, instead)}")
-            if word.startswith("--") and key in instead:
+            if key in instead:
                 raise LabError(f"--{key} has no effect here: give --{instead[key]}")
         return _instantiate(parser, parser.parse_args(words), config_class, own)
     except (argparse.ArgumentError, LabError, ValueError, TypeError, RecursionError) as error:
@@ -115,7 +114,7 @@ def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> 
     """Suggest a known option for an unknown one, such as run.steps for steps."""
     known = [name for name in known if name not in instead]
     for name, other in instead.items():
-        if key in (name.rpartition(".")[2], name.rpartition(".")[0].rpartition(".")[2]) and key != "optimizer":
+        if key in name.split(".")[-2:] and key != "optimizer":
             return f"did you mean {other!r}?"
     if key == "optimizer" and "rates" in known:
         return "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"
@@ -198,7 +197,7 @@ def _parser(config_class: type[Any]) -> Any:
 
 
 # Making a parser takes ten times as long as reading one run with it, and a sweep may have hundreds of runs.
-_reader: Callable[[type[Any]], Any] = cache(_parser)
+_reader: Any = cache(_parser)
 
 
 def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str | None = None) -> _Config:

@@ -258,10 +258,9 @@ class RunConfig:
             for name, value in _as_the_authors(self).items():
                 object.__setattr__(self, name, value)
         model, schedule, data, steps = self.model, self.schedule, self.data, self.steps
-        brought = {"model": ModelConfig(), "data": DataConfig(), "batch_size": 16, "eval_batches": 64,
-                   "whole_validation": False}  # fmt: skip
-        for name, unset in brought.items() if self.task else ():
-            require(getattr(self, name) == unset,
+        unset = RunConfig() if self.task else self
+        for name in ("model", "data", "batch_size", "eval_batches", "whole_validation"):
+            require(getattr(self, name) == getattr(unset, name),
                     f"{name} has no effect with a task, which brings its own model, data and batches")  # fmt: skip
         if not self.is_own_task:
             if self.task is not None:

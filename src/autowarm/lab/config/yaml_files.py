@@ -26,12 +26,11 @@ def read_yaml(name: str, command: str = "*", extending: tuple[Path, ...] = ()) -
         path = known[name]
     require(path not in extending, f"{path} extends itself")
     try:
-        values = load_yaml(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, ValueError) as error:
         raise LabError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values or {}, dict):
+    if not isinstance(values, dict):
         raise LabError(f"{path}: expected keys and values, got {type(values).__name__}")
-    values = values or {}
     values.pop("lists", None)  # a place for values that the file's own anchors name
     if parent := values.pop("extends", None):
         values = merged(read_yaml(parent, extending=(*extending, path))[0], values)

@@ -39,13 +39,12 @@ def run(argv: list[str]) -> int:
     from ..analysis.rate import terminal, words, write
 
     found, console = search(config, own), Console(highlight=False)
-    if os.environ.get("RANK", "0") != "0":  # under torchrun the first rank speaks for all
-        return 0 if found.reason is None else 1
-    drawn = terminal(found, min(console.width, 100), colour=console.is_terminal)
-    console.print(drawn, markup=False, soft_wrap=True)
-    console.print(words(found, config.run.steps), markup=False, soft_wrap=True)
-    for path in write(found, Path(config.out)):
-        console.print(str(path), markup=False, soft_wrap=True)
+    if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
+        drawn = terminal(found, min(console.width, 100), colour=console.is_terminal)
+        console.print(drawn, markup=False, soft_wrap=True)
+        console.print(words(found, config.run.steps), markup=False, soft_wrap=True)
+        for path in write(found, Path(config.out)):
+            console.print(str(path), markup=False, soft_wrap=True)
     return 0 if found.reason is None else 1
 
 

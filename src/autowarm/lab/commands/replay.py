@@ -24,8 +24,7 @@ def run(argv: list[str]) -> int:
 
     from autowarm.logs import Replay, read, replay
 
-    columns = {"loss": options.loss, "step": options.step, "lr": options.lr, "total_steps": options.total_steps,
-               "first_loss": options.first_loss}  # fmt: skip
+    columns = {name: getattr(options, name) for name in ("loss", "step", "lr", "total_steps", "first_loss")}
     given = {"trained": options.trained}
     if options.max_warmup is not None:
         given["max_warmup"] = options.max_warmup
@@ -42,17 +41,23 @@ def run(argv: list[str]) -> int:
             raise UsageError(str(error)) from None
         except OSError as error:
             raise LabError(f"{path}: {error.strerror or error}") from None
-    if options.json:
-        from ..analysis.replay import numbers
 
+    from rich.console import Console
+
+    from ..analysis.figures import encoded
+    from ..analysis.replay import figure, html, numbers, show
+    from ..files import write_atomically
+
+    if options.json:
         print(json.dumps([numbers(one) for one in found], indent=1, allow_nan=False))
     else:
-        from rich.console import Console
-
-        from ..analysis.replay import show
-
         show(found, Console(highlight=False))
-    _write(options, found)
+    if options.figure is not None:
+        write_atomically(options.figure, encoded(figure(found), options.figure.suffix[1:]))
+    if options.html is not None:
+        write_atomically(options.html, html(found))
+    for path in filter(None, (options.figure, options.html)):
+        print(path, file=sys.stderr if options.json else sys.stdout)
     return 0
 
 
@@ -84,18 +89,3 @@ def picture(text: str) -> Path:
     if not text.endswith((".png", ".svg")):
         raise UsageError(f"--figure takes a name that ends in .png or .svg, got {text}")
     return Path(text)
-
-
-def _write(options: argparse.Namespace, found: list[Any]) -> None:
-    if options.figure is None and options.html is None:
-        return
-    from ..analysis.figures import encoded
-    from ..analysis.replay import figure, html
-    from ..files import write_atomically
-
-    if options.figure is not None:
-        write_atomically(options.figure, encoded(figure(found), options.figure.suffix[1:]))
-    if options.html is not None:
-        write_atomically(options.html, html(found))
-    for path in filter(None, (options.figure, options.html)):
-        print(path, file=sys.stderr if options.json else sys.stdout)

@@ -1,7 +1,7 @@
 """`autowarm smoothness`: curvature over the gap along a run of each optimizer."""
 
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
     folder = Path(config.out)
     texts, failed = [], {}
     for name in config.rates:
-        found = measured(config, name, folder / f"smoothness-{name}.json", on_step=_counter(name))
+        found = measured(config, name, folder / f"smoothness-{name}.json", on_step=partial(_count, name))
         try:
             texts.append(report(found))
         except LabError as error:
@@ -44,9 +44,6 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _counter(name: str) -> Callable[[Any], None]:
-    def on_step(progress: Any) -> None:
-        if progress.step % 50 == 0:
-            print(f"{name}: update {progress.step}  loss {progress.loss:.4f}", file=sys.stderr, flush=True)
-
-    return on_step
+def _count(name: str, progress: Any) -> None:
+    if progress.step % 50 == 0:
+        print(f"{name}: update {progress.step}  loss {progress.loss:.4f}", file=sys.stderr, flush=True)

@@ -342,16 +342,13 @@ _AUTHORS_PEAK_GAP = {"muon": 3.19, "lion": 0.374}
 _AUTHORS_ORDER = 1337  # seed of their batches
 
 
-def _is_124m(model: ModelConfig) -> bool:
-    return (model.layers, model.width, model.ff) == (LLAMA_124M.layers, LLAMA_124M.width, LLAMA_124M.ff)
-
-
 def _as_the_authors(run: RunConfig) -> dict[str, Any]:
     """The parts of a run with what the authors' code does otherwise than ours; `docs/paper.md` lists it all."""
     schedule, optimizer, name = run.schedule, run.optimizer, run.optimizer.name
+    shape = attrgetter("layers", "width", "ff")
     if schedule.kind == "linear":
         schedule = dataclasses.replace(schedule, warmup="cosine")
-    elif schedule.kind == "paper" and schedule.peak_gap is None and _is_124m(run.model):
+    elif schedule.kind == "paper" and schedule.peak_gap is None and shape(run.model) == shape(LLAMA_124M):
         schedule = dataclasses.replace(schedule, peak_gap=_AUTHORS_PEAK_GAP.get(name))
     options = {**_AUTHORS_OPTIONS.get(name, {}), **optimizer.options}
     return {

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from ..config import RunConfig
 from ..registry import OPTIMIZERS
 from ..tasks.models import flops_per_token, matrices, parameters
+from ..training.parallel import PEAK_FLOPS
 
 # Seconds per layer and step that do not depend on the batch (Python, kernel launches, the optimizer), and operations
 # per second. For a CPU: one core of a 2-core x86-64 cloud machine, fitted to the runs in docs/data.
 _CPU_LAYER, _CPU_RATE = 2.5e-3, 15e9
-# For an H200: the share of its 989 dense bfloat16 TFLOP/s that LLaMA-124M reached there with Muon, compiled, at batch
-# 32 (`make gpu`).
-GPU_SHARE = 0.25
-_GPU_LAYER, _GPU_RATE = 0.3e-3, GPU_SHARE * 989e12
+# For a GPU: the share of its peak that LLaMA-124M reached on an H200 with Muon, compiled, at batch 32 (`make gpu`).
+_GPU_LAYER, GPU_SHARE = 0.3e-3, 0.25
 _PROBE = 2.5  # cost of a measured step in plain steps: it adds a second gradient on the batch and norms of the change
 _NEWTON_SCHULZ = 5
 _FORWARD = 1 / 3  # of the operations of a forward and backward pass
@@ -43,15 +42,8 @@ def operations(run: RunConfig) -> float:
 
 
 def hours(run: RunConfig, scale: str, probed: int | None = None) -> float:
-    """Estimate the hours of one CPU core, or GPU hours at scale "paper".
-
-    Args:
-        run: the run.
-        scale: "tiny", "horizon" or "paper".
-        probed: number of steps from one curvature measurement to the next; None if there are none.
-    """
-    layer, rate = (_GPU_LAYER, _GPU_RATE) if scale == "paper" else (_CPU_LAYER, _CPU_RATE)
-    step = layer * run.model.layers + operations(run) / rate
+    """Estimate the hours of one CPU core, or GPU hours at scale "paper"; `probed`: steps between two measured ones."""
+    step = forecast(run, PEAK_FLOPS["H200"] if scale == "paper" else None).step
     if probed:
         step *= 1 + (_PROBE - 1) / probed
     return run.steps * step / 3600
@@ -64,7 +56,6 @@ def memory(run: RunConfig, world: int = 1, count: int | None = None) -> dict[str
     activations.
 
     Args:
-        run: the run.
         world: number of ranks, which share weights, gradients and state under FSDP.
         count: parameters of a classifier, of which activations are not estimated; a LLaMA's are counted.
     """
@@ -106,32 +97,15 @@ def _kept(run: RunConfig) -> int:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The time that a run takes, in seconds, and what it writes.
+    """The time that a run takes, in seconds, and what it writes."""
 
-    Attributes:
-        step: of one update.
-        evaluations: their number.
-        evaluating: of all evaluations together.
-        checkpoints: their number.
-        checkpoint_bytes: size of one.
-    """
-
-    steps: int
-    step: float
-    evaluations: int
-    evaluating: float
-    checkpoints: int
-    checkpoint_bytes: float
-
-    @property
-    def saving(self) -> float:
-        """Seconds of all checkpoints together."""
-        return self.checkpoints * self.checkpoint_bytes / _DISK
-
-    @property
-    def total(self) -> float:
-        """Seconds of the run."""
-        return self.steps * self.step + self.evaluating + self.saving
+    step: float  # of one update
+    evaluations: int  # their number
+    evaluating: float  # of all evaluations together
+    checkpoints: int  # their number
+    checkpoint_bytes: float  # size of one
+    saving: float  # of all checkpoints together
+    total: float  # of the run
 
 
 def forecast(
@@ -140,9 +114,7 @@ def forecast(
     """Estimate the times of a run.
 
     Args:
-        run: the run.
         peak: operations per second of one rank's GPU, of which `GPU_SHARE` counts; None for one core of a CPU.
-        world: number of ranks.
         last: batches of the last evaluation; None for `eval_batches`.
         count: parameters of a classifier; a LLaMA's are counted.
     """
@@ -150,13 +122,10 @@ def forecast(
     step = layer * run.model.layers + operations(run) / (rate * world)
     every = run.engine.eval_every
     held = memory(run, count=count)
+    checkpoints, checkpoint_bytes = -(-run.steps // run.checkpoint_every), held["weights"] + held["optimizer state"]
     evaluations = 1 + ((run.steps - 1) // every if every else 0)
     batches = (evaluations - 1) * run.eval_batches + (run.eval_batches if last is None else last)
-    return Forecast(
-        steps=run.steps,
-        step=step,
-        evaluations=evaluations,
-        evaluating=batches * _FORWARD * (layer * run.model.layers + _passes(run) / (rate * world)),
-        checkpoints=-(-run.steps // run.checkpoint_every),
-        checkpoint_bytes=held["weights"] + held["optimizer state"],
-    )
+    evaluating = batches * _FORWARD * (layer * run.model.layers + _passes(run) / (rate * world))
+    saving = checkpoints * checkpoint_bytes / _DISK
+    total = run.steps * step + evaluating + saving
+    return Forecast(step, evaluations, evaluating, checkpoints, checkpoint_bytes, saving, total)

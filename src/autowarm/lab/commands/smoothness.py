@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
     write_atomically(folder / "smoothness.md", text)
     print(text, end="")
     for name in (name for name in config.rates if name not in failed):
-        for path in save(f"smoothness-{name}", styled(draw(name))(Sources(folder, config)), folder):
+        for path in save(f"smoothness-{name}", styled(draw)(Sources(folder, config), name), folder):
             print(path)
     if failed:
         raise LabError(f"no fit for {'; '.join(map(str, failed.values()))}. The points are in {folder}")

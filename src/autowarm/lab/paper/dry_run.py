@@ -22,10 +22,7 @@ _IN_USE = 1.2  # measured over arithmetic, see `memory`
 def describe(config: RunConfig, folder: Path, own: Any = None) -> Iterator[str]:
     """Yield a line for each thing that is known of a run without training: nothing is written.
 
-    Args:
-        config: the run.
-        folder: where it would be made.
-        own: the source of the user's own task, if the run has one.
+    `own` is the source of the user's own task, if the run has one.
     """
     world = int(os.environ.get("WORLD_SIZE", 1))
     begun = ", which exists" if folder.exists() else ""

@@ -40,38 +40,23 @@ from .smoothness import measured, studies
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources that figures are made from.
+    """The sources that figures are made from."""
 
-    Attributes:
-        data: folder of measurements.
-        smoothness: the runs that measure curvature.
-        scale: scale of the sweeps: "tiny", "horizon" or "paper".
-    """
-
-    data: Path
-    smoothness: SmoothnessConfig
-    scale: str = "tiny"
+    data: Path  # folder of results and measurements
+    smoothness: SmoothnessConfig  # the runs that measure curvature
+    scale: str = "tiny"  # of the sweeps: "tiny", "horizon" or "paper"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure or a table of the gallery.
+    """A figure or a table of the gallery."""
 
-    Attributes:
-        make: draws the figure, or returns the table as CSV.
-        about: what it shows.
-        paper: its place in the paper.
-        sweeps: preset names of the sweeps that it needs.
-        measures: optimizers for which it needs the curvature.
-        sharp: whether it also needs the Hessian's largest eigenvalue.
-    """
-
-    make: Callable[[Sources], Figure | str]
-    about: str
-    paper: str = ""
-    sweeps: tuple[str, ...] = ()
-    measures: tuple[str, ...] = ()
-    sharp: bool = False
+    make: Callable[[Sources], Figure | str]  # draws the figure, or returns the table as CSV
+    about: str  # what it shows
+    paper: str = ""  # its place in the paper
+    sweeps: tuple[str, ...] = ()  # preset names of the sweeps that it needs
+    measures: tuple[str, ...] = ()  # optimizers for which it needs the curvature
+    sharp: bool = False  # whether it also needs the Hessian's largest eigenvalue
 
 
 GALLERY: dict[str, Picture] = {}
@@ -208,30 +193,21 @@ def stall(sources: Sources) -> Figure:
     return figure
 
 
-def smoothness(name: str) -> Callable[[Sources], Figure]:
-    """Return a function that plots K over the gap along a run of this optimizer, trimmed, and in its warm-up."""
-
-    def make(sources: Sources) -> Figure:
-        found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json")
-        shown = list(studies(found).items())[1::2]
-        figure, panels = axes_of(columns=len(shown), width=4.6, height=3.6)
-        for axes, (label, fits) in zip(panels, shown, strict=True):
-            plot_study(fits, ax=axes)
-            axes.set_title(f"{found.name}, {label}")
-        return figure
-
-    return make
+def smoothness(sources: Sources, name: str) -> Figure:
+    """Plot K over the gap along a run of this optimizer, trimmed, and in its warm-up."""
+    found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json")
+    shown = list(studies(found).items())[1::2]
+    figure, panels = axes_of(columns=len(shown), width=4.6, height=3.6)
+    for axes, (label, fits) in zip(panels, shown, strict=True):
+        plot_study(fits, ax=axes)
+        axes.set_title(f"{found.name}, {label}")
+    return figure
 
 
-_PAPERS: dict[str, str] = {
-    "lion": "Figure smoothness-lion",
-    "signsgd": "the same, by its table",
-    "muon": "Figure lips-muon-norm (a)",
-    "normsgd": "Figure lips-muon-norm (b)",
-}
-for _name, _paper in _PAPERS.items():
+for _name, _paper in (("lion", "Figure smoothness-lion"), ("signsgd", "the same, by its table"),
+                      ("muon", "Figure lips-muon-norm (a)"), ("normsgd", "Figure lips-muon-norm (b)")):  # fmt: skip
     picture(f"smoothness-{_name}", f"K over the gap along a run of {_name}, with the fits", paper=_paper,
-            measures=(_name,))(smoothness(_name))  # fmt: skip
+            measures=(_name,))(partial(smoothness, name=_name))  # fmt: skip
 
 
 @picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon",

@@ -21,19 +21,12 @@ _SCRIPTS = "authors' scripts"
 
 @dataclass(frozen=True)
 class Setting:
-    """One value of the paper's.
+    """One value of the paper's."""
 
-    Attributes:
-        key: the key of `RunConfig`, dotted.
-        value: the paper's value.
-        origin: where it stands.
-        when: the runs that it belongs to, as values of other keys; a tuple lists alternatives.
-    """
-
-    key: str
+    key: str  # of `RunConfig`, dotted
     value: Any
-    origin: str
-    when: Mapping[str, Any] = field(default_factory=dict)
+    origin: str  # where it stands
+    when: Mapping[str, Any] = field(default_factory=dict)  # its runs, by other keys; a tuple lists alternatives
 
 
 @dataclass(frozen=True)

@@ -36,25 +36,15 @@ _DIGITS = 7  # significant digits of the numbers in a file; float32 has no more
 
 @dataclass(frozen=True)
 class Measured:
-    """The points of one run.
+    """The points of one run."""
 
-    Attributes:
-        name: the optimizer's name.
-        config: the run's config.
-        target_loss: f*.
-        window: steps [first, last) of the windowed fit.
-        val_loss: the run's final validation loss; None if the run diverged.
-        points: the points in the order of steps.
-        sharpness: pairs (step, λ_max of the Hessian on one fixed batch), if they were measured.
-    """
-
-    name: str
-    config: dict[str, Any]
-    target_loss: float
-    window: tuple[int, int]
-    val_loss: float | None
-    points: list[Point]
-    sharpness: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    name: str  # the optimizer's
+    config: dict[str, Any]  # the run's
+    target_loss: float  # f*
+    window: tuple[int, int]  # steps [first, last) of the windowed fit
+    val_loss: float | None  # the run's final validation loss; None if the run diverged
+    points: list[Point]  # in the order of steps
+    sharpness: list[tuple[int, float]]  # (step, λ_max of the Hessian on one fixed batch), if they were measured
 
 
 def measured(
@@ -72,36 +62,27 @@ def measured(
     """
     run = config.run_of(name)
     asked = json.loads(json.dumps({"run": dataclasses.asdict(run), "every": config.every, "sharp": sharpness_every}))
-    if path.exists():
-        stored = read_object(path, "delete it to measure again", "schema", "asked", "val_loss", "columns", "sharpness")
-        if stored["schema"] != SCHEMA:
-            raise LabError(f"{path} has schema {stored['schema']!r}, this version reads {SCHEMA}")
-        # A setting that is newer than the file had its default.
-        stored["asked"]["run"] = merged(dataclasses.asdict(RunConfig()), stored["asked"]["run"])
-        if changed := differences(stored["asked"], asked):
-            raise LabError(f"{path} holds another run ({'; '.join(changed)}): choose another folder or delete it")
-        return _read(stored, config, name)
-    probes: list[Probe] = []
-    sharp: list[tuple[int, float]] = []
+    if not path.exists():
+        probes: list[Probe] = []
+        sharp: list[tuple[int, float]] = []
 
-    def watch(model: nn.Module, optimizer: Optimizer) -> Watch:
-        probes.append(Probe(model, optimizer, every=config.every))
-        return probes[0] if sharpness_every is None else _watch_hessian(probes[0], run, sharpness_every, sharp)
+        def watch(model: nn.Module, optimizer: Optimizer) -> Watch:
+            probes.append(Probe(model, optimizer, every=config.every))
+            return probes[0] if sharpness_every is None else _watch_hessian(probes[0], run, sharpness_every, sharp)
 
-    with tempfile.TemporaryDirectory() as folder:
-        result = train(run, Path(folder), on_step, watch)
-    stored = {
-        "schema": SCHEMA,
-        "asked": asked,
-        "val_loss": result["val_loss"],
-        "columns": {column: [_number(getattr(p, column)) for p in probes[0].points] for column in _COLUMNS},
-        "sharpness": [[step, _number(value)] for step, value in sharp],
-    }
-    write_json(path, stored)
-    return _read(stored, config, name)
-
-
-def _read(stored: dict[str, Any], config: SmoothnessConfig, name: str) -> Measured:
+        with tempfile.TemporaryDirectory() as folder:
+            result = train(run, Path(folder), on_step, watch)
+        columns = {column: [_number(getattr(p, column)) for p in probes[0].points] for column in _COLUMNS}
+        eigenvalues = [[step, _number(value)] for step, value in sharp]
+        write_json(path, {"schema": SCHEMA, "asked": asked, "val_loss": result["val_loss"], "columns": columns,
+                          "sharpness": eigenvalues})  # fmt: skip
+    stored = read_object(path, "delete it to measure again", "schema", "asked", "val_loss", "columns", "sharpness")
+    if stored["schema"] != SCHEMA:
+        raise LabError(f"{path} has schema {stored['schema']!r}, this version reads {SCHEMA}")
+    # A setting that is newer than the file had its default.
+    stored["asked"]["run"] = merged(dataclasses.asdict(RunConfig()), stored["asked"]["run"])
+    if changed := differences(stored["asked"], asked):
+        raise LabError(f"{path} holds another run ({'; '.join(changed)}): choose another folder or delete it")
     rows = zip(*(stored["columns"][column] for column in _COLUMNS), strict=True)
     return Measured(
         name=name,

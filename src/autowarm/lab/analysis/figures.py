@@ -41,8 +41,7 @@ def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation
     """
     figure, panels = _grid(len(summaries), rows=1)
     for (axes,), summary in zip(panels, summaries, strict=True):
-        _draw_sweep(axes, summary, unit)
-        axes.set_ylabel(quantity)
+        _draw_sweep(axes, summary, quantity, unit)
     return figure
 
 
@@ -55,19 +54,18 @@ def paired_figure(summaries: Sequence[Summary]) -> Figure:
     figure, panels = _grid(len(summaries), rows=1)
     for (axes,), summary in zip(panels, summaries, strict=True):
         if summary.adaptive is None:
-            _draw_sweep(axes, summary, 1.0)
-            axes.set_ylabel("final validation loss")
+            _draw_sweep(axes, summary, "final validation loss", 1.0)
         else:
             _draw_pairs(axes, summary, summary.adaptive)
     return figure
 
 
 @styled
-def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]]) -> Figure:
+def curves_figure(found: Sequence[tuple[Summary, Sequence[Curve]]]) -> Figure:
     """Plot training loss and rate over updates, one column per cell: default, best hand-set and Algorithm 1."""
-    figure, panels = _grid(len(summaries), rows=2)
-    for (top, bottom), summary, some in zip(panels, summaries, curves, strict=True):
-        for curve in some:
+    figure, panels = _grid(len(found), rows=2)
+    for (top, bottom), (summary, curves) in zip(panels, found, strict=True):
+        for curve in curves:
             style: Any = {"color": COLOURS[curve.kind], "linestyle": STYLES[curve.kind], "label": curve.label}
             steps = [row["step"] for row in curve.rows]
             values = [math.nan if row["loss"] is None else row["loss"] for row in curve.rows]
@@ -78,8 +76,7 @@ def curves_figure(summaries: Sequence[Summary], curves: Sequence[Sequence[Curve]
         bottom.set_ylabel("learning rate")
         bottom.set_xlabel("update")
         bottom.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
-        if some:
-            bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25))  # the curves leave no room above
+        bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25))  # the curves leave no room above
     return figure
 
 
@@ -123,10 +120,9 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 def save(figure: Figure, path: Path) -> list[Path]:
     """Save the figure as PNG and SVG under `path` with these endings."""
-    paths = []
-    for ending in ("png", "svg"):
-        paths.append(path.with_suffix(f".{ending}"))
-        write_atomically(paths[-1], encoded(figure, ending))
+    paths = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    for one in paths:
+        write_atomically(one, encoded(figure, one.suffix[1:]))
         figure.set_layout_engine("none")  # do not compute the layout again: it takes as long as the drawing
     return paths
 
@@ -135,8 +131,7 @@ def encoded(figure: Figure, ending: str) -> bytes:
     """Encode the figure as PNG or SVG. The same figure always gives the same bytes."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        dated: dict[str, Any] = {"metadata": {"Date": None}} if ending == "svg" else {}
-        figure.savefig(buffer, format=ending, dpi=160, **dated)
+        figure.savefig(buffer, format=ending, dpi=160, metadata={"Date": None} if ending == "svg" else None)
     return buffer.getvalue()
 
 
@@ -206,7 +201,7 @@ def _diverged(point: Point) -> str:
     return f"{point.diverged} of {len(point.losses)} diverged"
 
 
-def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
+def _draw_sweep(axes: Axes, summary: Summary, quantity: str, unit: float) -> None:
     adaptive, paper = summary.adaptive, summary.paper
     errorbars(axes, [(point.warmup_steps, point) for point in summary.manual], "linear", "hand-set", unit, zorder=3)
     if adaptive is not None and not adaptive.diverged:
@@ -221,16 +216,13 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
     least = 0.003 * max(abs(low), abs(high)) or 1e-9  # smaller differences are not blown up
     if paper is not None:
         loss, room = unit * paper.val_loss, max(high - low, least)
-        fits = low - room <= loss <= high + room
-        label = "Algorithm 1" if fits else f"Algorithm 1: {loss:.2f} {'↑' if loss > high else '↓'} off the scale"
-        style: Any = {"color": COLOURS["paper"], "linestyle": ":", "label": label}
-        if paper.diverged:
-            axes.plot([], [], **style | {"label": "Algorithm 1: diverged"})
-        elif fits:
-            axes.axhline(loss, **style)
+        style: Any = {"color": COLOURS["paper"], "linestyle": ":"}
+        if low - room <= loss <= high + room:
+            axes.axhline(loss, label="Algorithm 1", **style)
             low, high = min(low, loss), max(high, loss)
         else:
-            axes.plot([], [], **style)
+            where = "diverged" if paper.diverged else f"{loss:.2f} {'↑' if loss > high else '↓'} off the scale"
+            axes.plot([], [], label=f"Algorithm 1: {where}", **style)
     room = max(high - low, least)
     axes.set_ylim(low - 0.08 * room, high + 0.75 * room)  # room for the legend
     longest = max((point.warmup_steps for point in summary.manual), default=1) or 1
@@ -238,6 +230,6 @@ def _draw_sweep(axes: Axes, summary: Summary, unit: float) -> None:
     for point in summary.manual:
         if point.diverged:
             _mark_diverged(axes, point.warmup_steps, point)
-    axes.set(title=_heading(summary), xlabel="warm-up length (updates)")
+    axes.set(title=_heading(summary), xlabel="warm-up length (updates)", ylabel=quantity)
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.legend(loc="upper right")

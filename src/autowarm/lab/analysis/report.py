@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ..files import write_atomically
 from . import figures
 from .results import Results
-from .summary import Row, headline, verdict
+from .summary import Row, Summary, headline, verdict
 from .table import HEADINGS, cells
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -25,12 +25,12 @@ def make(results: Results) -> list[Path]:
     """
     folder = results.folder
     store = Path(results.document["config"].get("store") or folder / "runs")
-    curves = [figures.curves_of(summary, results.rows, store) for summary in results.summaries]
+    curves = [(one, some) for one in results.summaries if (some := figures.curves_of(one, results.rows, store))]
     paths = []
     if swept := [summary for summary in results.summaries if summary.manual]:
         paths += figures.save(figures.paired_figure(swept), folder / "sweep")
-    if drawn := [(summary, some) for summary, some in zip(results.summaries, curves, strict=True) if some]:
-        paths += figures.save(figures.curves_figure(*map(list, zip(*drawn, strict=True))), folder / "curves")
+    if curves:
+        paths += figures.save(figures.curves_figure(curves), folder / "curves")
     page = folder / "report.html"
     write_atomically(page, html(results, curves))
     return [*paths, page]
@@ -43,7 +43,7 @@ def rendered(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
+def html(results: Results, curves: Sequence[tuple[Summary, Sequence[figures.Curve]]]) -> str:
     """Return the whole page with embedded pictures. Each cell has its own, so that they stack on a narrow screen."""
     summaries, document = results.summaries, results.document
     return rendered(
@@ -54,11 +54,7 @@ def html(results: Results, curves: Sequence[list[figures.Curve]]) -> str:
         headings=HEADINGS,
         rows=[cells(summary) for summary in summaries],
         sweeps=[(summary.title, data_uri(figures.paired_figure([summary]))) for summary in summaries if summary.manual],
-        curves=[
-            (summary.title, data_uri(figures.curves_figure([summary], [some])))
-            for summary, some in zip(summaries, curves, strict=True)
-            if some
-        ],
+        curves=[(one[0].title, data_uri(figures.curves_figure([one]))) for one in curves],
         runs=sorted(results.rows, key=_order),
         failed=results.failed,
         warnings=warnings(results.rows),

@@ -31,8 +31,7 @@ class Results:
     @property
     def rows(self) -> Sequence[Row]:
         """The finished runs."""
-        rows: Sequence[Row] = self.document["runs"]
-        return rows
+        return self.document["runs"]
 
     @property
     def failed(self) -> Mapping[str, str]:

@@ -1,11 +1,9 @@
 """The look of every plot, and the axes that one is drawn on."""
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-_Given = ParamSpec("_Given")
-_Made = TypeVar("_Made")
+_Drawing = TypeVar("_Drawing", bound=Callable[..., Any])
 
 # Okabe and Ito's palette, which can be told apart with any colour vision. A line's style or its label says the same
 # again, for print.
@@ -24,17 +22,11 @@ STYLE: Any = {
 }  # fmt: skip
 
 
-def styled(make: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+def styled(make: _Drawing) -> _Drawing:
     """Let a function draw in `STYLE`, whatever matplotlib's settings are elsewhere."""
+    import matplotlib
 
-    @wraps(make)
-    def in_style(*args: _Given.args, **options: _Given.kwargs) -> _Made:
-        import matplotlib
-
-        with matplotlib.rc_context(STYLE):
-            return make(*args, **options)
-
-    return in_style
+    return matplotlib.rc_context(STYLE)(make)
 
 
 def axes_or_new(ax: Any, width: float, height: float, rows: int = 1) -> Any:

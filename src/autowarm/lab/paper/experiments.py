@@ -48,11 +48,7 @@ def sweep_config(name: str, scale: str, data: Path, override: dict[str, Any], se
 def produce(names: Sequence[str], sources: Sources, display: Display, config: FigureConfig) -> dict[str, str]:
     """Make the missing runs and measurements that these figures need, and return those that failed.
 
-    Args:
-        names: names in the gallery.
-        sources: where results go.
-        display: shows the progress.
-        config: overrides and seeds for the sweeps, and the engine that makes the runs.
+    `config` gives the sweeps' overrides and seeds, and the engine that makes the runs.
     """
     entries = [GALLERY[name] for name in names]
     sweeps = dict.fromkeys(sweep for entry in entries for sweep in entry.sweeps)
@@ -277,20 +273,21 @@ def _paper_runs(sources: Sources, sweep: str) -> dict[str, Any]:
          paper="Table assumption_hyperparams")  # fmt: skip
 def table_assumption(sources: Sources) -> str:
     """Return CSV with one column per optimizer."""
-    config, names = sources.smoothness, list(sources.smoothness.rates)
-    runs = {name: config.run_of(name) for name in names}
-    any_run = next(iter(runs.values()))
-    lines: list[list[object]] = [["rate", *(f"{run.optimizer.lr:g}" for run in runs.values())],
-             ["steps", *(run.steps for run in runs.values())],
-             ["momentum", *(run.optimizer.options.get("momentum", "default") for run in runs.values())]]  # fmt: skip
-    common = {"batch size": any_run.batch_size, "sequence length": any_run.model.seq_len, "warm-up steps":
-              any_run.schedule.warmup_steps, "decay": any_run.schedule.decay, "clipping": any_run.clip,
-              "weight decay": any_run.optimizer.weight_decay, "div": any_run.schedule.div or 100, "f*":
-              config.target_loss, "ρ": 2}  # fmt: skip
-    lines += [
-        [key, *[f"{value:g}" if isinstance(value, float) else value] * len(names)] for key, value in common.items()
+    config = sources.smoothness
+    runs = [config.run_of(name) for name in config.rates]
+    one = runs[0]
+    common: dict[str, object] = {
+        "batch size": one.batch_size, "sequence length": one.model.seq_len, "warm-up steps": one.schedule.warmup_steps,
+        "decay": one.schedule.decay, "clipping": one.clip, "weight decay": one.optimizer.weight_decay,
+        "div": one.schedule.div or 100, "f*": config.target_loss, "ρ": 2,
+    }  # fmt: skip
+    lines: list[list[object]] = [
+        ["rate", *(f"{run.optimizer.lr:g}" for run in runs)],
+        ["steps", *(run.steps for run in runs)],
+        ["momentum", *(run.optimizer.options.get("momentum", "default") for run in runs)],
+        *([key, *[f"{value:g}" if isinstance(value, float) else value] * len(runs)] for key, value in common.items()),
     ]
-    return markdown.comma_separated(["", *names], lines)
+    return markdown.comma_separated(["", *config.rates], lines)
 
 
 _FIT_COLUMNS = (0, 2, 3, 7, 8)  # as many as fit on a page; `autowarm smoothness` reports all

@@ -89,10 +89,6 @@ def eta_behaviour(sources: Sources) -> Figure:
     return figure
 
 
-def _constant(rate: float, gap: float) -> float:
-    return rate
-
-
 @picture(
     "theorem-bounds",
     "gap and rate of Theorem 1, of its decay-only rival and of a constant rate, with their bounds",
@@ -112,7 +108,7 @@ def theorem_bounds(sources: Sources) -> Figure:
         decay = descend(f, x0, partial(decay_only_rate, K=f.K, D=D, gap0=start), steps)
         check_theorem_1(adaptive)
         check_decay_only(decay)
-        constant = descend(f, x0, partial(_constant, float(adaptive.rates[0])), steps)
+        constant = descend(f, x0, lambda gap, rate=float(adaptive.rates[0]): rate, steps)
         top, bottom = panels[column], panels[3 + column]
         shown = [(adaptive, BLUE, "Theorem 1"), (decay, ORANGE, "decay only"), (constant, GREY, "constant")]
         for run, colour, label in shown:

@@ -26,7 +26,7 @@ class Setting:
     key: str  # of `RunConfig`, dotted
     value: Any
     origin: str  # where it stands
-    when: Mapping[str, Any] = field(default_factory=dict)  # its runs, by other keys; a tuple lists alternatives
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # what other keys of its runs may be
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,12 @@ class Deviation:
         return f"{self.setting.key} {self.ours} instead of {self.setting.value} ({self.setting.origin})"
 
 
-def _of(name: str | tuple[str, ...], **more: Any) -> dict[str, Any]:
-    return {"optimizer.name": name, **{key.replace("__", "."): value for key, value in more.items()}}
+def _of(name: str | tuple[str, ...], **more: Any) -> dict[str, tuple[Any, ...]]:
+    keys = {"optimizer.name": name, **{key.replace("__", "."): value for key, value in more.items()}}
+    return {key: value if isinstance(value, tuple) else (value,) for key, value in keys.items()}
 
 
-_PAPER = {"schedule.kind": "paper"}
+_PAPER = {"schedule.kind": ("paper",)}
 _STARTS_LOW = ("paper", "linear")  # the kinds of schedule whose first rate is lr/div
 _LLAMA = (
     Setting("model.width", 768, _MODEL),
@@ -140,7 +141,7 @@ def deviations(run: RunConfig, settings: Sequence[Setting]) -> list[Deviation]:
     return [
         Deviation(setting, _at(values, setting.key))
         for setting in settings
-        if all(_matches(_at(values, key), wanted) for key, wanted in setting.when.items())
+        if all(_at(values, key) in wanted for key, wanted in setting.when.items())
         and _at(values, setting.key) != setting.value
     ]
 
@@ -160,10 +161,6 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         values = values.get(part, {})
     return None if values == {} else values
-
-
-def _matches(value: Any, wanted: Any) -> bool:
-    return value in wanted if isinstance(wanted, tuple) else value == wanted
 
 
 def _text(value: Any) -> str:

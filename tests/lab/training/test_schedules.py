@@ -71,6 +71,8 @@ def test_untuned_takes_twice_the_memory_of_the_second_moments() -> None:
     rises = [scheduler.lr_lambdas[0](step) for step in range(60)]
     assert rises[0] == pytest.approx(1 / 40)
     assert rises.index(max(rises)) == 39  # 2/(1 − 0.95) updates
+    short = make_scheduler(torch.optim.AdamW([p], lr=1.0, betas=(0.9, 0.5)), ScheduleConfig("untuned"), 8)
+    assert [round(short.lr_lambdas[0](step), 2) for step in range(5)] == [0.25, 0.48, 0.64, 0.69, 0.5]
     for without in (torch.optim.SGD([p], lr=1.0), Lion([p], lr=1.0)):
         with pytest.raises(LabError, match="(SGD|Lion) keeps none"):
             make_scheduler(without, ScheduleConfig("untuned"), 10)

@@ -46,22 +46,6 @@ def hand_set(
     return float(DECAYS[decay](min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))))
 
 
-def untuned_share(step: int, memory: float, total_steps: int) -> float:
-    """Untuned linear warm-up (Ma & Yarats 2021) over a cosine, as a share of the peak rate.
-
-    The warm-up is as long as Adam's second moments take to settle, 2/(1 − β2) updates; nothing is chosen. The cosine
-    runs from the first update, and the warm-up scales it down.
-
-    Args:
-        memory: 1/(1 − β2), in updates.
-
-    Example:
-        >>> [round(untuned_share(step, 2.0, 8), 2) for step in range(5)]
-        [0.25, 0.48, 0.64, 0.69, 0.5]
-    """
-    return min(1.0, (step + 1) / (2 * memory)) * hand_set(step, 0, total_steps)
-
-
 def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
     """The configured schedule over ``steps`` updates.
 
@@ -120,14 +104,18 @@ def linear(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRSchedu
 
 
 def untuned(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
-    """A warm-up as long as Adam's second moments take to settle, see `untuned_share`.
+    """Untuned linear warm-up (Ma & Yarats 2021) over a cosine.
+
+    The warm-up is as long as Adam's second moments take to settle, 2/(1 − β2) updates; nothing is chosen. The cosine
+    runs from the first update, and the warm-up scales it down.
 
     Raises:
         ValueError: the optimizer keeps no second moments; Lion's second β is of its momentum.
     """
     match optimizer.defaults:
         case {"betas": (_, beta2), "eps": _} if beta2 < 1:
-            return LambdaLR(optimizer, lambda step: untuned_share(step, 1 / (1 - beta2), steps))
+            length = 2 / (1 - beta2)
+            return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / length) * hand_set(step, 0, steps))
     name = type(optimizer).__name__
     raise ValueError(f"untuned warms up for 2/(1 − β2) updates of Adam's second moments; {name} keeps none")
 

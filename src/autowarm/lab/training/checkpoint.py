@@ -50,13 +50,12 @@ class Checkpoints:
         self._group: Any = dist.new_group(backend="gloo") if ranks.world > 1 else None
         self._pool = ThreadPoolExecutor(1) if asynchronous else None
         self._writing: Future[None] | None = None
-        self._saved = -1
         if ranks.rank == 0:
             for left in folder.glob(".checkpoint-*"):
                 shutil.rmtree(left)  # left by a crash
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any]) -> None:
-        """Save a checkpoint, unless this step has one, and delete all but the newest `keep`.
+        """Save a checkpoint and delete all but the newest `keep`.
 
         Args:
             rest: plain numbers, text and tensors that are the same on all ranks.
@@ -64,10 +63,7 @@ class Checkpoints:
         Raises:
             LabError: it cannot be written; earlier checkpoints are intact.
         """
-        if step == self._saved:
-            return
         self.wait()
-        self._saved = step
         state = optimizer.state_dict()
         tensors = _weights(model)
         plain: dict[str, Any] = {}

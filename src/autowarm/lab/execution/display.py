@@ -1,6 +1,5 @@
 """Shows a comparison's progress: live bars in a terminal, plain lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -52,8 +51,6 @@ class Display:
     def line(self, text: str) -> None:
         """Print a line that stays."""
         self.console.print(printable(text), markup=False, soft_wrap=True)
-        if not self.live:
-            sys.stdout.flush()
 
     def begin(self, runs: Sequence[tuple[str, int]], done: int, workers: int) -> None:
         """Start showing runs, given as (label, steps), in place of earlier ones; `done` others are already finished."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..analysis.results import Results, write_results
 from ..analysis.summary import Summary
@@ -33,9 +33,6 @@ from .display import Display
 from .pool import Job, OnRow, run_jobs
 
 SCHEMA = 1
-
-
-PlanConfig: TypeAlias = CompareConfig | SweepConfig
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,9 @@ def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> lis
     return planned
 
 
-def make(config: PlanConfig, points: Sequence[Point], display: Display, own: Source | None = None) -> Results:
+def make(
+    config: CompareConfig | SweepConfig, points: Sequence[Point], display: Display, own: Source | None = None
+) -> Results:
     """Make every unfinished run of a plan, ``config.points()``, and write its manifest and `results.json`.
 
     A comparison without `warmups` goes on with longer hand-set warm-ups where the longest is the best. Which these are
@@ -164,16 +163,14 @@ def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], fai
     return write_results(out, config, corpus, rows, failed)
 
 
-def write_manifest(out: Path, about: str, planned: Iterable[Planned]) -> Path:
+def write_manifest(out: Path, about: str, planned: Iterable[Planned]) -> None:
     """Write `manifest.json`, which describes the plan run by run, before any run is made."""
     runs = [
         {"name": run.name, "cell": run.point.cell, "settings": dict(run.point.varied), "id": run.id,
          "folder": str(run.folder), "config": dataclasses.asdict(run.point.run)}
         for run in planned
     ]  # fmt: skip
-    path = out / "manifest.json"
-    write_json(path, {"schema": SCHEMA, "about": about, "runs": runs})
-    return path
+    write_json(out / "manifest.json", {"schema": SCHEMA, "about": about, "runs": runs})
 
 
 _SOURCES: dict[tuple[Any, ...], dict[str, Any]] = {}

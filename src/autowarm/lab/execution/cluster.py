@@ -14,7 +14,7 @@ from typing import Any
 from ..config import LabError
 from ..training.stopping import Interrupted, Stop
 from .display import Display
-from .pool import WORKER_ENVIRONMENT, Event, Job, OnRow, follow, message_of, perform, set_up_torch
+from .pool import Event, Job, OnRow, follow, message_of, perform, set_up
 
 _TRIES, _PAUSE = 4, 3.0  # attempts to join, and seconds between them
 _LIVES = 4  # do not restart a job that has lost this many workers
@@ -45,9 +45,8 @@ class Board:
 def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
     import ray
 
-    os.environ.update(WORKER_ENVIRONMENT)
     os.chdir(folder)  # resolve relative paths as the caller does
-    set_up_torch()
+    set_up()
     stopped = False
 
     def tell(event: Event) -> None:

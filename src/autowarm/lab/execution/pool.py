@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from ..training.metrics import Progress
 
 # Set in a worker before it imports numpy or torch. The last ones keep other packages quiet and off the network.
-WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
-                      "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error",
-                      "TF_CPP_MIN_LOG_LEVEL": "3"}  # fmt: skip
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
+                "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TF_CPP_MIN_LOG_LEVEL": "3"}  # fmt: skip
 _EVENTS_PER_SECOND = 4
 _BUSY_WAIT = 0.5  # seconds between looks at a folder that another process holds
 
@@ -176,13 +175,10 @@ def follow(
 
 def _drain(events: Any) -> Iterator[Event]:
     """Yield the events that have arrived, after a short wait for the first."""
-    wait = 0.2
-    while True:
-        try:
-            yield events.get(timeout=wait) if wait else events.get_nowait()
-            wait = 0.0
-        except queue.Empty:
-            return
+    with suppress(queue.Empty):
+        yield events.get(timeout=0.2)
+        while True:
+            yield events.get_nowait()
 
 
 # What follows runs in the workers.
@@ -212,19 +208,20 @@ def _start_worker(events: Any, stop: Any, turns: Any) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the parent's mask, see `_interrupts_blocked`
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    os.environ.update(WORKER_ENVIRONMENT)
     os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # CUDA reads this when it starts, which is after torch's import
     if stop.is_set():
         return  # do not spend seconds on importing torch, because `perform` will refuse the job
-    set_up_torch()
+    set_up()
 
 
-def set_up_torch() -> None:
-    """Use one thread, and take numbers too small for the full precision (denormals) as 0.
+def set_up() -> None:
+    """Set a worker's environment, use one thread, and take numbers too small for full precision (denormals) as 0.
 
     Under weight decay, the weights of a unit that gets no gradient shrink to such numbers, and some processors multiply
     them many times more slowly than others.
     """
+    os.environ.update(_ENVIRONMENT)
+
     import torch
 
     torch.set_num_threads(1)

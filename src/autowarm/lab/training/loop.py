@@ -158,9 +158,7 @@ class _Run:
                 watched = watch(self.net, self.optimizer)
             with self.stop.gently():
                 self._train(on_step, watched, log)
-            began = time.perf_counter()
             scores = {"loss": math.nan} if progress.diverged else self._judge(config.whole_validation)
-            progress.eval_seconds += time.perf_counter() - began
         self._note_warnings()
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # also diverged: worse than before training
         result = {
@@ -188,15 +186,11 @@ class _Run:
         }
         if config.ema and engine.keep_weights:
             with at_ema(self.optimizer):
-                average = whole_weights(self.model, self.ranks)
-                if self.ranks.rank == 0:
-                    (self.folder / "ema").mkdir(exist_ok=True)
-                    save_weights(self.model, self.folder / "ema", average)
+                self._keep_weights(self.folder / "ema")
         with evaluating(self.optimizer), self.stop.gently():  # the weights that were judged
-            weights = whole_weights(self.model, self.ranks)
+            if engine.keep_weights:
+                self._keep_weights(self.folder)
             if self.ranks.rank == 0:
-                if engine.keep_weights:
-                    save_weights(self.model, self.folder, weights)
                 kept = [path for name in _KEPT if (path := self.folder / name).exists()]
                 result["files"] = {path.name: sha256(path) for path in kept}
                 write_json(self.folder / "result.json", result)
@@ -204,10 +198,16 @@ class _Run:
         self.checkpoints.close()
         return result
 
+    def _keep_weights(self, folder: Path) -> None:
+        weights = whole_weights(self.model, self.ranks)
+        if self.ranks.rank == 0:
+            folder.mkdir(exist_ok=True)
+            save_weights(self.model, folder, weights)
+
     def _train(self, on_step: Callable[[Progress], bool | None] | None, watched: Watch, log: MetricsLog) -> None:
         config, progress = self.config, self.progress
         every = config.engine.eval_every
-        clock = time.perf_counter() - progress.seconds
+        clock = time.perf_counter() - progress.seconds - progress.eval_seconds
         batches = self.task.batches(progress.step, self.rows)
         while progress.step < config.steps and not progress.diverged:
             # Random numbers depend only on seed, step and rank, so no generator's state needs saving.
@@ -221,7 +221,7 @@ class _Run:
             here = torch.stack((loss, norm.to(loss.dtype))).tolist()
             progress.loss, norm_seen = self.ranks.mean(*here)
             progress.grad_norm = norm_seen if config.clip else math.nan
-            progress.seconds = time.perf_counter() - clock
+            progress.seconds = time.perf_counter() - clock - progress.eval_seconds
             if progress.step == 1:
                 progress.first_loss = progress.loss
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
@@ -230,10 +230,7 @@ class _Run:
                 # "not ≤", so that NaN also counts as diverged
                 progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
             last = progress.step == config.steps
-            scores = None
-            if every and progress.step % every == 0 and not last:
-                scores = self._judge()
-                clock += self._note_evaluation(time.perf_counter() - clock)
+            scores = self._judge() if every and progress.step % every == 0 and not last else None
             log.write(progress, scores, self._state_of_schedule(), getattr(watched, "points", ()))
             asked = signal.SIGINT if on_step is not None and on_step(progress) else 0
             wanted = self.ranks.largest(self.stop.asked or asked)  # a signal reaches ranks at different steps
@@ -245,12 +242,6 @@ class _Run:
             if wanted:
                 self.checkpoints.close()
                 raise Interrupted(f"{self.folder.name} stopped after update {progress.step}", wanted)
-
-    def _note_evaluation(self, now: float) -> float:
-        """Count the time since the step as an evaluation's, and return it."""
-        took = now - self.progress.seconds
-        self.progress.eval_seconds += took
-        return took
 
     def _state_of_schedule(self) -> dict[str, float | int | str]:
         """The schedule's state for the log; empty for schedules of other packages."""
@@ -288,11 +279,14 @@ class _Run:
         return probe
 
     def _judge(self, whole: bool = False) -> dict[str, float]:
+        """Evaluate the weights to be judged, and their average if there is one; the time counts as evaluation's."""
+        began = time.perf_counter()
         with evaluating(self.optimizer):
             found = self.evaluate(whole=whole)
         if self.config.ema:
             with at_ema(self.optimizer):
                 found |= {f"ema_{name}": value for name, value in self.evaluate(whole=whole).items()}
+        self.progress.eval_seconds += time.perf_counter() - began
         return found
 
     @torch.no_grad()
@@ -345,14 +339,10 @@ def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None
         if not (changed := differences(held, who)):
             known = run_id({key: value for key, value in who.items() if key != "precision"})
             return read_result(folder, known) if (folder / "result.json").exists() else None
-        if _has_begun(folder):
+        # A config alone is no run: it is written before a wrong model fails.
+        if (folder / "result.json").exists() or any(folder.glob("checkpoint-*")) or read_metrics(folder):
             raise LabError(
                 f"{folder} holds another run ({'; '.join(changed)}): choose another folder with --out, or delete it"
             )
     write_atomically(path, yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
     return None
-
-
-def _has_begun(folder: Path) -> bool:
-    """Whether the folder holds more of a run than its config, which is written before a wrong model fails."""
-    return bool((folder / "result.json").exists() or any(folder.glob("checkpoint-*")) or read_metrics(folder))

@@ -31,7 +31,7 @@ from ..training.stopping import Interrupted, Stop
 from .display import Display
 
 if TYPE_CHECKING:
-    from ..training.metrics import Progress
+    from ..training.metrics import OnStep, Progress
 
 # Set in a worker before it imports numpy or torch. The last ones keep other packages quiet and off the network.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
@@ -39,7 +39,6 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARA
 _EVENTS_PER_SECOND = 4
 _BUSY_WAIT = 0.5  # seconds between looks at a folder that another process holds
 
-OnStep: TypeAlias = "Callable[[Progress], bool | None]"
 OnRow: TypeAlias = Callable[[str, dict[str, Any]], None]
 
 
@@ -49,7 +48,7 @@ class Job:
 
     name: str
     steps: int
-    call: Callable[[OnStep], dict[str, Any]]  # returns the row to display; must stop once the callback returns True
+    call: "Callable[[OnStep], dict[str, Any]]"  # returns the row to display; must stop once the callback returns True
     folder: Path  # the folder for the traceback of a failure
 
 

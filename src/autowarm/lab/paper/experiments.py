@@ -25,9 +25,10 @@ from ..config.build import build
 from ..config.yaml_files import read_yaml
 from ..execution.display import Display
 from ..execution.engine import execute, gather, plan, write_manifest
-from ..execution.pool import Job, OnStep
+from ..execution.pool import Job
 from ..files import locked
 from ..tasks.models import parameters
+from ..training.metrics import OnStep
 from .costs import hours
 from .gallery import GALLERY, Picture, Sources, picture
 from .smoothness import FIT_HEADINGS, fit_rows, measured, studies

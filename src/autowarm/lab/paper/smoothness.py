@@ -27,7 +27,7 @@ from ..data import batch, prepare
 from ..files import read_object, write_json
 from ..tasks.models import token_loss
 from ..training.loop import Watch, train
-from ..training.metrics import Progress
+from ..training.metrics import OnStep
 
 SCHEMA = 1
 _COLUMNS = [f.name for f in dataclasses.fields(Point)]
@@ -53,7 +53,7 @@ def measured(
     path: Path,
     *,
     sharpness_every: int | None = None,
-    on_step: Callable[[Progress], bool | None] | None = None,
+    on_step: OnStep | None = None,
 ) -> Measured:
     """Read the points from the file at ``path``. If there is none, make the run and write the file.
 

@@ -46,7 +46,7 @@ from ..tasks import Batch, Source, Task, make_task
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
 from .checkpoint import Checkpoints, whole_weights
-from .metrics import MetricsLog, Progress, finite, identity, read_metrics, read_result, run_id
+from .metrics import MetricsLog, OnStep, Progress, finite, identity, read_metrics, read_result, run_id
 from .optimizers import at_ema, evaluating
 from .parallel import Ranks, joined
 from .schedules import advance, make_scheduler, warmup_length
@@ -67,7 +67,7 @@ _LARGEST_EXPONENT = math.log(sys.float_info.max)
 def train(
     config: RunConfig,
     folder: Path,
-    on_step: Callable[[Progress], bool | None] | None = None,
+    on_step: OnStep | None = None,
     watch: Callable[[nn.Module, Optimizer], Watch] | None = None,
     stop: Stop | None = None,
     own: Source | None = None,
@@ -141,9 +141,7 @@ class _Run:
             self.progress = Progress(**saved["progress"])
             logger.info("%s resumes from step %d", folder.name, self.progress.step)
 
-    def finish(
-        self, on_step: Callable[[Progress], bool | None] | None, watch: Callable[[nn.Module, Optimizer], Watch] | None
-    ) -> dict[str, Any]:
+    def finish(self, on_step: OnStep | None, watch: Callable[[nn.Module, Optimizer], Watch] | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""
         config, progress, engine = self.config, self.progress, self.config.engine
         log = MetricsLog(
@@ -204,7 +202,7 @@ class _Run:
             folder.mkdir(exist_ok=True)
             save_weights(self.model, folder, weights)
 
-    def _train(self, on_step: Callable[[Progress], bool | None] | None, watched: Watch, log: MetricsLog) -> None:
+    def _train(self, on_step: OnStep | None, watched: Watch, log: MetricsLog) -> None:
         config, progress = self.config, self.progress
         every = config.engine.eval_every
         clock = time.perf_counter() - progress.seconds - progress.eval_seconds

@@ -1,23 +1,22 @@
 """A run's id and records: `metrics.jsonl`, TensorBoard and Weights & Biases at every step, `result.json` at the end."""
 
 import dataclasses
-import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from autowarm.smoothness import Point, fit
 
 from ..config import LabError, RunConfig
-from ..files import read_object, write_atomically
+from ..files import read_object, sha256, write_atomically
 
 
 @cache
@@ -31,7 +30,7 @@ def code_fingerprint() -> str:
     sources = [path for path in package.rglob("*.py") if lab not in path.parents]
     rooms = [training, lab / "data", lab / "tasks"]
     sources += [lab / "registry.py", *(path for room in rooms for path in room.rglob("*.py"))]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(sources))).hexdigest()[:12]
+    return sha256(b"\0".join(path.read_bytes() for path in sorted(sources)))[:12]
 
 
 def identity(run: RunConfig, corpus_sha256: str) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def identity(run: RunConfig, corpus_sha256: str) -> dict[str, Any]:
 def run_id(who: Mapping[str, Any]) -> str:
     """A short hash of an identity."""
     canonical = json.dumps(who, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    return sha256(canonical.encode())[:12]
 
 
 @dataclass
@@ -81,6 +80,10 @@ class Progress:
     warnings: list[str] = field(default_factory=list)
 
 
+# Called after each step; the run stops there if it returns True.
+OnStep: TypeAlias = Callable[[Progress], bool | None]
+
+
 def finite(value: float) -> float | None:
     """Return the value, or None (null in JSON) if it is not finite."""
     return value if math.isfinite(value) else None
@@ -90,11 +93,9 @@ class MetricsLog:
     """Writes metrics in batches of steps, starting after the checkpoint's last step.
 
     Args:
-        folder: the run's folder.
         step: the checkpoint's step.
         wandb: a project of Weights & Biases, or None.
         run, config: the run's id and config, for Weights & Biases only.
-        events: whether to write TensorBoard's events.
         counted: tokens or images in a step; None if they are not known.
         quiet: write nothing and only keep the losses, as all ranks but the first do.
     """

@@ -4,9 +4,8 @@ This is the format of kjj0/fineweb10B-gpt2. Files with "val" in their name hold 
 the training part. Folders made by `autowarm data` also have a `manifest.json` with counts, checksums and the tokenizer.
 """
 
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,7 +23,7 @@ _GPT2_VOCABULARY = 50257  # assumed for shards without a manifest
 
 
 class Shards:
-    """Shards as one long sequence, read by windows or by single places. Only what is looked up is read from disk.
+    """Shards as one long sequence, read by windows. Only what is looked up is read from disk.
 
     Args:
         paths: the files, in order.
@@ -39,9 +38,6 @@ class Shards:
 
     def __len__(self) -> int:
         return int(self._bounds[-1])
-
-    def __getitem__(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
-        return self.windows(places.ravel(), 1).reshape(places.shape)
 
     def windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint16]:
         """Return the ``length`` tokens from each start, shape (starts, length). A window may run across shards.
@@ -58,11 +54,11 @@ class Shards:
         rows = np.argsort(starts)  # so that the disk is read in one direction
         inside = (starts - self._bounds[shards])[rows]
         for row, shard, place in zip(rows.tolist(), shards[rows].tolist(), inside.tolist(), strict=True):
-            part = self._parts[shard][place : place + length]
-            if (held := len(part)) < length:
-                later = itertools.islice(self._parts, shard + 1, None)
-                part = np.concatenate([part, *_until(later, length - held)])
-            found[row] = part
+            rest = found[row]
+            while len(rest):
+                part = self._parts[shard][place : place + len(rest)]
+                rest[: len(part)] = part
+                rest, shard, place = rest[len(part) :], shard + 1, 0
         if found.size and found.max() >= self._vocabulary:  # an embedding would read beyond its end
             row, column = np.argwhere(found >= self._vocabulary)[0]
             path = self._paths[int(self._shard_of(starts[row] + column))]
@@ -72,15 +68,6 @@ class Shards:
 
     def _shard_of(self, places: Any) -> Any:
         return np.searchsorted(self._bounds, places, side="right") - 1
-
-
-def _until(parts: Iterable[npt.NDArray[np.uint16]], count: int) -> Iterator[npt.NDArray[np.uint16]]:
-    """Yield the first ``count`` tokens of the parts."""
-    for part in parts:
-        if count <= 0:
-            return
-        yield part[:count]
-        count -= len(part)
 
 
 Tokens: TypeAlias = npt.NDArray[np.uint16] | Shards

@@ -206,21 +206,21 @@ class Piece(NamedTuple):
 
 def _pieces(stream: Any, encoder: Encoder, workers: int, longest: int) -> Iterator[Piece]:
     """Yield the stream's documents in order. Threads tokenise some pieces while the next ones arrive."""
-    waiting: deque[tuple[Future[npt.NDArray[np.uint16]], int, dict[str, Any]]] = deque()
-    broken: LabError | None = None
+
+    def piece(texts: list[str], state: dict[str, Any]) -> Piece:
+        return Piece(encoder(texts), len(texts), state)
+
+    waiting: deque[Future[Piece]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
             for texts, state in _read(stream, longest):
-                waiting.append((pool.submit(encoder, texts), len(texts), state))
+                waiting.append(pool.submit(piece, texts, state))
                 if len(waiting) > 2 * workers:
-                    future, count, state = waiting.popleft()
-                    yield Piece(future.result(), count, state)
-        except LabError as error:  # the pieces that arrived before can still make shards
-            broken = error
-        for future, count, state in waiting:
-            yield Piece(future.result(), count, state)
-    if broken is not None:
-        raise broken
+                    yield waiting.popleft().result()
+        except LabError:  # the pieces that arrived before can still make shards
+            yield from (each.result() for each in waiting)
+            raise
+        yield from (each.result() for each in waiting)
 
 
 def _read(stream: Any, longest: int) -> Iterator[tuple[list[str], dict[str, Any]]]:

@@ -1,8 +1,5 @@
 """The tasks of a run's `model` on its `data`: next-token prediction, and classification of images."""
 
-from collections.abc import Iterator
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,12 +23,9 @@ class Language:
         return llama(self.config.model, self.config.seed)
 
     def batches(self, seed: int) -> Drawn:
-        return Drawn(partial(self._training, seed))
-
-    def _training(self, seed: int, first: int, rows: slice) -> Iterator[Batch]:
-        config, length = self.config, self.config.model.seq_len
-        shape = config.steps, config.batch_size, length
-        return zip(training_batches(self.data.train, seed, first, *shape, rows, config.data.sampling))
+        config = self.config
+        shape, sampling = (config.steps, config.batch_size, config.model.seq_len), config.data.sampling
+        return Drawn(lambda first, rows: zip(training_batches(self.data.train, seed, first, *shape, rows, sampling)))
 
     def validation(self, whole: bool = False) -> Drawn:
         count = None if whole else self.config.eval_batches

@@ -7,7 +7,6 @@ file. A mistake in the task is reported as one line that names the place in the 
 import dataclasses
 import importlib.util
 import inspect
-import random
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import cloudpickle
-import numpy as np
-import torch
+
+from autowarm.undisturbed import generators, set_generators
 
 from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageError, nearest
 from ..config.build import leaves, plain
@@ -179,14 +178,13 @@ def _prepare(content: bytes, place: Path, file: str) -> None:
         return
     shutil.rmtree(place, ignore_errors=True)  # what an interrupted `prepare` left
     place.mkdir(parents=True)
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    before = generators()
     try:
-        with torch.random.fork_rng(devices=[]), blamed(file, "in prepare"):
+        with blamed(file, "in prepare"):
             seed_all(PREPARING)
             cloudpickle.loads(content).prepare(place)
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+        set_generators(before)
     write_atomically(place / _PREPARED, "")
 
 

@@ -37,6 +37,7 @@ TEXT = {".py", ".md", ".rst", ".txt"}
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo",
             "__pycache__", "ensurepip", "encodings", "pydoc_data", "lib-dynload"}  # fmt: skip
 _LARGEST = 2**18  # characters of a document; more of a file are several
+_TOGETHER = 4  # documents that are encoded at a time: an encoding takes a hundred times a text's memory
 _FORMAT = 1  # of the cache; raise it when the same text gives different tokens
 
 
@@ -163,26 +164,11 @@ def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
     tokenizer = learnt_tokenizer(parts["train"], vocab_size)
     digest, tokens = hashlib.sha256(), {}
     for part, documents in parts.items():
-        tokens[part] = np.concatenate([
-            np.fromiter(chain.from_iterable(encoding.ids for encoding in tokenizer.encode_batch(some)), np.uint16)
-            for some in _pieces(END_OF_TEXT + document for document in documents)
-        ])  # fmt: skip
+        pieces = (documents[first : first + _TOGETHER] for first in range(0, len(documents), _TOGETHER))
+        encodings = (tokenizer.encode_batch([END_OF_TEXT + text for text in piece]) for piece in pieces)
+        tokens[part] = np.fromiter((token for each in chain.from_iterable(encodings) for token in each.ids), np.uint16)
         digest.update(tokens[part].tobytes())
     return save(tokens, metadata={"sha256": digest.hexdigest(), "tokenizer": tokenizer.to_str()})
-
-
-def _pieces(documents: Iterable[str], size: int = 2**20) -> Iterator[list[str]]:
-    """Yield the documents in lists of about ``size`` characters: an encoding takes a hundred times a text's memory."""
-    piece: list[str] = []
-    length = 0
-    for document in documents:
-        piece.append(document)
-        length += len(document)
-        if length >= size:
-            yield piece
-            piece, length = [], 0
-    if piece:
-        yield piece
 
 
 def learnt_tokenizer(texts: list[str], vocab_size: int) -> "ByteLevelBPETokenizer":

@@ -78,7 +78,7 @@ def made(run: Fault) -> dict[str, Any]:
     """Make a run; return its row."""
     torch.manual_seed(run.seed)
     recipe, cell = TASKS[run.cell.task], run.cell
-    model = recipe.build().train()
+    model = recipe.model().train()
     factor = float(run.what.split()[-1]) if run.what.startswith("rate") else 1.0
     config = run_of(PlannedRow("cells", cell, "default", run.seed)).optimizer
     optimizer = make_optimizer(model, config)

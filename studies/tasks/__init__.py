@@ -61,7 +61,7 @@ class Compiled:
 
     def model(self) -> nn.Module:
         """The network, with new weights."""
-        new, model = self._recipe.build(), _network(self._recipe)
+        new, model = self._recipe.model(), _network(self._recipe)
         model.load_state_dict(new.state_dict())
         model.zero_grad()
         return model
@@ -74,7 +74,7 @@ class Compiled:
 
 @cache
 def _network(recipe: Recipe) -> nn.Module:
-    return recipe.build()
+    return recipe.model()
 
 
 @cache

@@ -130,16 +130,7 @@ def fine_tuning(text: str, *, lora: bool = False, steps: int = _STEPS) -> Recipe
     def scores(model: nn.Module, new: Tensor, old: Tensor) -> dict[str, Tensor]:
         return {"loss": token_loss(model, new), "old_loss": token_loss(model, old)}
 
-    about = f"LLaMA, {SHAPE.layers} layers of {SHAPE.width}, from code to {'other code' if text == 'near' else 'prose'}"
-    return Recipe(
-        about + (f", LoRA of rank {_RANK}" if lora else ""),
-        build,
-        draw,
-        token_loss,
-        held_out,
-        scores,
-        first_bounds=False,
-    )
+    return Recipe(build, draw, token_loss, held_out, scores, first_bounds=False)
 
 
 TASKS: dict[str, Recipe] = {

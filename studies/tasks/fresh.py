@@ -34,7 +34,7 @@ def _unsmoothed() -> Recipe:
             nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10)
         )
 
-    return Recipe("MLP on digits, labels not smoothed", build, _DIGITS.draw, _cross_entropy, _DIGITS.held_out)
+    return Recipe(build, _DIGITS.draw, _cross_entropy, _DIGITS.validation)
 
 
 def _cnn() -> Recipe:
@@ -47,7 +47,7 @@ def _cnn() -> Recipe:
             nn.Linear(24, 10),
         )  # fmt: skip
 
-    return Recipe("CNN with batch normalisation on digits", build, _DIGITS.draw, _cross_entropy, _DIGITS.held_out)
+    return Recipe(build, _DIGITS.draw, _cross_entropy, _DIGITS.validation)
 
 
 def _autoencoder() -> Recipe:
@@ -63,7 +63,7 @@ def _autoencoder() -> Recipe:
     def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return F.mse_loss(model(images), images.flatten(1))
 
-    return Recipe("autoencoder on digits, 64–64–6–64–64", build, _DIGITS.draw, loss, _DIGITS.held_out)
+    return Recipe(build, _DIGITS.draw, loss, _DIGITS.validation)
 
 
 @cache
@@ -86,10 +86,7 @@ def _regression() -> Recipe:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(model(x), y)
 
-    return Recipe(
-        "regression on a small network, no noise", build, lambda seed, step: points(32, seed, step), loss,
-        lambda: iter([points(1024, -3)]),
-    )  # fmt: skip
+    return Recipe(build, lambda seed, step: points(32, seed, step), loss, lambda: iter([points(1024, -3)]))
 
 
 def _copier() -> Recipe:
@@ -106,10 +103,7 @@ def _copier() -> Recipe:
         logits = model(tokens[:, :-1])[:, _COPIED:]
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, _COPIED + 1 :].flatten())
 
-    return Recipe(
-        f"transformer that repeats {_COPIED} symbols", build,
-        lambda seed, step: rows(32, seed, step), loss, lambda: iter([rows(512, -4)]),
-    )  # fmt: skip
+    return Recipe(build, lambda seed, step: rows(32, seed, step), loss, lambda: iter([rows(512, -4)]))
 
 
 @cache
@@ -138,8 +132,8 @@ def _policy() -> Recipe:
         return {"loss": 1 - model(x).softmax(1).gather(1, right[:, None]).mean()}
 
     return Recipe(
-        "policy gradient on a contextual bandit", build, lambda seed, step: contexts(64, seed, step), loss,
-        lambda: iter([contexts(2048, -6)]), scores, first_bounds=False,
+        build, lambda seed, step: contexts(64, seed, step), loss, lambda: iter([contexts(2048, -6)]), scores,
+        first_bounds=False,
     )  # fmt: skip
 
 

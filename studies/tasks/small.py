@@ -32,12 +32,12 @@ def _transformer(vocab: int, width: int, depth: int, sequences: int, norm: str =
     def build() -> nn.Module:
         return Transformer(vocab, vocab, 32, width=width, depth=depth, causal=True, norm=norm)
 
-    return language(f"{norm}-norm transformer, {depth} layers of {width}", build, vocab, sequences)
+    return language(build, vocab, sequences)
 
 
 def _llama(vocab: int, sequences: int) -> Recipe:
     shape = ModelConfig(vocab_size=vocab, width=32, layers=2, heads=2, ff=85, seq_len=32)
-    return language("LLaMA, 2 layers of 32", lambda: llama(shape, _drawn_seed()), vocab, sequences, loss=token_loss)
+    return language(lambda: llama(shape, _drawn_seed()), vocab, sequences, token_loss)
 
 
 class Patches(nn.Module):
@@ -88,8 +88,7 @@ def _factorisation(size: int = 16) -> Recipe:
             nn.init.normal_(layer.weight, std=1 / math.sqrt(_WIDTH))
         return nn.Sequential(*layers)
 
-    about = f"deep linear network, {_DEPTH} layers of {_WIDTH}, f* = {_NOISE**2:.2f}"
-    return Recipe(about, build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
+    return Recipe(build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
 
 
 TASKS: dict[str, Recipe] = {
@@ -97,13 +96,13 @@ TASKS: dict[str, Recipe] = {
     "lm-middle": _transformer(1024, 96, 4, sequences=8),
     "lm-large": _transformer(2048, 256, 5, sequences=8),
     "post-norm": _transformer(512, 48, 6, sequences=16, norm="post"),
-    "vit": digits("vision transformer on digits, 3 layers of 48", _vit),
+    "vit": digits(_vit),
     "mlp": mlp.TASK,
     "factor": _factorisation(),
     "llama": _llama(512, sequences=16),
     "llama-x8": _llama(512, sequences=128),
     "llama-long": _llama(512, sequences=4),
     "llama-bytes": _llama(257, sequences=4),
-    "swin": digits("Swin on digits, two stages of 2 blocks, 16 and 32 wide, 32 images", _swin),
-    "swin-x8": digits("the same Swin, 256 images", _swin, 256),
+    "swin": digits(_swin),
+    "swin-x8": digits(_swin, 256),
 }

@@ -57,7 +57,7 @@ def test_fine_tuning_goes_on_from_what_was_learnt_and_scores_both_texts(
     assert 5.0 < found["first_loss"] < 6.1  # log 512 = 6.24 before anything is learnt
     assert found["val_loss"] < found["first_loss"]
     assert set(found["metric"]) == {"old_loss"}
-    model = TASKS["tune-near"].build()
+    model = TASKS["tune-near"].model()
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert (trained < 0.5 * sum(p.numel() for p in model.parameters())) == lora
 

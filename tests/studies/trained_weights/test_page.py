@@ -52,7 +52,7 @@ def test_the_default_warms_up_for_a_tenth_and_is_near_the_best() -> None:
 @pytest.mark.parametrize("name", [name for name in TASKS if not name.startswith("tune-")])
 def test_the_weights_of_new_tasks_are_new(name: str) -> None:
     torch.manual_seed(0)
-    assert not detect(TASKS[name].build()).trained
+    assert not detect(TASKS[name].model()).trained
 
 
 @pytest.mark.long
@@ -60,4 +60,4 @@ def test_the_weights_of_new_tasks_are_new(name: str) -> None:
 def test_the_weights_of_fine_tuning_are_trained(lora: bool) -> None:
     """After a sixth of the steps from which the study's tasks start."""
     task = finetuning.fine_tuning("near", lora=lora, steps=1000)
-    assert detect(p for p in task.build().parameters() if p.requires_grad).trained
+    assert detect(p for p in task.model().parameters() if p.requires_grad).trained

@@ -17,6 +17,7 @@ from ..data import prepare, validation_batches
 from ..data.images import scanned_digits
 from . import Batch, Drawn
 
+_LENGTH = 32  # tokens of a sequence
 _SMOOTHING = 0.1  # label smoothing, usual for vision transformers; it keeps the loss away from 0
 
 
@@ -24,22 +25,15 @@ _SMOOTHING = 0.1  # label smoothing, usual for vision transformers; it keeps the
 class Recipe:
     """A small task in four functions; see `OwnTask`."""
 
-    about: str  # a description in a few words
-    build: Callable[[], nn.Module]  # draws the weights from the global generator
+    model: Callable[[], nn.Module]  # draws the weights from the global generator
     draw: Callable[[int, int], Batch]  # (seed, step) → a tuple of tensors
     loss_of: Callable[..., Tensor]  # (model, *batch) → mean loss
-    held_out: Callable[[], Iterator[Batch]]  # validation batches
+    validation: Callable[[], Iterator[Batch]]
     scores_of: Callable[..., dict[str, Tensor]] | None = None  # (model, *batch) → validation's numbers, if not the loss
     first_bounds: bool = True
 
-    def model(self) -> nn.Module:
-        return self.build()
-
     def batches(self, seed: int) -> Drawn:
         return Drawn(lambda first, _: (self.draw(seed, step) for step in itertools.count(first)))
-
-    def validation(self) -> Iterator[Batch]:
-        return self.held_out()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return self.loss_of(model, *batch)
@@ -112,22 +106,17 @@ def next_token_loss(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def language(
-    about: str,
-    build: Callable[[], nn.Module],
-    vocab: int,
-    sequences: int,
-    length: int = 32,
-    loss: Callable[..., Tensor] = next_token_loss,
+    model: Callable[[], nn.Module], vocab: int, sequences: int, loss: Callable[..., Tensor] = next_token_loss
 ) -> Recipe:
-    """Predict the next token of Python's documentation and source."""
+    """Predict the next token of Python's documentation and source, in sequences of 32."""
 
     def draw(seed: int, step: int) -> Batch:
-        return (torch.from_numpy(sample(prepare(DataConfig(), vocab).train, seed, step, sequences, length)),)
+        return (torch.from_numpy(sample(prepare(DataConfig(), vocab).train, seed, step, sequences, _LENGTH)),)
 
     def held_out() -> Iterator[Batch]:
-        return zip(map(torch.from_numpy, validation_batches(prepare(DataConfig(), vocab).val, 8, 64, length)))
+        return zip(map(torch.from_numpy, validation_batches(prepare(DataConfig(), vocab).val, 8, 64, _LENGTH)))
 
-    return Recipe(f"{about}, {sequences}×{length} tokens of {vocab}", build, draw, loss, held_out)
+    return Recipe(model, draw, loss, held_out)
 
 
 @lru_cache
@@ -140,7 +129,7 @@ def _scans() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return images[train], labels[train], images[val], labels[val]
 
 
-def digits(about: str, build: Callable[[], nn.Module], size: int = 32) -> Recipe:
+def digits(model: Callable[[], nn.Module], size: int = 32) -> Recipe:
     """Classify 8×8 digits, each shifted at random by up to one pixel."""
 
     def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
@@ -159,4 +148,4 @@ def digits(about: str, build: Callable[[], nn.Module], size: int = 32) -> Recipe
         _, _, images, labels = _scans()
         yield torch.from_numpy(images), torch.from_numpy(labels)
 
-    return Recipe(about, build, draw, loss, held_out)
+    return Recipe(model, draw, loss, held_out)

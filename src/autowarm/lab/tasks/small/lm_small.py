@@ -9,4 +9,4 @@ def _transformer() -> nn.Module:
     return Transformer(512, 512, 32, width=48, depth=2, causal=True)
 
 
-TASK = language("pre-norm transformer, 2 layers of 48", _transformer, 512, sequences=16)
+TASK = language(_transformer, 512, sequences=16)

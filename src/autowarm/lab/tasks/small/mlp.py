@@ -11,4 +11,4 @@ def _mlp() -> nn.Module:
     )
 
 
-TASK = digits("MLP on digits, 64–128–128–10", _mlp)
+TASK = digits(_mlp)

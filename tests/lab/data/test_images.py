@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from autowarm.lab.config import DataConfig, LabError, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.data.images import digits, mixing, open_images, sample, training_batches, validation_batches
+from autowarm.lab.data.images import Images, digits, mixing, open_images, training_batches, validation_batches
 from autowarm.lab.tasks.corpora import Classification
 from autowarm.lab.tasks.models import classifier
 from autowarm.lab.training.loop import train
@@ -20,10 +20,16 @@ ALL = slice(None)
 
 
 def test_every_epoch_shows_each_image_once_in_an_order_of_its_own() -> None:
-    epochs = [[sample(10, 0, place) for place in range(start, start + 10)] for start in (0, 10)]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(10))
-    assert epochs[0] != epochs[1]
-    assert epochs[0] != [sample(10, 1, place) for place in range(10)]
+    pairs = [(torch.zeros(1), label) for label in range(10)]
+    images = Images("numbered", "", pairs, pairs, 10, (1, 1, 1))
+
+    def order(seed: int, epoch: int) -> list[int]:
+        [(_, labels)] = training_batches(images, seed, epoch, epoch + 1, 10, ALL)
+        return labels.tolist()
+
+    assert sorted(order(0, 0)) == sorted(order(0, 1)) == list(range(10))
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
 
 
 def test_digits_are_split_once_and_cover_all_labels() -> None:

@@ -42,11 +42,7 @@ class Images:
 
 
 def scanned_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return 1797 handwritten digits of 8×8 pixels, with values from 0 to 16, and their labels.
-
-    Raises:
-        LabError: scikit-learn is not installed.
-    """
+    """Return 1797 handwritten digits of 8×8 pixels, from 0 to 16, and their labels; LabError without scikit-learn."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -114,12 +110,6 @@ def _classes(part: Any) -> dict[Any, int]:
     return getattr(getattr(part, "reader", part), "class_to_idx", None) or {}
 
 
-def sample(count: int, seed: int, place: int) -> int:
-    """Return the index of the sample at a place in the run. Each epoch has its own permutation."""
-    epoch, offset = divmod(place, count)
-    return int(permutation(count, seed, epoch)[offset])
-
-
 class _Placed(Dataset[tuple[Tensor, int]]):
     """Training samples indexed by their place in the run, which also seeds their transforms."""
 
@@ -131,7 +121,9 @@ class _Placed(Dataset[tuple[Tensor, int]]):
         random.seed(key)  # timm's transforms draw from all three
         np.random.seed(key)  # noqa: NPY002
         torch.default_generator.manual_seed(key)  # transforms do not use the GPUs' generators
-        found: tuple[Tensor, int] = self.images[sample(len(self.images), self.seed, place)]
+        count = len(self.images)
+        epoch, offset = divmod(place, count)
+        found: tuple[Tensor, int] = self.images[int(permutation(count, self.seed, epoch)[offset])]
         return found
 
 
@@ -161,11 +153,7 @@ def training_batches(
 
 
 def mixing(data: DataConfig, classes: int) -> Mix | None:
-    """Return timm's mixup, CutMix or both, with smoothed labels; None if neither is configured.
-
-    Raises:
-        LabError: timm is not installed.
-    """
+    """Return timm's mixup, CutMix or both, with smoothed labels; None if neither is set. LabError without timm."""
     if not (data.mixup or data.cutmix):
         return None
     try:

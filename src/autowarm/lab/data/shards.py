@@ -96,11 +96,7 @@ def write_shard(path: Path, tokens: npt.NDArray[np.uint16]) -> None:
 
 
 def open_shard(path: Path) -> npt.NDArray[np.uint16]:
-    """Map a shard's tokens into memory.
-
-    Raises:
-        LabError: the file is not a shard, or its length disagrees with its header.
-    """
+    """Map a shard's tokens into memory; LabError if the file is no shard, or not as long as its header says."""
     header = np.fromfile(path, dtype="<i4", count=_HEADER)
     if len(header) < _HEADER or header[0] != _MAGIC or header[1] != _VERSION:
         raise LabError(f"{path} is no token shard: it must start with {_MAGIC} and {_VERSION}, got {header[:2]}")

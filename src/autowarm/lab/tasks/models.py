@@ -199,27 +199,23 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
     from safetensors import SafetensorError
     from safetensors.torch import save_file, save_model
 
+    path, of_transformers = folder / "model.safetensors", hasattr(model, "save_pretrained")
     try:
-        if hasattr(model, "save_pretrained"):
+        if of_transformers:
             from transformers.utils import logging
 
             logging.disable_progress_bar()  # no bar for a file that takes a millisecond to write
-            fused = any(isinstance(module, _Rows) for module in model.modules())
-            if fused:
+            if any(isinstance(module, _Rows) for module in model.modules()):
                 state = _unfused(model.state_dict() if state is None else state)
             model.save_pretrained(folder, state_dict=None if state is None else dict(state))
-            for path in folder.glob("*.safetensors"):
-                follow_umask(path)
-            return
-        path = folder / "model.safetensors"
-        if state is None:
+        elif state is None:
             save_model(model, str(path), metadata={"format": "pt"})
         else:
             save_file({name: value.contiguous() for name, value in state.items()}, path, metadata={"format": "pt"})
-        follow_umask(path)
     except SafetensorError as error:  # also raised on a full disk
-        raise OSError(f"{folder / 'model.safetensors'} cannot be written: {error}") from None
-    if not hasattr(model, "pretrained_cfg"):
-        return  # a user's own model, which the user's code builds
-    about = {"architecture": model.pretrained_cfg.get("architecture"), "num_classes": model.num_classes}
-    (folder / "config.json").write_text(json.dumps(about, indent=1) + "\n")
+        raise OSError(f"{path} cannot be written: {error}") from None
+    for written in folder.glob("*.safetensors"):
+        follow_umask(written)
+    if hasattr(model, "pretrained_cfg") and not of_transformers:  # timm's; a user's own is built by the user's code
+        about = {"architecture": model.pretrained_cfg.get("architecture"), "num_classes": model.num_classes}
+        (folder / "config.json").write_text(json.dumps(about, indent=1) + "\n")

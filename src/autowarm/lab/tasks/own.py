@@ -59,11 +59,7 @@ class PackedTask:
         return Task(made, config, self.name, self.sha256, self.file)
 
     def check_optimizers(self, names: Iterable[str], key: str = "rates") -> None:
-        """Check that each optimizer, named under this key, is the task's or the lab's.
-
-        Raises:
-            UsageError: an optimizer is unknown; the message suggests the nearest name.
-        """
+        """Check that each optimizer under this key is the task's or the lab's; UsageError suggests the nearest name."""
         for name in names:
             with as_usage_error():
                 check(key, name, [*self.optimizers, *OPTIMIZERS], "optimizer")
@@ -131,11 +127,7 @@ def bring(
 
 
 def pack(task: Any, folder: Path) -> PackedTask:
-    """Check a task, let it prepare itself in a subfolder, and pickle it.
-
-    Raises:
-        LabError: a method is missing, `prepare` fails, or the object cannot be pickled.
-    """
+    """Check a task, let it prepare itself in a subfolder, and pickle it; LabError says which of these failed."""
     if isinstance(task, type):
         raise LabError(f"a task is an object and {task.__name__} is a class: give {task.__name__}()")
     name = type(task).__name__

@@ -80,21 +80,20 @@ class _Walk:
                 yield from sorted(map(self.digest, value))
             case list() | tuple():
                 yield from map(self.digest, value)
+            case BuiltinFunctionType() | FunctionType() | type() if not is_users(value.__module__):
+                yield f"{value.__module__}.{value.__qualname__}".encode()
             case CodeType():
                 yield from self.code(value)
             case FunctionType():
                 yield from self.function(value)
             case MethodType():
-                yield self.digest(value.__func__)
-                yield self.digest(value.__self__)
+                yield from map(self.digest, (value.__func__, value.__self__))
             case staticmethod() | classmethod():
                 yield self.digest(value.__func__)
             case property():
                 yield from map(self.digest, (value.fget, value.fset, value.fdel))
             case ModuleType():
                 yield self.module(value.__name__)
-            case BuiltinFunctionType():
-                yield f"{value.__module__}.{value.__qualname__}".encode()
             case type():
                 yield from self.klass(value)
             case dict():
@@ -113,12 +112,7 @@ class _Walk:
                 yield self.module(instruction.argval)
 
     def function(self, function: FunctionType) -> Iterator[bytes]:
-        if not is_users(function.__module__):
-            yield f"{function.__module__}.{function.__qualname__}".encode()
-            return
-        yield self.digest(function.__code__)
-        yield self.digest(function.__defaults__)
-        yield self.digest(function.__kwdefaults__)
+        yield from map(self.digest, (function.__code__, function.__defaults__, function.__kwdefaults__))
         for cell in function.__closure__ or ():
             yield self.digest(cell.cell_contents) if cell != type(cell)() else b"empty"
         for name in sorted(_names(function.__code__)):
@@ -127,9 +121,6 @@ class _Walk:
                 yield self.digest(function.__globals__[name])
 
     def klass(self, kind: type) -> Iterator[bytes]:
-        if not is_users(kind.__module__):
-            yield f"{kind.__module__}.{kind.__qualname__}".encode()
-            return
         yield from map(self.digest, kind.__bases__)
         left_out = _NOTES | (self.without if isinstance(self.root, kind) else frozenset())
         for name in sorted(vars(kind).keys() - left_out):

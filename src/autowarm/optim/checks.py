@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .step.dtensors import check_placed
+from .step.dtensors import check_placed, local
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
@@ -27,7 +27,9 @@ def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
         raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
     if not (_is_number(lr) and math.isfinite(lr) and (lr > 0 or (of_group and lr == 0))):
         extra = "; 0 is for single groups" if _is_number(lr) and lr == 0 else ""
-        raise ValueError(f"lr must be positive and finite, got {_plain(lr)}{extra}")
+        raise ValueError(
+            f"lr must be positive and finite, got {lr.item() if isinstance(lr, Tensor) else repr(lr)}{extra}"
+        )
     if options["capturable"] and not isinstance(lr, Tensor):
         raise ValueError(f"capturable needs lr as a tensor, which replays read; got the number {lr}")
     momentum, weight_decay = options["momentum"], options["weight_decay"]
@@ -93,14 +95,6 @@ def check_gradient(who: str, p: Tensor, g: Tensor) -> None:
     check_placed(who, p, g)
 
 
-def in_dtypes_of(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:
-    """Return the gradients in their tensors' dtypes; mixed precision may leave them in another one."""
-    for p, g in zip(params, grads, strict=True):
-        if g.dtype != p.dtype:
-            return [g.to(p.dtype) for g, p in zip(grads, params, strict=True)]
-    return grads
-
-
 def _unsupported(x: Tensor) -> str | None:
     if x.layout is not torch.strided and x.layout is not torch._mkldnn:  # type: ignore[attr-defined]
         return f"sparse ({x.layout})"
@@ -112,14 +106,6 @@ def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: x.item() if isinstance(x, np.generic) else x for name, x in options.items()}
 
 
-def _check_is_state(who: str, state_dict: Any) -> None:
-    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
-        found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
-        raise ValueError(
-            f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
-        )
-
-
 # What wrappers (DDP, torch.compile, FSDP, activation checkpointing) put before the names of a model's tensors.
 _WRAPPERS = re.compile(
     r"^((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
@@ -127,25 +113,47 @@ _WRAPPERS = re.compile(
 )
 
 
-def in_order_of(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
+def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return a saved state with its groups and tensors in the order of these groups, by the tensors' names.
 
-    A state without names, or for groups without names, stays as it is, and so does one whose groups hold other tensors.
-
     Raises:
-        ValueError: this is not an optimizer's state, or one with other names; the message lists the difference.
+        ValueError: this is not an optimizer's state, or not of these tensors, or it is not finite.
     """
-    _check_is_state(who, state_dict)
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+        found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+        raise ValueError(
+            f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
+        )
+    ordered = _in_order_of(groups, state_dict)
+    numbers = chain.from_iterable(group["params"] for group in ordered["param_groups"])
+    numbered = dict(zip(numbers, chain.from_iterable(group["params"] for group in groups), strict=False))
+    whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
+    for i, state in ordered["state"].items():
+        p = numbered.get(i)
+        for name, value in state.items():
+            if not isinstance(value, Tensor) or name == "step" or value.is_meta:
+                continue
+            if p is not None and name in whole and value.shape != p.shape:
+                raise ValueError(
+                    f"the saved {name} of tensor {i} has shape {tuple(value.shape)}, but the tensor {tuple(p.shape)}: "
+                    "the state is another model's"
+                )
+            if not local(value).isfinite().all():
+                raise ValueError(
+                    f"the saved {name} of tensor {i} is not finite: training cannot resume from it; use an older state"
+                )
+    return ordered
+
+
+def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """The state in the order of these groups, or as it is without names, or if its groups hold other tensors."""
     here = [_names_of(group) for group in groups]
     saved = [_names_of(group) for group in state_dict["param_groups"]]
     mine, theirs = ([name for names in each for name in names or ()] for each in (here, saved))
-    nameless = None in here or None in saved or len({*mine}) < len(mine) or len({*theirs}) < len(theirs)
-    if nameless:
+    if None in here or None in saved or len({*mine}) < len(mine) or len({*theirs}) < len(theirs):
         return dict(state_dict)
-    missing, unknown = (
-        [name for name in one if name not in {*other}] for one, other in ((mine, theirs), (theirs, mine))
-    )
-    if missing or unknown:
+    if differ := {*mine} ^ {*theirs}:
+        unknown, missing = ([name for name in names if name in differ] for names in (theirs, mine))
         raise ValueError(
             "the saved optimizer has tensors of other names: "
             + "; ".join(
@@ -177,28 +185,6 @@ def _names_of(group: Mapping[str, Any]) -> list[str] | None:
     return [_WRAPPERS.sub("", name) for name in named]
 
 
-def check_state(who: str, params: Sequence[Tensor], state_dict: Mapping[str, Any]) -> None:
-    """Raise ValueError if a saved state cannot belong to these tensors of an optimizer, before any of it is loaded."""
-    numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-    numbered = dict(zip(numbers, params, strict=False))
-    whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
-    for i, state in state_dict["state"].items():
-        p = numbered.get(i)
-        for name, value in state.items():
-            if not isinstance(value, Tensor) or name == "step" or value.is_meta:
-                continue
-            if p is not None and name in whole and value.shape != p.shape:
-                raise ValueError(
-                    f"the saved {name} of tensor {i} has shape {tuple(value.shape)}, but the tensor {tuple(p.shape)}: "
-                    "the state is another model's"
-                )
-            local = value.to_local() if hasattr(value, "to_local") else value
-            if not local.isfinite().all():
-                raise ValueError(
-                    f"the saved {name} of tensor {i} is not finite: training cannot resume from it; use an older state"
-                )
-
-
 def _reads_as_number(text: str) -> bool:
     try:
         float(text)
@@ -211,7 +197,3 @@ def _is_number(x: Any) -> bool:
     if isinstance(x, Tensor):
         return x.numel() == 1 and not x.is_complex()
     return not isinstance(x, (str, bytes, bool)) and hasattr(x, "__float__")
-
-
-def _plain(x: Any) -> Any:
-    return x.item() if isinstance(x, Tensor) else repr(x)

@@ -1,6 +1,6 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Self, TypeVar, overload
 
@@ -13,21 +13,12 @@ from torch.optim.optimizer import ParamsT
 from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
-from .checks import (
-    check_capture,
-    check_gradient,
-    check_options,
-    check_parameters,
-    check_state,
-    in_dtypes_of,
-    in_order_of,
-    plain_numbers,
-)  # fmt: skip
+from .checks import check_capture, check_gradient, check_options, check_parameters, checked_state, plain_numbers
 from .joining import Joining
 from .partition import by_reading, partition
 from .step.agreement import Agreed, Agreement
 from .step.buckets import Buckets, Tensors, flags_at
-from .step.dtensors import PLAIN, check_placed, is_dtensor
+from .step.dtensors import PLAIN, is_dtensor
 from .step.nonfinite import SkippedUpdates
 from .step.update import Oracle, Rule
 
@@ -233,13 +224,7 @@ class LMO(Optimizer, Joining):
 
     def _is_shared(self) -> bool:
         """Whether other ranks hold copies or shards of the tensors."""
-        if self._process_group is not None:
-            return True
-        for group in self.param_groups:
-            for p in group["params"]:
-                if type(p) not in PLAIN and is_dtensor(p):
-                    return True
-        return False
+        return self._process_group is not None or any(is_dtensor(p) for p in self._params())
 
     def _updates(self) -> list[Tensors]:
         """The tensors that have a gradient, of each group that has some."""
@@ -250,7 +235,9 @@ class LMO(Optimizer, Joining):
             state: list[list[Tensor]] = [[] for _ in self._rule(group).entries]
             self._init_group(group, xs, gs, *state)
             if xs:
-                updates.append(Tensors(group, xs, in_dtypes_of(xs, gs), state))
+                # Mixed precision may leave gradients in another dtype.
+                gs = [g if g.dtype == x.dtype else g.to(x.dtype) for x, g in zip(xs, gs, strict=True)]
+                updates.append(Tensors(group, xs, gs, state))
         return updates
 
     def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], *state: list[Tensor]) -> None:
@@ -271,10 +258,9 @@ class LMO(Optimizer, Joining):
         for p in group["params"]:
             g = p.grad
             if g is not None:
-                if type(g) not in PLAIN or g.layout is not torch.strided or not g.is_floating_point():
+                plain = type(p) in PLAIN and type(g) in PLAIN
+                if not plain or g.layout is not torch.strided or not g.is_floating_point():
                     check_gradient(type(self).__name__, p, g)
-                elif type(p) not in PLAIN:
-                    check_placed(type(self).__name__, p, g)
                 xs.append(p)
                 gs.append(g)
         if xs and is_capturing(xs[0].device):
@@ -372,8 +358,7 @@ class LMO(Optimizer, Joining):
 
     def _checked(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state in the order of this optimizer's tensors."""
-        state_dict = in_order_of(type(self).__name__, self.param_groups, state_dict)
-        check_state(type(self).__name__, self._params(), state_dict)
+        state_dict = checked_state(type(self).__name__, self.param_groups, state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         saved = state_dict["param_groups"]
         if len(saved) != len(geometries):
@@ -411,20 +396,14 @@ class LMO(Optimizer, Joining):
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed
 
-    def _options_of(self, group: dict[str, Any]) -> Sequence[str]:
-        """The options that affect this group's update, for `repr`."""
-        if (options := self._rule(group).options) is not None:
-            return options
-        hidden = self._own_options | ({"capturable"} if not group["capturable"] else set())
-        return [*(k for k in self.defaults if k not in hidden), *sorted(self._own_options)]
-
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}("]
         for group in self.param_groups:
             size = sum(p.numel() for p in group["params"])
+            options = self._rule(group).options
+            options = options or [k for k in self.defaults if k != "capturable" or group["capturable"]]
             described = ", ".join(
-                f"{name}={group[name]}" + (self._ratio(group) if name == "lr" else "")
-                for name in self._options_of(group)
+                f"{name}={group[name]}" + (self._ratio(group) if name == "lr" else "") for name in options
             )
             lines.append(f"  {group.get('role', 'tensors')} ({len(group['params'])}; {size:,} parameters): {described}")
         return "\n".join([*lines, ")"])

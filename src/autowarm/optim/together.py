@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .checks import check_state, in_order_of
+from .checks import checked_state
 from .joining import Joining
 from .lmo import LMO
 
@@ -170,8 +170,7 @@ class Together(Optimizer, Joining):
 
     def _checked_shares(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
         """Return each optimizer's share of a state."""
-        state_dict = in_order_of(type(self).__name__, self.param_groups, state_dict)
-        check_state(type(self).__name__, self._params(), state_dict)
+        state_dict = checked_state(type(self).__name__, self.param_groups, state_dict)
         saved = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in saved], [len(group["params"]) for group in self.param_groups]
         if sizes[0] != sizes[1]:

@@ -26,12 +26,13 @@ from torch import Tensor
 
 from ...devices import HostCopy, collective_device, is_capturing
 from .buckets import by_device, flags_at
-from .dtensors import is_dtensor, local, placed, placements_of
+from .dtensors import PLAIN, is_dtensor, local, placed, placements_of
 from .nonfinite import finite_each, read_on_host
 
 # A rank describes a gradient by a number: 0 for none, otherwise its dtype's place in this list, from 1 on, and below
 # that a checksum of its placements if they are not the parameter's.
 _DTYPES = sorted({dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}, key=str)
+_PLACES = {dtype: place for place, dtype in enumerate(_DTYPES, 1)}
 _PLACED = 0xFFFF
 _REFUSED = 1 << 30
 _NAMED = 3  # how many tensors an error names
@@ -60,8 +61,6 @@ class Agreement:
         self._process_group = process_group
         self._params: list[Tensor] = []
         self._exchanges: list[_Exchange] = []
-        self._key: list[Any] = []
-        self._codes: list[int] = []
         self._last: list[int] | None = None  # the codes of the last update
 
     def reach(self, who: str, groups: Sequence[Mapping[str, Any]], refused: Exception | None = None) -> Agreed:
@@ -75,7 +74,7 @@ class Agreement:
         if torch.compiler.is_compiling():
             return self._traced(params, grads)
         self._look_at(params)
-        codes = self._codes_of(params, grads) if refused is None else [_REFUSED] * len(params)
+        codes = [_code(p, g) if refused is None else _REFUSED for p, g in zip(params, grads, strict=True)]
         on_host = self.may_join or not params or read_on_host(params[0].device)
         reach = self._reach_on_host if on_host else self._reach_on_device
         agreed = reach(params, grads, codes, refused is not None)
@@ -106,13 +105,6 @@ class Agreement:
             sharing = _sharing(params, self._process_group)
             self._exchanges = [_Exchange(ranks, places, params) for ranks, places in sharing.items()]
 
-    def _codes_of(self, params: list[Tensor], grads: list[Tensor | None]) -> list[int]:
-        key = [g if g is None else g.dtype if type(g) is Tensor else (g.dtype, placements_of(g)) for g in grads]
-        if key != self._key:
-            self._key = key
-            self._codes = [_code(p, g) for p, g in zip(params, grads, strict=True)]
-        return self._codes
-
     def _traced(self, params: list[Tensor], grads: list[Tensor | None]) -> Agreed:
         """What a compiler can trace, which is a comparison of the flags alone."""
         grads = _placed(params, grads)
@@ -127,15 +119,13 @@ class Agreement:
         self, params: list[Tensor], grads: list[Tensor | None], codes: list[int], refused: bool
     ) -> Agreed | None:
         moves = any(code & _PLACED for code in codes)
-        if not (moves or refused):
-            grads = _placed(params, grads)
-        finite = None if moves or refused else _finite(grads)
-        if self._meet(codes, bad=finite is not None, failed=refused):
+        # Placing gradients takes messages, so ranks must agree before.
+        if (moves or refused) and self._meet(codes, bad=False, failed=refused):
             return None
-        if moves:
-            grads = _placed(params, grads)
-            finite = _finite(grads)
-            self._meet(codes, bad=finite is not None, failed=False)
+        grads = _placed(params, grads)
+        finite = _finite(grads)
+        if self._meet(codes, bad=finite is not None, failed=False):
+            return None
         for exchange in self._exchanges:
             if exchange.bad:
                 own = torch.ones(len(params), dtype=torch.bool) if finite is None else finite
@@ -223,7 +213,7 @@ class _Exchange:
         """
         own = [_LEAST, _LEAST]
         if codes is not None:
-            if self._summed[0] is not codes:
+            if self._summed[0] != codes:
                 self._summed = codes, _checksum([codes[i] for i in self.places])
             own = [self._summed[1], -self._summed[1]]
         message = [self._tensors, -self._tensors, *own, bad, failed, codes is None]
@@ -346,8 +336,8 @@ def _finite(grads: list[Tensor | None]) -> Tensor | None:
 def _code(p: Tensor, g: Tensor | None) -> int:
     if g is None:
         return 0
-    moved = 0 if placements_of(g) == placements_of(p) else _checksum(placements_of(g)) & _PLACED | 1
-    return (1 + _DTYPES.index(g.dtype)) * (_PLACED + 1) + moved
+    moved = type(g) not in PLAIN and placements_of(g) != placements_of(p)
+    return _PLACES[g.dtype] * (_PLACED + 1) + (_checksum(placements_of(g)) & _PLACED | 1 if moved else 0)
 
 
 def _said(code: int) -> str:

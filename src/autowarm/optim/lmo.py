@@ -400,10 +400,9 @@ class LMO(Optimizer, Joining):
         lines = [f"{type(self).__name__}("]
         for group in self.param_groups:
             size = sum(p.numel() for p in group["params"])
-            options = self._rule(group).options
-            options = options or [k for k in self.defaults if k != "capturable" or group["capturable"]]
+            shown = self._rule(group).options or [k for k in self.defaults if k != "capturable" or group["capturable"]]
             described = ", ".join(
-                f"{name}={group[name]}" + (self._ratio(group) if name == "lr" else "") for name in options
+                f"{name}={group[name]}" + (self._ratio(group) if name == "lr" else "") for name in shown
             )
             lines.append(f"  {group.get('role', 'tensors')} ({len(group['params'])}; {size:,} parameters): {described}")
         return "\n".join([*lines, ")"])

@@ -127,7 +127,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         groups = owner.groups if isinstance(owner, _CONVOLUTIONS) and p.shape == _kernel_shape(owner) else 1
         stored_so = type(owner).__name__ in _TRANSPOSED or isinstance(owner, _TRANSPOSED_CONVOLUTIONS)
         flipped = stored_so or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
-        layer = isinstance(owner, (nn.Linear, *_CONVOLUTIONS)) or type(owner).__name__ in _TRANSPOSED
+        layer = isinstance(owner, _LAYERS) or type(owner).__name__ in _TRANSPOSED
         if p.ndim < 2 or isinstance(owner, _NORMS):
             parts.vectors.append((name, p))
         elif id(p) in embedding_ids or (not layer and any(map(_LOOKED_UP.search, called))):

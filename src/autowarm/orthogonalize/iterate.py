@@ -45,12 +45,11 @@ def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
 
 def frobenius_scaled_(X: Tensor) -> Tensor:
     """Divide each matrix of the stack by its Frobenius norm, in place. A zero matrix stays zero."""
-    if X.dtype != torch.float16:
-        norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-        return X.div_(norm.clamp_(min=least_norm(X.dtype)))
+    coarse = X.dtype == torch.float16
+    norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True, dtype=torch.float32 if coarse else None)
+    X.div_(norm.clamp_(min=least_norm(X.dtype)))
     # float16 ends at 65504. Larger entries arrive as infinity, and infinity over an infinite norm becomes 0.
-    norm = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True, dtype=torch.float32)
-    return X.div_(norm.clamp_(min=least_norm(X.dtype))).nan_to_num_(0.0)
+    return X.nan_to_num_(0.0) if coarse else X
 
 
 def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, tighten: bool) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...devices import traced_as_constant
 from ...geometry import Geometry
 from .batches import Batch, batches_of
-from .dtensors import PLAIN, cut_axes, is_dtensor
+from .dtensors import PLAIN, is_dtensor
 
 _KNOWN = 64  # how many sets of tensors an optimizer remembers the buckets of
 
@@ -139,7 +139,7 @@ def _described(x: Any) -> tuple[Any, ...]:
 
 
 def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[Any, ...]) -> Layout:
-    cut = cut_axes(mesh, placements)
+    cut = [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]
     coupled = geometry.coupled(len(shape))
     # The dimensions of the mesh over which the oracle of an entry needs other shards.
     needed = [axis for axis in cut if placements[axis].dim in coupled]

@@ -1,6 +1,5 @@
 """DTensors: this rank's shards, and gradients in their parameters' placements."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,8 +47,3 @@ def placed(p: Tensor, g: Tensor) -> Tensor:
     if type(p) in PLAIN or placements_of(g) == placements_of(p):
         return g
     return g.redistribute(p.device_mesh, p.placements)  # type: ignore[attr-defined]
-
-
-def cut_axes(mesh: Any, placements: Sequence[Any]) -> list[int]:
-    """The mesh dimensions over which a DTensor is sharded."""
-    return [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]

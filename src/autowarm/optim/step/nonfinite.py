@@ -93,8 +93,8 @@ class SkippedUpdates:
     def end_update(self, who: str) -> None:
         """Count the update whose flags were noted, for this optimizer; RuntimeError after too many in a row."""
         flags, self._flags = self._flags, []
-        if not flags or all(read_on_host(flag.device) for flag in flags):
-            bad = bool(flags) and any(not bool(flag.all()) for flag in flags)
+        if all(read_on_host(flag.device) for flag in flags):
+            bad = not all(bool(flag.all()) for flag in flags)
             self._in_a_row = self._in_a_row + 1 if bad else 0
             self._total += bad
             self._judge(who, self._in_a_row, self._total)

@@ -10,7 +10,6 @@ orthogonalised, the next one is in transit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -243,9 +242,8 @@ def _all_gather(mine: Tensor, sizes: list[int], ranks: Any) -> list[Tensor]:
 
 
 def _unflat(flat: Tensor, shapes: Sequence[Sequence[torch.Size]]) -> list[list[Tensor]]:
-    sizes = [shape.numel() for ss in shapes for shape in ss]
-    starts = iter(accumulate(sizes, initial=0))
-    return [[flat[(at := next(starts)) : at + shape.numel()].view(shape) for shape in ss] for ss in shapes]
+    parts = iter(flat.split([shape.numel() for ss in shapes for shape in ss]))
+    return [[next(parts).view(shape) for shape in ss] for ss in shapes]
 
 
 def _bytes(x: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from .arguments import Arguments
 from .hooks.alarms import Alarms
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak, old_peaks
-from .hooks.joining import Joined
 from .hooks.others import schedulers_beside, unwanted
 from .recovery import Guard
 from .rule import OPEN_HORIZON, DeviceRule, HostRule, Phase, placed
@@ -125,7 +124,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             self.optimizer.check_joining()
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
-        loss = self._phase.reduce(observations, self._ranks, updates)
+        loss: Any = self._phase.reduce(observations, self._ranks, updates)
         if joined:
             updates = self._ranks.updates
             made = self._clock.follow(updates - self.last_epoch)
@@ -156,7 +155,7 @@ class PhaseScheduler(LRScheduler, Joinable):
     def join_hook(self, **_: Any) -> JoinHook:
         """What this rank does once it has no more inputs: it goes on with the losses of the others."""
         self._ranks.may_join = True
-        return Joined(self)
+        return _Joined(self)
 
     @property
     def join_device(self) -> torch.device:
@@ -375,3 +374,24 @@ class PhaseScheduler(LRScheduler, Joinable):
         self.load_warning = extended
         if extended is not None:
             warnings.warn(extended, stacklevel=frames_of_ours())
+
+
+class _Joined(JoinHook):
+    """What a scheduler's rank does once it has no more inputs: it goes on with the losses of the others."""
+
+    def __init__(self, scheduler: PhaseScheduler) -> None:
+        self._scheduler = scheduler
+
+    def main_hook(self) -> None:
+        ranks = self._scheduler._ranks
+        ranks.joined = True
+        try:
+            self._scheduler.step()
+        finally:
+            ranks.joined = False
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        # In the order of Algorithm 1 the last update is still to be counted, by every rank.
+        made = torch.tensor(self._scheduler._clock.made, device=self._scheduler.join_device)
+        torch.distributed.all_reduce(made, op=torch.distributed.ReduceOp.MAX, group=self._scheduler.join_process_group)
+        self._scheduler._clock.made = int(made)

@@ -10,8 +10,7 @@ from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates
 from .recovery import Guard
 from .rule import HostRule, Plan
-from .rule.saved import Checks, check, count, finite, list_of, number, optional, rate
-from .rule.state import State
+from .rule.saved import Checks, check, count, finite, is_pair, list_of, number, optional, rate
 from .search import PeakSearch
 
 STATE_VERSION = 9
@@ -45,8 +44,8 @@ _SAVED: Checks = {
     "said": list_of(lambda x: isinstance(x, str)),
     "clock": UpdateClock.SAVED,
     **GroupRates.SAVED,
-    "recovery": optional(list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and isinstance(x[0], str))),
-    "search": optional(list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and isinstance(x[0], str))),
+    "recovery": optional(list_of(is_pair)),
+    "search": optional(list_of(is_pair)),
 }
 
 
@@ -70,7 +69,7 @@ def read_state(state: Any) -> dict[str, Any]:
     lists = {name: len(state[name]) for name in ("base_lrs", *GroupRates.SAVED)}
     if len(set(lists.values())) > 1:
         raise ValueError(f"the saved schedule is damaged: its lists by parameter group differ in length: {lists}")
-    State.check(state["rule"])
+    HostRule.check(state["rule"])
     search = None if state["search"] is None else PeakSearch.read(state["search"])
     recovery = None if state["recovery"] is None else Guard.read(state["recovery"])
     return {**state, "search": search, "recovery": recovery}

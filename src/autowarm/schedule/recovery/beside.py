@@ -12,7 +12,7 @@ from ...optim.wrapped import hook, inside, unwrapped
 from ..hooks.clock import UpdateClock
 from ..hooks.groups import first_peak
 from ..rule import OPEN_HORIZON
-from ..rule.saved import Checks, check, count, list_of, positive_share
+from ..rule.saved import Checks, check, count, is_pair, list_of, positive_share
 from .guard import Guard, Recovery, check_recover
 
 __all__ = ["SpikeGuard"]
@@ -21,7 +21,7 @@ _SAVED: Checks = {
     "updates": count,
     "lowered": positive_share,
     "clock": UpdateClock.SAVED,
-    "recovery": list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2),
+    "recovery": list_of(is_pair),
 }
 
 

@@ -16,7 +16,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ..rule.saved import boolean, check, checks_of, count, finite, from_plain, list_of, optional, rate, saved, to_plain
+from ..rule.saved import boolean, check, checks_of, count, finite, list_of, optional, rate, saved, saved_fields
 
 __all__ = ["Detector"]
 
@@ -145,7 +145,7 @@ class Detector:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as plain numbers."""
-        return to_plain(self)
+        return saved_fields(Detector, vars(self))
 
     @classmethod
     def check(cls, state: Any) -> None:
@@ -154,8 +154,7 @@ class Detector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`; the run may have another length now."""
-        for name, value in from_plain(Detector, state).items():
-            setattr(self, name, value)
+        vars(self).update(saved_fields(Detector, state))
         del self.recent[: -self.window]
 
 

@@ -1,8 +1,8 @@
 """Rules set the rate: they turn losses into a share of the peak rate.
 
-A `Timeline` says where warm-up and decay lie, a `State` holds everything that changes during a run. `HostRule` is the
-rule in plain numbers, the readable reference; `DeviceRule` follows the same formula on tensors, so that the host never
-waits. The scheduler uses either, or a search for the peak rate, through the interface `Phase`.
+A `Timeline` says where warm-up and decay lie. `HostRule` holds everything that changes during a run, in plain numbers,
+and is the readable reference; `DeviceRule` follows the same formula on tensors, so that the host never waits. Either,
+or a search for the peak rate, is a run's `Phase`.
 """
 
 from .device import DeviceRule, placed

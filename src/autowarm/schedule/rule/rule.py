@@ -17,19 +17,30 @@ Algorithm 1, line by line.
 import math
 import statistics
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
-import torch
 from torch import Tensor
 
-from ...losses import Observation, Ranks, mean_loss
+from ...losses import mean_loss
 from ...optim.known import frames_of_ours
 from ..calibrate import calibrate
 from ..profile import Profile
-from .state import State
-from .timeline import Timeline
+from .saved import boolean, check, checks_of, count, finite, list_of, optional, positive_share, saved, saved_fields
+from .timeline import Plan, Timeline
+
+if TYPE_CHECKING:
+    from ..search import PeakSearch
+    from .device import DeviceRule
+
+Phase: TypeAlias = "PeakSearch | HostRule | DeviceRule"
+"""A part of a run: the search for the peak rate, or warm-up and decay, on the host or on a device.
+
+`reduce` combines the losses of all micro-batches and ranks into one for `advance`, None if no rank has any; `advance`
+sets `share`, η/lr for the next update, in (0, 1] except in a search, and `steady_share`, the same for groups without a
+warm-up, which stay at the peak until the common decay. With `sees_skipped`, losses of updates that a GradScaler skipped
+count. `state_dict` gives the entries "rule" and "search" of a saved schedule. On a device, `name` and `on_host` wait.
+"""
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -61,71 +72,49 @@ class Notices(NamedTuple):
     decay_start: int | None  # the update after which warm-up ended; None until it ends
 
 
-class Phase(Protocol):
-    """A part of a run: the search for the peak rate, or warm-up and decay, on the host or on a device.
+@dataclass
+class HostRule:
+    """A schedule's state, in plain numbers, and how each loss changes it.
 
-    Attributes:
-        name: "search", "warmup" or "decay". On a device, reading it waits.
-        sees_skipped: whether losses of updates that a GradScaler skipped count.
-        device: where the numbers are; None for the host.
-        timeline: where warm-up and decay lie.
-        updates: the number of updates so far.
-        share: η/lr for the next update; in (0, 1], except in a search.
-        steady_share: the same for groups without a warm-up, which stay at the peak until the common decay.
+    There is no profile if the first losses have no scale to derive f* from, or if the first gap is out of scale (below
+    1e-100 or above 1e100): then the ramp alone sets the rate.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def sees_skipped(self) -> bool: ...
-
-    @property
-    def updates(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device | None: ...
-
-    @property
-    def timeline(self) -> Timeline: ...
-
-    @property
-    def profile(self) -> Profile | None: ...
-
-    @property
-    def target_loss(self) -> float | None: ...
-
-    @property
-    def weights_trained(self) -> bool | None: ...
-
-    @property
-    def share(self) -> float | Tensor: ...
-
-    @property
-    def steady_share(self) -> float | Tensor: ...
-
-    def reduce(self, observations: Sequence[Observation], ranks: Ranks, updates: int) -> Any:
-        """Combine the losses of all micro-batches and ranks into one for `advance`; None if no rank has any."""
-
-    def advance(self, updates: int, loss: Any) -> None:
-        """Set the shares for the next update, after this many updates."""
-
-    def notices(self) -> Notices:
-        """What the scheduler needs to know."""
-
-    def on_host(self) -> "HostRule":
-        """The warm-up and decay in plain numbers. Waits for the device, if there is one."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The entries "rule" and "search" of a saved schedule."""
-
-
-class HostRule(State):
-    """A schedule's state, and how each loss changes it."""
+    timeline: Timeline
+    profile: Profile | None = None  # η(Δ), from the first loss on
+    share: float = saved(positive_share, 1.0)  # η/lr for the next update
+    # What ended the warm-up, for good: Δ fell below Δ', the ramp was at the peak, a user, or a second alarm.
+    ended_by: str | None = saved(lambda x: x in (None, "loss", "clock", "decay_now", "alarm"))
+    warmup_steps: int = saved(count, 0)  # updates made at warm-up rates, once warm-up has ended
+    decay_start: int | None = saved(optional(count))  # the update at which the decay began
+    updates: int = saved(count, 0)  # so far
+    failures: int = saved(count, 0)  # how many losses in a row were not finite
+    opening: list[float] = saved(list_of(finite), [])  # the first finite losses, until there are enough for f(x0)
+    smoothed: float | None = saved(optional(finite))  # the averaged loss; in the opening, what f(x0) would be
+    last_seen: int = saved(count, 0)  # the update of the last finite loss
+    weights_trained: bool | None = saved(optional(boolean))  # before the run; None until someone has looked
+    given_target_loss: float | None = saved(optional(finite))  # f* as given for the current warm-up
+    target_loss: float | None = saved(optional(finite))  # f*, as given or, from the first loss on, derived from f(x0)
 
     device = None
     sees_skipped = False
     reduce = staticmethod(mean_loss)
+
+    @classmethod
+    def begin(cls, plan: Plan, updates: int, total_steps: int | None, target_loss: float | None) -> Self:
+        """A warm-up that begins at this update, with nothing known about the loss."""
+        targets: dict[str, Any] = {"given_target_loss": target_loss, "target_loss": target_loss}
+        return cls(Timeline.begin(plan, updates, total_steps), share=1.0 / plan.div, updates=updates, **targets)
+
+    @property
+    def plan(self) -> Plan:
+        """The settings."""
+        return self.timeline.plan
+
+    @property
+    def started(self) -> bool:
+        """Whether there has been a finite loss."""
+        return self.smoothed is not None
 
     @property
     def name(self) -> str:
@@ -314,6 +303,32 @@ class HostRule(State):
         self.timeline = self.timeline.cut_short(self.share)
         self._end(why)
 
+    # Saving.
+
     def state_dict(self) -> dict[str, Any]:
-        """The rule's part of a saved schedule; there is no search."""
-        return {"rule": super().state_dict(), "search": None}
+        """The rule's part of a saved schedule, as plain numbers and text; there is no search."""
+        known = self.profile
+        gaps = {"gap0": None if known is None else known.gap0, "peak_gap": None if known is None else known.peak_gap}
+        rule = saved_fields(Timeline, vars(self.timeline)) | saved_fields(HostRule, vars(self)) | gaps
+        return {"rule": rule, "search": None}
+
+    @classmethod
+    def of(cls, plan: Plan, state: dict[str, Any]) -> Self:
+        """Continue from the rule of a state, which has passed `check`, without calibrating again."""
+        gap0 = state["gap0"]
+        profile = None if gap0 is None else Profile(plan.lr, plan.div, gap0, state["peak_gap"])
+        return cls(Timeline.of(plan, state), profile, **saved_fields(HostRule, state))
+
+    @staticmethod
+    def check(state: Any) -> None:
+        """Raise ValueError if the rule of a saved state is damaged."""
+        gaps = {"gap0": optional(finite), "peak_gap": optional(finite)}
+        check(state, checks_of(Timeline) | checks_of(HostRule) | gaps, "rule.")
+        damaged = "the saved schedule is damaged: "
+        if (state["ended_by"] is None) != (state["decay_start"] is None):
+            raise ValueError(f"{damaged}'rule.ended_by' and 'rule.decay_start' contradict each other")
+        if state["gap0"] is not None and not (state["peak_gap"] is not None and 0 < state["peak_gap"] < state["gap0"]):
+            raise ValueError(f"{damaged}'rule.peak_gap' is not between 0 and 'rule.gap0'")
+        if state["gap0"] is not None and (state["smoothed"] is None or state["target_loss"] is None):
+            missing = "smoothed" if state["smoothed"] is None else "target_loss"
+            raise ValueError(f"{damaged}'rule.{missing}' is missing after the first loss")

@@ -6,7 +6,6 @@ from dataclasses import field, fields
 from typing import Any
 
 Holds = Callable[[Any], bool]
-Convert = Callable[[Any], Any]
 Checks = Mapping[str, "Holds | Checks"]
 
 
@@ -42,12 +41,16 @@ def optional(holds: Holds) -> Holds:
     return lambda x: x is None or holds(x)
 
 
-def saved(holds: Holds, default: Any = None, *, write: Convert | None = None, read: Convert | None = None) -> Any:
-    """A dataclass's field that a state contains: its condition, its first value, and how it becomes plain numbers."""
-    about = {"holds": holds, "write": write, "read": read}
+def is_pair(x: Any) -> bool:
+    """Whether this is an item of a dictionary that is saved as a list or tuple of its items."""
+    return isinstance(x, list | tuple) and len(x) == 2 and isinstance(x[0], str)
+
+
+def saved(holds: Holds, default: Any = None) -> Any:
+    """A dataclass's field that a state contains: its condition and its first value."""
     if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=about)
-    return field(default=default, metadata=about)
+        return field(default_factory=lambda: list(default), metadata={"holds": holds})
+    return field(default=default, metadata={"holds": holds})
 
 
 def checks_of(kind: type) -> dict[str, Holds]:
@@ -55,22 +58,10 @@ def checks_of(kind: type) -> dict[str, Holds]:
     return {one.name: one.metadata["holds"] for one in fields(kind) if "holds" in one.metadata}
 
 
-def to_plain(content: Any) -> dict[str, Any]:
-    """The saved fields of a dataclass's instance, as plain numbers and text."""
-    kept = [one for one in fields(content) if "holds" in one.metadata]
-    return {one.name: _through(one.metadata["write"], getattr(content, one.name)) for one in kept}
-
-
-def from_plain(kind: type, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved fields of a dataclass, as its arguments."""
-    kept = [one for one in fields(kind) if "holds" in one.metadata]
-    return {one.name: _through(one.metadata["read"], state[one.name]) for one in kept}
-
-
-def _through(convert: Convert | None, value: Any) -> Any:
-    if convert is not None and value is not None:
-        return convert(value)
-    return list(value) if isinstance(value, list) else value  # a copy
+def saved_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an object's attributes, or of a state, what a dataclass saves: plain numbers, text, and copies of lists."""
+    kept = {name: values[name] for name in checks_of(kind)}
+    return {name: list(x) if isinstance(x, list | tuple) else x for name, x in kept.items()}
 
 
 def check(state: Any, checks: Checks, path: str = "") -> None:

@@ -6,13 +6,13 @@ early, makes a new timeline.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self, TypeVar, overload
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..shapes import DECAYS, Shape, name_of
-from .saved import boolean, count, finite, optional, positive_share, saved
+from .saved import boolean, count, finite, optional, positive_share, saved, saved_fields
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -86,17 +86,24 @@ class Timeline:
     planned_steps: int | None = saved(optional(count))  # T as given or extended; None if the end is open
     total_steps: int | None = saved(optional(count))  # the same, or the end that `AdaptiveWarmup.decay_now` set
     origin: int = saved(count, 0)  # the update at which the current warm-up began
-    ramp: Ramp | None = saved(optional(_is_ramp), write=list, read=lambda x: Ramp(*x))
+    ramp: Ramp | None = saved(optional(_is_ramp))
     trained: bool = saved(boolean, False)  # whether the weights were, so that the ramp takes a tenth of the run at most
     decay: str | None = saved(lambda x: x is None or x in DECAYS)  # its name; None for the plan's
     decay_peak: float = saved(positive_share, 1.0)
     cut: float = saved(positive_share, 1.0)
-    bound: Ramp | None = saved(optional(_is_ramp), write=list, read=lambda x: Ramp(*x))
+    bound: Ramp | None = saved(optional(_is_ramp))
 
     @classmethod
     def begin(cls, plan: Plan, updates: int, total_steps: int | None) -> Self:
         """A warm-up that begins at this update."""
         return cls(plan, total_steps, total_steps, origin=updates)._with_ramp(updates, 1.0 / plan.div)
+
+    @classmethod
+    def of(cls, plan: Plan, state: dict[str, Any]) -> Self:
+        """The timeline of a saved rule."""
+        known = saved_fields(Timeline, state)
+        ramps = {name: None if known[name] is None else Ramp(*known[name]) for name in ("ramp", "bound")}
+        return cls(plan, **known | ramps)
 
     @property
     def length(self) -> int:
@@ -119,13 +126,7 @@ class Timeline:
         """The ramp's share at this update; 0 without a ramp."""
         return 0.0 if self.ramp is None else self.ramp.at(updates, self.plan.warmup)
 
-    @overload
-    def decay_progress(self, updates: int, start: int) -> float: ...
-
-    @overload
-    def decay_progress(self, updates: int, start: Tensor) -> Tensor: ...
-
-    def decay_progress(self, updates: int, start: Tensor | int) -> Tensor | float:
+    def decay_progress(self, updates: int, start: Number) -> Number:
         """The share of the decay that has passed, 0 at the update where it started."""
         if self.total_steps is None:
             return torch.zeros_like(start) if isinstance(start, Tensor) else 0.0

@@ -19,15 +19,11 @@ L = TypeVar("L")
 
 
 def run_closure(closure: Callable[[], L], params: Iterable[Tensor]) -> L:
-    """Return a closure's loss.
-
-    Args:
-        closure: runs forward and backward.
-        params: tensors of which it gives some a gradient.
+    """Return the loss of a closure, which runs forward and backward.
 
     Raises:
         TypeError: it returns nothing.
-        ValueError: it ran no backward pass.
+        ValueError: after it, none of these tensors has a gradient.
     """
     loss = closure()
     if loss is None:

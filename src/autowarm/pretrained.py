@@ -97,7 +97,8 @@ def detect(
     matrices = [(p, local(p.detach())) for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
     vectors = [(p, local(p.detach())) for p in tensors if p.ndim == 1]
     vectors = [(p, v) for p, v in vectors if v.numel() >= _FEWEST]
-    read = _to_host([*(_score(w) for _, w in matrices), *(_gain(v) for _, v in vectors)])
+    pairs = [*(_score(w) for _, w in matrices), *(_gain(v) for _, v in vectors)]
+    read = torch.stack([pair.to(pairs[0].device) for pair in pairs]).tolist() if pairs else []
     zero, random = Counter[int](), Counter[int]()
     for (p, _), (score, is_zero) in zip(matrices, read[: len(matrices)], strict=True):
         rows, columns = p.shape[0], p.shape[1:].numel()
@@ -151,10 +152,6 @@ def _copies(p: Any, world: int) -> int:
     if not hasattr(p, "placements"):
         return world
     return math.prod(p.device_mesh.size(i) for i, place in enumerate(p.placements) if place.is_replicate())
-
-
-def _to_host(pairs: list[Tensor]) -> list[list[float]]:
-    return torch.stack([pair.to(pairs[0].device) for pair in pairs]).tolist() if pairs else []
 
 
 def _gain(v: Tensor) -> Tensor:

@@ -3,8 +3,7 @@
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,9 @@ def find_rate(
             losses.append(math.nan if loss is None else loss)
             if has_broken(losses, steps):
                 break
-            with _quietly():
+            with warnings.catch_warnings():
+                # The highest rates are expected to give such gradients.
+                warnings.filterwarnings("ignore", message=".*a gradient is not finite")
                 if scaler is None:
                     optimizer.step()
                 else:
@@ -152,11 +153,3 @@ def set_rate(group: dict[str, Any], rate: float | Tensor) -> None:
         group["lr"].copy_(rate)
     else:
         group["lr"].fill_(rate)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """The highest rates are expected to give non-finite gradients."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*a gradient is not finite")
-        yield

@@ -4,7 +4,6 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -143,7 +142,7 @@ class PeakSearch:
         for one, first in zip(inside(self._optimizer), self._first, strict=True):
             first.restore(one)
         plan = self.timeline.plan
-        plan = plan if found.guess is None else replace(plan, lr=found.guess)
+        plan = plan if found.guess is None else plan.at(found.guess)
         return HostRule.begin(plan, self.updates, self.timeline.planned_steps, self._host.given_target_loss)
 
     # The end of the search.
@@ -162,7 +161,8 @@ class PeakSearch:
     def state_dict(self) -> dict[str, Any]:
         """The losses and what was there first; that is None before the first update, or if weights are sharded."""
         plain = Tensor, torch.nn.Parameter
-        sharded = any(type(p) not in plain for one in inside(self._optimizer) for p in _weights(one))
+        groups = (group for one in inside(self._optimizer) for group in one.param_groups)
+        sharded = any(type(p) not in plain for group in groups for p in group["params"])
         begun = any(self._seen) or bool(self.losses)
         kept = zip(inside(self._optimizer), self._first, strict=True)
         search = {
@@ -278,7 +278,3 @@ def _key(group: dict[str, Any]) -> Tensor | None:
 def _is_new(optimizer: Optimizer) -> bool:
     """Whether no update was made. Some optimizers, such as Adagrad, have a state from the start."""
     return all(float(state.get("step", 1)) == 0 for state in optimizer.state.values() if state)
-
-
-def _weights(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]

@@ -84,7 +84,7 @@ class UpdateClock:
     @property
     def made(self) -> int:
         """The number of updates since the last tick."""
-        return self._made[0] if len(self._made) == 1 else max(self._made)
+        return max(self._made)
 
     @made.setter
     def made(self, made: int) -> None:

@@ -15,8 +15,6 @@ from ..rule import OPEN_HORIZON
 from ..rule.saved import Checks, check, count, is_pair, list_of, positive_share
 from .guard import Guard, Recovery, check_recover
 
-__all__ = ["SpikeGuard"]
-
 _SAVED: Checks = {
     "updates": count,
     "lowered": positive_share,

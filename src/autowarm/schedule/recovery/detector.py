@@ -18,8 +18,6 @@ from typing import Any, Self
 
 from ..rule.saved import boolean, check, checks_of, count, finite, list_of, optional, rate, saved, saved_fields
 
-__all__ = ["Detector"]
-
 _SHARE = 50  # the level is that of a fiftieth of the run, and of no fewer and no more losses than these
 _FEWEST, _MOST = 20, 2_000
 _TRIMMED = 10  # a tenth of the losses is left out at either end
@@ -35,37 +33,23 @@ _MEMORY = 200  # levels, each a twentieth of a window after the last, that the n
 
 @dataclass
 class Detector:
-    """Sees the loss of each update.
+    """Sees the loss of each update."""
 
-    Attributes:
-        window: how many losses the level is the mean of.
-        recent: the last finite losses, at most ``window``.
-        bad: for each of the last three losses, whether it was not finite or far above the first level.
-        calm: how many losses there were since the last of those; as many as needed at the start.
-        seen: how many finite losses there were.
-        first, lowest: the first level and the lowest; None before there are enough losses.
-        size: how many losses the lowest level is the mean of.
-        levels: how many levels there were.
-        variance: that of a loss about its level, averaged over the last levels.
-        noise: its square root at the lowest level: what diverges is noisy, too, and must not hide behind that.
-        highest: how far the level has risen since its lowest.
-        swing: the most that it has risen before a new low, as correlated noise makes it do.
-        at_low: whether the last loss made a new lowest level that still falls, so that its weights are worth keeping.
-    """
-
-    window: int
-    recent: list[float] = saved(list_of(finite), [])
-    bad: list[bool] = saved(list_of(boolean), [])
-    calm: int = saved(count, _MOST)
-    seen: int = saved(count, 0)
-    first: float | None = saved(optional(finite))
-    lowest: float | None = saved(optional(finite))
-    size: int = saved(count, 0)
-    levels: int = saved(count, 0)
-    variance: float = saved(rate, 0.0)
+    window: int  # how many losses the level is the mean of
+    recent: list[float] = saved(list_of(finite), [])  # the last finite losses, at most `window`
+    bad: list[bool] = saved(list_of(boolean), [])  # whether each of the last three was not finite or far too high
+    calm: int = saved(count, _MOST)  # how many losses there were since the last of those; enough at the start
+    seen: int = saved(count, 0)  # how many finite losses there were
+    first: float | None = saved(optional(finite))  # the first level; None before there are enough losses
+    lowest: float | None = saved(optional(finite))  # the lowest level
+    size: int = saved(count, 0)  # how many losses the lowest level is the mean of
+    levels: int = saved(count, 0)  # how many levels there were
+    variance: float = saved(rate, 0.0)  # that of a loss about its level, averaged over the last levels
+    # Its square root at the lowest level: what diverges is noisy, too, and must not hide behind that.
     noise: float = saved(rate, 0.0)
-    highest: float = saved(rate, 0.0)
-    swing: float = saved(rate, 0.0)
+    highest: float = saved(rate, 0.0)  # how far the level has risen since its lowest
+    swing: float = saved(rate, 0.0)  # the most that it has risen before a new low, as correlated noise makes it do
+    # Whether the last loss made a new lowest level that still falls, so that its weights are worth keeping.
     at_low: bool = False
 
     @classmethod
@@ -74,11 +58,7 @@ class Detector:
         return cls(min(_MOST, max(_FEWEST, length // _SHARE)))
 
     def see(self, loss: float) -> str | None:
-        """Take the loss of one more update.
-
-        Returns:
-            The reason for an alarm, in words; None if there is none.
-        """
+        """Take the loss of one more update; return the reason for an alarm, in words, or None."""
         self.at_low = False
         bad = not math.isfinite(loss) or loss > self._far()
         self.bad, self.calm = [*self.bad[-2:], bad], 0 if bad else self.calm + 1

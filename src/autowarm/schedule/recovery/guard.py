@@ -15,8 +15,6 @@ from .detector import Detector
 from .late import LateLosses
 from .snapshot import Snapshot
 
-__all__ = ["Guard", "Recovery", "check_recover"]
-
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses
 _LOWERED = 1 / 3  # of the rate at an alarm that has come again
 _MOST_EARLY = 10  # restarts in a row that fail within the first quarter of the rise
@@ -62,14 +60,7 @@ class Guard:
     """Decides what to do about a loss that rises, under `AdaptiveWarmup` and beside any other schedule.
 
     All decisions follow from the losses and the numbers of updates, so ranks that share their losses decide alike.
-
-    Args:
-        restores: whether it keeps copies and goes back to them, or only notices.
-        model: whose buffers are kept, too.
-        length: the number of updates in the run.
-
-    Attributes:
-        recoveries: what happened so far.
+    Unless it ``restores``, it keeps no copies and only notices.
     """
 
     SAVED: ClassVar[Checks] = {
@@ -118,15 +109,8 @@ class Guard:
     ) -> Recovery | None:
         """Take the loss of an update that was made. Keep a copy if it is time for one, or go back to it at an alarm.
 
-        Args:
-            updates: the number of updates so far.
-            loss: as the phase reduced it over micro-batches and ranks.
-            phase: its averaged loss goes back too; None if there is none.
-            optimizer: what to keep.
-            peak: the first group's peak rate.
-
-        Returns:
-            What was done at an alarm; None if there was none.
+        The loss is as the phase reduced it; the phase's averaged loss goes back too. ``peak`` is the first group's peak
+        rate. Returns what was done at an alarm; None if there was none.
         """
         for at, seen in self._losses.put(updates, loss):
             if self._since is not None and at <= self._since:

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from ...devices import HostCopy
 
-__all__ = ["LateLosses"]
-
 
 def lag(device: torch.device) -> int:
     """How many updates after its own a loss is read. By then it has been computed, so reading it does not wait."""

@@ -8,18 +8,12 @@ from torch.optim import Optimizer
 from ...optim.wrapped import inside
 from ...rate.restore import Keeper, may_count
 
-__all__ = ["Snapshot"]
-
 
 class Snapshot:
     """The weights, the optimizer's state and its groups' counters, as they are now; and a model's buffers.
 
     An accelerator's tensors are copied to pinned host memory without waiting for them, and DTensors by their local
-    shards. Everything is restored in place, because compiled steps and wrappers hold the tensors themselves.
-
-    Args:
-        optimizer: its tensors and its state are kept; rates are not.
-        model: its parameters and buffers are kept as well; None for none.
+    shards. Everything but the rates is restored, in place: compiled steps and wrappers hold the tensors themselves.
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module | None = None) -> None:

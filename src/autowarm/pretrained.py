@@ -90,8 +90,7 @@ def detect(
         True
     """
     check_member(process_group)
-    together = dist.is_available() and dist.is_initialized() and dist.get_world_size(process_group) > 1
-    world = dist.get_world_size(process_group) if together else 1
+    world = dist.get_world_size(process_group) if dist.is_available() and dist.is_initialized() else 1
     found = _Evidence()
     tensors = [p for p in _tensors(source) if p.is_floating_point() and p.layout is torch.strided and not p.is_meta]
     matrices = [(p, local(p.detach())) for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
@@ -113,7 +112,7 @@ def detect(
     for is_gain, is_fresh in read[len(matrices) :]:
         found.gains += is_gain
         found.fresh += is_gain * is_fresh
-    if together:
+    if world > 1:
         found.add_up(process_group)
     return found.verdict()
 

@@ -117,17 +117,9 @@ def objective(
         # Below Δ', compute Δ = Δ' − away from the panel's other end: near Δ = 0 the difference would cancel.
         gap = column + away if side > 0 else (column - end) + (end - start) * opposite
         # Each curve is taken as its drop below the peak, 1 − η/lr: near Δ' this subtracts two small numbers.
-        lost = away / gap
-        lost *= away
-        lost *= curvature
-        lost /= lost + 1.0
-        lost -= fall(away / span)
-        away /= sigma
-        away *= away
-        away *= -0.5
-        lost *= lost
-        lost *= np.exp(away, out=away)
-        return (end - start)[:, 0] * (lost @ weights)
+        excess = away / gap * away * curvature
+        lost = excess / (excess + 1.0) - fall(away / span)
+        return (end - start)[:, 0] * (lost**2 * np.exp(-0.5 * (away / sigma) ** 2) @ weights)
 
     total = panel(0.0, 1.0, gap0 - column, 1, lambda p: (1.0 - 1.0 / div) * _fall(warmup, p))
     # Split the integral at a kink in the decay.

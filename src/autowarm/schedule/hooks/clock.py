@@ -32,6 +32,9 @@ class UpdateClock:
 
     Attributes:
         optimizer: the watched optimizer; its step hooks live as long as this object.
+        made: updates since the last tick.
+        ever_stepped: whether there was an update.
+        first_tick: whether there had been one at the first tick, as 0 or 1; None until then.
         idle: calls in a row that found no update.
         pretended: whether the steps made now are no updates.
     """
@@ -45,8 +48,8 @@ class UpdateClock:
     }
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._ever_stepped = False
-        self._first_tick: int | None = None
+        self.ever_stepped = False
+        self.first_tick: int | None = None
         self.idle = 0
         self.watch(optimizer)
 
@@ -94,7 +97,7 @@ class UpdateClock:
     @property
     def ahead(self) -> bool:
         """Whether the loop steps the scheduler first, as in Algorithm 1, so that it is one call ahead."""
-        return self._first_tick == 0
+        return self.first_tick == 0
 
     def tick(self, observations: Sequence[Observation]) -> int | None:
         """The number of updates since the last call; 0 if the first is still to come, None if an update was skipped.
@@ -102,17 +105,17 @@ class UpdateClock:
         If none of the losses came with a graph, they may be made up, for a dry run of the schedule.
         """
         made = self.made
-        if self._first_tick is None:
-            self._first_tick = 1 if made else 0
+        if self.first_tick is None:
+            self.first_tick = 1 if made else 0
             if not made and not self._replayed():
                 return 0  # the order of Algorithm 1: the loss first, then the first update
         if made:
             self._made[:] = [0] * len(self._made)
-            self._ever_stepped, self.idle = True, 0
+            self.ever_stepped, self.idle = True, 0
             return made
         if self._replayed():
             return 1
-        if not self._ever_stepped and not any(seen.traced for seen in observations):
+        if not self.ever_stepped and not any(seen.traced for seen in observations):
             parameters = (p for group in self.optimizer.param_groups for p in group["params"])
             if all(p.grad is None for p in parameters):
                 return 1  # a dry run of the schedule: there is nothing to update
@@ -121,9 +124,9 @@ class UpdateClock:
 
     def follow(self, made: int) -> int | None:
         """As `tick`, on a rank that has run out of inputs, while the others make this many updates."""
-        first = self._first_tick is None
+        first = self.first_tick is None
         if first:
-            self._first_tick = min(made, 1)
+            self.first_tick = min(made, 1)
         self.restart()
         return made if made or first else None
 
@@ -137,14 +140,9 @@ class UpdateClock:
 
     def state_dict(self) -> dict[str, Any]:
         """The counts so far, as plain numbers."""
-        return {
-            "made": self.made,
-            "ever_stepped": self._ever_stepped,
-            "first_tick": self._first_tick,
-            "idle": self.idle,
-        }
+        return {name: getattr(self, name) for name in self.SAVED}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self._ever_stepped, self._first_tick, self.idle = state["ever_stepped"], state["first_tick"], state["idle"]
-        self.made = state["made"]
+        for name in self.SAVED:
+            setattr(self, name, state[name])

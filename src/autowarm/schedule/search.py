@@ -131,30 +131,22 @@ class PeakSearch:
         return self._host
 
     def following(self) -> HostRule:
-        """The run from its start, at the peak rate that was found."""
-        found = self.found
+        """The run from its start, at the peak rate that the losses suggest for the remaining updates."""
+        losses, timeline, plan = self.losses, self.timeline, self.timeline.plan
+        left = max(1, timeline.length - (self.updates - timeline.origin))
+        broken = has_broken(losses, len(self._rates))
+        found = RateSearch(self._rates[: len(losses)], np.array(losses), broken, total_steps=left)
         if found.guess is None:
             warnings.warn(
-                f"no peak rate was found, so the lr stays at {self.timeline.plan.lr:g}: {found.reason}. `lowest` and "
-                "the like are arguments of autowarm.find_rate",
+                f"no peak rate was found, so the lr stays at {plan.lr:g}: {found.reason}. `lowest` and the like are "
+                "arguments of autowarm.find_rate",
                 stacklevel=frames_of_ours(),
             )
+        else:
+            plan = plan.at(found.guess)
         for one, first in zip(inside(self._optimizer), self._first, strict=True):
             first.restore(one)
-        plan = self.timeline.plan
-        plan = plan if found.guess is None else plan.at(found.guess)
-        return HostRule.begin(plan, self.updates, self.timeline.planned_steps, self._host.given_target_loss)
-
-    # The end of the search.
-
-    @property
-    def found(self) -> RateSearch:
-        """The loss at each rate, and the peak rate that the losses suggest for the remaining updates."""
-        losses, timeline = self.losses, self.timeline
-        left = max(1, timeline.length - (self.updates - timeline.origin))
-        return RateSearch(
-            self._rates[: len(losses)], np.array(losses), has_broken(losses, len(self._rates)), total_steps=left
-        )
+        return HostRule.begin(plan, self.updates, timeline.planned_steps, self._host.given_target_loss)
 
     # Saving.
 

@@ -144,10 +144,6 @@ def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -
 
     If ranks are at different numbers of updates or have different settings, RuntimeError is raised on each.
     """
-    distributed = ranks.distributed
-    if len(observations) == 1 and not distributed and observations[0].weight == 1.0:
-        loss = float(observations[0].loss)
-        return loss if math.isfinite(loss) else math.nan
     total, weight, bad = 0.0, 0.0, 0.0
     for seen in observations:
         if not seen.weight:
@@ -158,7 +154,7 @@ def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -
         else:
             total += seen.weight * loss
             weight += seen.weight
-    if distributed:
+    if ranks.distributed:
         total, weight, bad = _over_ranks(total, weight, bad, ranks, updates)
     if weight > 0:
         return total / weight

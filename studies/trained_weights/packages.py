@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 __all__ = ["NEW", "half"]
 
+FILLS = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}
 LARGEST = 30_000_000  # weights of a new model: smaller siblings are preferred, wider configs are narrowed
 
 
@@ -21,12 +23,22 @@ def size(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+class Unfilled(TorchFunctionMode):
+    """Leaves new weights unfilled: filling them on the meta device does nothing, and takes most of the time."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in FILLS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def smallest(names: list[str], build: Callable[[str], nn.Module]) -> str | None:
     """The first name whose model is small, or the smallest of all."""
     sizes: dict[str, int] = {}
     for name in names:
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), Unfilled():
                 sizes[name] = size(build(name))
         except Exception:  # some compute their sizes with tensors
             continue

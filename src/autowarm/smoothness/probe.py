@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,12 +25,12 @@ Closure = Callable[[], Tensor]
 class Probe:
     """Measures K^t = ‖∇f(x^{t+1}) − ∇f(x^t)‖⋆/‖x^{t+1} − x^t‖ along a run (paper, Sec. "ass" and App. "smooth").
 
-    Both gradients come from the same mini-batch, before clipping, with the same dropout masks. The norms are those of
-    the whole model: the primal norm is the largest over its matrices, the dual norm the sum. A probed step costs one
-    more forward and backward pass, and memory for a copy of the weights and gradients.
+    Both gradients come from the same mini-batch, before clipping, with the same dropout masks. The primal norm is the
+    largest over the model's matrices, or its vectors if it has no matrix; the dual norm is the sum. A probed step costs
+    one more forward and backward pass, and memory for a copy of the weights and gradients.
 
-    The probe does not disturb training: the weights are bit-identical with and without it. After the extra pass it
-    restores the random number generators (Python, NumPy, PyTorch on CPU and CUDA), the modules' buffers and ``p.grad``.
+    The weights are bit-identical with and without the probe. After the extra pass it restores the random number
+    generators (Python, NumPy, PyTorch on CPU and CUDA), the modules' buffers and ``p.grad``.
 
     Args:
         model: the module to train, wrapped (DDP, FSDP2) or not.
@@ -46,15 +45,13 @@ class Probe:
     loss. Gradients are zero or None when it starts, and it must not scale them, as a GradScaler would. It runs again
     after the step, so keep anything that must happen once, such as a scheduler's ``observe``, out of it.
 
-    If a model has no matrix, its vectors are measured.
-
     Attributes:
         points: the measured `Point`s, in order.
         step: the number of the next step. The probe counts its calls; set it if some steps are made without the probe.
 
     Raises:
         ValueError: ``every < 1``, or an unknown name of a geometry; the message lists the known ones.
-        RuntimeError: gradients of an earlier step are still present at a probed step.
+        RuntimeError: at a probed step, gradients of an earlier step are still present.
         TypeError, ValueError: at a probed step, the closure returns no tensor or runs no backward pass.
 
     Example:
@@ -97,7 +94,7 @@ class Probe:
         check_member(process_group)
         self._process_group = process_group
         self.step = 0
-        self._pending: _Pending | None = None
+        self._pending: Iterator[Any] | None = None
 
     @contextmanager
     def __call__(self, closure: Closure) -> Iterator[Tensor]:
@@ -112,32 +109,13 @@ class Probe:
 
     def before(self, closure: Closure) -> Tensor:
         """Run the closure and return its loss; at a probed step, store what the second pass needs."""
-        probed = self.step % self.every == 0
+        self._pending, step = None, self.step
         self.step += 1
-        if not probed:
-            self._pending = None
+        if step % self.every:
             return closure()
-        params, measured, geometry = self._tensors()
-        if any(p.grad is not None and bool(local(p.grad).any()) for p in params):
-            raise RuntimeError(
-                "a probed step must start with gradients of zero, but those of an earlier step are still there: call "
-                "optimizer.zero_grad() before the probe runs the closure"
-            )
-        before = generators()
-        loss = run_closure(closure, params)
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"the closure returns a {type(loss).__name__}: let it return the loss as a tensor")
-        self._pending = _Pending(
-            closure=closure,
-            generators=before,
-            loss=loss.detach().clone(),
-            rate=float(self.optimizer.param_groups[0]["lr"]),
-            params=params,
-            weights=[p.detach().clone() for p in params],
-            grads=[None if p.grad is None else p.grad.detach().clone() for p in params],
-            measured=measured,
-            geometry=geometry,
-        )
+        pending = self._measuring(closure, step)
+        loss: Tensor = next(pending)
+        self._pending = pending
         return loss
 
     def after(self) -> Point | None:
@@ -145,45 +123,55 @@ class Probe:
         pending, self._pending = self._pending, None
         if pending is None:
             return None
+        self.points.append(next(pending))
+        return self.points[-1]
+
+    def _measuring(self, closure: Closure, step: int) -> Iterator[Any]:
+        """Yield the loss at x^t, then, once the step is made, the point."""
+        params, measured, geometry = self._tensors()
+        if any(p.grad is not None and bool(local(p.grad).any()) for p in params):
+            raise RuntimeError(
+                "a probed step must start with gradients of zero, but those of an earlier step are still there: call "
+                "optimizer.zero_grad() before the probe runs the closure"
+            )
+        states = generators()
+        loss = run_closure(closure, params)
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the closure returns a {type(loss).__name__}: let it return the loss as a tensor")
+        loss_before, rate = loss.detach().clone(), float(self.optimizer.param_groups[0]["lr"])
+        weights = [p.detach().clone() for p in params]
+        grads = [None if p.grad is None else p.grad.detach().clone() for p in params]
+        yield loss
         with torch.no_grad():
-            steps = [p.detach() - x for p, x in zip(pending.params, pending.weights, strict=True)]
-        pending.weights.clear()
-        with untouched(self.model, pending.params):
-            set_generators(pending.generators)
-            loss_after = pending.closure().detach()
-            found = measure(pending.grads, [p.grad for p in pending.params], steps, pending.geometry, pending.measured)
-        names = list(found)
+            steps = [p.detach() - x for p, x in zip(params, weights, strict=True)]
+        weights.clear()
+        with untouched(self.model, params):
+            set_generators(states)
+            loss_after = closure().detach()
+            found = measure(grads, [p.grad for p in params], steps, geometry, measured)
         with autocast_off():
-            losses = self._mean_over_ranks([pending.loss, loss_after])
-            numbers = [*losses, *(found[name].to(losses[0].device, losses[0].dtype) for name in names)]
-            values = torch.stack(numbers).tolist()  # wait for the device once, for all numbers
-        loss, after, *rest = values
-        point = Point(self.step - 1, pending.rate, loss, after, **dict(zip(names, rest, strict=True)))
-        self.points.append(point)
-        return point
+            losses = self._mean_over_ranks([loss_before, loss_after])
+            numbers = [*losses, *(number.to(losses[0].device, losses[0].dtype) for number in found.values())]
+            before, after, *rest = torch.stack(numbers).tolist()  # wait for the device once, for all numbers
+        yield Point(step, rate, before, after, **dict(zip(found, rest, strict=True)))
 
     def _tensors(self) -> tuple[list[Tensor], list[bool], MaxOverLayers]:
         """Return all tensors that the optimizer trains, each once, which of them are measured, and their norms."""
-        seen: dict[int, tuple[Tensor, Any]] = {}
+        named, own = self._geometry, dict[Tensor, Any]()
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 if p.requires_grad:
-                    seen.setdefault(id(p), (p, self._geometry_of(group, p)))
-        params = [p for p, _ in seen.values()]
-        own_geometries = self._geometry is None
-        measured = [own_geometries or p.ndim >= 2 for p in params]
+                    own.setdefault(p, group.get("geometry") if named is None else geometry_in(group, p, named))
+        measured = [named is None or p.ndim >= 2 for p in own]
         if not any(measured):
-            measured = [True] * len(params)
-        geometries = [own for (_, own), counts in zip(seen.values(), measured, strict=True) if counts]
-        if own_geometries and not all(isinstance(own, Geometry) for own in geometries):
+            measured = [True] * len(own)
+        geometries = [one for one, counts in zip(own.values(), measured, strict=True) if counts]
+        if named is None and not all(isinstance(one, Geometry) for one in geometries):
             raise ValueError(
                 f'geometry="groups" needs a geometry in every group, which {type(self.optimizer).__name__} lacks: '
                 "pass geometry='spectral', 'sign', 'frobenius' or a Geometry of your own"
             )
-        return params, measured, MaxOverLayers(geometries)
-
-    def _geometry_of(self, group: dict[str, Any], p: Tensor) -> Any:
-        return group.get("geometry") if self._geometry is None else geometry_in(group, p, self._geometry)
+        return list(own), measured, MaxOverLayers(geometries)
 
     def _mean_over_ranks(self, losses: list[Tensor]) -> list[Tensor]:
         mine = torch.stack([loss.full_tensor() if hasattr(loss, "full_tensor") else loss for loss in losses])
@@ -195,18 +183,3 @@ class Probe:
         dist.all_gather_into_tensor(everyone, mine, group=self._process_group)
         # Every rank sums in rank order, so that all get bit-identical results.
         return list(everyone.reshape(world, -1).mean(0))
-
-
-@dataclass
-class _Pending:
-    """The data stored at x^t until the step is made."""
-
-    closure: Closure
-    generators: dict[str, Any]
-    loss: Tensor
-    rate: float
-    params: list[Tensor]
-    weights: list[Tensor]
-    grads: list[Tensor | None]
-    measured: list[bool]
-    geometry: MaxOverLayers

@@ -108,7 +108,11 @@ def fit(
         >>> round(cubic.rho, 4), [round(c, 3) for c in fit(Δ, 1 + Δ + Δ**3, "assumption", rho=3).coefficients]
         (3.0, [1.0, 1.0, 1.0])
     """
-    x, y = _checked(gaps, smoothness)
+    x, y = np.asarray(gaps, dtype=np.float64), np.asarray(smoothness, dtype=np.float64)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ValueError(f"gaps and smoothness must be two sequences of one length, got shapes {x.shape} and {y.shape}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise ValueError("gaps and smoothness must be finite: leave out the steps that diverged")
     free = model in _WITH_RHO and rho is None
     if model in _WITH_RHO:
         if not np.all(x > 0 if free else x >= 0):
@@ -154,9 +158,8 @@ def bootstrap(
     """Estimate intervals of the coefficients and a band around the curve, by a wild block bootstrap.
 
     Residuals of neighbouring steps are correlated, and are larger where Δ is large. The bootstrap therefore keeps the
-    gaps and multiplies the residuals of each block of consecutive points by one random sign, which preserves the
-    correlation within a block and the spread at each Δ. A plain bootstrap would treat the points as independent and
-    give intervals that are too narrow.
+    gaps and multiplies the residuals of each block of consecutive points by one random sign. A plain bootstrap would
+    treat the points as independent and give intervals that are too narrow.
 
     Args:
         gaps: Δ^t in the order of steps, as given to `fit`.
@@ -195,15 +198,6 @@ def bootstrap(
     curves = coefficients @ _design(x if at is None else np.asarray(at, dtype=np.float64), found.exponents).T
     low, high = np.percentile(curves, tails, axis=0)
     return intervals, (low, high)
-
-
-def _checked(gaps: ArrayLike, smoothness: ArrayLike) -> tuple[Array, Array]:
-    x, y = np.asarray(gaps, dtype=np.float64), np.asarray(smoothness, dtype=np.float64)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"gaps and smoothness must be two sequences of one length, got shapes {x.shape} and {y.shape}")
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise ValueError("gaps and smoothness must be finite: leave out the steps that diverged")
-    return x, y
 
 
 def _design(x: Array, exponents: Sequence[float]) -> Array:

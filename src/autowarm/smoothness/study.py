@@ -54,7 +54,39 @@ class Study:
 
     @property
     def verdict(self) -> str:
-        return _verdict(self)
+        if np.ptp(self.smoothness) == 0:
+            return "K is the same at every point: there is nothing for the gap to explain."
+        quadratic, linear, bend = self.quadratic, self.linear, self.intervals[2]
+        interval = f"95 % interval [{bend.low:.3g}, {bend.high:.3g}]"
+        gain = f"R² {linear.r2:.3f} → {quadratic.r2:.3f}, AIC {-self.aic_gain:+.0f}"
+        said = []
+        if quadratic.r2 < 0.1:
+            said.append(f"The gap explains little of K here (R² {quadratic.r2:.3f} at best).")
+        if bend.low > 0 and self.aic_gain > 0:
+            small = ", though by little" if quadratic.r2 - linear.r2 < 0.02 else ""
+            said.append(f"The data favour a quadratic over a line{small}: K2 > 0, {interval}; {gain}.")
+        elif bend.high < 0 and self.aic_gain > 0:
+            said.append(
+                f"The curve bends the other way: K2 < 0, {interval}; {gain}. This speaks against Kρ > 0 at ρ = 2."
+            )
+        else:
+            said.append(f"A quadratic term is not established: K2 has the {interval}; {gain}.")
+        low, high = np.percentile(self.gaps, [5, 95])
+        _, K1, K2 = quadratic.coefficients
+        slopes = [K1 + 2 * K2 * low, K1 + 2 * K2 * high]
+        if max(slopes) <= 0:
+            said.append("K rises as the gap falls, the opposite of the assumption.")
+        elif slopes[0] < 0:
+            said.append(f"K falls with the gap down to Δ ≈ {-K1 / (2 * K2):.3g} and rises again below.")
+        elif slopes[1] < 0:
+            said.append(f"K falls with the gap only below Δ ≈ {-K1 / (2 * K2):.3g}; above, it rises as the gap falls.")
+        else:
+            said.append("K falls as the gap falls, as assumed.")
+        if self.nonnegative.r2 < 0.5 * quadratic.r2:
+            said.append(f"With K0, K1, K2 ≥ 0, as the theorems ask, R² falls to {max(self.nonnegative.r2, 0.0):.3f}.")
+        if self.power is not None and self.power.coefficients[1] > 0:
+            said.append(f"With K0, Kρ ≥ 0 and ρ free, ρ = {self.power.rho:.2g} fits best (R² {self.power.r2:.3f}).")
+        return " ".join(said)
 
     def __str__(self) -> str:
         fits = [self.quadratic, self.nonnegative, self.linear, self.constant, *([self.power] if self.power else [])]
@@ -78,8 +110,8 @@ def study(
 ) -> Study:
     """Fit every model to the points of a run.
 
-    The result depends strongly on which points are used, so report them with every number. The paper drops the first
-    and the last percentile and chooses a window for each optimizer.
+    The result depends strongly on which points are used: report them with every number. The paper drops the first and
+    the last percentile and chooses a window for each optimizer.
 
     Args:
         points: from a `Probe`, in the order of steps.
@@ -129,40 +161,6 @@ def study(
         power=fit(x, y, "power") if np.all(x > 0) else None,
         intervals=bootstrap(x, quadratic, at=())[0],
     )
-
-
-def _verdict(found: Study) -> str:
-    if np.ptp(found.smoothness) == 0:
-        return "K is the same at every point: there is nothing for the gap to explain."
-    quadratic, linear, bend = found.quadratic, found.linear, found.intervals[2]
-    interval = f"95 % interval [{bend.low:.3g}, {bend.high:.3g}]"
-    gain = f"R² {linear.r2:.3f} → {quadratic.r2:.3f}, AIC {-found.aic_gain:+.0f}"
-    said = []
-    if quadratic.r2 < 0.1:
-        said.append(f"The gap explains little of K here (R² {quadratic.r2:.3f} at best).")
-    if bend.low > 0 and found.aic_gain > 0:
-        small = ", though by little" if quadratic.r2 - linear.r2 < 0.02 else ""
-        said.append(f"The data favour a quadratic over a line{small}: K2 > 0, {interval}; {gain}.")
-    elif bend.high < 0 and found.aic_gain > 0:
-        said.append(f"The curve bends the other way: K2 < 0, {interval}; {gain}. This speaks against Kρ > 0 at ρ = 2.")
-    else:
-        said.append(f"A quadratic term is not established: K2 has the {interval}; {gain}.")
-    low, high = np.percentile(found.gaps, [5, 95])
-    _, K1, K2 = quadratic.coefficients
-    slopes = [K1 + 2 * K2 * low, K1 + 2 * K2 * high]
-    if max(slopes) <= 0:
-        said.append("K rises as the gap falls, the opposite of the assumption.")
-    elif slopes[0] < 0:
-        said.append(f"K falls with the gap down to Δ ≈ {-K1 / (2 * K2):.3g} and rises again below.")
-    elif slopes[1] < 0:
-        said.append(f"K falls with the gap only below Δ ≈ {-K1 / (2 * K2):.3g}; above, it rises as the gap falls.")
-    else:
-        said.append("K falls as the gap falls, as assumed.")
-    if found.nonnegative.r2 < 0.5 * quadratic.r2:
-        said.append(f"With K0, K1, K2 ≥ 0, as the theorems ask, R² falls to {max(found.nonnegative.r2, 0.0):.3f}.")
-    if found.power is not None and found.power.coefficients[1] > 0:
-        said.append(f"With K0, Kρ ≥ 0 and ρ free, ρ = {found.power.rho:.2g} fits best (R² {found.power.r2:.3f}).")
-    return " ".join(said)
 
 
 def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = None) -> "Axes":

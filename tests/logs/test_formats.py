@@ -16,7 +16,7 @@ ROWS = [(1, 4.0, 0.1), (2, 3.0, 0.2), (3, 2.0, 0.2)]
 
 
 def only(text: str, **columns: str) -> Log:
-    [log] = logs_in(text, "log", columns)
+    [log] = logs_in(text, "log", **columns)
     return log
 
 
@@ -93,7 +93,7 @@ def test_a_chart_of_weights_and_biases_holds_several_runs() -> None:
         '"Step","blue - train/loss","blue - train/loss__MIN","blue - train/loss__MAX","red - 2 - train/loss"\n'
         '"0","4","1","9","8"\n"1","3","1","9","7"\n"2","2","1","9",""\n'
     )
-    blue, red = logs_in(text, "chart.csv", {})
+    blue, red = logs_in(text, "chart.csv")
     assert (blue.name, red.name) == ("chart.csv: blue", "chart.csv: red - 2")
     assert is_the_curve(blue, rates=False)
     assert red.losses.tolist() == [8.0, 7.0]
@@ -101,7 +101,7 @@ def test_a_chart_of_weights_and_biases_holds_several_runs() -> None:
 
 def test_a_column_of_runs_tells_them_apart_and_a_run_without_losses_is_left_out() -> None:
     text = "run,step,loss\na,1,4\nb,1,8\na,2,3\nb,2,7\na,3,2\nb,3,6\nc,1,\n"
-    first, second = logs_in(text, "log", {})
+    first, second = logs_in(text, "log")
     assert is_the_curve(first, rates=False)
     assert second.losses.tolist() == [8.0, 7.0, 6.0]
 
@@ -112,7 +112,7 @@ def test_curves_have_a_line_each() -> None:
          "share_of_peak_every_50": [0.5, 1.0]},
         {"name": "sparse", "total_steps": 90, "warmup_used": None, "steps": [0, 50, 80], "losses": [3.0, None, 1.0]},
     ]  # fmt: skip
-    whole, sparse = logs_in("\n".join(map(json.dumps, lines)), "curves", {})
+    whole, sparse = logs_in("\n".join(map(json.dumps, lines)), "curves")
     assert (whole.name, whole.total_steps, whole.used_warmup) == ("whole", 100, 7)
     assert whole.rates is not None
     assert whole.rates[[0, 25, 50, 99]] == pytest.approx([0.5, 0.75, 1.0, 1.0])
@@ -150,7 +150,7 @@ MALFORMED = {
 @pytest.mark.parametrize(("text", "message"), MALFORMED.items())
 def test_what_is_no_log_is_refused_in_words(text: str, message: str) -> None:
     with pytest.raises(LogError, match=f"log: .*({message})"):
-        logs_in(text, "log", {})
+        logs_in(text, "log")
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_what_is_no_log_is_refused_in_words(text: str, message: str) -> None:
 )
 def test_a_column_that_is_not_there_is_named_with_those_that_are(columns: dict[str, str], message: str) -> None:
     with pytest.raises(LogError, match=message):
-        logs_in("step,train/loss\n1,4\n2,3", "log", columns)
+        logs_in("step,train/loss\n1,4\n2,3", "log", **columns)
 
 
 @given(st.text(max_size=200))
 def test_any_text_gives_a_log_or_an_error_in_words(text: str) -> None:
     with contextlib.suppress(LogError):
-        logs_in(text, "log", {})
+        logs_in(text, "log")

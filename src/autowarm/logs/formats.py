@@ -13,45 +13,41 @@ from .log import Log, LogError, make_log
 _NAMES = ("step", "loss", "lr")  # of a table without a header
 
 
-def logs_in(text: str, name: str, columns: Mapping[str, Any], **facts: Any) -> list[Log]:
+def logs_in(text: str, name: str, **options: Any) -> list[Log]:
     """Return the runs in the text of a file, recognised by its content; see `logs_of`."""
     if not text.strip():
         raise LogError(f"{name}: the file is empty")
     if text.lstrip()[0] not in "{[":
-        return logs_of(_table(text, name), name, **columns, **facts)
+        return logs_of(_table(text, name), name, **options)
     try:
         whole = json.loads(text)
     except ValueError:
-        return _logs_of_objects(*_lines(text, name), name, columns, facts)
+        found, notes = _lines(text, name)
+        return _logs_of_objects(found, name, notes=notes, **options)
     if isinstance(whole, dict) and isinstance(whole.get("log_history"), list):
-        return _trainer_state(whole, name, columns, facts)
-    if isinstance(whole, list):
-        return _logs_of_objects(whole, [], name, columns, facts)
-    return _logs_of_objects([whole], [], name, columns, facts)
+        return _trainer_state(whole, name, **options)
+    return _logs_of_objects(whole if isinstance(whole, list) else [whole], name, **options)
 
 
-def _trainer_state(state: Mapping[str, Any], name: str, columns: Mapping[str, Any], facts: Any) -> list[Log]:
+def _trainer_state(state: Mapping[str, Any], name: str, *, total_steps: int | None = None, **options: Any) -> list[Log]:
     """A log of transformers' Trainer, where a loss is the mean of the updates since the one logged before."""
-    facts = dict(facts)
     planned = state.get("max_steps")
-    if facts.get("total_steps") is None and isinstance(planned, int) and planned > 0:
-        facts["total_steps"] = planned
-    return logs_of(_objects(state["log_history"], name), name, averaged=True, **columns, **facts)
+    if total_steps is None and isinstance(planned, int) and planned > 0:
+        total_steps = planned
+    rows = _objects(state["log_history"], name)
+    return logs_of(rows, name, averaged=True, total_steps=total_steps, **options)
 
 
-def _logs_of_objects(
-    found: Sequence[Any], notes: list[str], name: str, columns: Mapping[str, Any], facts: Any
-) -> list[Log]:
+def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Log]:
     rows = _objects(found, name)
-    facts = {**facts, "notes": [*facts.get("notes", ()), *notes]}
     if all(isinstance(row.get("losses"), list) for row in rows):
-        return [_curve(row, name if len(rows) == 1 else f"{name}: {i}", facts) for i, row in enumerate(rows)]
+        return [_curve(row, name if len(rows) == 1 else f"{name}: {i}", **options) for i, row in enumerate(rows)]
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         # One object with a list for each column.
         lists = {key: value for key, value in rows[0].items() if isinstance(value, list)}
         length = max(map(len, lists.values()))
         rows = [{key: value[i] for key, value in lists.items() if i < len(value)} for i in range(length)]
-    return logs_of(rows, name, **columns, **facts)
+    return logs_of(rows, name, **options)
 
 
 def _objects(found: Any, name: str) -> list[Mapping[str, Any]]:
@@ -63,19 +59,27 @@ def _objects(found: Any, name: str) -> list[Mapping[str, Any]]:
     return list(found)
 
 
-def _curve(row: Mapping[str, Any], name: str, facts: Any) -> Log:
+def _curve(
+    row: Mapping[str, Any],
+    name: str,
+    *,
+    total_steps: int | None = None,
+    first_loss: float | None = None,
+    notes: Sequence[str] = (),
+    **_columns: Any,
+) -> Log:
     """A whole curve in one object: losses, and where known their steps and the rate at every 50th update."""
-    facts, losses, shares = dict(facts), row["losses"], row.get("share_of_peak_every_50")
-    if facts.get("total_steps") is None:
-        facts["total_steps"] = row.get("total_steps")
+    losses, shares = row["losses"], row.get("share_of_peak_every_50")
     return make_log(
         str(row.get("name", name)),
         row.get("steps") or range(1, len(losses) + 1),
         [math.nan if loss is None else loss for loss in losses],
         None if shares is None else range(0 if row.get("steps") else 1, 50 * len(shares) + 1, 50)[: len(shares)],
         shares,
+        total_steps=row.get("total_steps") if total_steps is None else total_steps,
         used_warmup=row.get("warmup_used"),
-        **facts,
+        first_loss=first_loss,
+        notes=notes,
     )
 
 
@@ -121,11 +125,6 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
             f"{name}: this is no table; its first line is {lines[0][:60]!r}. Columns step and loss are needed"
         )
     return [{key: cell for key, cell in zip(header, row, strict=False) if cell} for row in rows]
-
-
-def is_events(start: bytes) -> bool:
-    """Whether a file begins as TensorBoard's event files do: a record that names the version of its format."""
-    return b"brain.Event:" in start[:64]
 
 
 def rows_of_events(path: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .columns import logs_of
-from .formats import is_events, logs_in, rows_of_events
+from .formats import logs_in, rows_of_events
 from .log import Log, LogError
 
 # What a run's folder may hold, in the order of preference.
@@ -50,39 +50,39 @@ def read(
         >>> log.losses
         array([4. , 3. , 2.5])
     """
-    columns = {"loss": loss, "step": step, "lr": lr}
-    facts: dict[str, Any] = {"total_steps": total_steps, "first_loss": first_loss}
+    options: dict[str, Any] = {"loss": loss, "step": step, "lr": lr}
+    options |= {"total_steps": total_steps, "first_loss": first_loss}
     path, name = Path(path), _name(Path(path))
     if path.is_dir():
-        return _folder(path, columns, facts)
+        return _folder(path, options)
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise LogError(f"{name}: the compressed file is damaged: {error}") from None
-    if is_events(data):
-        return logs_of(rows_of_events(path), name, **columns, **facts)
+    if b"brain.Event:" in data[:64]:  # the record of its version, with which TensorBoard begins an event file
+        return logs_of(rows_of_events(path), name, **options)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise LogError(
             f"{name}: a binary file that is no event file of TensorBoard. Export the run as CSV or JSON lines"
         ) from None
-    return logs_in(text, name, columns, **facts)
+    return logs_in(text, name, **options)
 
 
-def _folder(folder: Path, columns: dict[str, Any], facts: dict[str, Any]) -> list[Log]:
+def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:
     # transformers keeps the whole history in each checkpoint.
     checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda file: file.stat().st_mtime)
     for file in [*(folder / name for name in _FILES), *checkpoints[-1:]]:
         if file.is_file():
-            return read(file, **columns, **facts)
+            return read(file, **options)
     runs = sorted({file.parent for file in folder.rglob("*tfevents*")})
     logs, failed = [], []
     for run in runs:
         try:
-            logs += logs_of(rows_of_events(run), _name(run), **columns, **facts)
+            logs += logs_of(rows_of_events(run), _name(run), **options)
         except LogError as error:
             failed.append(error)
     if not logs:

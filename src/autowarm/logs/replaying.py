@@ -31,10 +31,10 @@ def replay(
     The losses go to the real scheduler in two readings:
 
     - *as recorded*: each logged loss at its own update;
-    - *closed loop*: the recorded run gives the loss as a function L(S) of the summed rate S = Σ lr. Under our schedule
-      S grows at another pace, so at each update we read L at the S that our schedule has reached. This assumes that the
-      loss depends on how far the rates have taken the weights, and not on how fast: to first order this holds, but it
-      cannot show that a rate is too high, and it says less the further our rates are from those that were used.
+    - *closed loop*: the recorded run gives the loss as a function L(S) of the summed rate S = Σ lr, which we read at
+      each update at the S that our schedule has reached. This assumes that the loss depends on how far the rates have
+      taken the weights, and not on how fast: to first order this holds, but it cannot show that a rate is too high, and
+      it says less the further our rates are from those that were used.
 
     If the log has a loss only every few updates, the others are interpolated, with noise of the curve's own size.
 
@@ -47,8 +47,8 @@ def replay(
         first_loss: the loss at update 1, for a log that begins later, such as ln(vocabulary) for a language model.
         schedule: makes the scheduler from an optimizer, total_steps and the options; None is `AdaptiveWarmup`.
         whole: whether to go on after the warm-up, to have the rates of the whole run; False takes less time.
-        options: further arguments of the scheduler, such as ``max_warmup``, or ``trained=True`` for fine-tuning: a log
-            does not show the weights, by which the schedule tells.
+        options: further arguments of the scheduler, such as ``max_warmup``, or ``trained=True`` for fine-tuning, which
+            a log does not show.
 
     Raises:
         LogError: the log cannot be read, or has no run or several of that name; it is a `ValueError`.

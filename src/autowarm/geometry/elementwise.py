@@ -1,17 +1,17 @@
 """The geometry whose oracle looks at one entry at a time."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .base import Geometry, Total
+from .base import Total
+from .euclidean import Euclidean
 from .rate import Rate, negated
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sign(Geometry):
+class Sign(Euclidean):
     """Largest absolute entry; dual: sum of absolute entries; LMO: −sign(g). The geometry of signSGD and Lion.
 
     Example:
@@ -20,19 +20,10 @@ class Sign(Geometry):
         (32.0, 8.0)
     """
 
-    locality = "entry"
-
-    def _norm(self, x: Tensor) -> Tensor:
-        return x.abs().amax() if x.numel() else x.new_zeros(())
-
-    def _dual(self, g: Tensor) -> Tensor:
-        return g.abs().sum()
+    locality = _group = "entry"
 
     def _lmo(self, g: Tensor) -> Tensor:
         return -g.sign()
-
-    def _kappa(self, shape: tuple[int, ...]) -> float:
-        return float(math.prod(shape))
 
     def step_(
         self,

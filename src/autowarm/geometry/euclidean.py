@@ -11,7 +11,7 @@ from .base import DIMENSIONS, HALVES, Geometry, Locality, Total
 from .rate import Rate, each, negated
 
 
-class _Euclidean(Geometry):
+class Euclidean(Geometry):
     """Largest Euclidean norm of a group; dual: their sum; LMO: −g with each group at unit norm; κ: their number."""
 
     sums = True
@@ -77,7 +77,7 @@ class _Euclidean(Geometry):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Frobenius(_Euclidean):
+class Frobenius(Euclidean):
     """Root of the sum of squares, its own dual; LMO: −g/‖g‖. The geometry of normSGD.
 
     Example:
@@ -91,7 +91,7 @@ class Frobenius(_Euclidean):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Rows(_Euclidean):
+class Rows(Euclidean):
     """Largest Euclidean norm of a row; dual: their sum; LMO: −g with each row at unit norm. κ is the number of rows.
 
     Scion uses it for output heads, and for embeddings stored as (vocabulary, width): every token's row moves by R.
@@ -107,7 +107,7 @@ class Rows(_Euclidean):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Columns(_Euclidean):
+class Columns(Euclidean):
     """Largest Euclidean norm of a column; dual: their sum; LMO: −g with each column at unit norm. κ: their number.
 
     Example:

@@ -145,6 +145,7 @@ def test_a_point_at_a_gap_of_any_size(gap):
         x = f.point(gap, generator())
         assert f.gap(x) == pytest.approx(gap, rel=1e-12, abs=0)
         assert f.gap_and_gradient(x)[0] == f.gap(x)
+        assert torch.equal(f.point(0.0, generator()), f.x_star)
 
 
 # The assumptions

@@ -37,8 +37,7 @@ def largest_smoothness_ratio(
 
     Args:
         generator: the source of all randomness.
-        starts: rounds of random pairs to start from, with gaps from 10⁻³ to 10³, far apart and very near, with and
-            without x*.
+        starts: rounds of random pairs to start from, far apart and near, at gaps from 10⁻³ to 10³, and with x*.
         climbs: random changes to try on the best pair.
 
     Returns:
@@ -59,7 +58,7 @@ def largest_smoothness_ratio(
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
         return x + share * noise * (x - problem.x_star).norm() / noise.norm()
 
-    point = getattr(problem, "point", partial(_point, problem))
+    point = getattr(problem, "point", partial(random_point, problem))
     best, pair = 0.0, (problem.x_star, problem.x_star)
 
     def offer(x: Tensor, y: Tensor) -> None:
@@ -86,8 +85,11 @@ def largest_smoothness_ratio(
     return best
 
 
-def _point(problem: Problem, gap: float, generator: torch.Generator) -> Tensor:
-    # A random x with this gap, or just below it: along a ray from x* a star-convex f grows without bound.
+def random_point(problem: Problem, gap: float, generator: torch.Generator) -> Tensor:
+    """Draw an x with this gap, or just below it, by following a Gaussian direction from x*.
+
+    A star-convex f grows without bound along it.
+    """
     ray = torch.randn(problem.x_star.shape, generator=generator, dtype=problem.x_star.dtype)
 
     def below(s: float) -> bool:
@@ -97,9 +99,8 @@ def _point(problem: Problem, gap: float, generator: torch.Generator) -> Tensor:
     while below(high):  # never far beyond the gap, where f might overflow
         high *= 2
     low = high / 2
-    while not below(low):
+    while low > 0 and not below(low):
         low /= 2
-    for _ in range(40):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:  # until they are neighbours
         low, high = (middle, high) if below(middle) else (low, middle)
     return problem.x_star + low * ray

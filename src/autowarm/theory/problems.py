@@ -48,6 +48,7 @@ from torch import Tensor
 
 from ..geometry import Frobenius, Geometry, Sign, Spectral
 from .constants import Smoothness
+from .pairs import random_point
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,7 @@ def barrier(power: float = 2.0) -> Outer:
 
 @dataclass(frozen=True, eq=False)
 class CompositeProblem:
-    """f = f* + c·Φ(q), the function that this module's docstring describes. Outside its domain f is infinite.
-
-    It is a `Problem`, as one's own classes can be.
+    """f = f* + c·Φ(q), a `Problem` that this module's docstring describes. Outside its domain f is infinite.
 
     Args:
         geometry: the norm: `Frobenius` (ℓ2), `Sign` (ℓ∞) or `Spectral`, with a number as its radius.
@@ -227,20 +226,7 @@ class CompositeProblem:
 
     def point(self, gap: float, generator: torch.Generator) -> Tensor:
         """Draw a random x with f(x) − f* = gap, by following a Gaussian direction from x*."""
-        ray = torch.randn(self.x_star.shape, generator=generator, dtype=torch.float64)
-        t = self._transform(ray)
-
-        def gaps(s: Tensor) -> Tensor:
-            q = self._inner(s[:, None] * t)[0]
-            return torch.where(q < self.outer.edge, self.scale * self.outer.value(q), math.inf)
-
-        # f grows without bound along the ray. Find the octave in which it passes the gap, then refine that ten times.
-        s = torch.cat([torch.zeros(1, dtype=torch.float64), 2.0 ** torch.arange(-64, 512, dtype=torch.float64)])
-        for _ in range(10):
-            passed = min(max(int((gaps(s) < gap).sum()), 1), len(s) - 1)  # rounding may shift it by one
-            low, high = s[passed - 1 : passed + 1].tolist()
-            s = torch.linspace(low, high, 65, dtype=torch.float64)
-        return self.x_star + low * ray
+        return random_point(self, gap, generator)
 
     def distance(self, x: Tensor) -> float:
         """‖x − x*‖ in the geometry's norm."""

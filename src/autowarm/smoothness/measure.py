@@ -120,16 +120,16 @@ def measure(
     geometries = iter(geometry.each(sum(which)))
     duals, norms, slopes, slopes_after, squares = [], [], [], [], []
     for g, g_after, step, counts in zip(grads, grads_after, steps, which, strict=True):
-        d = _whole(step)
-        first = torch.zeros_like(d) if g is None else _whole(g)
-        second = torch.zeros_like(d) if g_after is None else _whole(g_after)
+        d = whole(step)
+        first = torch.zeros_like(d) if g is None else whole(g)
+        second = torch.zeros_like(d) if g_after is None else whole(g_after)
         if counts:
             own = next(geometries)
-            duals.append(_double(own.dual(second - first)))
-            norms.append(_double(own.norm(d)))
-        wide = _double(d).flatten()
-        slopes.append(torch.dot(_double(first).flatten(), wide))
-        slopes_after.append(torch.dot(_double(second).flatten(), wide))
+            duals.append(double(own.dual(second - first)))
+            norms.append(double(own.norm(d)))
+        wide = double(d).flatten()
+        slopes.append(torch.dot(double(first).flatten(), wide))
+        slopes_after.append(torch.dot(double(second).flatten(), wide))
         squares.append(torch.dot(wide, wide))
     return {
         "gradient_change": _gather(duals).sum(),
@@ -140,14 +140,15 @@ def measure(
     }
 
 
-def _whole(x: Tensor) -> Tensor:
+def whole(x: Tensor) -> Tensor:
     """The full tensor in at least float32: differences and norms in bfloat16 would have two digits."""
     if hasattr(x, "full_tensor"):
         x = x.full_tensor()
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _double(x: Tensor) -> Tensor:
+def double(x: Tensor) -> Tensor:
+    """The same in double precision, unless the device has none."""
     return x if x.device.type == "mps" else x.double()
 
 

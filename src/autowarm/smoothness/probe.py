@@ -17,7 +17,7 @@ from ..optim import geometry_of
 from ..optim.known import geometry_in
 from ..optim.step.dtensors import local
 from ..undisturbed import generators, set_generators, untouched
-from .measure import Point, measure
+from .measure import Point, double, measure, whole
 
 Closure = Callable[[], Tensor]
 
@@ -174,8 +174,7 @@ class Probe:
         return list(own), measured, MaxOverLayers(geometries)
 
     def _mean_over_ranks(self, losses: list[Tensor]) -> list[Tensor]:
-        mine = torch.stack([loss.full_tensor() if hasattr(loss, "full_tensor") else loss for loss in losses])
-        mine = mine.reshape(len(losses)).to(torch.float32 if mine.device.type == "mps" else torch.float64)
+        mine = torch.stack([double(whole(loss)).reshape(()) for loss in losses])
         if not (dist.is_available() and dist.is_initialized()):
             return list(mine)
         world = dist.get_world_size(self._process_group)

@@ -93,13 +93,12 @@ def sharpness(
 ) -> float:
     """Compute λ_max(∇²f), the curvature of the worst direction in ℓ2, in units of loss per squared parameter.
 
-    Each product with the Hessian is a second backward pass through one graph. Fused attention has no second derivative,
-    so the forward pass uses PyTorch's plain attention. Besides the graph, it keeps 12 vectors as long as all the
+    Each product with the Hessian is a second backward pass through one graph, made with PyTorch's plain attention,
+    because fused attention has no second derivative. Besides the graph, it keeps 12 vectors as long as all the
     parameters, and a few more for each product.
 
     Args:
-        loss: computes the loss of one fixed batch, without backward; it must depend on all of ``params``, if only
-            linearly.
+        loss: computes the loss of one fixed batch, without backward; it depends on all of ``params``, if only linearly.
         params: the tensors x of f(x). Models distributed over processes are not supported.
         iterations, tolerance: see `lanczos`. The tolerance is for the residual; the eigenvalue is much more accurate.
         dtype: dtype of the recurrence; None for the parameters'. torch.float64 helps only if the products are that

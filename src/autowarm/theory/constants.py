@@ -23,9 +23,9 @@ Array = npt.NDArray[np.float64]
 class Smoothness:
     """(ρ, K0, K1, Kρ)-smoothness, Assumption 2. Calling an instance with a gap Δ, or an array of gaps, returns K(Δ).
 
-    K is a curvature: change of gradient per length of step, both in the geometry's norms. Non-negative constants make K
-    non-decreasing in the gap, which every theorem needs. (The practical schedule usually has K1 < 0: it keeps the shape
-    of the theorems' rate but not their assumptions.)
+    K is a change of gradient per length of step, both in the geometry's norms. Non-negative constants make K
+    non-decreasing in the gap, which every theorem needs. (The practical schedule usually has K1 < 0: it keeps the
+    shape of the theorems' rate but not their assumptions.)
 
     Args:
         rho: ρ > 0, the exponent; warm-up exists for ρ > 1.
@@ -34,8 +34,7 @@ class Smoothness:
         K_rho: ≥ 0, curvature per unit of gap to the power ρ.
 
     Raises:
-        ValueError: a constant is negative or not finite, ρ ≤ 0, or all three K are zero; or a gap is negative in a
-            call.
+        ValueError: a constant is negative or not finite, ρ ≤ 0, or all three K are zero; in a call, a negative gap.
 
     Example:
         >>> from autowarm.theory import Smoothness

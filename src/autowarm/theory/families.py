@@ -16,9 +16,9 @@ from .problems import LINEAR, CompositeProblem, Outer
 class FiniteSum:
     """f = mean of finitely many star-convex f_ξ with a common minimiser (the paper's interpolation), a `Family`.
 
-    Theorem 3 assumes weak smoothness (Assumption "smoothness2_weak"), ‖∇f_ξ(x)‖ ≤ K(Δ_ξ)·‖x − x*‖. This is the pair
-    form for (x, x*), and it holds for all ξ with the largest L among them. Theorem 3 keeps every path within
-    D = ‖x⁰ − x*‖₂ of x*, so each f_ξ need only be finite on that ball.
+    Theorem 3's weak smoothness (Assumption "smoothness2_weak"), ‖∇f_ξ(x)‖ ≤ K(Δ_ξ)·‖x − x*‖, is the pair form for
+    (x, x*), and holds for all ξ with the largest L among them. Theorem 3 keeps every path within D = ‖x⁰ − x*‖₂ of x*,
+    so each f_ξ need only be finite there.
 
     Args:
         components: the f_ξ, in the Euclidean norm, all with the same x*, Φ and c.

@@ -33,8 +33,7 @@ class _Known(Protocol):
 class Problem(Function, _Known, Protocol):
     """A star-convex f that satisfies Assumption 2, for `descend`, `check_theorem_1`, `check_theorem_2` and the pairs.
 
-    Any object with these five members is one; nothing has to be inherited. `CompositeProblem` is the package's own.
-    Members may be attributes or properties.
+    Any object with these five members, or properties, is one. `CompositeProblem` is the package's own.
 
     Attributes:
         geometry: the norm of the steps, of K and of `radius`.

@@ -118,9 +118,8 @@ def decay_only_bound(K: Smoothness, D: float, gap0: float, steps: int) -> Array:
 def constant_bound(rate: float, K: Smoothness, D: float, gap0: float, steps: int) -> Array:
     """Return the bound Δ^T ≤ (1 − η/D)^T·Δ⁰ + D·K(Δ⁰)·η/2 for a constant rate η and T = 1, …, steps.
 
-    It follows from the first inequalities in the proof of Theorem 1, Δ^{t+1} ≤ (1 − η/D)Δ^t + K(Δ⁰)η²/2. They hold
-    while the iterates stay in {f ≤ f(x⁰)}, which they do for η < 2Δ⁰/(D·K(Δ⁰)). (This limit is at most D, so the factor
-    is in [0, 1).) The second term does not vanish as T grows: with a constant rate the gap need not converge to 0.
+    It follows from the first inequalities in the proof of Theorem 1, Δ^{t+1} ≤ (1 − η/D)Δ^t + K(Δ⁰)η²/2. They hold in
+    {f ≤ f(x⁰)}, which no iterate leaves if η < 2Δ⁰/(D·K(Δ⁰)) ≤ D. The second term does not vanish as T grows.
 
     Args:
         D: the radius of {f ≤ f(x⁰)} around x* in the geometry's norm. This holds in ℓ2 too, because Lemma
@@ -216,9 +215,8 @@ def theorem_3_bound(curvatures: Array, D: float) -> Array:
     """Return Theorem 3's bound (1/T)·ΣΔ_ξ ≤ (D²/T)·√(ΣK_ξ²) for T = 1, …, on one path or the mean of several.
 
     The paper proves the bound in expectation, but it holds on every path. Before it takes expectations, the proof shows
-    ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))². So Σ(Δ_ξ/K_ξ)² ≤ D⁴, and Cauchy–Schwarz gives the bound. Averaging
-    over paths, with Jensen's inequality for the root, gives the printed form for any finite set of paths, not only in
-    the limit.
+    ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))². So Σ(Δ_ξ/K_ξ)² ≤ D⁴, and Cauchy–Schwarz gives the bound. The mean
+    over any finite set of paths, with Jensen's inequality for the root, gives the printed form.
 
     Args:
         curvatures: K_ξ, of shape (steps,) for one path or (paths, steps) for several.
@@ -248,9 +246,9 @@ def theorem_3_uniform_bound(K: Smoothness, D: float, largest_gap: float, steps: 
 def warmup_only_rate(gap: float | Array, K: Smoothness, gradient_norm: float | Array = 1.0) -> float | Array:
     """Return η = ‖∇f‖⋆/K(Δ), the rate of gradient descent with step size 1/K(Δ), which only warms up.
 
-    K grows with the gap, so the step size 1/K rises all the while that the gap falls. Earlier work derives warm-up in
-    this way, up to a constant factor, for gradient descent in ℓ2: Alimisis, Islamov and Lucchi, "Why do we need
-    warm-up? A theoretical perspective" (arXiv 2510.03164), with K = K0 + K1Δ, and Liu et al. 2025 with K = K0 + KρΔ^ρ.
+    K grows with the gap, so 1/K rises while the gap falls. Earlier work derives warm-up in this way, up to a constant
+    factor, for gradient descent in ℓ2: Alimisis, Islamov and Lucchi, "Why do we need warm-up? A theoretical
+    perspective" (arXiv 2510.03164), with K = K0 + K1Δ, and Liu et al. 2025 with K = K0 + KρΔ^ρ.
 
     In any norm this rate minimises the descent inequality, Δ^{t+1} ≤ Δ − η‖∇f‖⋆ + K·η²/2 = Δ − ‖∇f‖⋆²/(2K). Theorem 1's
     rate is the same with the gradient's norm replaced by its lower bound Δ/D, from star-convexity; so its bound
@@ -259,9 +257,8 @@ def warmup_only_rate(gap: float | Array, K: Smoothness, gradient_norm: float | A
 
     Args:
         gap, K: as in `theorem_1_rate`.
-        gradient_norm: ‖∇f‖⋆. The default of 1 gives 1/K(Δ), the step size, which is what is used as the rate of
-            optimizers with steps of fixed length; K = Smoothness(1, 1/lr, (div − 1)/(lr·Δ⁰), 0) makes it lr/div at
-            the first gap Δ⁰ and lr at f*.
+        gradient_norm: ‖∇f‖⋆. The default of 1 gives 1/K(Δ), which is what optimizers with steps of fixed length use
+            as their rate; K = Smoothness(1, 1/lr, (div − 1)/(lr·Δ⁰), 0) makes it lr/div at Δ⁰ and lr at f*.
 
     Raises:
         ValueError: a gap is negative.

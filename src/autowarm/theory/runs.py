@@ -54,7 +54,7 @@ def descend(
     """Run x^{t+1} = (1 − λη)x^t + η·LMO(∇f(x^t)) with η = rate(Δ^t); on a `Family`, with the f_ξ drawn at t as f.
 
     Args:
-        problem: the problem to minimise, the package's or your own (`Problem`, `Family`).
+        problem: the package's or your own (`Problem`, `Family`).
         x0: x⁰, inside the domain.
         rate: the rate as a function of the gap, or of the gap and the gradient's norm if `gradient_norm`.
         steps: T ≥ 1.

@@ -52,7 +52,7 @@ TOLERANCE = 1e-9
 
 
 class ClaimViolated(AssertionError):
-    """A claim of a theorem fails on a run. This is an AssertionError.
+    """A claim of a theorem fails on a run.
 
     Attributes:
         theorem, claim: the theorem and its claim.

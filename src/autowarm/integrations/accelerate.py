@@ -23,18 +23,16 @@ class WarmupScheduler(AdaptiveWarmup):
 
     It sets the rates whenever ``accelerator.sync_gradients`` reports an update, from the mean loss over micro-batches
     and processes, and counts one update however many processes there are. ``accelerator.save_state`` and ``load_state``
-    include it. You need not pass it to ``accelerator.prepare``; doing so changes nothing.
-
-    Accelerate does not know how long your loop runs. So ``accelerator.end_training`` is where a run is compared with
-    ``total_steps``: it warns if the run was shorter or longer.
+    include it; passing it to ``accelerator.prepare`` changes nothing. ``accelerator.end_training`` warns if the run was
+    shorter or longer than ``total_steps``.
 
     Args:
         accelerator: the run's Accelerator.
         optimizer: the optimizer, before or after ``prepare``.
         total_steps, options: see `AdaptiveWarmup`.
-        log_every: call ``accelerator.log`` with `AdaptiveWarmup.metrics` under ``autowarm/`` every this many updates;
-            ``step`` is the number of updates. None does not log, because your loop may count steps differently and some
-            trackers (W&B) drop entries whose step is smaller than one that they have seen.
+        log_every: call ``accelerator.log`` with `AdaptiveWarmup.metrics` under ``autowarm/`` every this many updates,
+            which are its ``step``. None does not log: your loop may count steps differently, and some trackers (W&B)
+            drop entries whose step is smaller than one that they have seen.
 
     Raises:
         ValueError: ``log_every`` is less than 1, and as for `AdaptiveWarmup`.
@@ -76,7 +74,7 @@ class WarmupScheduler(AdaptiveWarmup):
         super().__init__(optimizer, total_steps, **options)
         self._accelerator, self._log_every = accelerator, log_every
         accelerator.prepare(self)
-        if not hasattr(accelerator.end_training, "compares"):
+        if not isinstance(accelerator.end_training, _Comparing):
             accelerator.end_training = _Comparing(accelerator)
 
     def step(
@@ -102,8 +100,6 @@ class WarmupScheduler(AdaptiveWarmup):
 
 class _Comparing:
     """``end_training`` that first compares the run with its schedules."""
-
-    compares = True
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator, self._end = accelerator, accelerator.end_training

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,20 +20,16 @@ from .metrics import loggable_metrics
 
 try:
     import lightning.pytorch as pl
-    from lightning.pytorch.utilities.data import extract_batch_size
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException, _TunerExitException
-    from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 except ImportError:
     try:
         import pytorch_lightning as pl  # type: ignore[no-redef]
-        from pytorch_lightning.utilities.data import extract_batch_size
-        from pytorch_lightning.utilities.exceptions import (  # type: ignore[assignment]
-            MisconfigurationException,
-            _TunerExitException,
-        )
-        from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
     except ImportError as missing:
         raise ImportError("this plug-in needs lightning: pip install 'autowarm[lightning]'") from missing
+
+_utilities = f"{pl.__name__}.utilities"  # the same in both packages
+_exceptions = import_module(f"{_utilities}.exceptions")
+extract_batch_size = import_module(f"{_utilities}.data").extract_batch_size
+is_param_in_hook_signature = import_module(f"{_utilities}.signature_utils").is_param_in_hook_signature
 
 __all__ = ["WarmupCallback", "find_rate", "scheduler_config"]
 
@@ -49,10 +46,9 @@ def scheduler_config(scheduler: AdaptiveWarmup, monitor: str | None = None) -> d
     Args:
         scheduler: a scheduler over ``self.trainer.estimated_stepping_batches`` steps.
         monitor: None if the trainer has a `WarmupCallback`. Otherwise the name under which ``training_step`` logs its
-            loss; Lightning then passes its last value to the scheduler. This has two drawbacks. With gradient
-            accumulation, only the last micro-batch's loss counts. And Lightning steps such schedulers after it writes a
-            mid-epoch checkpoint, so a run resumed from one misses a step; checkpoints at the end of an epoch are
-            complete.
+            loss; Lightning then passes its last value to the scheduler. With gradient accumulation, only the last
+            micro-batch's loss counts then. And Lightning steps such schedulers after it writes a mid-epoch checkpoint,
+            so a run resumed from one misses a step; checkpoints at the end of an epoch are complete.
 
     Example:
         >>> import torch
@@ -126,7 +122,7 @@ class WarmupCallback(pl.Callback):
         self._steps_before = trainer.global_step
         try:
             self._weight = float(self._weight_of(batch))
-        except MisconfigurationException:
+        except _exceptions.MisconfigurationException:
             raise ValueError(
                 "the number of samples in a batch is unknown: give WarmupCallback(weight=...), a function of the batch"
             ) from None
@@ -266,24 +262,21 @@ class _Finder(pl.Callback):
         self._options = options
         self.found: RateSearch | None = None
 
-    def _options_for(self, trainer: Any) -> dict[str, Any]:
-        steps = trainer.estimated_stepping_batches
-        return ({"total_steps": int(steps)} if 0 < steps < math.inf else {}) | self._options
-
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if len(trainer.optimizers) != 1:
             raise ValueError(f"find_rate needs one optimizer, and configure_optimizers made {len(trainer.optimizers)}")
         callbacks, trainer.callbacks = trainer.callbacks, []  # such as a WarmupCallback, which would count the losses
         vars(pl_module)["log"] = lambda *args, **options: None
         try:
-            closure, options = _Closure(trainer, pl_module), self._options_for(trainer)
+            closure, steps = _Closure(trainer, pl_module), trainer.estimated_stepping_batches
+            options = ({"total_steps": int(steps)} if 0 < steps < math.inf else {}) | self._options
             self.found = rate.find_rate(
                 trainer.strategy.model, trainer.optimizers[0], closure, scaler=closure.scaler, **options
             )
         finally:
             del vars(pl_module)["log"]
             trainer.callbacks = callbacks
-        raise _TunerExitException
+        raise _exceptions._TunerExitException
 
 
 class _Closure:

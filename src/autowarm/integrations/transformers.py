@@ -50,11 +50,9 @@ class WarmupCallback(TrainerCallback):
     by tokens if the model takes ``num_items_in_batch``, evenly otherwise. The scheduler averages over ranks. Losses of
     an update that mixed precision skips are dropped, but a search for the peak rate sees whether they are finite.
 
-    Each training log entry (with ``loss`` and ``learning_rate``, every ``logging_steps``) also contains
-    `AdaptiveWarmup.metrics` under ``autowarm/``, so every tracker in ``report_to`` receives them.
-
-    It warns if the trainer's run is shorter or longer than the schedule: before the first update, and at the end unless
-    a callback stopped the run.
+    Each training log entry, and so every tracker in ``report_to``, also gets `AdaptiveWarmup.metrics` under
+    ``autowarm/``. It warns if the trainer's run is shorter or longer than the schedule: before the first update, and at
+    the end unless a callback stopped the run.
 
     Args:
         trainer: the trainer that you add this to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer,
@@ -97,29 +95,23 @@ class WarmupCallback(TrainerCallback):
             scheduler.load_warning = None
         if not self._wrapped:
             self._wrapped = True
-            self._keep_losses()
-            self._log_metrics()
+            self._wrap(self._trainer)
         self._begins, self._out_of_data = True, False
 
-    def _keep_losses(self) -> None:
-        training_step = self._trainer.training_step
+    def _wrap(self, trainer: Any) -> None:
+        training_step, log = trainer.training_step, trainer.log
 
         def training_step_with_loss_kept(*args: Any, **kwargs: Any) -> Tensor:
             loss: Tensor = training_step(*args, **kwargs)
             self._losses.append(loss.detach())
             return loss
 
-        self._trainer.training_step = training_step_with_loss_kept
-
-    def _log_metrics(self) -> None:
-        log = self._trainer.log
-
         def log_with_metrics(logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
             if "learning_rate" in logs:  # entries of evaluations and the final summary lack this key
-                logs = logs | loggable_metrics(self._trainer.lr_scheduler)
+                logs = logs | loggable_metrics(trainer.lr_scheduler)
             log(logs, *args, **kwargs)
 
-        self._trainer.log = log_with_metrics
+        trainer.training_step, trainer.log = training_step_with_loss_kept, log_with_metrics
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Drop the losses of an update that was skipped; before the first, compare the run's length."""

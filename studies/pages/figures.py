@@ -1,7 +1,9 @@
-"""The figures of the studies: what one choice costs in every setting, and one run beside a hand-set warm-up."""
+"""The figures of the studies: what one choice costs in every setting, runs of the default, and a recovery."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -83,6 +85,31 @@ def first_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
                    ha="right", xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=10)  # fmt: skip
     above.set(ylabel="rate / peak rate", ylim=(0, 1.55), yticks=(0, 0.5, 1))
     below.set(ylabel="loss / first loss", xlabel="update", ylim=(0.2, 1.05))
+    return figure
+
+
+@styled
+def recovery_figure(bare: Sequence[float], recovered: Sequence[float], recovery: Sequence[Any]) -> Figure:
+    """The losses of a run about a bad batch, as it is and with `recover=True`, which goes back to an earlier update."""
+    alarm, restored = recovery[:2]
+    spike = max(range(len(bare)), key=lambda t: bare[t])
+    shown = range(spike - 60, spike + 240)
+    figure = Figure(figsize=(7.6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for losses, colour, name in ((bare, ORANGE, "as it is"), (recovered, BLUE, "with recover=True")):
+        axes.plot(shown, [losses[t] if t != spike else math.nan for t in shown], color=colour, lw=1.6, label=name)
+    axes.plot(shown[: alarm - shown.start], [*recovered[shown.start : spike], math.nan, *recovered[spike + 1 : alarm]],
+              color=INK, lw=1.6, label="before the alarm")  # fmt: skip
+    top = max(bare[t] for t in shown if t != spike)
+    axes.plot(spike, 1.06 * top, "^", color=INK, ms=7)
+    axes.annotate(f"a bad batch: loss {bare[spike]:.0f}", (spike, 1.06 * top), xytext=(10, 0), color=INK, fontsize=10,
+                  textcoords="offset points", va="center")  # fmt: skip
+    axes.annotate(f"update {alarm}: back to the copy of update {restored}", (alarm, recovered[alarm]), xytext=(8, -64),
+                  textcoords="offset points", color=BLUE, fontsize=10,
+                  arrowprops={"arrowstyle": "->", "color": BLUE, "relpos": (0, 1)})  # fmt: skip
+    low = min(recovered[t] for t in shown)
+    axes.set(xlabel="update", ylabel="training loss", xlim=(shown.start, shown.stop), ylim=(0.92 * low, 1.12 * top))
+    axes.legend(loc="upper right", fontsize=10)
     return figure
 
 

@@ -9,12 +9,12 @@ from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
 
 from ..recovery.alarms import watched_table
-from ..recovery.faults import faults_table
+from ..recovery.faults import SPIKE, faults_table, losses_of
 from ..regret import judged
 from ..rows import Rows
 from ..runs import curve_of
 from . import write_files
-from .figures import EXAMPLE, first_figure, regret_figure
+from .figures import EXAMPLE, first_figure, recovery_figure, regret_figure
 from .peak import horizon_rates_table, peak_figure, peak_table
 from .tables import readme_table, tables
 
@@ -45,7 +45,7 @@ def texts(data: Path) -> dict[str, str]:
 def write_pages(root: Path) -> list[Path]:
     """Write tables and figures into docs/ and README's table; return their paths.
 
-    The two runs of the first figure are made again, which takes minutes.
+    The runs of the figures `first` and `recovery` are made again, which takes minutes.
 
     Raises:
         LabError: a planned run is missing, or README has no place for the table.
@@ -73,9 +73,10 @@ def with_table(readme: str, data: Path) -> str:
 def figures(data: Path) -> dict[str, Figure]:
     """The figures by name."""
     long = [one for study in ("warm-up", "horizon") for one in judged(data, study) if one.setting.cell.steps >= 1_000]
-    rows = Rows.load(data / "studies" / "horizon.jsonl")
+    rows, faults = (Rows.load(data / "studies" / f"{name}.jsonl") for name in ("horizon", "faults"))
     return {
         "regret": regret_figure(long),
         "first": first_figure(rows, {run: curve_of(run) for run in EXAMPLE}),
         "peak-rates": peak_figure(Rows.load(data / "studies" / "peak.jsonl")),
+        "recovery": recovery_figure(*map(losses_of, SPIKE), faults[SPIKE[1].planned]["recoveries"][0]),
     }

@@ -67,6 +67,10 @@ class Fault(NamedTuple):
         return PlannedRow(PART, self.cell, f"{self.what}{', recovered' if self.recovers else ''}", self.seed)
 
 
+SPIKE = tuple(Fault(CELLS[4], "bad batch", recovers, 10) for recovers in (False, True))
+"""The page's picture: a LLaMA under Muon, which loses about as much to a bad batch as the mean of all settings."""
+
+
 def plan() -> list[Fault]:
     """All runs; those of one setting together."""
     every = (NONE, *FAULTS, *(f"rate × {factor}" for factor in HOT))
@@ -76,34 +80,49 @@ def plan() -> list[Fault]:
 
 def made(run: Fault) -> dict[str, Any]:
     """Make a run; return its row."""
-    torch.manual_seed(run.seed)
     recipe, cell = TASKS[run.cell.task], run.cell
-    model = recipe.model().train()
-    factor = float(run.what.split()[-1]) if run.what.startswith("rate") else 1.0
-    config = run_of(PlannedRow("cells", cell, "default", run.seed)).optimizer
-    optimizer = make_optimizer(model, config)
-    for group in optimizer.param_groups:
-        group["lr"] *= factor
-    scheduler = AdaptiveWarmup(optimizer, cell.steps, recover=run.recovers, max_nonfinite=cell.steps, model=model)
-    first = math.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for step, (batch, scale) in enumerate(_batches(recipe, run)):
-            loss = scale * recipe.loss(model, batch)
-            first = loss.item() if not step else first
-            loss.backward()
-            optimizer.step()
-            scheduler.step(loss)
-            optimizer.zero_grad()
+    model = _new(recipe, run)
+    losses, scheduler = _trained(model, recipe, run)
     model.eval()
     with torch.no_grad():
         last = statistics.fmean(recipe.scores(model, batch)["loss"].item() for batch in recipe.validation())
     planned = run.planned
     return {
         "part": PART, "cell": vars(cell), "schedule": planned.schedule, "seed": run.seed,
-        "val_loss": last if math.isfinite(last) else None, "first_loss": first, "diverged": not math.isfinite(last),
+        "val_loss": last if math.isfinite(last) else None, "first_loss": losses[0], "diverged": not math.isfinite(last),
         "recoveries": [list(one) for one in scheduler.recoveries],
     }  # fmt: skip
+
+
+def losses_of(run: Fault) -> list[float]:
+    """Make a run again; return the loss of every update."""
+    recipe = TASKS[run.cell.task]
+    return _trained(_new(recipe, run), recipe, run)[0]
+
+
+def _new(recipe: Recipe, run: Fault) -> torch.nn.Module:
+    torch.manual_seed(run.seed)
+    return recipe.model().train()
+
+
+def _trained(model: torch.nn.Module, recipe: Recipe, run: Fault) -> tuple[list[float], AdaptiveWarmup]:
+    cell, losses = run.cell, []
+    factor = float(run.what.split()[-1]) if run.what.startswith("rate") else 1.0
+    config = run_of(PlannedRow("cells", cell, "default", run.seed)).optimizer
+    optimizer = make_optimizer(model, config)
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+    scheduler = AdaptiveWarmup(optimizer, cell.steps, recover=run.recovers, max_nonfinite=cell.steps, model=model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for batch, scale in _batches(recipe, run):
+            loss = scale * recipe.loss(model, batch)
+            losses.append(loss.item())
+            loss.backward()
+            optimizer.step()
+            scheduler.step(loss)
+            optimizer.zero_grad()
+    return losses, scheduler
 
 
 def _batches(recipe: Recipe, run: Fault) -> Iterator[tuple[Batch, float]]:

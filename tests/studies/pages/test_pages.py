@@ -44,7 +44,8 @@ def test_every_table_of_the_study_is_on_a_page(stored: dict[str, str]) -> None:
 def test_pages_and_figures_are_written_together(
     stored: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "curve_of", lambda run: [(0.1, 3.0), (1.0, 2.0)])  # instead of two runs
+    monkeypatch.setattr(write, "curve_of", lambda run: [(0.1, 3.0), (1.0, 2.0)])  # instead of five runs
+    monkeypatch.setattr(write, "losses_of", lambda run: [4.0] * 500 + [700.0] + [5.0] * 499)
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
     (tmp_path / "docs" / "data" / "studies").symlink_to(DATA / "studies")
     (tmp_path / "docs" / "figures").mkdir()
@@ -55,7 +56,7 @@ def test_pages_and_figures_are_written_together(
     assert {path for path in tmp_path.rglob("*.*") if path.is_file()} == set(written)
     for name, table in stored.items():  # also where a figure has the same name
         assert (tmp_path / "docs" / "data" / "tables" / f"{name}.csv").read_text(encoding="utf-8") == table
-    for name in ("regret.png", "first.png", "peak-rates.png"):
+    for name in ("regret.png", "first.png", "peak-rates.png", "recovery.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
 
 

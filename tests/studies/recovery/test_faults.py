@@ -1,13 +1,27 @@
 """The study of faults: each happens when it should, and what it costs is counted."""
 
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from studies.recovery.faults import CELLS, NONE, PART, Fault, _batches, _shuffled, faults_table, lost, made, plan
+from studies.recovery.faults import (
+    CELLS,
+    NONE,
+    PART,
+    SPIKE,
+    Fault,
+    _batches,
+    _shuffled,
+    faults_table,
+    losses_of,
+    lost,
+    made,
+    plan,
+)  # fmt: skip
 from studies.rows import Cell, Rows
 from studies.tasks import TASKS
 
@@ -86,3 +100,20 @@ def test_what_the_page_says_of_the_stored_runs() -> None:
         (DOCS / "recovery.md").read_text(encoding="utf-8").split()
     )
     assert costs["corrupted data", True] == costs["corrupted data", False]
+
+
+def test_the_picture_shows_the_setting_that_is_nearest_to_the_mean() -> None:
+    rows = Rows.load(DOCS / "data" / "studies" / "faults.jsonl")
+    costs = {cell: lost(rows, Fault(cell, "bad batch", False, 10)) for cell in CELLS}
+    mean = statistics.fmean(costs.values())
+    assert SPIKE[0].cell == min(costs, key=lambda cell: abs(costs[cell] - mean))
+    bare, recovered = (lost(rows, run) for run in SPIKE)
+    page = " ".join((DOCS / "recovery.md").read_text(encoding="utf-8").split())
+    assert f"costs {bare:.1f}% of the progress, and {recovered:.1f}% with recovery" in page
+
+
+def test_the_losses_of_a_run_are_those_of_its_row() -> None:
+    run = Fault(SHORT, "bad batch", False, 3)
+    losses = losses_of(run)
+    assert losses[0] == made(run)["first_loss"]
+    assert max(range(60), key=losses.__getitem__) == 30

@@ -52,10 +52,10 @@ def test_a_warm_up_of_one_with_a_point_is_the_whole_run_wherever_it_is_given(
         scheduler.step(5.0)
     assert (scheduler.warmup_steps, scheduler.ended_by) == (10, "clock")
     assert main(["compare", "--warmups", "1.0"]) == 2
-    assert "needs warmup_steps from 0 to steps − 1 = 999, got 1000" in capsys.readouterr().err
+    assert "needs warmup_steps from 0 to steps − 1 = 799, got 800" in capsys.readouterr().err
     given = ["--warmups", "1,0.5,2", "--schedules", "linear"]
     compared = parse(given, CompareConfig, "compare", "", preset="demo")
-    assert {point.run.schedule.warmup_steps for point in compared.points()} == {1, 500, 2}
+    assert {point.run.schedule.warmup_steps for point in compared.points()} == {1, 400, 2}
 
 
 @pytest.mark.parametrize(("given", "read"), [("0,1", [0, 1]), ("3", [3]), ("[4, 5]", [4, 5])])
@@ -68,7 +68,7 @@ def test_a_list_needs_no_brackets(given: str, read: list[int]) -> None:
 
 @pytest.mark.parametrize("words", [["--warmups", "null"], ["--warmups=null"]])
 def test_null_brings_back_the_default_of_a_list_that_a_preset_sets(words: list[str]) -> None:
-    assert parse([], CompareConfig, "compare", "", preset="demo").warmups == [0, 0.1, 0.2, 0.4, 0.8]
+    assert parse([], CompareConfig, "compare", "", preset="demo").warmups == [0, 0.1, 0.4, 0.8]
     assert parse(words, CompareConfig, "compare", "", preset="demo").warmups is None
 
 

@@ -2,8 +2,9 @@
 
     python -m studies.recovery.faults [ROWS.jsonl] [--workers 2]
 
-It makes the runs that are missing in the file. A run has 1,000 updates of the default on a task of the warm-up study
-(an MLP, a LLaMA, a ViT) under Muon, Lion, normSGD or AdamW, at its tuned rate. Faults come in the middle of the run:
+It makes the runs that are missing in the file. A run has 1,000 or 16,000 updates of the default on a task of the
+warm-up study (an MLP, a LLaMA, a ViT) under Muon, Lion, normSGD or AdamW, at the rate tuned for 1,000. Faults come in
+the middle of the run:
 
 - "bad batch": the targets of one batch are shuffled and its loss is multiplied by 100; "ten bad batches": ten in a row.
 - "NaN batch": the loss of one batch is NaN.
@@ -53,6 +54,9 @@ CELLS = tuple(
 )
 
 
+LONG = tuple(Cell(cell.task, cell.optimizer, 16_000, cell.lr) for cell in CELLS if cell.task != "vit")
+
+
 class Fault(NamedTuple):
     """A run: a cell with what goes wrong in it, and whether the schedule recovers."""
 
@@ -72,10 +76,11 @@ SPIKE = tuple(Fault(CELLS[4], "bad batch", recovers, 10) for recovers in (False,
 
 
 def plan() -> list[Fault]:
-    """All runs; those of one setting together."""
+    """All runs; those of one setting together. In long runs, a bad batch is the only fault."""
     every = (NONE, *FAULTS, *(f"rate × {factor}" for factor in HOT))
     return [Fault(cell, what, recovers, seed)
-            for seed in SEEDS for cell in CELLS for what in every for recovers in (False, True)]  # fmt: skip
+            for seed in SEEDS for cells, some in ((CELLS, every), (LONG, (NONE, "bad batch")))
+            for cell in cells for what in some for recovers in (False, True)]  # fmt: skip
 
 
 def made(run: Fault) -> dict[str, Any]:
@@ -159,17 +164,23 @@ def lost(rows: Rows, run: Fault) -> float:
 
 
 def faults_table(rows: Rows) -> str:
-    """CSV: for each fault, the progress lost without recovery and with it."""
+    """CSV: for each fault whose runs are all made, the progress lost without recovery and with it."""
+    groups: dict[tuple[int, str], list[Fault]] = {}
+    for run in plan():
+        groups.setdefault((run.cell.steps, run.what), []).append(run)
     lines = []
-    for what in dict.fromkeys(run.what for run in plan()):
+    for (steps, what), runs in groups.items():
+        if not all(one.planned in rows for run in runs for one in (run, run._replace(what=NONE, recovers=False))):
+            continue
         cells: list[str] = []
         for recovers in (False, True):
-            some = [run for run in plan() if (run.what, run.recovers) == (what, recovers)]
+            some = [run for run in runs if run.recovers == recovers]
             costs = [lost(rows, run) for run in some]
             ruined = sum(cost > RUINED for cost in costs)
             cells += [f"{statistics.fmean(costs):.1f}", f"{max(costs):.0f}", f"{ruined} of {len(costs)}"]
         alarms = sum(bool(rows[run.planned]["recoveries"]) for run in some)
-        lines.append([what, *cells, f"{alarms} of {len(some)}"])
+        label = what if steps == STEPS else f"{what}, {steps:,} updates"
+        lines.append([label, *cells, f"{alarms} of {len(some)}"])
     measures = ("mean %", "worst %", "ruined")
     headings = ["fault", *(f"{how}: {what}" for how in ("as it is", "recovered") for what in measures), "alarms"]
     return comma_separated(headings, lines)

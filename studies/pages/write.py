@@ -74,9 +74,10 @@ def figures(data: Path) -> dict[str, Figure]:
     """The figures by name."""
     long = [one for study in ("warm-up", "horizon") for one in judged(data, study) if one.setting.cell.steps >= 1_000]
     rows, faults = (Rows.load(data / "studies" / f"{name}.jsonl") for name in ("horizon", "faults"))
+    bare, recovered = map(losses_of, SPIKE)
     return {
         "regret": regret_figure(long),
         "first": first_figure(rows, {run: curve_of(run) for run in EXAMPLE}),
         "peak-rates": peak_figure(Rows.load(data / "studies" / "peak.jsonl")),
-        "recovery": recovery_figure(*map(losses_of, SPIKE), faults[SPIKE[1].planned]["recoveries"][0]),
+        "recovery": recovery_figure(bare, recovered, faults[SPIKE[1].planned]["recoveries"][0]),
     }

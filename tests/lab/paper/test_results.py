@@ -56,7 +56,7 @@ def test_what_the_ablation_of_the_form_shows() -> None:
                 behind[run["schedule"]].append(100 * (run["val_loss"] / best["val_loss"] - 1))
     assert len(forms) == 6
     ours, paper = (f"{min(some):.1f} to {max(some):.1f}" for some in behind.values())
-    assert f"Algorithm 1 is {paper}% behind it, the default {ours}%." in said()
+    assert f"Algorithm 1 is {paper}% behind it, adaptive {ours}%." in said()
     assert f"[{ours}% behind 2% by hand]" in (DOCS / "data" / "tables" / "claims.csv").read_text(encoding="utf-8")
 
 

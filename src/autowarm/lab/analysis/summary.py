@@ -107,9 +107,9 @@ class Summary:
     def difference(self) -> Estimate | None:
         """The default minus the best hand-set warm-up, paired over seeds; negative is better. None if a run diverged.
 
-        The best length is chosen on the same seeds on which it is compared, which favours it.
+        The best length is chosen on the same seeds on which it is compared, which the interval allows for.
         """
-        return _paired(self.adaptive, self.best)
+        return _paired(self.adaptive, self.best, len(self.manual))
 
     @property
     def outcome(self) -> Outcome | None:
@@ -127,7 +127,8 @@ class Summary:
     @property
     def spread(self) -> Estimate | None:
         """Worst hand-set minus best hand-set, which shows how much the choice of length matters."""
-        return _paired(max(self.manual, key=lambda point: point.val_loss, default=None), self.best)
+        worst = max(self.manual, key=lambda point: point.val_loss, default=None)
+        return _paired(worst, self.best, math.comb(len(self.manual), 2))
 
 
 def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
@@ -162,11 +163,12 @@ def loss(row: Row) -> float:
     return math.inf if row["diverged"] or row["val_loss"] is None else float(row["val_loss"])
 
 
-def _paired(a: Point | None, b: Point | None) -> Estimate | None:
-    """Return the paired difference a − b; None if they have no common seed or one of them diverged."""
+def _paired(a: Point | None, b: Point | None, choices: int) -> Estimate | None:
+    """Return the paired difference a − b, one of so many; None if they share no seed or one of them diverged."""
     if a is None or b is None or a.diverged or b.diverged or not a.losses.keys() & b.losses.keys():
         return None
-    return Estimate(tuple(a.losses[seed] - b.losses[seed] for seed in sorted(a.losses.keys() & b.losses.keys())))
+    seeds = sorted(a.losses.keys() & b.losses.keys())
+    return Estimate(tuple(a.losses[seed] - b.losses[seed] for seed in seeds), max(1, choices))
 
 
 def headline(summaries: Sequence[Summary]) -> str:
@@ -235,4 +237,5 @@ def _compared(summary: Summary) -> str:
     if interval is None:
         return f"{words} ({amount}; one seed gives no interval)."
     low, high = (number(end, 4, "+") for end in interval)
-    return f"{words} ({amount}, 95% interval {low} to {high})."
+    allowing = f", allowing for the choice among {many}" if (many := len(summary.manual)) > 1 else ""
+    return f"{words} ({amount}, 95% interval {low} to {high}{allowing})."

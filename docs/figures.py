@@ -2,8 +2,8 @@
 
 python docs/figures.py [NAME ...]
 
-Those of the studies, `first`, `regret`, `recovery` and `peak-rates`, are made by `python -m studies pages`, and `which-rate` by
-`python benchmarks/which_rate.py`.
+Those of the studies, `first`, `regret`, `recovery` and `peak-rates`, are made by `python -m studies pages`, and
+`which-rate` by `python benchmarks/which_rate.py`.
 """
 
 import dataclasses

@@ -31,10 +31,10 @@ def test_the_counts_of_models_are_those_of_the_table() -> None:
     missed = {n: sum(row["says"] == "new" for row in some) for n, some in after.items()}
     assert [len(some) for some in after.values()] == [30, 30, 30]
     said = (
-        f"No new model of {len(shipped)}](data/tables/trained-weights.csv) was taken for trained. After 200 updates it "
+        f"No new model of {len(shipped)}](data/tables/trained-weights.csv) was taken for trained. Of 30 models trained "
     )
     assert (missed[200], missed[50], missed[1000]) == (1, 14, 0)
-    assert said + "missed one of 30 trained ones, after 50 updates 14." in text_of("how-it-works.md")
+    assert said + "for 200 updates it missed one; of 30 trained for 50, 14." in text_of("how-it-works.md")
 
 
 def test_the_default_warms_up_for_a_tenth_and_is_near_the_best() -> None:

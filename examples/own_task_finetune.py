@@ -65,5 +65,5 @@ class FineTune:
 if __name__ == "__main__":
     from autowarm.lab import compare
 
-    steps = [int(word) for word in sys.argv[1:]] or [FineTune.defaults["run.steps"]]
-    print(compare(FineTune(), steps=steps[0], out="runs/finetune"))
+    steps = int(sys.argv[1]) if sys.argv[1:] else FineTune.defaults["run.steps"]
+    print(compare(FineTune(), steps=steps, out="runs/finetune"))

@@ -101,5 +101,5 @@ class NanoGPT:
 if __name__ == "__main__":
     from autowarm.lab import compare
 
-    steps = [int(word) for word in sys.argv[1:]] or [NanoGPT.defaults["run.steps"]]
-    print(compare(NanoGPT(), steps=steps[0], out="runs/nanogpt"))
+    steps = int(sys.argv[1]) if sys.argv[1:] else NanoGPT.defaults["run.steps"]
+    print(compare(NanoGPT(), steps=steps, out="runs/nanogpt"))

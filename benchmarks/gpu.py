@@ -1,6 +1,6 @@
 """Measure on a GPU whatever needs one, within a given time, and go on where an earlier call stopped.
 
-    make gpu                                                              # up to 30 minutes; writes docs/data/gpu.json
+    make gpu                                                              # up to 35 minutes; writes docs/data/gpu.json
     PYTHONPATH=src python3 benchmarks/gpu.py --minutes 9 --out FOLDER     # again and again, until it says it is done
     PYTHONPATH=src python3 benchmarks/gpu.py steps llama                  # these parts, anew
     make gpu DRY=1                                                        # without a GPU: tiny shapes, no GPU's numbers
@@ -66,9 +66,8 @@ def measure(name: str, part: Callable[[Known, Setting], Found], store: Store, dr
     entry = store.parts.setdefault(name, {"finished": False, "results": {}})
     entry.pop("failed", None)
     known: Known = dict(entry["results"])
-    others = {other: found["results"] for other, found in store.parts.items()}
     try:
-        for key, result in part(known, Setting(dry, lambda: seconds - (time.monotonic() - start), others)):
+        for key, result in part(known, Setting(dry, lambda: seconds - (time.monotonic() - start))):
             entry["results"][key] = result
             store.write()
             print(f"{name}: {key}: {result}", flush=True)
@@ -105,7 +104,7 @@ def environment(dry: bool) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("parts", nargs="*", help=f"measure these anew, of {', '.join(PARTS)}; default: what is missing")
-    parser.add_argument("--minutes", type=float, default=30.0, help="stop after so many (default 30)")
+    parser.add_argument("--minutes", type=float, default=35.0, help="stop after so many (default 35)")
     parser.add_argument("--out", type=Path, help="folder of gpu.json (default docs/data; of a dry run a new one)")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the processor")
     parser.add_argument("--inner", type=float, help=argparse.SUPPRESS)  # a part's own process, and its seconds

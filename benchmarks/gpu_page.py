@@ -63,10 +63,14 @@ def _presets(results: dict[str, Any]) -> list[list[str]]:
 
 
 def _compare(results: dict[str, Any]) -> list[list[str]]:
+    """Every optimizer's runs together, the best first."""
+    runs = [(name, of) for name, of in results.items() if name != "steps"]
+    order = list(dict.fromkeys(name.split()[0] for name, _ in runs))
+    runs.sort(key=lambda run: (order.index(run[0].split()[0]), run[1]["val_loss"]))
     return [
         [name, str(results["steps"]), _number(of["warmup_steps"]), _number(of["val_loss"], 4),
          _number(of["train_loss"], 4), of["ended_by"] or "–"]
-        for name, of in results.items() if name != "steps"
+        for name, of in runs
     ]  # fmt: skip
 
 

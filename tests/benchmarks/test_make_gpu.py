@@ -91,7 +91,7 @@ def test_the_dry_run_finishes_every_part_and_makes_up_no_number_of_a_gpu(benchma
             assert of["launches"] is None
     assert all(of["mfu"] is None and of["peak_bytes"] is None for of in parts["llama"].values())
     assert all(of["peak_bytes"] is None for of in parts["presets"].values())
-    assert len(parts["compare"]) == 9
+    assert len(parts["compare"]) == 13
     # A second call has nothing left to do.
     again = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert again.stdout.splitlines() == [f"{tmp_path / 'gpu.json'}: done"]
@@ -115,9 +115,16 @@ def test_the_page_shows_the_stored_run(benchmark: ModuleType) -> None:
     assert "takes a third of the time" in page
     assert 0.28 < ms["Muon"] / ms["torch.optim.Muon"] < 0.38
     losses = {name: of["val_loss"] for name, of in parts["compare"].items() if name != "steps"}
-    assert f"one seed, {parts['compare']['steps']} updates on source code" in page
-    assert f"Muon it ends {losses['muon default'] - losses['muon none']:.2f} nats behind no warm-up" in page
-    assert losses["lion default"] == min(loss for name, loss in losses.items() if name.startswith("lion"))
+    assert f"one seed, {parts['compare']['steps']:,} updates on source code" in page
+    ahead = {name: loss - losses[f"{name.split()[0]} default"] for name, loss in losses.items()}
+    adamw = f"{ahead['adamw 10 %']:.2f} nats ahead of 10% and {ahead['adamw none']:.2f}"
+    assert f"With AdamW the default ends {adamw}" in page
+    assert f"With Muon it ends {-ahead['muon none']:.3f} nats behind no warm-up, the best" in page
+    assert losses["muon none"] == min(loss for name, loss in losses.items() if name.startswith("muon"))
+    assert not any(name.startswith("lion") for name in losses), "Lion has been run: say so in docs/optimizers.md"
+    assert all(of["failed"] == 0 for of in parts["tests"].values()), "the page says that all tests passed"
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"AdamW ends {ahead['adamw 10 %']:.2f} nats ahead of 10%, Muon {-ahead['muon 10 %']:.3f} behind" in readme
 
 
 def test_the_tables_show_numbers_failures_and_what_is_missing(benchmark: ModuleType) -> None:

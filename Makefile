@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# Python may keep its bytecode: the tests start hundreds of processes, and to compile PyTorch takes longer than to load it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test test-all random core gpu lint docs dist verify audit
 
 setup: $(READY)
@@ -34,7 +37,7 @@ test-all: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m "long and not generated"
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) core PYTHON=$(BIN)/python CORE="$(NUMERICS)"
 
-# The thousands of random cases of which the others try a few: an hour.
+# The thousands of random cases of which the others try a few.
 random: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m generated
 

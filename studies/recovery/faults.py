@@ -3,8 +3,9 @@
     python -m studies.recovery.faults [ROWS.jsonl] [--workers 2]
 
 It makes the runs that are missing in the file. A run has 1,000 or 16,000 updates of the default on a task of the
-warm-up study (an MLP, a LLaMA, a ViT) under Muon, Lion, normSGD or AdamW, at the rate tuned for 1,000. Faults come in
-the middle of the run:
+warm-up study (an MLP, a LLaMA, a ViT) under Muon, Lion, normSGD or AdamW, at the rate tuned for 1,000. Some have the
+10% linear warm-up instead, with `SpikeGuard` for recovery; and a Swin, which AdamW at three times its rate ruins on
+some seeds, has five seeds. Faults come in the middle of the run:
 
 - "bad batch": the targets of one batch are shuffled and its loss is multiplied by 100; "ten bad batches": ten in a row.
 - "NaN batch": the loss of one batch is NaN.
@@ -20,17 +21,19 @@ import math
 import multiprocessing
 import statistics
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from autowarm import AdaptiveWarmup
+from autowarm import AdaptiveWarmup, SpikeGuard
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.tasks import Batch
 from autowarm.lab.tasks.recipes import Recipe
 from autowarm.lab.training.optimizers import make_optimizer
+from autowarm.lab.training.schedules import make_scheduler
 
 from ..rows import Cell, PlannedRow, Rows, append, tidy
 from ..runs import run_of
@@ -55,6 +58,8 @@ CELLS = tuple(
 
 
 LONG = tuple(Cell(cell.task, cell.optimizer, 16_000, cell.lr) for cell in CELLS if cell.task != "vit")
+SWIN, SWIN_SEEDS = Cell("swin", "adamw", STEPS, 0.003), (10, 11, 12, 13, 14)
+LINEAR = "linear 0.1"
 
 
 class Fault(NamedTuple):
@@ -64,11 +69,25 @@ class Fault(NamedTuple):
     what: str
     recovers: bool
     seed: int
+    schedule: str = "default"
 
     @property
     def planned(self) -> PlannedRow:
         """The run in a file of rows."""
-        return PlannedRow(PART, self.cell, f"{self.what}{', recovered' if self.recovers else ''}", self.seed)
+        words = [*[self.schedule] * (self.schedule != "default"), self.what, *["recovered"] * self.recovers]
+        return PlannedRow(PART, self.cell, ", ".join(words), self.seed)
+
+    @property
+    def label(self) -> str:
+        """What the table calls this run and the same of other tasks and optimizers."""
+        words = [self.what]
+        if self.cell.steps != STEPS:
+            words.append(f"{self.cell.steps:,} updates")
+        if self.cell == SWIN:
+            words.append("Swin, AdamW")
+        if self.schedule == LINEAR:
+            words.append("10% linear")
+        return ", ".join(words)
 
 
 SPIKE = tuple(Fault(Cell("llama", "muon", STEPS, 0.01), "bad batch", recovers, 10) for recovers in (False, True))
@@ -77,17 +96,23 @@ SPIKE = tuple(Fault(Cell("llama", "muon", STEPS, 0.01), "bad batch", recovers, 1
 
 def plan() -> list[Fault]:
     """All runs; those of one setting together. In long runs, a bad batch is the only fault."""
-    every = (NONE, *FAULTS, *(f"rate × {factor}" for factor in HOT))
-    return [Fault(cell, what, recovers, seed)
-            for seed in SEEDS for cells, some in ((CELLS, every), (LONG, (NONE, "bad batch")))
-            for cell in cells for what in some for recovers in (False, True)]  # fmt: skip
+    hot = tuple(f"rate × {factor}" for factor in HOT)
+    few = tuple(cell for cell in CELLS if cell.task != "vit")
+    kinds: tuple[tuple[Sequence[Cell], Sequence[str], str, Sequence[int]], ...] = (
+        (CELLS, (NONE, *FAULTS, *hot), "default", SEEDS),
+        (LONG, (NONE, "bad batch"), "default", SEEDS),
+        (few, (NONE, "bad batch", "NaN batch", *hot), LINEAR, SEEDS),
+        ((SWIN,), (NONE, "rate × 3"), "default", SWIN_SEEDS),
+    )
+    return [Fault(cell, what, recovers, seed, schedule) for cells, some, schedule, seeds in kinds
+            for seed in seeds for cell in cells for what in some for recovers in (False, True)]  # fmt: skip
 
 
 def made(run: Fault) -> dict[str, Any]:
     """Make a run; return its row."""
     recipe, cell = TASKS[run.cell.task], run.cell
     model = _new(recipe, run)
-    losses, scheduler = _trained(model, recipe, run)
+    losses, recoveries = _trained(model, recipe, run)
     model.eval()
     with torch.no_grad():
         last = statistics.fmean(recipe.scores(model, batch)["loss"].item() for batch in recipe.validation())
@@ -95,7 +120,7 @@ def made(run: Fault) -> dict[str, Any]:
     return {
         "part": PART, "cell": vars(cell), "schedule": planned.schedule, "seed": run.seed,
         "val_loss": last if math.isfinite(last) else None, "first_loss": losses[0], "diverged": not math.isfinite(last),
-        "recoveries": [list(one) for one in scheduler.recoveries],
+        "recoveries": [list(one) for one in recoveries],
     }  # fmt: skip
 
 
@@ -110,14 +135,21 @@ def _new(recipe: Recipe, run: Fault) -> torch.nn.Module:
     return recipe.model().train()
 
 
-def _trained(model: torch.nn.Module, recipe: Recipe, run: Fault) -> tuple[list[float], AdaptiveWarmup]:
+def _trained(model: torch.nn.Module, recipe: Recipe, run: Fault) -> tuple[list[float], list[Any]]:
     cell, losses = run.cell, []
     factor = float(run.what.split()[-1]) if run.what.startswith("rate") else 1.0
-    config = run_of(PlannedRow("cells", cell, "default", run.seed)).optimizer
-    optimizer = make_optimizer(model, config)
+    config = run_of(PlannedRow("cells", cell, run.schedule, run.seed))
+    optimizer = make_optimizer(model, config.optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= factor
-    scheduler = AdaptiveWarmup(optimizer, cell.steps, recover=run.recovers, max_nonfinite=cell.steps, model=model)
+    steps: list[Callable[[Tensor], Any]]
+    if run.schedule == LINEAR:
+        scheduler = make_scheduler(optimizer, config.schedule, cell.steps)
+        watch: AdaptiveWarmup | SpikeGuard = SpikeGuard(optimizer, cell.steps, model=model)
+        steps = [lambda _: scheduler.step(), *[watch.step] * run.recovers]
+    else:
+        watch = AdaptiveWarmup(optimizer, cell.steps, recover=run.recovers, max_nonfinite=cell.steps, model=model)
+        steps = [watch.step]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for batch, scale in _batches(recipe, run):
@@ -125,9 +157,10 @@ def _trained(model: torch.nn.Module, recipe: Recipe, run: Fault) -> tuple[list[f
             losses.append(loss.item())
             loss.backward()
             optimizer.step()
-            scheduler.step(loss)
+            for step in steps:
+                step(loss)
             optimizer.zero_grad()
-    return losses, scheduler
+    return losses, watch.recoveries
 
 
 def _batches(recipe: Recipe, run: Fault) -> Iterator[tuple[Batch, float]]:
@@ -165,11 +198,11 @@ def lost(rows: Rows, run: Fault) -> float:
 
 def faults_table(rows: Rows) -> str:
     """CSV: for each fault whose runs are all made, the progress lost without recovery and with it."""
-    groups: dict[tuple[int, str], list[Fault]] = {}
+    groups: dict[str, list[Fault]] = {}
     for run in plan():
-        groups.setdefault((run.cell.steps, run.what), []).append(run)
+        groups.setdefault(run.label, []).append(run)
     lines = []
-    for (steps, what), runs in groups.items():
+    for label, runs in groups.items():
         if not all(one.planned in rows for run in runs for one in (run, run._replace(what=NONE, recovers=False))):
             continue
         cells: list[str] = []
@@ -179,7 +212,6 @@ def faults_table(rows: Rows) -> str:
             ruined = sum(cost > RUINED for cost in costs)
             cells += [f"{statistics.fmean(costs):.1f}", f"{max(costs):.0f}", f"{ruined} of {len(costs)}"]
         alarms = sum(bool(rows[run.planned]["recoveries"]) for run in some)
-        label = what if steps == STEPS else f"{what}, {steps:,} updates"
         lines.append([label, *cells, f"{alarms} of {len(some)}"])
     measures = ("mean %", "worst %", "ruined")
     headings = ["fault", *(f"{how}: {what}" for how in ("as it is", "recovered") for what in measures), "alarms"]

@@ -11,6 +11,7 @@ import torch
 
 from studies.recovery.faults import (
     CELLS,
+    LINEAR,
     LONG,
     NONE,
     PART,
@@ -61,8 +62,9 @@ def test_a_run_without_a_fault_is_the_same_with_recovery() -> None:
     assert plain["recoveries"] == watched["recoveries"] == []
 
 
-def test_recovery_saves_a_run_from_a_nan_batch() -> None:
-    dead, saved = (made(Fault(SHORT, "NaN batch", recovers, 3)) for recovers in (False, True))
+@pytest.mark.parametrize("schedule", ["default", LINEAR])
+def test_recovery_saves_a_run_from_a_nan_batch(schedule: str) -> None:
+    dead, saved = (made(Fault(SHORT, "NaN batch", recovers, 3, schedule)) for recovers in (False, True))
     assert dead["diverged"]
     assert saved["val_loss"] < saved["first_loss"]
     assert len(saved["recoveries"]) == 1
@@ -78,7 +80,8 @@ def test_the_table_counts_what_is_lost() -> None:
         }  # fmt: skip
 
     rows = Rows(map(row, plan()))
-    [bad] = [run for run in plan() if run.cell == CELLS[0] and run.what == "bad batch" and run.recovers]
+    [bad, other] = [run for run in plan() if run.cell == CELLS[0] and run.what == "bad batch" and run.recovers]
+    assert (bad.schedule, other.schedule) == ("default", LINEAR)
     assert lost(rows, bad) == pytest.approx(5.0)
     assert lost(rows, bad._replace(recovers=False)) == 100.0
     lines = {line[0]: ",".join(line[1:]) for line in csv.reader(faults_table(rows).splitlines())}
@@ -86,6 +89,9 @@ def test_the_table_counts_what_is_lost() -> None:
     assert lines["bad batch"] == f"100.0,100,{count} of {count},5.0,5,0 of {count},{count} of {count}"
     assert lines[NONE].endswith(f"0 of {count}")
     assert lines["bad batch, 16,000 updates"].endswith(f",{len(LONG)} of {len(LONG)}")
+    few = sum(cell.task != "vit" for cell in CELLS)
+    assert lines["NaN batch, 10% linear"].endswith(f",{few} of {few}")
+    assert lines["rate × 3, Swin, AdamW"].endswith(",5 of 5")
     missing = Rows(row for row in rows if row["cell"] != vars(LONG[0]))
     assert faults_table(missing).splitlines() == [
         line for line in faults_table(rows).splitlines() if "16,000" not in line
@@ -96,7 +102,7 @@ def test_what_the_page_says_of_the_stored_runs() -> None:
     rows = Rows.load(DOCS / "data" / "studies" / "faults.jsonl")
     costs: dict[tuple[str, bool], list[float]] = {}
     for run in plan():
-        if run.cell not in CELLS:
+        if run.cell not in CELLS or run.schedule == LINEAR:
             continue
         costs.setdefault((run.what, run.recovers), []).append(lost(rows, run))
     for what in ("bad batch", "ten bad batches", "NaN batch"):  # the criterion, written before the runs

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # The scheduler's own words, where a reader would have to know its arguments.
-_ENDED_BY = {"loss": "the loss", "clock": "the limit"}
+_ENDED_BY = {"loss": "the loss", "clock": "the clock"}
 _MOST_POINTS = 4_000  # of a plotted line; more would show the same, in a larger file
 
 
@@ -49,7 +49,7 @@ class Reading:
         return self.ended_by not in (None, "clock", "decay_now")
 
     def __str__(self) -> str:
-        """The end of the warm-up in a few words: "812 (16.2%), by the loss", or "by the limit" of max_warmup."""
+        """The end of the warm-up in a few words: "812 (16.2%), by the loss", or "by the clock", at max_warmup."""
         if self.warmup_steps is None or self.ended_by is None:
             return "not ended"
         return f"{share_of(self.warmup_steps, self.total_steps)}, by {_ENDED_BY.get(self.ended_by, self.ended_by)}"

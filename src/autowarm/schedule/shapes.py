@@ -127,5 +127,7 @@ def name_of(decay: str | Shape) -> str:
 
 def _look_up(what: str, name: str, known: Mapping[str, Shape]) -> Shape:
     if name not in known:
-        raise ValueError(f"unknown {what} {name!r}: use one of {sorted(known)}")
+        length = isinstance(name, int | float) and what == "warmup"
+        hint = "; it is the ramp's shape, and max_warmup limits its length" if length else ""
+        raise ValueError(f"unknown {what} {name!r}: use one of {sorted(known)}{hint}")
     return known[name]

@@ -108,10 +108,12 @@ class PeakSearch:
     def advance(self, updates: int, loss: float | None) -> None:
         """Record a loss and go on to the next rate, or end the search. Without a loss, the rate stays.
 
-        A single non-finite loss is dropped: a bad batch gives one, but broken weights give a second.
+        A single non-finite loss is dropped: a bad batch gives one, but broken weights give a second. After as many
+        updates without a loss as there are rates, the search gives up.
         """
         self.updates = self._host.updates = updates
         if loss is None:
+            self.over = updates - self.timeline.origin - len(self.losses) >= len(self._rates)
             return
         doubt, self._doubt = self._doubt, not math.isfinite(loss)
         if self._doubt and not doubt:
@@ -134,16 +136,16 @@ class PeakSearch:
         """The run from its start, at the peak rate that the losses suggest for the remaining updates."""
         losses, timeline, plan = self.losses, self.timeline, self.timeline.plan
         left = max(1, timeline.length - (self.updates - timeline.origin))
-        broken = has_broken(losses, len(self._rates))
-        found = RateSearch(self._rates[: len(losses)], np.array(losses), broken, total_steps=left)
-        if found.guess is None:
-            warnings.warn(
-                f"no peak rate was found, so the lr stays at {plan.lr:g}: {found.reason}. `lowest` and the like are "
-                "arguments of autowarm.find_rate",
-                stacklevel=frames_of_ours(),
-            )
+        broken = bool(losses) and has_broken(losses, len(self._rates))
+        if not broken and len(losses) < len(self._rates):
+            guess, why = None, "step() got too few losses"
         else:
-            plan = plan.at(found.guess)
+            found = RateSearch(self._rates[: len(losses)], np.array(losses), broken, total_steps=left)
+            guess, why = found.guess, f"{found.reason}. `lowest` and the like are arguments of autowarm.find_rate"
+        if guess is None:
+            warnings.warn(f"no peak rate was found, so the lr stays at {plan.lr:g}: {why}", stacklevel=frames_of_ours())
+        else:
+            plan = plan.at(guess)
         for one, first in zip(inside(self._optimizer), self._first, strict=True):
             first.restore(one)
         return HostRule.begin(plan, self.updates, timeline.planned_steps, self._host.given_target_loss)

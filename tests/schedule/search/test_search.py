@@ -267,3 +267,24 @@ def test_a_used_optimizer_is_refused() -> None:
 def test_a_captured_graph_is_refused() -> None:
     with pytest.raises(ValueError, match="a captured graph does not see"):
         AdaptiveWarmup(torch.optim.AdamW(make_model().parameters(), capturable=True), STEPS, peak="auto")
+
+
+@every_optimizer
+@pytest.mark.parametrize("given", [0, 1, 12], ids=["no loss", "one", "some"])
+def test_without_losses_the_search_ends_and_the_given_rate_is_the_peak(make: Maker, given: int) -> None:
+    run = Run(make, 0.01)
+    first = run.weights()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for t in range(STEPS):
+            if run.scheduler.last_epoch == 30 + given:
+                assert run.scheduler.phase == "warmup"
+                assert all(torch.equal(a, b) for a, b in zip(run.weights(), first, strict=True))
+            loss = run.update()
+            run.scheduler.step(*[loss] * (t < given))
+    told = [str(one.message) for one in heard]
+    assert sum("the search for the peak rate stands still" in one for one in told) == 1
+    assert sum("the lr stays at 0.01: step() got too few losses" in one for one in told) == 1
+    assert not any("still in warm-up" in one or "time alone" in one for one in told)
+    assert max(run.rates) == pytest.approx(0.01)
+    assert run.scheduler.phase == "decay"

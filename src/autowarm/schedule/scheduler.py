@@ -17,7 +17,7 @@ from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
 from .arguments import Arguments
-from .hooks.alarms import Alarms
+from .hooks.alarms import FOREIGN, ZERO, Alarms
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak, old_peaks
 from .hooks.others import schedulers_beside, unwanted
@@ -55,6 +55,8 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._pending: list[Observation] = []
         self._in_use = False  # whether this scheduler has stepped since the last update
         self._changes = 0  # how often a rate was not as written
+        self._alone = False  # whether the last look found none
+        self._foreign = 0  # updates in a row at rates that were not as written
         self._clock = UpdateClock(optimizer)
         self._groups = GroupRates(optimizer)
         self._phase: Phase = self._first_phase(self._settings["total_steps"])
@@ -231,6 +233,13 @@ class PhaseScheduler(LRScheduler, Joinable):
 
     def _watch_groups(self) -> None:
         hook(self.optimizer.register_step_pre_hook, self, PhaseScheduler._before_update)
+        hook(self.optimizer.register_load_state_dict_post_hook, self, PhaseScheduler._forget_trials)
+
+    def _forget_trials(self, *_: Any) -> None:
+        """The optimizer has loaded a state. Before this scheduler's first step, that ends a rate finder's trials."""
+        self._changes = 0
+        if self._clock.first_tick is None:
+            self._clock.restart()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -245,8 +254,12 @@ class PhaseScheduler(LRScheduler, Joinable):
         old, self._old_peaks = self._old_peaks, None
         if old is not None and self.last_epoch == 0 and self.optimizer.state and not schedulers_beside(self):
             self._alarms.warn("old peaks", old)
-        if (self._in_use or self.last_epoch == 0) and self._groups.changed():
+        changed = self._groups.changed()
+        if (self._in_use or self.last_epoch == 0) and changed:
             self._look_for_others()
+        self._foreign = self._foreign + 1 if changed and self._in_use else 0
+        if self._foreign == FOREIGN and not schedulers_beside(self):
+            self._alarms.foreign(self._foreign)
         self._in_use = False
 
     def _look_for_others(self) -> bool:
@@ -254,19 +267,23 @@ class PhaseScheduler(LRScheduler, Joinable):
         if "other scheduler" in self._alarms.said:
             return True
         self._changes += 1
-        if self._changes & (self._changes - 1):
-            return False  # looking takes a while, so look at the first change, the second, the fourth, …
-        beside = schedulers_beside(self)
-        # A scheduler that was made and never stepped has been replaced, and complains of nothing.
-        if self._in_use and (others := unwanted(beside, self)):
-            self._alarms.other_scheduler(type(self).__name__, others)
-            return True
+        if not self._changes & (self._changes - 1):
+            # Looking takes a while, so look at the first change, the second, the fourth, …
+            beside = schedulers_beside(self)
+            self._alone = not beside
+            # A scheduler that was made and never stepped has been replaced, and complains of nothing.
+            if self._in_use and (others := unwanted(beside, self)):
+                self._alarms.other_scheduler(type(self).__name__, others)
+                return True
         untouched = self.last_epoch == 0 and self._phase.name == "warmup" and not self._phase.on_host().started
-        if untouched and not beside and self._groups.take_as_peaks(self.base_lrs):
-            self._plan = self._plan.at(first_peak(self.optimizer))
-            self._phase = self._first_phase(self._phase.timeline.planned_steps)
-            self._groups.restart()
-            self._write()
+        if untouched and self._alone:
+            if self._groups.are_zero():
+                self._alarms.warn("zero", ZERO)
+            elif self._groups.take_as_peaks(self.base_lrs):
+                self._plan = self._plan.at(first_peak(self.optimizer))
+                self._phase = self._first_phase(self._phase.timeline.planned_steps)
+                self._groups.restart()
+                self._write()
         return False
 
     def _adopt_groups(self) -> None:

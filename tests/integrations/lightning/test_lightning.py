@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader
@@ -130,6 +130,28 @@ def test_lightnings_own_logging_of_the_rate(tmp_path: Path) -> None:
     fit(module, tmp_path, WarmupCallback(), monitor, logger=logger, log_every_n_steps=1, enable_checkpointing=False)
     text = Path(logger.log_dir, "metrics.csv").read_text()
     assert all(f"{rate}" in text for rate in module.rates)
+
+
+@pytest.mark.parametrize("trials", [20, 37, 64])
+@pytest.mark.parametrize("tensor", [False, True])
+def test_the_rate_that_lightnings_finder_suggests_is_the_peak(trials: int, tensor: bool, tmp_path: Path) -> None:
+    class Searching(Module):
+        lr = LR
+
+        def configure_optimizers(self) -> dict[str, Any]:
+            self.opt = torch.optim.AdamW(self.net.parameters(), lr=torch.tensor(self.lr) if tensor else self.lr)
+            return super().configure_optimizers()
+
+    torch.manual_seed(0)
+    module, finder = Searching(), LearningRateFinder(num_training_steps=trials)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        fit(module, tmp_path, finder, WarmupCallback())
+    suggested = finder.optimal_lr.suggestion()
+    assert float(module.sched.base_lrs[0]) == pytest.approx(suggested)
+    assert max(map(float, module.rates[-STEPS:])) == pytest.approx(suggested)
+    assert module.sched.last_epoch == STEPS
+    assert not [one for one in heard if "outside the schedule" in str(one.message)]
 
 
 def test_weights_scalers_and_manual_optimization() -> None:

@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import (
 
 from autowarm import AdaptiveWarmup
 from autowarm.optim import Together
+from autowarm.rate.find import set_rate
 
 LEFT: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "CosineAnnealingLR": lambda opt: CosineAnnealingLR(opt, 60),
@@ -176,6 +177,92 @@ def test_a_rate_set_before_the_first_update_is_the_peak(through: str, order: str
     assert max(rates[0]) == pytest.approx(new)
     assert ours.profile == plain.profile
     assert group["initial_lr"] == pytest.approx(new)
+
+
+@tensor_or_float
+@pytest.mark.parametrize(("by", "restores"), [("a scheduler", True), ("hand", True), ("hand", False)])
+@pytest.mark.parametrize("trials", [2, 37])
+def test_a_rate_that_a_finder_leaves_is_the_peak(trials: int, by: str, restores: bool, tensor: bool) -> None:
+    new, opt = 3e-3, make(tensor)
+    ours = AdaptiveWarmup(opt, 60 if restores else 60 + trials)  # what is not undone counts
+    saved = opt.state_dict()
+    tried: Any = ExponentialLR(opt, 1.3) if by == "a scheduler" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for t in range(trials):
+            opt.step()
+            if tried is None:
+                set_rate(opt.param_groups[0], 1e-5 * 1.3**t)
+            else:
+                tried.step()
+        del tried
+        if restores:
+            opt.load_state_dict(saved)
+        set_rate(opt.param_groups[0], new)
+        rates = []
+        for _ in range(60):
+            opt.step()
+            rates.append(float(opt.param_groups[0]["lr"]))
+            ours.step(5.0)
+    assert max(rates) == pytest.approx(new)
+    assert rates[0] == pytest.approx(new / 10)
+    assert ours.last_epoch == ours.total_steps
+
+
+@tensor_or_float
+@pytest.mark.parametrize("loop", ["sets", "replaces", "multiplies after", "multiplies before"])
+def test_a_loop_that_sets_rates_itself_is_told_to_choose(loop: str, tensor: bool) -> None:
+    opt = make(tensor)
+    ours, [group] = AdaptiveWarmup(opt, 60), opt.param_groups
+
+    def before(t: int) -> None:
+        if loop == "sets":  # as nanoGPT's
+            set_rate(group, PEAK * (1 - t / 60))
+        elif loop == "replaces":
+            group["lr"] = PEAK * (1 - t / 60)
+        elif loop == "multiplies before":
+            group["lr"] *= 0.9
+
+    def after(t: int) -> None:
+        ours.step(5.0 - t / 60)
+        if loop == "multiplies after":
+            group["lr"] *= 0.9
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for t in range(50):
+            before(t)
+            opt.step()
+            after(t)
+    told = [str(one.message) for one in heard if "code that is no scheduler changed the rates" in str(one.message)]
+    assert len(told) == 1
+    assert "delete these lines, or the AdaptiveWarmup" in told[0]
+
+
+@tensor_or_float
+def test_a_rate_changed_now_and_then_is_nobodys_loop(tensor: bool) -> None:
+    opt = make(tensor)
+    ours, [group] = AdaptiveWarmup(opt, 60), opt.param_groups
+
+    def lowered(t: int) -> None:
+        ours.step(5.0 - t / 60)
+        if t % 3 in (0, 1):  # two of three updates
+            group["lr"] *= 0.999
+
+    assert train(ours, lowered) == []
+
+
+@tensor_or_float
+@pytest.mark.parametrize("put_back", [False, True])
+def test_rates_set_to_zero_before_the_first_update_are_told_of(put_back: bool, tensor: bool) -> None:
+    opt = make(tensor)
+    ours, [group] = AdaptiveWarmup(opt, 60), opt.param_groups
+    set_rate(group, 0.0)
+    if put_back:
+        set_rate(group, PEAK)
+    heard = train(ours, lambda t: ours.step(5.0))
+    assert len(heard) == (not put_back)
+    assert put_back or "every parameter group's lr was set to 0 from outside the schedule" in heard[0]
 
 
 def test_groups_set_before_the_first_update_keep_their_new_ratio() -> None:

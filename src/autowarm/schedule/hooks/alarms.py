@@ -9,6 +9,12 @@ from .clock import UpdateClock
 
 # Calls in a row without an update before a warning. A GradScaler skips a few while it looks for its scale.
 _MOST_IDLE = 10
+FOREIGN = 3  # updates in a row at others' rates before a warning
+
+ZERO = (
+    "every parameter group's lr was set to 0 from outside the schedule before the first update, so nothing is trained "
+    "until it is raised again"
+)
 
 
 class Alarms:
@@ -36,10 +42,13 @@ class Alarms:
             self._idle(clock)
             return
         if not observed and notices.decay_start in (None, updates):
+            searching = "the search for the peak rate stands still"
             self.warn(
                 "unobserved",
-                "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or "
-                "observe(loss) before step(). If a trainer calls step(), autowarm.integrations passes it the loss",
+                "step() was called without a loss, so "
+                + (searching if phase.name == "search" else "time alone sets the warm-up's rate")
+                + ": call step(loss), or observe(loss) before step(). If a trainer calls step(), "
+                "autowarm.integrations passes it the loss",
             )
         if notices.failures:
             self._nonfinite(notices, updates)
@@ -52,6 +61,14 @@ class Alarms:
             f"{' and '.join(others)} sets the rates of this optimizer too, so its updates do not use the rates of "
             + (f"either {ours}: keep one of them" if ours in others else f"{ours}: delete it")
             + ", or step both through torch.optim.lr_scheduler.ChainedScheduler if their product is wanted",
+        )
+
+    def foreign(self, updates: int) -> None:
+        """Warn of a loop that sets rates itself, or changes ours, before each of so many updates in a row."""
+        self.warn(
+            "foreign",
+            f"code that is no scheduler changed the rates before each of the last {updates} updates, so they are not "
+            "those of this schedule. If the loop sets group['lr'] by itself, delete these lines, or the AdaptiveWarmup",
         )
 
     def _idle(self, clock: UpdateClock) -> None:

@@ -121,13 +121,18 @@ class GroupRates:
         """Take the rates that were set before the first update as the peaks, if they can be; whether one changed."""
         taken = False
         values = [float(group["lr"]) for group in self._optimizer.param_groups]
-        if not all(rate >= 0 and math.isfinite(rate) for rate in values) or not any(values):
+        if not all(rate >= 0 and math.isfinite(rate) for rate in values):
             return False
         for i, (group, own, value) in enumerate(zip(self._optimizer.param_groups, self._all, values, strict=True)):
             if value != float(own.written):
                 peaks[i] = group["initial_lr"] = _copy(group["lr"])
                 taken = True
         return taken
+
+    def are_zero(self) -> bool:
+        """Whether all rates are 0, and not all were written so. Waits for the device."""
+        written = any(float(own.written) > 0 for own in self._all)
+        return written and not any(float(group["lr"]) for group in self._optimizer.param_groups)
 
     def notice(self) -> str | None:
         """Find the rates that others have changed, and update the factors; return a warning about one not kept."""

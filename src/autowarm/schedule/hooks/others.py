@@ -18,8 +18,17 @@ def schedulers_beside(ours: LRScheduler) -> list[Any]:
     """The other schedulers of our optimizer, or of one inside it.
 
     PyTorch keeps no list of an optimizer's schedulers, so this goes through all live objects. It takes up to a few
-    tenths of a second, and is called only when a rate is not what we have written.
+    tenths of a second, and is called only when a rate is not what we have written. If it finds some, it has dead ones
+    collected and looks again: the scheduler of a rate finder may be dead, in a cycle.
     """
+    if found := _schedulers(ours):
+        found.clear()
+        gc.collect()
+        return _schedulers(ours)
+    return []
+
+
+def _schedulers(ours: LRScheduler) -> list[Any]:
     optimizers = {id(one) for one in (ours.optimizer, *inside(ours.optimizer))}
     is_scheduler: dict[type, bool] = {}
     found = []

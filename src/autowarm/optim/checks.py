@@ -146,7 +146,7 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
 
 
 def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The state in the order of these groups, or as it is without names, or if its groups hold other tensors."""
+    """The state in the order of these groups, or as it is without names, or with another number of groups."""
     here = [_names_of(group) for group in groups]
     saved = [_names_of(group) for group in state_dict["param_groups"]]
     mine, theirs = ([name for names in each for name in names or ()] for each in (here, saved))
@@ -162,9 +162,22 @@ def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, A
                 if names
             )
         )
+    if len(here) != len(saved):
+        return dict(state_dict)  # the caller says which groups it has
     places = {frozenset(names or ()): i for i, names in enumerate(saved)}
-    if len(here) != len(saved) or any(frozenset(names or ()) not in places for names in here):
-        return dict(state_dict)
+    if others := [i for i, names in enumerate(here) if frozenset(names or ()) not in places]:
+        was = {name: i for i, names in enumerate(saved) for name in names or ()}
+        moved = [
+            f"{name} was in {_called(was[name], state_dict['param_groups'])}, and is in {_called(i, groups)} here"
+            for i in others
+            for name in here[i] or ()
+            if was[name] != i
+        ]
+        raise ValueError(
+            f"the saved optimizer has the same tensors in other groups: {'; '.join(moved[:3])}"
+            + (f"; and {len(moved) - 3} more" if len(moved) > 3 else "")
+            + ". Build this one with the groups that it had, for example with the same heads= of Muon.from_model"
+        )
     ordered = []
     for group, names in zip(groups, here, strict=True):
         i = places[frozenset(names or ())]
@@ -173,6 +186,10 @@ def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, A
         found = {**was, "params": [numbers[name] for name in names or ()]}
         ordered.append(found | ({"param_names": group["param_names"]} if "param_names" in was else {}))
     return {**state_dict, "param_groups": ordered}
+
+
+def _called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:
+    return f"group {i}" + (f" ({groups[i]['role']})" if "role" in groups[i] else "")
 
 
 def _names_of(group: Mapping[str, Any]) -> list[str] | None:

@@ -335,9 +335,9 @@ class LMO(Optimizer, Joining):
         If both the state and this optimizer have the tensors' names, each tensor gets the state saved under its own.
 
         Raises:
-            ValueError: this is not an optimizer's state, it has tensors of other names, a group has another geometry
-                (the message lists the differences), the state is another of our optimizers', an option is out of
-                range, or a momentum has a different shape or is not finite.
+            ValueError: this is not an optimizer's state, its tensors have other names or are in other groups, a group
+                has another geometry (the message lists the differences), the state is another of our optimizers', an
+                option is out of range, or a momentum has a different shape or is not finite.
         """
         state_dict = self._checked(state_dict)
         geometries = [group["geometry"] for group in self.param_groups]

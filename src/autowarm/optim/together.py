@@ -149,8 +149,8 @@ class Together(Optimizer, Joining):
         """Like `torch.optim.Optimizer.load_state_dict`, but check every optimizer's share before loading any.
 
         Raises:
-            ValueError: the saved groups differ in number, size or the tensors' names, or a rate, an option or a
-                momentum is invalid.
+            ValueError: the saved groups differ in number, size or the tensors that they have by name, or a rate, an
+                option or a momentum is invalid.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, state_dict)

@@ -13,7 +13,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ..losses import Observation, Ranks, mean_loss, run_closure
-from ..optim.wrapped import wrapped_by
+from ..optim.wrapped import unwrapped, wrapped_by
 from .restore import restored
 from .search import RateSearch, has_broken
 
@@ -99,11 +99,12 @@ def find_rate(
     ranks = Ranks(process_group, settings, owner="find_rate")
     losses: list[float] = []
     with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
-        shares = _shares(optimizer)
+        core = unwrapped(optimizer)  # by whose rates the steps are made
+        shares = _shares(core)
         # What steps in the backward pass leaves no gradients.
         params = [] if wrapped_by(optimizer) else [p for group in optimizer.param_groups for p in group["params"]]
         for i, rate in enumerate(rates):
-            for group, share in zip(optimizer.param_groups, shares, strict=True):
+            for group, share in zip(core.param_groups, shares, strict=True):
                 set_rate(group, float(rate) * share)
             optimizer.zero_grad()
             try:

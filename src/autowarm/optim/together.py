@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .checks import checked_state
+from .checks import check_other, checked_state
 from .joining import Joining
 from .lmo import LMO
 
@@ -113,8 +113,12 @@ class Together(Optimizer, Joining):
         """Run the checks of `step` on the present gradients without a step.
 
         Raises:
-            ValueError, RuntimeError: see `LMO.step`.
+            ValueError, RuntimeError: see `LMO.step`; or a rate or a weight decay of another's optimizer is no finite
+                number, or its gradients are of another dtype than it takes.
         """
+        for one in self.optimizers:
+            if not isinstance(one, (LMO, Together)):
+                check_other(one)
         for one in self._ours():
             one.check_step()
 

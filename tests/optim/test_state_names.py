@@ -1,7 +1,7 @@
 """A saved state goes to the tensors that it was saved for, by their names."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -162,7 +162,7 @@ def test_a_distributed_checkpoint_is_taken_as_it_addresses_tensors(make: Callabl
         assert torch.equal(p, after[name])
 
 
-def grouped(cls: Any, groups: tuple[str, ...]) -> torch.optim.Optimizer:
+def grouped(cls: Any, groups: Sequence[Sequence[str]]) -> torch.optim.Optimizer:
     """An optimizer of square matrices of these names, in these groups."""
     named = [[(name, nn.Parameter(torch.zeros(4, 4))) for name in names] for names in groups]
     if cls is Together:
@@ -210,6 +210,13 @@ def test_tensors_in_other_groups_are_named_and_nothing_is_loaded(
     assert "".join(name for name in "abcd" if f"{name} was in group" in str(refused.value)) == moved
     assert not second.state
     assert second.state_dict()["param_groups"] == groups
+
+
+@each("cls", [Lion, SignSGD, NormSGD, LMO, Muon, Together])
+@each("names", [("01", "2"), (["nan", "inf"], ["1e-3"])])
+def test_names_that_read_as_numbers_are_names(cls: type, names: Sequence[Sequence[str]]) -> None:
+    saved = copy.deepcopy(grouped(cls, names).state_dict())
+    grouped(cls, names).load_state_dict(saved)
 
 
 def test_other_heads_are_named() -> None:

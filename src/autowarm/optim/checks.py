@@ -17,7 +17,8 @@ from .step.dtensors import check_placed, local
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
     """Raise ValueError if an option that every optimizer has is out of range; a group may have rate 0."""
     for name, value in options.items():
-        _check_no_text(name, value)
+        if name != "param_names":  # as of a ParameterList, whose tensors are called "0" and "1"
+            _check_no_text(name, value)
     lr = options["lr"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")

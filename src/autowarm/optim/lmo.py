@@ -325,6 +325,8 @@ class LMO(Optimizer, Joining):
     def _agreed_updates(self) -> list[Tensors]:
         """`_updates`, after ranks have agreed on the gradients; if they have not, every rank raises RuntimeError."""
         updates, agreed = self._agree(self._updates)
+        if not torch.compiler.is_compiling():
+            self._agreement.steps += 1
         self._buckets.alone = agreed.alone
         there = iter([i for i, p in enumerate(self._params()) if p.grad is not None])
         for tensors in updates:

@@ -231,6 +231,26 @@ def test_one_optimizer_per_tensor() -> None:
     assert rates[-1] < 0.1 * LR
 
 
+@each("own", [False, True])
+def test_a_rate_is_found_for_what_steps_in_the_backward_pass(own: bool) -> None:
+    model = make_model()
+    opt = PerTensor(model, Rate)
+    if own:
+        opt.param_groups = [group for one in opt.by_tensor.values() for group in one.param_groups]
+    seen = []
+
+    def closure() -> torch.Tensor:
+        seen.append([one.param_groups[0]["lr"] for one in opt.by_tensor.values()])
+        loss = model(torch.ones(4, 6)).square().mean()
+        loss.backward()
+        return loss
+
+    before = [p.detach().clone() for p in model.parameters()]
+    found = find_rate(model, opt, closure, lowest=1e-4, highest=10.0, steps=30)
+    assert seen == [pytest.approx([rate] * 4) for rate in found.rates]
+    assert all(map(torch.equal, before, model.parameters()))
+
+
 def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
     model = make_model()
     for opt in (timm.optim.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), PerTensor(model, AdamW)):

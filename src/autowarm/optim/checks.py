@@ -2,6 +2,8 @@
 
 import math
 import re
+import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -11,7 +13,11 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
+from ..losses import NO_BACKWARD
+from .frames import frames_of_ours
 from .step.dtensors import check_placed, local
+
+_told: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
@@ -148,6 +154,17 @@ def check_gradient(who: str, p: Tensor, g: Tensor) -> None:
             f"whole numbers ({g.dtype}): convert it to the parameter's dtype"
         )
     check_placed(who, p, g)
+
+
+def warn_of_no_gradient(optimizer: Optimizer) -> None:
+    """Warn, once for an optimizer, that after its closure there is nothing to step by."""
+    if optimizer not in _told:
+        _told.add(optimizer)
+        warnings.warn(
+            f"{type(optimizer).__name__}.step: {NO_BACKWARD}, so nothing is updated. Let it call backward, and return "
+            "the loss. This warning appears once",
+            stacklevel=frames_of_ours(),
+        )
 
 
 def _unsupported(x: Tensor) -> str | None:

@@ -23,6 +23,7 @@ from .checks import (
     checked_state,
     in_ranges,
     plain_numbers,
+    warn_of_no_gradient,
 )
 from .joining import Joining
 from .partition import by_reading, partition
@@ -217,6 +218,8 @@ class LMO(Optimizer, Joining):
         self._notify()
         if self._step():
             self._skipped.end_update(type(self).__name__)
+        elif closure is not None:
+            warn_of_no_gradient(self)
         return loss
 
     @in_normal_mode

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .checks import check_other, checked_state
+from .checks import check_other, checked_state, warn_of_no_gradient
 from .joining import Joining
 from .lmo import LMO
 
@@ -103,6 +103,8 @@ class Together(Optimizer, Joining):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+            if all(p.grad is None for p in self._params()):
+                warn_of_no_gradient(self)
         self._notify()
         self.check_step()  # each checks by itself, but others may have stepped by then
         for one in self.optimizers:

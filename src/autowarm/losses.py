@@ -14,6 +14,10 @@ from torch import Tensor
 from ._version import __version__
 from .devices import check_member, collective_device
 
+NO_BACKWARD = (
+    "the closure ran no backward pass, or not through this model, or cleared the gradients: after it no tensor has a "
+    "gradient"
+)
 _DISTRIBUTED = dist.is_available()
 L = TypeVar("L")
 
@@ -29,9 +33,7 @@ def run_closure(closure: Callable[[], L], params: Iterable[Tensor]) -> L:
     if loss is None:
         raise TypeError("the closure returns nothing: let it return the loss")
     if all(p.grad is None for p in params):
-        raise ValueError(
-            "the closure ran no backward pass, or not through this model: after it no tensor has a gradient"
-        )
+        raise ValueError(NO_BACKWARD)
     return loss
 
 

@@ -115,6 +115,7 @@ def test_a_tensor_made_in_inference_mode_is_refused_by_name(make: type[LMO]) -> 
         make([("w", weight)], lr=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:.*ran no backward pass")
 @every_optimizer
 @pytest.mark.parametrize("mode", [autocast(torch.bfloat16), torch.inference_mode, torch.no_grad])
 def test_a_closure_runs_in_the_mode_of_the_caller(make: Callable, mode: Mode) -> None:

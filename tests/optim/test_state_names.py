@@ -1,7 +1,7 @@
 """A saved state goes to the tensors that it was saved for, by their names."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -160,3 +160,78 @@ def test_a_distributed_checkpoint_is_taken_as_it_addresses_tensors(make: Callabl
     opt.load_state_dict({"state": by_name, "param_groups": groups})
     for name, p in train(model, opt, range(3, 5)).items():
         assert torch.equal(p, after[name])
+
+
+def grouped(cls: Any, groups: Sequence[Sequence[str]]) -> torch.optim.Optimizer:
+    """An optimizer of square matrices of these names, in these groups."""
+    named = [[(name, nn.Parameter(torch.zeros(4, 4))) for name in names] for names in groups]
+    if cls is Together:
+        return Together(*(Lion(own, lr=0.1) for own in named))
+    return cls([{"params": own} for own in named], lr=0.1)
+
+
+def momenta(opt: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return {
+        name: opt.state[p]["momentum_buffer"]
+        for group in opt.param_groups
+        for name, p in zip(group["param_names"], group["params"], strict=True)
+    }
+
+
+# The names of the tensors that move between the groups that were saved and other groups.
+MOVES = {
+    ("ab", "c"): {("ac", "b"): "bc", ("a", "bc"): "b", ("cb", "a"): "ac", ("c", "ab"): "", ("ba", "c"): ""},
+    ("ab", "cd"): {("ac", "bd"): "bc", ("bd", "ca"): "ad", ("dc", "ba"): "", ("abc", "d"): "c"},
+    ("a", "b", "cd"): {("b", "a", "cd"): "", ("a", "c", "bd"): "bc", ("dc", "b", "a"): "", ("c", "b", "ad"): "ac"},
+}
+
+
+@pytest.mark.parametrize("cls", [Lion, SignSGD, NormSGD, LMO, Muon, Together])
+@each(
+    ("saved", "here", "moved"),
+    [(saved, here, moved) for saved, others in MOVES.items() for here, moved in others.items()],
+)
+def test_tensors_in_other_groups_are_named_and_nothing_is_loaded(
+    cls: type, saved: tuple[str, ...], here: tuple[str, ...], moved: str
+) -> None:
+    first, second = grouped(cls, saved), grouped(cls, here)
+    for group in first.param_groups:
+        for name, p in zip(group["param_names"], group["params"], strict=True):
+            p.grad = torch.full((4, 4), float(ord(name)))
+    first.step()
+    groups = copy.deepcopy(second.state_dict()["param_groups"])
+    if not moved:  # the same groups in another order
+        second.load_state_dict(first.state_dict())
+        then, now = momenta(first), momenta(second)
+        assert all(torch.equal(now[name], m) for name, m in then.items())
+        return
+    with pytest.raises(ValueError, match="the same tensors in other groups") as refused:
+        second.load_state_dict(first.state_dict())
+    assert "".join(name for name in "abcd" if f"{name} was in group" in str(refused.value)) == moved
+    assert not second.state
+    assert second.state_dict()["param_groups"] == groups
+
+
+@each("cls", [Lion, SignSGD, NormSGD, LMO, Muon, Together])
+@each("names", [("01", "2"), (["nan", "inf"], ["1e-3"])])
+def test_names_that_read_as_numbers_are_names(cls: type, names: Sequence[Sequence[str]]) -> None:
+    saved = copy.deepcopy(grouped(cls, names).state_dict())
+    grouped(cls, names).load_state_dict(saved)
+
+
+def test_other_heads_are_named() -> None:
+    def make(heads: str) -> Muon:
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
+        opt = Muon.from_model(model, lr=0.02, heads=[heads])
+        train(model, opt, range(2))
+        return opt
+
+    opt = make("0.weight")
+    before = copy.deepcopy(opt.state_dict())
+    said = r"0.weight was in group 0 \(matrices\), and is in group 1 \(output heads\) here.*heads="
+    with pytest.raises(ValueError, match=said):
+        opt.load_state_dict(make("3.weight").state_dict())
+    after = opt.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    assert all(torch.equal(x, after["state"][i][k]) for i, own in before["state"].items() for k, x in own.items())

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from autowarm import AdaptiveWarmup
+from autowarm import AdaptiveWarmup, find_rate
 from autowarm.geometry import Sign
 from autowarm.optim import Together, geometry_of
-from autowarm.optim.wrapped import unwrapped
+from autowarm.optim.wrapped import inside, unwrapped
+from tests.cases import each
 
 STEPS, LR = 50, 0.01
 
@@ -230,7 +231,113 @@ def test_one_optimizer_per_tensor() -> None:
     assert rates[-1] < 0.1 * LR
 
 
+@each("own", [False, True])
+def test_a_rate_is_found_for_what_steps_in_the_backward_pass(own: bool) -> None:
+    model = make_model()
+    opt = PerTensor(model, Rate)
+    if own:
+        opt.param_groups = [group for one in opt.by_tensor.values() for group in one.param_groups]
+    seen = []
+
+    def closure() -> torch.Tensor:
+        seen.append([one.param_groups[0]["lr"] for one in opt.by_tensor.values()])
+        loss = model(torch.ones(4, 6)).square().mean()
+        loss.backward()
+        return loss
+
+    before = [p.detach().clone() for p in model.parameters()]
+    found = find_rate(model, opt, closure, lowest=1e-4, highest=10.0, steps=30)
+    assert seen == [pytest.approx([rate] * 4) for rate in found.rates]
+    assert all(map(torch.equal, before, model.parameters()))
+
+
 def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
     model = make_model()
     for opt in (timm.optim.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), PerTensor(model, AdamW)):
         assert geometry_of(opt) == Sign()
+
+
+# Where a wrapper may keep several.
+CONTAINERS: dict[str, Callable[[list[Optimizer]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "dictionary": lambda several: dict(enumerate(several)),
+    "by tensor": lambda several: {one.param_groups[0]["params"][0]: one for one in several},
+    "pairs": lambda several: [(str(i), one) for i, one in enumerate(several)],
+    "nested": lambda several: {"matrices": several[0], "others": {"more": several[1:], "lr": LR}},
+    "set": set,
+}
+
+
+class Several(Optimizer):
+    """Steps others, whose groups are its own, or which have groups of its tensors; or stands for them."""
+
+    def __init__(self, model: nn.Module, keep: Callable[[list[Optimizer]], Any], relation: str, name: str) -> None:
+        inner = [Rate([p]) for p in model.parameters()]
+        own = {"its own": [group for one in inner for group in one.param_groups], "copies": list(model.parameters())}
+        super().__init__(own.get(relation, [torch.zeros(1)]), {"lr": LR})
+        if relation == "its own":
+            self.param_groups = own[relation]
+        setattr(self, name, keep(inner))
+        self.each = lambda: inner
+
+    def step(self, closure: Any = None) -> None:
+        for one in self.each():
+            one.step()
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("relation", ["its own", "stands for them"])
+@each("name", ["optimizers", "_opts"])
+def test_several_in_a_container_step_by_the_rates_of_the_schedule(container: str, relation: str, name: str) -> None:
+    model = make_model()
+    opt = Several(model, CONTAINERS[container], relation, name)
+    sched = AdaptiveWarmup(opt, STEPS, geometry="sign", decay="linear")
+    assert {id(one) for one in inside(opt)} == {id(one) for one in opt.each()}
+    train(model, opt, sched, STEPS)
+    assert sched.last_epoch == STEPS
+    for one in opt.each():
+        assert len(one.rates) == STEPS
+        assert one.rates[0] == pytest.approx(LR / 10)
+        assert max(one.rates) > 0.9 * LR
+        assert 0 < one.rates[-1] < 0.1 * LR
+
+
+@each("container", CONTAINERS)
+@each("name", ["optimizers", "_opts"])
+def test_several_with_groups_apart_are_refused_by_name(container: str, name: str) -> None:
+    opt = Several(make_model(), CONTAINERS[container], "copies", name)
+    with pytest.raises(
+        ValueError, match=rf"Several steps .* the optimizers \(Rate\) that it keeps as '{name}'.*Together"
+    ):
+        AdaptiveWarmup(opt, STEPS)
+    AdaptiveWarmup(Together(*opt.each()), STEPS)
+
+
+@each("container", CONTAINERS)
+def test_siblings_are_not_what_an_optimizer_steps(container: str) -> None:
+    several = [Rate([p]) for p in make_model().parameters()]
+    for one in several:
+        one.all = CONTAINERS[container](several)  # type: ignore[attr-defined]
+    assert [inside(one) for one in several] == [[one] for one in several]
+
+
+@each("container", CONTAINERS)
+@each("relation", ["its own", "stands for them"])
+def test_a_rate_is_found_for_several(container: str, relation: str) -> None:
+    model = make_model()
+    opt = Several(model, CONTAINERS[container], relation, "_opts")
+    before = [p.detach().clone() for p in model.parameters()]
+    seen = []
+
+    def closure() -> torch.Tensor:
+        seen.append([one.param_groups[0]["lr"] for one in opt.each()])
+        model.zero_grad()
+        loss = model(torch.ones(4, 6)).square().mean()
+        loss.backward()
+        return loss
+
+    found = find_rate(model, opt, closure, lowest=1e-4, highest=10.0, steps=30)
+    assert seen == [pytest.approx([rate] * 4) for rate in found.rates]
+    assert all(map(torch.equal, before, model.parameters()))
+    assert [group["lr"] for one in opt.each() for group in one.param_groups] == [LR] * 4

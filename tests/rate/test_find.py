@@ -323,6 +323,42 @@ def test_what_is_out_of_range_is_refused_at_once(options: dict[str, Any], messag
         find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), lambda: None)  # type: ignore[arg-type, return-value]
 
 
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("clears", [False, True])
+@pytest.mark.parametrize("scheduler", ["none", "adaptive"])
+def test_a_closure_that_steps_is_told_so_and_leaves_nothing_behind(maker: str, clears: bool, scheduler: str) -> None:
+    model = Net()
+    optimizer = MAKERS[maker](model)
+    SCHEDULERS[scheduler](optimizer)
+    was = snapshot(model, optimizer)
+    closure = closure_of(model)
+
+    def stepping() -> torch.Tensor:
+        loss = closure()
+        optimizer.step()
+        if clears:
+            optimizer.zero_grad()
+        return loss
+
+    with pytest.raises(ValueError, match="the closure steps the optimizer, which find_rate does after it"):
+        find_rate(model, optimizer, stepping)
+    assert snapshot(model, optimizer) == was
+    assert not [hook for hook in optimizer._optimizer_step_post_hooks.values() if "find" in hook.__module__]
+
+
+def test_a_closure_that_clears_the_gradients_is_told_so() -> None:
+    model, closure = quadratic(1.0)
+    optimizer = Lion(model.parameters(), lr=1.0)
+
+    def clearing() -> torch.Tensor:
+        loss = closure()
+        model.zero_grad()
+        return loss
+
+    with pytest.raises(ValueError, match="or cleared the gradients: after it no tensor has a gradient"):
+        find_rate(model, optimizer, clearing)
+
+
 def test_an_expanded_buffer_is_no_obstacle() -> None:
     model = nn.Linear(8, 1)
     model.register_buffer("scale", torch.ones(1).expand(4))

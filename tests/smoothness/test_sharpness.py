@@ -139,6 +139,25 @@ def test_a_loss_that_is_linear_in_some_parameters():
     assert sharpness(lambda: 2 * x + y, [x, y]) == 0
 
 
+@pytest.mark.parametrize(
+    ("result", "error", "said"),
+    [
+        (lambda x: None, TypeError, "the loss is a NoneType: let its function return a tensor, without backward"),
+        (lambda x: 3.0, TypeError, "the loss is a float"),
+        (lambda x: x.square().sum().item(), TypeError, "the loss is a float"),
+        (lambda x: x.square().sum().backward(), TypeError, "the loss is a NoneType"),
+        (lambda x: [x.square().sum()], TypeError, "the loss is a list"),
+        (lambda x: x.square(), ValueError, r"the loss has shape \(3,\): it is to be one element"),
+        (lambda x: x.square().sum().detach(), ValueError, "the loss has no graph: .* with gradients on"),
+        (lambda x: torch.ones(()), ValueError, "the loss has no graph"),
+    ],
+)
+def test_a_loss_that_cannot_be_differentiated_is_told_what_is_expected(result, error, said):
+    x = nn.Parameter(torch.ones(3))
+    with pytest.raises(error, match=said):
+        sharpness(lambda: result(x), [x])
+
+
 def test_the_default_device_may_be_another():
     x = nn.Parameter(torch.ones(3))
     with torch.device("meta"):

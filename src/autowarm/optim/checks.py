@@ -2,6 +2,8 @@
 
 import math
 import re
+import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -9,19 +11,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
+from ..losses import NO_BACKWARD
+from .frames import frames_of_ours
 from .step.dtensors import check_placed, local
+
+_told: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
     """Raise ValueError if an option that every optimizer has is out of range; a group may have rate 0."""
     for name, value in options.items():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, str) and _reads_as_number(one):
-                raise ValueError(
-                    f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or "
-                    f"pass float({one!r})"
-                )
+        if name != "param_names":  # as of a ParameterList, whose tensors are called "0" and "1"
+            _check_no_text(name, value)
     lr = options["lr"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
@@ -39,11 +42,69 @@ def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
         raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay!r}")
 
 
+def _check_no_text(name: str, value: Any) -> None:
+    for one in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(one, str) and _reads_as_number(one):
+            raise ValueError(
+                f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or "
+                f"pass float({one!r})"
+            )
+
+
 def check_betas(name: str, betas: Sequence[float]) -> None:
     """Raise ValueError unless ``betas`` is a pair of numbers in [0, 1)."""
     pair = isinstance(betas, (tuple, list)) and len(betas) == 2
     if not pair or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
         raise ValueError(f"{name} must be two numbers in [0, 1), got {betas!r}")
+
+
+def in_ranges(group: Mapping[str, Any], ends: Mapping[str, float]) -> bool:
+    """Whether these options of a group, numbers or pairs of betas, are in [0, end). A tensor's value is not read.
+
+    It is asked at each step, so it is quick, and does not know NumPy's numbers.
+    """
+    for name, end in ends.items():
+        value = group[name]
+        pair = name.endswith("betas")
+        if pair and not (isinstance(value, (tuple, list)) and len(value) == 2):
+            return False
+        for one in value if pair else (value,):
+            if isinstance(one, (float, int)):
+                if not 0 <= one < end:  # as NaN is not, either
+                    return False
+            elif not (isinstance(one, Tensor) and one.numel() == 1):
+                return False
+    return True
+
+
+def check_other(optimizer: Optimizer) -> None:
+    """Raise ValueError if another's optimizer cannot make its step: its own error would come once others have stepped.
+
+    PyTorch's Adams and its fused kernels take no gradient of another dtype than the tensor's; its other optimizers do.
+    """
+    who, groups = type(optimizer).__name__, optimizer.param_groups
+    for i, group in enumerate(groups):
+        for name in ("lr", "weight_decay"):
+            value: Any = group.get(name)
+            if isinstance(value, (float, int)) and math.isfinite(value):
+                continue
+            # Where a default is no number, None may be one's own choice, as Adafactor's.
+            if _is_number(optimizer.defaults.get(name)) and not isinstance(value, Tensor):
+                try:
+                    _check_no_text(name, value)
+                    if not (_is_number(value) and math.isfinite(value)):
+                        raise ValueError(f"{name} must be a finite number, got {value!r}")
+                except ValueError as error:
+                    raise ValueError(f"{who}: {called(i, groups)}: {error}") from None
+        if not (isinstance(optimizer, (Adam, AdamW, NAdam, RAdam, Adamax)) or group.get("fused")):
+            continue
+        for p in group["params"]:
+            if p.grad is not None and (p.grad.dtype is not p.dtype or p.grad.layout is not p.layout):
+                raise ValueError(
+                    f"{who}: {called(i, groups)}: it needs gradients like their tensors, but that of a parameter of "
+                    f"shape {tuple(p.shape)} is of {p.grad.dtype} and {p.grad.layout}, and the parameter of {p.dtype} "
+                    f"and {p.layout}: convert it, or leave the parameter to one of autowarm's optimizers"
+                )
 
 
 def check_parameters(who: str, group: Mapping[str, Any]) -> None:
@@ -93,6 +154,17 @@ def check_gradient(who: str, p: Tensor, g: Tensor) -> None:
             f"whole numbers ({g.dtype}): convert it to the parameter's dtype"
         )
     check_placed(who, p, g)
+
+
+def warn_of_no_gradient(optimizer: Optimizer) -> None:
+    """Warn, once for an optimizer, that after its closure there is nothing to step by."""
+    if optimizer not in _told:
+        _told.add(optimizer)
+        warnings.warn(
+            f"{type(optimizer).__name__}.step: {NO_BACKWARD}, so nothing is updated. Let it call backward, and return "
+            "the loss. This warning appears once",
+            stacklevel=frames_of_ours(),
+        )
 
 
 def _unsupported(x: Tensor) -> str | None:
@@ -146,7 +218,7 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
 
 
 def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The state in the order of these groups, or as it is without names, or if its groups hold other tensors."""
+    """The state in the order of these groups, or as it is without names, or with another number of groups."""
     here = [_names_of(group) for group in groups]
     saved = [_names_of(group) for group in state_dict["param_groups"]]
     mine, theirs = ([name for names in each for name in names or ()] for each in (here, saved))
@@ -162,9 +234,22 @@ def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, A
                 if names
             )
         )
+    if len(here) != len(saved):
+        return dict(state_dict)  # the caller says which groups it has
     places = {frozenset(names or ()): i for i, names in enumerate(saved)}
-    if len(here) != len(saved) or any(frozenset(names or ()) not in places for names in here):
-        return dict(state_dict)
+    if others := [i for i, names in enumerate(here) if frozenset(names or ()) not in places]:
+        was = {name: i for i, names in enumerate(saved) for name in names or ()}
+        moved = [
+            f"{name} was in {called(was[name], state_dict['param_groups'])}, and is in {called(i, groups)} here"
+            for i in others
+            for name in here[i] or ()
+            if was[name] != i
+        ]
+        raise ValueError(
+            f"the saved optimizer has the same tensors in other groups: {'; '.join(moved[:3])}"
+            + (f"; and {len(moved) - 3} more" if len(moved) > 3 else "")
+            + ". Build this one with the groups that it had, for example with the same heads= of Muon.from_model"
+        )
     ordered = []
     for group, names in zip(groups, here, strict=True):
         i = places[frozenset(names or ())]
@@ -173,6 +258,11 @@ def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, A
         found = {**was, "params": [numbers[name] for name in names or ()]}
         ordered.append(found | ({"param_names": group["param_names"]} if "param_names" in was else {}))
     return {**state_dict, "param_groups": ordered}
+
+
+def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:
+    """What messages call a group."""
+    return f"group {i}" + (f" ({groups[i]['role']})" if "role" in groups[i] else "")
 
 
 def _names_of(group: Mapping[str, Any]) -> list[str] | None:

@@ -1,7 +1,7 @@
 """Optimizers that need no matrix products: signSGD, Lion and normSGD."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -74,6 +74,7 @@ class Lion(LMO):
 
     _oracle = TwoMomenta()
     _own_options = frozenset({"betas"})
+    _ends: ClassVar[dict[str, float]] = LMO._ends | {"betas": 1.0}
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
+import math
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Self, TypeVar, overload
@@ -13,7 +14,17 @@ from torch.optim.optimizer import ParamsT
 from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
-from .checks import check_capture, check_gradient, check_options, check_parameters, checked_state, plain_numbers
+from .checks import (
+    called,
+    check_capture,
+    check_gradient,
+    check_options,
+    check_parameters,
+    checked_state,
+    in_ranges,
+    plain_numbers,
+    warn_of_no_gradient,
+)
 from .joining import Joining
 from .partition import by_reading, partition
 from .step.agreement import Agreed, Agreement
@@ -72,6 +83,8 @@ class LMO(Optimizer, Joining):
 
     _oracle: ClassVar[Oracle] = Oracle()  # what updates the tensors
     _own_options: frozenset[str] = frozenset()  # group options that a subclass adds
+    # The options that are numbers, or pairs of them, and the ends of their ranges [0, end).
+    _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "momentum": 1.0}
     # Options that would have no effect in a group, and what to give instead.
     _not_of_a_group: ClassVar[dict[str, str]] = dict.fromkeys(
         ("max_nonfinite", "process_group"), "give it to the optimizer"
@@ -192,8 +205,8 @@ class LMO(Optimizer, Joining):
             closure: recomputes the loss and its gradients, and returns the loss.
 
         Raises:
-            ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on the mesh of its tensor;
-                nothing is updated.
+            ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on the mesh of its tensor,
+                or an option of a group was set to what is out of range; nothing is updated.
             RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
                 on an accelerator the error may come in a later step. Also if gradients were not finite in
                 ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
@@ -205,6 +218,8 @@ class LMO(Optimizer, Joining):
         self._notify()
         if self._step():
             self._skipped.end_update(type(self).__name__)
+        elif closure is not None:
+            warn_of_no_gradient(self)
         return loss
 
     @in_normal_mode
@@ -263,9 +278,21 @@ class LMO(Optimizer, Joining):
                     check_gradient(type(self).__name__, p, g)
                 xs.append(p)
                 gs.append(g)
+        if xs and not in_ranges(group, self._ends):
+            self._check_changed(group)
         if xs and is_capturing(xs[0].device):
             ready = self._skipped.ready and self._rule(group).ready(group, xs, self.state)
             check_capture(type(self).__name__, group, ready=ready)
+
+    def _check_changed(self, group: dict[str, Any]) -> None:
+        """Raise ValueError, as the constructor does, if an option of a group was set to what no update can use."""
+        # Nobody reads the value of a tensor, for which the host would wait.
+        known = {name: 0.0 if isinstance(x, Tensor) and x.numel() == 1 else x for name, x in group.items()}
+        try:
+            self._check_group(self.defaults | {name: known[name] for name in self._ends} | {"capturable": False})
+        except ValueError as error:
+            place = next(i for i, one in enumerate(self.param_groups) if one is group)
+            raise ValueError(f"{type(self).__name__}: {called(place, self.param_groups)}: {error}") from None
 
     def _check_all_gradients(self) -> None:
         for group in self.param_groups:
@@ -301,6 +328,8 @@ class LMO(Optimizer, Joining):
     def _agreed_updates(self) -> list[Tensors]:
         """`_updates`, after ranks have agreed on the gradients; if they have not, every rank raises RuntimeError."""
         updates, agreed = self._agree(self._updates)
+        if not torch.compiler.is_compiling():
+            self._agreement.steps += 1
         self._buckets.alone = agreed.alone
         there = iter([i for i, p in enumerate(self._params()) if p.grad is not None])
         for tensors in updates:
@@ -335,9 +364,9 @@ class LMO(Optimizer, Joining):
         If both the state and this optimizer have the tensors' names, each tensor gets the state saved under its own.
 
         Raises:
-            ValueError: this is not an optimizer's state, it has tensors of other names, a group has another geometry
-                (the message lists the differences), the state is another of our optimizers', an option is out of
-                range, or a momentum has a different shape or is not finite.
+            ValueError: this is not an optimizer's state, its tensors have other names or are in other groups, a group
+                has another geometry (the message lists the differences), the state is another of our optimizers', an
+                option is out of range, or a momentum has a different shape or is not finite.
         """
         state_dict = self._checked(state_dict)
         geometries = [group["geometry"] for group in self.param_groups]

@@ -67,6 +67,7 @@ class Muon(LMO):
     _oracle = Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"))
     _rules: ClassVar[dict[str, Rule]] = {"muon": _oracle, "adamw": AdamW()}
     _own_options = frozenset({"algorithm", "adamw_betas", "adamw_eps", "adamw_eps_hat"})
+    _ends: ClassVar[dict[str, float]] = LMO._ends | {"adamw_betas": 1.0, "adamw_eps": math.inf}
     _not_of_a_group = LMO._not_of_a_group | {
         **dict.fromkeys(("radius", "method", "steps", "dtype"), "give it geometry=Spectral(...)"),
         "betas": "use adamw_betas",

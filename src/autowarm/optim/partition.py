@@ -22,6 +22,9 @@ _HEADS = {
 # Those of them that, as a list, are more often layers that follow each other than heads side by side.
 _CHAINS = {"fc"}
 _SEVERAL = (nn.ModuleList, nn.ModuleDict)
+# What lists and dictionaries of heads are called besides, unless the heads are attention's.
+_SEVERAL_HEADS = re.compile(r"_(head|classifier)s?$")
+_OF_ATTENTION = re.compile(r"(^|_)(attn?|attention|self|cross|multi|[sc]a|mh?a|msa|q|k|v|query|key|value)_heads?$")
 # Tensors outside any layer that are looked up or added, not multiplied: position and class tokens, bias tables.
 _LOOKED_UP = re.compile(
     r"(^|_)(pos(_[hwt])?|positions?|embeds?|embeddings?|tokens?|tables?|rel|quer(y|ies)|latents?(_\dd)?|bias(es)?|bias_[kuv])$"
@@ -78,7 +81,8 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     ``get_classifier``). If it names none, it is the outermost layer called lm_head, head, fc, output, classifier or
     similar, provided that there is only one; otherwise the last linear layer of an `nn.Sequential`. If a module of such
     a name contains several layers, its last linear layer counts; if it is a list or a dictionary of heads, the last of
-    each. A tensor in an `nn.ParameterList` or `nn.ParameterDict` goes by the name of that, too.
+    each, and a layer of such a name beside it. A tensor in an `nn.ParameterList` or `nn.ParameterDict` goes by the name
+    of that, too.
 
     Args:
         model: the model.
@@ -226,22 +230,22 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
         named = [layer for one in several if isinstance(one, nn.Module) for layer in _last_layers(one)]
         if named:
             return named
-    by_depth: dict[int, list[list[nn.Module]]] = defaultdict(list)
+    by_depth: dict[int, list[tuple[str, bool, list[nn.Module]]]] = defaultdict(list)
     for name, module in model.named_modules():
-        own = name.rsplit(".", 1)[-1]
-        is_list = isinstance(module, _SEVERAL) and own not in _CHAINS
-        if own in _HEADS or (is_list and own.removesuffix("s") in _HEADS - _CHAINS):
-            # Some classifiers end in a convolution with a kernel of one pixel.
-            kinds = _LAYERS if own.removesuffix("s") == "classifier" and "." not in name else nn.Linear
+        place, _, own = name.rpartition(".")
+        is_list = isinstance(module, _SEVERAL) and _are_heads(own)
+        if own in _HEADS or is_list:
+            # Some classifiers, and heads of several tasks, end in a convolution with a kernel of one pixel.
+            kinds = _LAYERS if (is_list or own == "classifier") and not place else nn.Linear
             layers = _last_layers(module, kinds) if is_list else _layers(module, kinds)[-1:]
             # Blocks inside a model may call a whole module "output"; only single layers count there.
             singles = list(module.children()) if is_list else [module]
-            if layers and ("." not in name or layers == singles):
-                by_depth[name.count(".")].append(layers)
+            if layers and (not place or layers == singles):
+                by_depth[name.count(".")].append((name, is_list, layers))
     # Layers of such a name deeper inside, or one in every block, are hidden layers.
     outermost = by_depth[min(by_depth)] if by_depth else []
     if outermost:
-        return outermost[0] if len(outermost) == 1 else []
+        return _side_by_side(outermost)
     trained = [child for child in model.children() if next(child.parameters(), None) is not None]
     if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
         last = trained[-1]
@@ -250,6 +254,23 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
             return [last] if isinstance(model, nn.Sequential) and len(_layers(model)) > 1 else []
         return _output_layers(last) if not isinstance(last, nn.ModuleList) else []
     return []
+
+
+def _are_heads(name: str) -> bool:
+    """Whether a list or a dictionary of this name is one of heads."""
+    usual = {name, name.removesuffix("s")} & (_HEADS - _CHAINS)
+    return bool(usual or _SEVERAL_HEADS.search(name)) and not _OF_ATTENTION.search(name)
+
+
+def _side_by_side(found: list[tuple[str, bool, list[nn.Module]]]) -> list[nn.Module]:
+    """Choose the heads among layers at one depth: a single layer, or all heads of lists and a layer beside them."""
+    if len({name.rpartition(".")[0] for name, *_ in found}) > 1:
+        return []
+    several = [layer for _, is_list, layers in found if is_list for layer in layers]
+    # A layer called "fc" is more often what the heads read.
+    chains = _CHAINS if several else ()
+    single = [layers for name, is_list, layers in found if not is_list and name.rpartition(".")[2] not in chains]
+    return several + (single[0] if len(single) == 1 else [])
 
 
 def _last_layers(module: nn.Module, kinds: type | tuple[type, ...] = _LAYERS) -> list[nn.Module]:

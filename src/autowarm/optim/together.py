@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .checks import checked_state
+from .checks import check_other, checked_state, warn_of_no_gradient
 from .joining import Joining
 from .lmo import LMO
 
@@ -103,6 +103,8 @@ class Together(Optimizer, Joining):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+            if all(p.grad is None for p in self._params()):
+                warn_of_no_gradient(self)
         self._notify()
         self.check_step()  # each checks by itself, but others may have stepped by then
         for one in self.optimizers:
@@ -113,8 +115,12 @@ class Together(Optimizer, Joining):
         """Run the checks of `step` on the present gradients without a step.
 
         Raises:
-            ValueError, RuntimeError: see `LMO.step`.
+            ValueError, RuntimeError: see `LMO.step`; or a rate or a weight decay of another's optimizer is no finite
+                number, or its gradients are of another dtype than it takes.
         """
+        for one in self.optimizers:
+            if not isinstance(one, (LMO, Together)):
+                check_other(one)
         for one in self._ours():
             one.check_step()
 
@@ -149,8 +155,8 @@ class Together(Optimizer, Joining):
         """Like `torch.optim.Optimizer.load_state_dict`, but check every optimizer's share before loading any.
 
         Raises:
-            ValueError: the saved groups differ in number, size or the tensors' names, or a rate, an option or a
-                momentum is invalid.
+            ValueError: the saved groups differ in number, size or the tensors that they have by name, or a rate, an
+                option or a momentum is invalid.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, state_dict)

@@ -11,6 +11,7 @@ from .together import Together
 
 # What copies the rates in its groups to the optimizer inside before each step.
 _COPIES_RATES = re.compile(r"^(ZeroRedundancyOptimizer|OSS)$")
+_CONTAINERS = (Mapping, list, tuple, set, frozenset)
 _together: "weakref.WeakKeyDictionary[Optimizer, Together]" = weakref.WeakKeyDictionary()
 
 
@@ -23,7 +24,8 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
     """The optimizer inside a wrapper (a trainer's, Lookahead, SAM), or the optimizer itself.
 
     The scheduler hooks into this one, because its step hooks fire exactly when it makes an update. An optimizer that
-    stands for one per tensor, each stepped during the backward pass, is followed to a `Together` of them.
+    only stands for others, such as one per tensor, each stepped during the backward pass, is followed to a `Together`
+    of them.
     """
     while (inner := wrapped_by(optimizer)) is not None:
         optimizer = inner
@@ -31,27 +33,63 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
 
 
 def wrapped_by(optimizer: Optimizer) -> Optimizer | None:
-    """The optimizer that this one steps, if its parameter groups are this one's."""
+    """The optimizer that this one steps, if its parameter groups are this one's, or a `Together` of several.
+
+    Raises:
+        ValueError: the optimizers that it keeps have this one's tensors in groups of their own.
+    """
     if isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
         return inner
-    if not isinstance(optimizer, Optimizer):
+    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Together):
         return None
-    for name, inner in vars(optimizer).items():
-        if isinstance(inner, Mapping) and inner and all(isinstance(one, Optimizer) for one in inner.values()):
-            if optimizer not in _together:  # one for each tensor
-                _together[optimizer] = Together(*{id(one): one for one in inner.values()}.values())
-            return _together[optimizer]
-        if not isinstance(inner, Optimizer):
-            continue
-        if {id(group) for group in inner.param_groups} == {id(group) for group in optimizer.param_groups}:
-            return inner
-        if _tensors(inner) & _tensors(optimizer) and not named(optimizer, _COPIES_RATES):
+    groups = _groups(optimizer)
+    for name, kept in _kept(optimizer).items():
+        theirs = {group for one in kept for group in _groups(one)}
+        alone = kept[0] is vars(optimizer)[name]
+        if theirs <= groups:
+            if alone and theirs == groups:
+                return kept[0]
+        elif not any(_tensors(one) & _tensors(optimizer) for one in kept):
+            if not alone:
+                if optimizer not in _together:
+                    _together[optimizer] = Together(*kept)
+                return _together[optimizer]
+        elif not named(optimizer, _COPIES_RATES):
+            # Writing a rate into such a wrapper's groups would silently change nothing.
+            kinds = " and ".join(dict.fromkeys(type(one).__name__ for one in kept))
+            which, give = f"the {kinds}", f"that one, optimizer.{name}"
+            if not alone:
+                which, give = f"the optimizers ({kinds})", "autowarm.optim.Together(...) of those, and step that"
             raise ValueError(
-                f"{type(optimizer).__name__} steps by the rates of the {type(inner).__name__} that it keeps as "
-                f"{name!r}, and not by those in its own param_groups, so no scheduler can reach them: give the "
-                f"scheduler that one, optimizer.{name}"
+                f"{type(optimizer).__name__} steps by the rates of {which} that it keeps as {name!r}, and not by those "
+                f"in its own param_groups, so no scheduler can reach them: give the scheduler {give}"
             )
     return None
+
+
+def _kept(optimizer: Optimizer) -> dict[str, list[Optimizer]]:
+    """The optimizers that this one keeps, by attribute; also those in lists, dictionaries and such of such."""
+    found = {}
+    for name, value in vars(optimizer).items():
+        if name in ("state", "param_groups", "defaults"):  # of tensors, and maybe large
+            continue
+        kept: dict[int, Optimizer] = {}
+        containers: dict[int, Any] = {}
+        todo = [value]
+        while todo:
+            one = todo.pop(0)
+            if isinstance(one, Optimizer):
+                kept[id(one)] = one
+            elif isinstance(one, _CONTAINERS) and id(one) not in containers:
+                containers[id(one)] = one
+                todo += one.values() if isinstance(one, Mapping) else one
+        if kept and id(optimizer) not in kept:  # among siblings, it is none that steps them
+            found[name] = list(kept.values())
+    return found
+
+
+def _groups(optimizer: Optimizer) -> set[int]:
+    return {id(group) for group in optimizer.param_groups}
 
 
 def _tensors(optimizer: Optimizer) -> set[int]:
@@ -61,17 +99,10 @@ def _tensors(optimizer: Optimizer) -> set[int]:
 def inside(optimizer: Optimizer) -> list[Optimizer]:
     """The optimizers that make the updates: those inside a wrapper, or the optimizer itself."""
     optimizer = unwrapped(optimizer)
-    several = getattr(optimizer, "optimizers", None)
-    if not isinstance(several, (list, tuple)):
-        return [optimizer]
-    seen = {id(group) for group in optimizer.param_groups}
-    if not all(id(group) in seen for one in several for group in one.param_groups):
-        # Writing a rate into such a wrapper's groups would silently change nothing.
-        raise ValueError(
-            f"{type(optimizer).__name__} does not step by the rates in its own param_groups, so no scheduler can reach "
-            "them: hand autowarm.optim.Together(*optimizer.optimizers) to the scheduler, and step that"
-        )
-    return [inner for one in several for inner in inside(one)]
+    groups = _groups(optimizer)
+    kept = [one for several in _kept(optimizer).values() for one in several if _groups(one) <= groups]
+    made = {id(inner): inner for one in kept for inner in inside(one)}
+    return list(made.values()) or [optimizer]
 
 
 def hook(register: Callable[..., Any], owner: object, call: Callable[..., None]) -> None:

@@ -4,7 +4,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch.distributed as dist
@@ -13,9 +13,12 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ..losses import Observation, Ranks, mean_loss, run_closure
-from ..optim.wrapped import wrapped_by
+from ..optim import Together
+from ..optim.wrapped import inside, unwrapped
 from .restore import restored
 from .search import RateSearch, has_broken
+
+L = TypeVar("L")
 
 
 def find_rate(
@@ -65,8 +68,8 @@ def find_rate(
             ranks must call this with the same arguments; they end at the same step with the same result.
 
     Raises:
-        ValueError: a number is out of range, every group's rate is 0, or the closure ran out of batches, or ran no
-            backward pass.
+        ValueError: a number is out of range, every group's rate is 0, or the closure ran out of batches, ran no
+            backward pass, or steps the optimizer.
         TypeError: the closure returns no loss.
         RuntimeError: ranks disagree.
 
@@ -99,11 +102,11 @@ def find_rate(
     ranks = Ranks(process_group, settings, owner="find_rate")
     losses: list[float] = []
     with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
-        shares = _shares(optimizer)
-        # What steps in the backward pass leaves no gradients.
-        params = [] if wrapped_by(optimizer) else [p for group in optimizer.param_groups for p in group["params"]]
+        core = unwrapped(optimizer)  # by whose rates the steps are made
+        shares = _shares(core)
+        closure, params = _checked_closure(closure, optimizer)
         for i, rate in enumerate(rates):
-            for group, share in zip(optimizer.param_groups, shares, strict=True):
+            for group, share in zip(core.param_groups, shares, strict=True):
                 set_rate(group, float(rate) * share)
             optimizer.zero_grad()
             try:
@@ -125,6 +128,30 @@ def find_rate(
                     scaler.step(optimizer)
                     scaler.update()
     return RateSearch(rates[: len(losses)], np.array(losses), has_broken(losses, steps), total_steps)
+
+
+def _checked_closure(closure: Callable[[], L], optimizer: Optimizer) -> tuple[Callable[[], L], list[Tensor]]:
+    """The closure, which raises ValueError if it steps the optimizer, and the tensors that then have gradients.
+
+    A wrapper may step in the backward pass, which leaves no gradients.
+    """
+    within = inside(optimizer)
+    if within != [optimizer] and not isinstance(optimizer, Together):
+        return closure, []
+    steps: list[Any] = []
+    for one in within:
+        one.register_step_post_hook(lambda stepped, *_: steps.append(stepped))
+
+    def checked() -> L:
+        steps.clear()
+        loss = closure()
+        if steps:
+            raise ValueError(
+                "the closure steps the optimizer, which find_rate does after it: let it run forward and backward only"
+            )
+        return loss
+
+    return checked, [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _checked(lowest: float, highest: float, steps: int) -> int:

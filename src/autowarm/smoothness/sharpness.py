@@ -106,7 +106,8 @@ def sharpness(
         seed: seed of the start vector.
 
     Raises:
-        ValueError: a tensor is a DTensor.
+        TypeError: the loss is no tensor.
+        ValueError: the loss has no graph or more than one element, or a tensor of ``params`` is a DTensor.
 
     Example:
         >>> import torch
@@ -124,6 +125,11 @@ def sharpness(
             )
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         value = loss()
+        if not isinstance(value, Tensor):
+            raise TypeError(f"the loss is a {type(value).__name__}: let its function return a tensor, without backward")
+        if value.numel() != 1 or not value.requires_grad:
+            what = "no graph" if value.numel() == 1 else f"shape {tuple(value.shape)}"
+            raise ValueError(f"the loss has {what}: it is to be one element, computed from params with gradients on")
         with autocast_off():  # which the loss keeps
             gradients = torch.autograd.grad(value, params, create_graph=True)
     curved = [g for g in gradients if g.requires_grad]  # the others are constant: the loss is linear there

@@ -323,7 +323,13 @@ def several(kind: type, deep: bool) -> nn.Module:
 
 @each("kind", [nn.ModuleList, nn.ModuleDict])
 @each("deep", [False, True])
-@each("name", ["head", "heads", "lm_head", "lm_heads", "classifier", "classifiers", "score", "outputs"])
+@each(
+    "name",
+    [
+        *("head", "heads", "lm_head", "lm_heads", "classifier", "classifiers", "score", "outputs"),
+        *("task_heads", "out_heads", "out_head", "multi_task_heads", "attribute_heads", "aux_classifiers"),
+    ],
+)
 @each("wrapped", [False, True])
 def test_every_head_of_several_is_a_head(kind: type, deep: bool, name: str, wrapped: bool) -> None:
     model: nn.Module = Holder(**{name: several(kind, deep)})
@@ -332,6 +338,52 @@ def test_every_head_of_several_is_a_head(kind: type, deep: bool, name: str, wrap
     parts = partition(model)
     assert sorted(p.shape[0] for _, p in parts.heads) == [2, 3, 4]
     assert len(parts.matrices) == (5 if deep else 2)
+
+
+@each("kind", [nn.ModuleList, nn.ModuleDict])
+@each("deep", [False, True])
+@each("name", ["heads", "task_heads", "out_heads"])
+@each("first", [False, True])
+@each("wrapped", [False, True])
+@each(
+    ("beside", "heads"),
+    [("classifier", 4), ("lm_head", 4), ("score", 4), ("fc", 3), ("fc2", 3), ("classifiers", 6), ("aux_heads", 6)],
+)
+def test_every_head_is_a_head_beside_others(
+    kind: type, deep: bool, name: str, first: bool, wrapped: bool, beside: str, heads: int
+) -> None:
+    """A layer called "fc" may be what the heads read."""
+    other = several(kind, deep) if heads == 6 else nn.Linear(6, 5)
+    both = {name: several(kind, deep), beside: other}
+    model: nn.Module = Holder(**dict(sorted(both.items(), key=lambda one: (one[0] == name) != first)))
+    if wrapped and not deep:
+        model = nn.ModuleDict({"net": model})
+    found = names(partition(model).heads)
+    assert len(found) == heads
+    assert sum(f".{name}." in f".{one}" for one in found) == 3
+    assert len(partition(model).matrices) == 2 + (heads == 3) + (deep * (6 if heads == 6 else 3))
+
+
+@each("kind", [nn.ModuleList, nn.ModuleDict])
+@each("name", ["heads", "classifiers", "task_heads"])
+def test_heads_of_several_tasks_may_be_convolutions(kind: type, name: str) -> None:
+    heads = [nn.Conv2d(6, 2, 1), nn.Sequential(nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Conv2d(6, 3, 1)), nn.Linear(6, 4)]
+    model = Holder(**{name: kind(heads if kind is nn.ModuleList else dict(zip("abc", heads, strict=True)))})
+    assert sorted(p.shape[0] for _, p in partition(model).heads) == [2, 3, 4]
+
+
+@each("kind", [nn.ModuleList, nn.ModuleDict])
+@each("name", ["heads", "task_heads", "out_heads", "attn_heads", "self_heads", "q_heads"])
+@each("single", [False, True])
+def test_heads_in_every_block_or_of_attention_are_hidden_layers(kind: type, name: str, single: bool) -> None:
+    blocks = nn.ModuleList(Holder(**{name: several(kind, deep=False)}) for _ in range(2))
+    of_attention = name[0] in "asq"
+    model = nn.ModuleDict({"blocks": blocks})
+    if of_attention:  # also where there is one block alone
+        model[name] = several(kind, deep=False)
+    if single:
+        model["classifier"] = nn.Linear(6, 2)
+    assert names(partition(model).heads) == ({"classifier.weight"} if single else set())
 
 
 @each("ask", ["get_classifier", "get_output_embeddings"])

@@ -35,6 +35,7 @@ MAKERS = {
     "together": pair,
 }
 LENGTHS = ((7, 3), (0, 5), (4, 4))
+UNEVEN = ((5, 6), (1, 0))
 
 
 def batch(rank, t):
@@ -111,6 +112,23 @@ def error_of(make, ranks, rank, listed):
     return None
 
 
+def uneven(make, rank, steps):
+    """What a rank is told that makes more steps than the other, without `Join`."""
+    two = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    if rank == 2:
+        return None
+    model = net()
+    opt = make(model, two)
+    try:
+        for t in range(steps[rank]):
+            opt.zero_grad()
+            loss_of(model, batch(0, t), False).backward()
+            opt.step()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
 def main(folder):
     warnings.simplefilter("ignore")
     rank = int(os.environ["RANK"])
@@ -131,10 +149,14 @@ def main(folder):
         for listed in (True, False):
             # After an error the ranks' messages no longer match, so each try has a group of its own.
             found["error", name, listed] = error_of(MAKERS[name], dist.new_group([0, 1, 2]), rank, listed)
+    for name in MAKERS:
+        for steps in UNEVEN:
+            dist.barrier(everyone)
+            found["uneven", name, steps] = uneven(MAKERS[name], rank, steps)
     dist.barrier(everyone)
     Path(folder, f"{rank}.pickle").write_bytes(pickle.dumps(found))
     dist.barrier()
-    dist.destroy_process_group()
+    os._exit(0)  # a group that has timed out is not to be waited for
 
 
 if __name__ == "__main__":

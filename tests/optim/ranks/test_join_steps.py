@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.optim.ranks.join_steps_ranks import LENGTHS, MAKERS, alone
+from tests.optim.ranks.join_steps_ranks import LENGTHS, MAKERS, UNEVEN, alone
 from tests.programs import rank_environment
 
 
@@ -49,3 +49,16 @@ def test_an_error_reaches_the_rank_that_has_joined(name, ranks):
 def test_a_join_that_does_not_know_of_the_optimizer_is_an_error_on_every_rank(name, ranks):
     errors = [found["error", name, False] for found in ranks]
     assert all("Join([model, optimizer, scheduler])" in error for error in errors), errors
+
+
+@pytest.mark.parametrize("steps", UNEVEN)
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_rank_that_waits_in_vain_is_told_what_for(name, steps, ranks):
+    for rank, made in enumerate(steps):
+        error = ranks[rank]["uneven", name, steps]
+        if made < max(steps):
+            assert error is None
+        else:
+            who = "LMO" if name == "svd" else "Muon"
+            assert f"rank {rank} waited in vain for the other ranks, after {min(steps)} steps of {who}" in error
+            assert "Join([model, optimizer, scheduler])" in error

@@ -53,12 +53,15 @@ class Agreement:
 
     Attributes:
         may_join: whether a rank may run out of inputs before the others. All exchanges are then on the host.
+        steps: the number of steps so far, for a message.
     """
 
     may_join = False
+    steps = 0
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
+        self._who = ""
         self._params: list[Tensor] = []
         self._exchanges: list[_Exchange] = []
         self._last: list[int] | None = None  # the codes of the last update
@@ -73,7 +76,7 @@ class Agreement:
         grads = [p.grad for p in params]
         if torch.compiler.is_compiling():
             return self._traced(params, grads)
-        self._look_at(params)
+        self._look_at(who, params)
         codes = [_code(p, g) if refused is None else _REFUSED for p, g in zip(params, grads, strict=True)]
         on_host = self.may_join or not params or read_on_host(params[0].device)
         reach = self._reach_on_host if on_host else self._reach_on_device
@@ -92,14 +95,15 @@ class Agreement:
             RuntimeError: the others have different tensors or gradients.
         """
         params = [p for group in groups for p in group["params"]]
-        self._look_at(params)
+        self._look_at(who, params)
         if self._meet(None, bad=False, failed=False):
             raise RuntimeError(self._difference(who, groups, [_LEAST] * len(params)))
         for exchange in self._exchanges:
             if exchange.bad:
                 _finite_everywhere(torch.ones(len(params), dtype=torch.bool), exchange.places, exchange.ranks)
 
-    def _look_at(self, params: list[Tensor]) -> None:
+    def _look_at(self, who: str, params: list[Tensor]) -> None:
+        self._who = who
         if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
             self._params = params
             sharing = _sharing(params, self._process_group)
@@ -166,9 +170,17 @@ class Agreement:
 
         The exchanges of a mesh follow each other, so that what one of them finds reaches the ranks of all.
         """
-        for exchange in self._exchanges:
-            failed = exchange.meet(codes, bad=bad, failed=failed)
-            bad = bad or exchange.bad
+        try:
+            for exchange in self._exchanges:
+                failed = exchange.meet(codes, bad=bad, failed=failed)
+                bad = bad or exchange.bad
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"rank {dist.get_rank()} waited in vain for the other ranks, after {self.steps} steps of {self._who}: "
+                "they exchange messages at each step, so every rank must make as many steps; or one of them has ended. "
+                "If ranks have uneven inputs, train within torch.distributed.algorithms.Join([model, optimizer, "
+                "scheduler])"
+            ) from error
         return failed
 
     def _difference(self, who: str, groups: Sequence[Mapping[str, Any]], codes: list[int]) -> str:

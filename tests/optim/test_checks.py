@@ -1,0 +1,203 @@
+"""What cannot be stepped is refused before anything moves, wherever among the groups and the optimizers it is."""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.optim import Together
+from autowarm.optim.checks import in_ranges
+from tests.cases import each
+from tests.optim.test_caller_modes import PAIRS, give
+
+
+def a_model(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)).to(dtype)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    return model
+
+
+def halves(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    return [p for p in model.parameters() if p.ndim > 1], [p for p in model.parameters() if p.ndim < 2]
+
+
+def pair(
+    other: Callable[..., Optimizer], *, last: bool = True, nested: bool = False
+) -> Callable[[nn.Module], Together]:
+    """Muon for the matrices, and another optimizer for the vectors, after it or before."""
+
+    def make(model: nn.Module) -> Together:
+        matrices, vectors = halves(model)
+        both: list[Optimizer] = [Muon(matrices, lr=0.1), other(vectors, lr=0.1)]
+        if nested:
+            both[1] = Together(both[1])
+        return Together(*(both if last else both[::-1]))
+
+    return make
+
+
+MAKERS: dict[str, Callable[[nn.Module], Optimizer]] = {
+    "muon": lambda m: Muon.from_model(m, lr=0.1),
+    "lion": lambda m: Lion.from_model(m, lr=0.1),
+    "signsgd": lambda m: SignSGD.from_model(m, lr=0.1),
+    "normsgd": lambda m: NormSGD.from_model(m, lr=0.1),
+    "lmo": lambda m: LMO.from_model(m, lr=0.1, geometry="rows"),
+    "muon and lion": pair(Lion),
+    "muon and adamw": pair(AdamW),
+    "muon and sgd, nested": pair(SGD, nested=True),
+    "adamw and muon": pair(AdamW, last=False),
+}
+every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+OURS = {"momentum": 1.0, "betas": (0.9, 1.0), "adamw_betas": (0.9, 1.0), "adamw_eps": -1.0}
+
+
+def refused(opt: Optimizer, model: nn.Module, *said: str) -> None:
+    """The step says this and changes nothing."""
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - what it says is checked below
+        opt.step()
+    assert all(one in str(error.value) for one in said), error.value
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+@every_optimizer
+@each("name", ["lr", "weight_decay"])
+@each(
+    ("value", "said"),
+    [
+        ("1e-3", "float('1e-3')"),
+        (None, "None"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        ([0.1, "1e-3"], "text"),
+        ({}, "{}"),
+    ],
+)
+def test_a_rate_or_decay_that_is_no_number_is_refused_in_any_group(
+    make: Callable, name: str, value: Any, said: str
+) -> None:
+    for place, called in enumerate(calls(make(a_model()))):
+        model = a_model()
+        opt = make(model)
+        opt.step()
+        group = opt.param_groups[place]
+        was, group[name] = group[name], value
+        refused(opt, model, called, name, said)
+        group[name] = was
+        opt.step()
+
+
+def calls(opt: Optimizer) -> list[str]:
+    """What messages call each group."""
+    if isinstance(opt, Together):
+        return [name for one in opt.optimizers for name in calls(one)]
+    return [f"{type(opt).__name__}: group {i}" for i in range(len(opt.param_groups))]
+
+
+@every_optimizer
+@each("name", OURS)
+def test_every_number_of_ours_is_held_to_its_range(make: Callable, name: str) -> None:
+    swapped = 0.5 if "betas" in name else (0.5, 0.5)  # a number for a pair, and a pair for a number
+    for bad in (OURS[name], "0.5", None, math.nan, (0.9,), (0.9, "0.99"), torch.zeros(2), swapped):
+        model = a_model()
+        opt = make(model)
+        for group in [group for group in opt.param_groups if "geometry" in group and name in group][-1:]:
+            group[name] = bad
+            refused(opt, model, "group ", name)
+
+
+@every_optimizer
+@each("rate", [0, 0.0, 1, np.float64(0.1), np.float32(0.1), torch.tensor(0.1), torch.tensor([0.1])])
+def test_any_kind_of_number_is_a_rate(make: Callable, rate: Any) -> None:
+    model = a_model()
+    opt = make(model)
+    for group in opt.param_groups:
+        if "geometry" in group:
+            group["lr"] = rate
+    before = [p.detach().clone() for p in model.parameters()]
+    opt.step()
+    moved = [not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
+    assert any(moved) or not rate
+
+
+def test_the_value_of_a_tensor_is_not_read() -> None:
+    rate = torch.empty((), device="meta")  # to read it would be an error
+    ends = {"lr": 1.0, "betas": 1.0}
+    assert in_ranges({"lr": rate, "betas": (rate, rate)}, ends)
+    assert not in_ranges({"lr": rate, "betas": (rate, 1.0)}, ends)
+    assert not in_ranges({"lr": Fraction(1, 2), "betas": (rate, rate)}, ends)  # which the slower check takes
+    model = a_model()
+    opt = Lion.from_model(model, lr=0.1)
+    opt.param_groups[1] |= {"lr": rate, "weight_decay": "1e-3"}
+    refused(opt, model, "Lion: group 1 (embeddings and vectors): weight_decay='1e-3' is text")
+
+
+ALIKE: dict[str, Callable[..., Optimizer]] = {
+    **{cls.__name__: cls for cls in (Adam, AdamW, NAdam, RAdam, Adamax)},
+    **{
+        f"{cls.__name__}, fused": lambda params, lr, cls=cls: cls(params, lr=lr, fused=True)
+        for cls in (AdamW, SGD, Adagrad)
+    },
+}
+
+
+@pytest.mark.parametrize("other", ALIKE)
+@each(("dtype", "of_gradients"), PAIRS)
+@each("last", [False, True])
+@each("nested", [False, True])
+def test_gradients_that_another_optimizer_does_not_take_are_refused_before_ours_moves(
+    other: str, dtype: torch.dtype, of_gradients: torch.dtype, last: bool, nested: bool
+) -> None:
+    model = a_model(dtype)
+    opt = pair(ALIKE[other], last=last, nested=nested)(model)
+    vector = halves(model)[1][-1]
+    give(vector, torch.ones(vector.shape, dtype=of_gradients))
+    refused(opt, model, other.split(",")[0], f"shape {tuple(vector.shape)} is of {of_gradients}", "convert it")
+    for p in halves(model)[0]:  # which ours converts by itself
+        give(p, torch.ones(p.shape, dtype=of_gradients))
+    give(vector, torch.ones(vector.shape, dtype=dtype))
+    opt.step()
+
+
+@each("other", [Adam, AdamW, NAdam, RAdam, Adamax])
+def test_a_sparse_gradient_of_an_adam_is_refused_before_ours_moves(other: type[Optimizer]) -> None:
+    model = a_model()
+    opt = pair(other)(model)
+    vector = halves(model)[1][0]
+    vector.grad = torch.ones(4).to_sparse()
+    refused(opt, model, other.__name__, "torch.sparse_coo")
+
+
+class OwnRate(Optimizer):
+    """Sets its rate itself, as Adafactor does."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": None})
+
+    def step(self, closure: Any = None) -> None: ...
+
+
+def test_a_rate_of_none_may_be_anothers_own_choice() -> None:
+    pair(OwnRate)(a_model()).step()
+
+
+@each("other", [SGD, RMSprop, Adagrad])
+@each(("dtype", "of_gradients"), PAIRS)
+def test_optimizers_that_take_other_dtypes_get_them(
+    other: type[Optimizer], dtype: torch.dtype, of_gradients: torch.dtype
+) -> None:
+    model = a_model(dtype)
+    for p in model.parameters():
+        give(p, torch.ones(p.shape, dtype=of_gradients))
+    before = [p.detach().clone() for p in model.parameters()]
+    pair(other)(model).step()
+    assert not any(map(torch.equal, before, model.parameters()))

@@ -24,7 +24,7 @@ def test_the_rates_are_those_of_the_scheduler(capsys: pytest.CaptureFixture[str]
             rates.append(opt.param_groups[0]["lr"])
             opt.step()
             sched.step(0.65 ** (update / (share * 400)))
-        ends = f"{sched.warmup_steps} ({100 * sched.warmup_steps / 400:.1f}%), {'loss' if share < 1 else 'limit'}"
+        ends = f"{sched.warmup_steps} ({100 * sched.warmup_steps / 400:.1f}%), {'loss' if share < 1 else 'clock'}"
         assert ends in row
         assert row.split()[-4:] == [f"{rates[int(part * 399)]:.3g}" for part in (0, 0.25, 0.5, 0.75)]
 

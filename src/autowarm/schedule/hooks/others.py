@@ -18,14 +18,15 @@ def schedulers_beside(ours: LRScheduler) -> list[Any]:
     """The other schedulers of our optimizer, or of one inside it.
 
     PyTorch keeps no list of an optimizer's schedulers, so this goes through all live objects. It takes up to a few
-    tenths of a second, and is called only when a rate is not what we have written. If it finds some, it has dead ones
-    collected and looks again: the scheduler of a rate finder may be dead, in a cycle.
+    tenths of a second, and is called only when a rate is not what we have written. Before the first update it has dead
+    ones collected and looks again: those of a rate finder may be dead, in a cycle.
     """
-    if found := _schedulers(ours):
+    found = _schedulers(ours)
+    if found and ours.last_epoch == 0:
         found.clear()
         gc.collect()
-        return _schedulers(ours)
-    return []
+        found = _schedulers(ours)
+    return found
 
 
 def _schedulers(ours: LRScheduler) -> list[Any]:

@@ -18,8 +18,8 @@ from tests.programs import clean_environment, free_port, rank_environment
 pytestmark = pytest.mark.long
 
 KEYS = {"model.layers": 2, "model.width": 32, "model.heads": 2, "model.ff": 64, "model.seq_len": 32,
-        "model.vocab_size": 512, "steps": 8, "batch_size": 8, "eval_batches": 1, "checkpoint_every": 2,
-        "engine.eval_every": 2, "engine.curvature_every": 1, "ema": 0.9}  # fmt: skip
+        "steps": 8, "batch_size": 8, "eval_batches": 1, "checkpoint_every": 2, "engine.eval_every": 2,
+        "engine.curvature_every": 1, "ema": 0.9}  # fmt: skip
 PATIENCE = 1200  # seconds
 # Captured and differentiated as the preset is, but run without generated code, which takes a processor many minutes.
 CAPTURED = """

@@ -68,7 +68,7 @@ def _compare(results: dict[str, Any]) -> list[list[str]]:
     order = list(dict.fromkeys(name.split()[0] for name, _ in runs))
     runs.sort(key=lambda run: (order.index(run[0].split()[0]), run[1]["val_loss"]))
     return [
-        [name, str(results["steps"]), _number(of["warmup_steps"]), _number(of["val_loss"], 4),
+        [name.replace(" %", "%"), str(results["steps"]), _number(of["warmup_steps"]), _number(of["val_loss"], 4),
          _number(of["train_loss"], 4), of["ended_by"] or "–"]
         for name, of in runs
     ]  # fmt: skip

@@ -235,7 +235,7 @@ def presets(known: Known, setting: Setting) -> Found:
         yield name, found
 
 
-_COMPARISON = 11 * 60  # seconds for all of its runs, as an H200 took
+_COMPARISON = 11 * 60  # seconds for all of its runs; two at once took 115 on an H200
 _WARMUPS = {"default": None, "none": 0.0, "2 %": 0.02, "10 %": 0.1}
 
 

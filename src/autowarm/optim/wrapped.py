@@ -76,8 +76,7 @@ def _kept(optimizer: Optimizer) -> dict[str, list[Optimizer]]:
         kept: dict[int, Optimizer] = {}
         containers: dict[int, Any] = {}
         todo = [value]
-        while todo:
-            one = todo.pop(0)
+        for one in todo:  # which grows
             if isinstance(one, Optimizer):
                 kept[id(one)] = one
             elif isinstance(one, _CONTAINERS) and id(one) not in containers:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Gap = TypeVar("Gap", float, np.ndarray, Tensor)
+Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,12 @@ class Profile:
                 return self.lr / (1.0 + self._excess(np.maximum(gap, 0.0)))
         return self.lr / (1.0 + self._excess(gap)) if gap > 0 else 0.0
 
-    def share(self, gap: Gap) -> Gap:
+    def share(self, gap: Number) -> Number:
         """η(Δ)/lr. A tensor must hold positive gaps only, and takes as few operators as possible."""
         if isinstance(gap, Tensor):
             away = gap - self.peak_gap
             return gap / torch.addcmul(gap, away, away, value=self._steepness)
-        return self(gap) / self.lr
+        return self.lr / (1.0 + self._excess(gap)) / self.lr if gap > 0 else 0.0
 
     @cached_property
     def _steepness(self) -> float:

@@ -108,13 +108,9 @@ class PhaseScheduler(LRScheduler, Joinable):
                 )
             self._restart()
             return
-        if self.optimizer is not self._clock.optimizer or self._groups.regrouped():
-            self._follow_optimizer()
         self._in_use = True
-        if self._groups.changed():
-            others, raised = self._look_for_others(), self._groups.notice()
-            if raised is not None and not others:
-                self._alarms.warn("raised", raised)
+        if self.optimizer is not self._clock.optimizer or self._groups.changed():
+            self._notice_changes()
         observations, self._pending = self._pending, []
         joined = self._ranks.joined
         made = None if joined else self._clock.tick(observations)
@@ -261,6 +257,14 @@ class PhaseScheduler(LRScheduler, Joinable):
         if self._foreign == FOREIGN and not schedulers_beside(self):
             self._alarms.foreign(self._foreign)
         self._in_use = False
+
+    def _notice_changes(self) -> None:
+        """Take in what others have done to the optimizer, its groups or their rates since the last step."""
+        self._follow_optimizer()
+        if self._groups.changed():
+            others, raised = self._look_for_others(), self._groups.notice()
+            if raised is not None and not others:
+                self._alarms.warn("raised", raised)
 
     def _look_for_others(self) -> bool:
         """Whether another scheduler sets the rates; it is named. Before the first update, new rates are peaks."""

@@ -104,7 +104,7 @@ class UpdateClock:
 
         If none of the losses came with a graph, they may be made up, for a dry run of the schedule.
         """
-        made = self.made
+        made = max(self._made)
         if self.first_tick is None:
             self.first_tick = 1 if made else 0
             if not made and not self._replayed():

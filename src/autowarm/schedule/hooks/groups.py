@@ -29,8 +29,9 @@ def first_peak(optimizer: Optimizer) -> float:
 
 @dataclass
 class _Group:
-    """What is known of one group's rate."""
+    """What is known of one group and its rate."""
 
+    first: Tensor | None  # its first tensor, which is in no other group and so tells it wherever it moves
     warms: bool  # whether it has a warm-up
     factor: Any = None  # what others multiply the rate by; None stands for 1 and saves a device the multiplication
     written: Rate = 0.0
@@ -78,7 +79,6 @@ class GroupRates:
     def __init__(self, optimizer: Optimizer) -> None:
         self._all: list[_Group] = []
         self._optimizer = optimizer
-        self._known: list[int] = []  # the groups that they are of, by `_keys`
         self._register()
 
     def _register(self) -> None:
@@ -90,15 +90,22 @@ class GroupRates:
         self.__dict__.update(state)
         for own in self._all:
             own.tensor, own.version = None, 0  # the copied optimizer has other tensors
-        self._known = self._keys()
         self._register()
 
     # What others do to the rates.
 
     def changed(self) -> bool:
-        """Whether others may have changed a rate since it was written. Waits for a device only after a copy."""
-        for group, own in zip(self._optimizer.param_groups, self._all, strict=False):
-            rate = group["lr"]
+        """Whether groups were added or moved since the last call of `adopt`, or others may have changed a rate.
+
+        Waits for a device only after a copy.
+        """
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._all):
+            return True
+        for group, own in zip(groups, self._all, strict=True):
+            params, rate = group["params"], group["lr"]
+            if own.first is not (params[0] if params else None):
+                return True
             if not isinstance(rate, Tensor):
                 if rate != own.written:
                     return True
@@ -111,11 +118,7 @@ class GroupRates:
 
     def regrouped(self) -> bool:
         """Whether groups were added or moved since the last call of `adopt`."""
-        return self._keys() != self._known
-
-    def _keys(self) -> list[int]:
-        """What tells each group from the others wherever it moves: its first tensor, which is in no other."""
-        return [id(group["params"][0]) if group["params"] else 0 for group in self._optimizer.param_groups]
+        return [id(own.first) for own in self._all] != [id(_first(group)) for group in self._optimizer.param_groups]
 
     def take_as_peaks(self, peaks: list[Rate]) -> bool:
         """Take the rates that were set before the first update as the peaks, if they can be; whether one changed."""
@@ -204,7 +207,6 @@ class GroupRates:
                 f"the optimizer had {len(peaks)} parameter groups and has {len(groups)}: make a new scheduler"
             )
         self._reorder(peaks)
-        self._known = self._keys()
         without_peak, unknown = self._new_places(len(peaks)), self._new_places(len(self._all))
         self._give_each_its_own_tensor(unknown)
         for i in without_peak:
@@ -213,15 +215,17 @@ class GroupRates:
                 raise ValueError(f"a parameter group was added with lr={checked}: it must be finite and not negative")
             peaks.insert(i, _copy(groups[i].setdefault("initial_lr", _copy(groups[i]["lr"]))))
         for i in unknown:
-            self._all.insert(i, _Group(bool(groups[i].get("warmup", True))))
+            self._all.insert(i, _Group(_first(groups[i]), bool(groups[i].get("warmup", True))))
             self._all[i].record(groups[i]["lr"])  # nobody has changed it
+        for group, own in zip(groups, self._all, strict=True):
+            own.first = _first(group)
 
     def _reorder(self, peaks: list[Rate]) -> None:
         """Put what is known in the order of the groups. Groups whose tensors were replaced are where they were."""
-        keys = self._keys()
-        if not set(self._known) <= set(keys):
+        places = {id(_first(group)): i for i, group in reversed(list(enumerate(self._optimizer.param_groups)))}
+        if not all(id(own.first) in places for own in self._all):
             return
-        order = sorted(range(len(self._known)), key=lambda i: keys.index(self._known[i]))
+        order = sorted(range(len(self._all)), key=lambda i: places[id(self._all[i].first)])
         self._all[: len(order)] = [self._all[i] for i in order]
         peaks[: len(order)] = [peaks[i] for i in order]
 
@@ -259,6 +263,7 @@ class GroupRates:
 
     def write(self, peaks: Sequence[Rate], phase: Phase) -> list[Rate]:
         """Set every group's rate; return copies of the rates."""
+        written: list[Rate] = []
         for group, peak, own in zip(self._optimizer.param_groups, peaks, self._all, strict=True):
             share, factor, rate = phase.share if own.warms else phase.steady_share, own.factor, group["lr"]
             if isinstance(rate, Tensor):
@@ -272,7 +277,8 @@ class GroupRates:
             else:
                 own.aim = aim = float(peak * share)
                 group["lr"] = own.written = aim if factor is None else aim * float(factor)
-        return [own.written for own in self._all]
+            written.append(own.written)
+        return written
 
     def state_dict(self) -> dict[str, Any]:
         """For each group: its rate now, as last written and at factor 1, its factor, and whether it warms up."""
@@ -301,6 +307,10 @@ class GroupRates:
                 own.written = torch.full_like(own.written, written) if isinstance(own.written, Tensor) else written
                 own.tensor, own.version = None, 0
         return [own.written for own in self._all]
+
+
+def _first(group: dict[str, Any]) -> Tensor | None:
+    return group["params"][0] if group["params"] else None
 
 
 def _copy(rate: Rate) -> Rate:

@@ -164,16 +164,16 @@ class HostRule:
         It is a function of what changes during a warm-up, so that a device can pass a tensor. In the opening there is
         no averaged loss, and only the ramp counts.
         """
-        ramp = self.timeline.ramp_share(updates)
+        timeline, profile, target = self.timeline, self.profile, self.target_loss
+        ramp = 0.0 if timeline.ramp is None else timeline.ramp.at(updates, timeline.plan.warmup)
         if ramp >= 1.0:
             return 1.0, True
-        if self.profile is None or self.target_loss is None or smoothed is None:
-            return max(ramp, 1.0 / self.plan.div), False
-        gap = smoothed - self.target_loss
-        low = ramp if ramp > LEAST_SHARE else LEAST_SHARE
-        share = self.profile.share(gap)
+        if profile is None or target is None or smoothed is None:
+            return max(ramp, 1.0 / timeline.plan.div), False
+        gap, low = smoothed - target, max(ramp, LEAST_SHARE)
+        share = profile.share(gap)
         # Strictly below, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on.
-        return share.clamp(min=low) if isinstance(share, Tensor) else max(low, share), gap < self.profile.peak_gap
+        return share.clamp(min=low) if isinstance(share, Tensor) else max(low, share), gap < profile.peak_gap
 
     def averaged(self, smoothed: Number, loss: Number, updates: Number | int) -> Number:
         """The moving average after one more loss, this many updates after the last one."""

@@ -69,7 +69,7 @@ class LMO(Optimizer, Joining):
 
     Raises:
         ValueError: an option is out of range, a geometry is unknown, or a tensor is sparse or complex.
-        NotImplementedError: a DTensor is sharded over several mesh dimensions, and its step needs the whole tensor.
+        NotImplementedError: a DTensor is sharded with several strides, and its step needs the whole tensor.
 
     Example:
         >>> import torch
@@ -239,7 +239,13 @@ class LMO(Optimizer, Joining):
 
     def _is_shared(self) -> bool:
         """Whether other ranks hold copies or shards of the tensors."""
-        return self._process_group is not None or any(is_dtensor(p) for p in self._params())
+        if self._process_group is not None:
+            return True
+        for group in self.param_groups:
+            for p in group["params"]:
+                if type(p) not in PLAIN and is_dtensor(p):
+                    return True
+        return False
 
     def _updates(self) -> list[Tensors]:
         """The tensors that have a gradient, of each group that has some."""

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from autowarm import LMO, Lion, Muon, NormSGD
 from autowarm.geometry import Spectral
@@ -104,6 +105,61 @@ def one_tensor_a_round():
         sharing.temporaries = real
 
 
+def blocks(model, mesh):
+    """Shards every tensor of two dimensions or more by its last two, and vectors by both dimensions of the mesh."""
+    for module in [model, *model.children()]:
+        for name, p in [*module.named_parameters(recurse=False)]:
+            cut = [Shard(0), Shard(0)] if p.ndim == 1 else [Shard(p.ndim - 2), Shard(p.ndim - 1)]
+            module.register_parameter(name, nn.Parameter(distribute_tensor(p.detach(), mesh, cut)))
+    return model
+
+
+def twice(model, mesh):
+    """Shards every tensor by its first dimension, and each of its shards again."""
+    for module in [model, *model.children()]:
+        for name, p in [*module.named_parameters(recurse=False)]:
+            module.register_parameter(name, nn.Parameter(distribute_tensor(p.detach(), mesh, [Shard(0), Shard(0)])))
+    return model
+
+
+def tensor_parallel(model, mesh):
+    """As PyTorch's tutorial has it: tensor parallelism, then FSDP2, which takes a tensor's shards apart once more."""
+    plan = {"wide": RowwiseParallel(), "tall": ColwiseParallel(), "square": ColwiseParallel()}
+    parallelize_module(model, mesh["tensor"], plan)
+    return fully_shard(model, mesh=mesh["data"])
+
+
+def on_a_grid():
+    """By (how, name), as in `both_ways`: steps of tensors that are sharded over both dimensions of a mesh."""
+    grid, found = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("data", "tensor")), {}
+
+    def put(p, g):
+        """The gradient, cut as its parameter is: by strides last, which `distribute_tensor` cannot do."""
+        mesh, part = p.device_mesh, g
+        for axis in sorted(range(mesh.ndim), key=lambda axis: hasattr(p.placements[axis], "split_factor")):
+            if not p.placements[axis].is_replicate():
+                dim, rank = p.placements[axis].dim, mesh.get_local_rank(axis)
+                parts = part.chunk(mesh.size(axis), dim)
+                part = parts[rank] if rank < len(parts) else part.narrow(dim, 0, 0)
+        assert part.shape == p.to_local().shape
+        return DTensor.from_local(part.contiguous(), mesh, p.placements, shape=g.shape, stride=g.stride())
+
+    for shard in (blocks, twice, tensor_parallel):
+        for name in MAKERS:
+            model = shard(Net(), grid)
+            with counted() as count:
+                train(model, MAKERS[name](model), put)
+            found[shard.__name__, name] = worst(model, alone(name)), count
+        model = shard(Net(), grid)
+        train(model, MAKERS["muon"](model), put, spoilt=True)
+        found[f"{shard.__name__}, spoilt", "muon"] = worst(model, alone("muon", spoilt=True)), []
+        with one_tensor_a_round():
+            model = shard(Net(), grid)
+            train(model, MAKERS["muon"](model), put)
+        found[f"{shard.__name__}, in rounds", "muon"] = worst(model, alone("muon")), []
+    return found
+
+
 def both_ways(ranks, mesh):
     """By (how, name): the largest deviation from one process, and the matrices whose oracle this rank asked."""
     warnings.simplefilter("ignore")  # of gradients that are not finite
@@ -132,6 +188,7 @@ def both_ways(ranks, mesh):
             with counted() as count:
                 train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, grid, p.placements))
             found["hsdp", name] = worst(model, alone(name)), count
+        found |= on_a_grid()
     for name in REPLICATED:
         model = Net()
         train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g, spoilt=True)

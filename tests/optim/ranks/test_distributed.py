@@ -11,6 +11,7 @@ from autowarm.optim.step import sharing
 from tests.optim.ranks.step_ranks import MAKERS, REPLICATED, SIZES, Net, alone, train, worst
 from tests.programs import rank_environment
 
+GRIDS = ("blocks", "twice", "tensor_parallel")  # see step_ranks
 TOLERANCE = 1e-5  # of steps of about 0.1: stacks of other sizes are multiplied, and summed, in another order
 
 
@@ -64,6 +65,25 @@ def test_copies_of_shards_share_the_work(everything):
     counts = [found["hsdp", "muon"][1] for found in everything[4]]
     assert sum(len(count) for count in counts) == 3 * 4
     assert all(counts)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("shard", GRIDS)
+def test_shards_of_shards_step_as_one_process(everything, shard, name):
+    assert max(found[shard, name][0] for found in everything[4]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("how", ["spoilt", "in rounds"])
+@pytest.mark.parametrize("shard", GRIDS)
+def test_shards_of_shards_leave_out_the_same_tensors_and_change_nothing_in_rounds(everything, shard, how):
+    assert max(found[f"{shard}, {how}", "muon"][0] for found in everything[4]) <= TOLERANCE
+
+
+# Shards of the experts alone are whole matrices. `narrow` is in no plan of tensor parallelism, so ranks that only that
+# tells apart do not know of each other's copies.
+@pytest.mark.parametrize(("shard", "matrices"), [("blocks", 8), ("twice", 4), ("tensor_parallel", 5)])
+def test_no_oracle_of_a_shard_of_shards_is_asked_twice(everything, shard, matrices):
+    assert sum(len(found[shard, "muon"][1]) for found in everything[4]) == 3 * matrices
 
 
 @pytest.mark.parametrize("how", ["ddp, in rounds", "fsdp, in rounds"])

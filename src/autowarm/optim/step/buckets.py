@@ -52,6 +52,9 @@ class Layout(NamedTuple):
     gathered: bool = False  # whether its step needs the whole tensor, or ranks that hold copies share out the work
     dim: int | None = None  # if gathered: the dimension that is sharded over ``axes``; None if it is not sharded
     copies: Any = None  # if gathered: the ranks that hold the same shard as this one; None if there are none
+    # If gathered and sharded further: the ranks that share this rank's shard, and its dimension that they split, from
+    # the finest shards to the coarsest.
+    finer: tuple[tuple[Any, int], ...] = ()
 
     def total(self, numbers: Tensor) -> Tensor:
         """Add up numbers over the ranks that hold the shards."""
@@ -145,16 +148,21 @@ def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[
     needed = [axis for axis in cut if placements[axis].dim in coupled]
     if needed and geometry.sums:
         return Layout(tuple(mesh.get_group(axis) for axis in needed))
-    if needed and len(cut) > 1:
+    # Shards are counted from the coarsest. A strided one was split after those of later dimensions of the mesh.
+    cut.sort(key=lambda axis: (hasattr(placements[axis], "split_factor"), axis))
+    if needed and sum(hasattr(placements[axis], "split_factor") for axis in cut) > 1:
         raise NotImplementedError(
-            f"a tensor of shape {tuple(shape)} is sharded over {len(cut)} dimensions of its mesh ({placements}); "
-            f"{type(geometry).__name__} needs it sharded over one at most"
+            f"a tensor of shape {tuple(shape)} is sharded with several strides ({placements}), and "
+            f"{type(geometry).__name__} needs the whole"
         )
-    # If several mesh dimensions hold copies, the longest splits the work.
-    replicated = [axis for axis in range(mesh.ndim) if axis not in cut and mesh.size(axis) > 1]
-    copies = mesh.get_group(max(replicated, key=mesh.size)) if replicated and geometry.costly else None
+    finer = cut[1:] if needed else []
+    # If several mesh dimensions hold copies, the longest splits the work; gathered shards are copies.
+    copying = [axis for axis in range(mesh.ndim) if (axis not in cut or axis in finer) and mesh.size(axis) > 1]
+    copies = mesh.get_group(max(copying, key=mesh.size)) if copying and geometry.costly else None
     if needed:
-        return Layout((mesh.get_group(cut[0]),), True, placements[cut[0]].dim, copies)
+        first, *_ = cut
+        shared = tuple((mesh.get_group(axis), placements[axis].dim) for axis in reversed(finer))
+        return Layout((mesh.get_group(first),), True, placements[first].dim, copies, shared)
     return Layout() if cut or copies is None else Layout(gathered=True, copies=copies)
 
 

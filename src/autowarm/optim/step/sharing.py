@@ -7,9 +7,14 @@ second all-to-all returns the results, and an all-gather among the copies distri
 Owners are chosen to balance the work, identically on every rank. Messages have the dtype of the iterations, so the
 results are those of a single process. The work is split into *rounds*, which bound the memory; while one round is
 orthogonalised, the next one is in transit.
+
+Tensors that are sharded over more dimensions of a mesh, as by tensor parallelism and FSDP2 together, enter the grid
+with one: the finer shards are gathered first, some tensors at a time, and the ranks that share them become copies.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -51,6 +56,64 @@ def move_gathered_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: 
         del answers
     if landing is not None:
         landing()
+
+
+def move_finer_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Taken, rate: Rate) -> None:
+    """Do the same for tensors whose layout has finer shards."""
+    layout = bucket.layout
+    (coarse,), dim = layout.axes, layout.dim
+    coarsest = [_shard(shape, dim, *_size_and_rank(coarse)) for shape in bucket.shapes]
+    for part in _some(bucket.shapes, tensors.xs[0].element_size() / _size_and_rank(coarse)[0]):
+        some = tensors.at(part)
+        nested = [_nested(coarsest[i], layout.finer) for i in part]
+        directions = _joined(taken(some), nested, layout.finer)
+        answers = [torch.zeros_like(direction) for direction in directions]
+        whole = replace(bucket, layout=layout._replace(finer=()), shapes=tuple(bucket.shapes[i] for i in part))
+        held = Tensors(some.group, answers, directions, [], checked=True)
+        move_gathered_(geometry, whole, held, lambda tensors, wanted=True: tensors.gs, Rate(1.0))
+        updates = [_narrowed(answer, shapes, layout.finer) for answer, shapes in zip(answers, nested, strict=True)]
+        rate.step_each_(some.xs, updates, [1.0] * len(part), part)
+
+
+def _some(shapes: Sequence[torch.Size], bytes_each: float) -> Iterator[list[int]]:
+    """Indices of as many tensors as may be held at a time, the same on all ranks, whose shards may differ."""
+    sizes = [int(shape.numel() * bytes_each) for shape in shapes]
+    most = temporaries(max(sizes)) // 3  # directions, answers and messages
+    part: list[int] = []
+    for i, size in enumerate(sizes):
+        if part and sum(sizes[j] for j in part) + size > most:
+            yield part
+            part = []
+        part.append(i)
+    yield part
+
+
+def _nested(shape: torch.Size, finer: Sequence[tuple[Any, int]]) -> list[torch.Size]:
+    """The shapes of this rank's shards of a shard, from the coarsest to the finest."""
+    shapes = [shape]
+    for ranks, dim in reversed(finer):
+        shapes.append(_shard(shapes[-1], dim, *_size_and_rank(ranks)))
+    return shapes
+
+
+def _joined(xs: list[Tensor], nested: list[list[torch.Size]], finer: Sequence[tuple[Any, int]]) -> list[Tensor]:
+    """The coarsest shards of which ranks hold these finest ones."""
+    for level, (ranks, dim) in enumerate(finer):
+        wholes = [shapes[-2 - level] for shapes in nested]
+        count, _ = _size_and_rank(ranks)
+        parts = [[_shard(whole, dim, count, rank) for whole in wholes] for rank in range(count)]
+        flats = _all_gather(torch.cat([x.reshape(-1) for x in xs]), [sum(s.numel() for s in ss) for ss in parts], ranks)
+        held = [_unflat(flat, [shapes])[0] for flat, shapes in zip(flats, parts, strict=True)]
+        xs = [torch.cat(pieces, dim) for pieces in zip(*held, strict=True)]
+    return xs
+
+
+def _narrowed(x: Tensor, shapes: list[torch.Size], finer: Sequence[tuple[Any, int]]) -> Tensor:
+    """This rank's finest shard of its coarsest one."""
+    for (whole, part), (ranks, dim) in zip(pairwise(shapes), reversed(finer), strict=True):
+        count, rank = _size_and_rank(ranks)
+        x = x.narrow(dim, min(whole[dim], rank * -(-whole[dim] // count)), part[dim])
+    return x
 
 
 class _Sharing:

@@ -21,7 +21,7 @@ from .batches import empty_stack, fill_, move_by_stack_, parts_of, slots_of
 from .buckets import Bucket, Buckets, Tensors
 from .dtensors import local
 from .nonfinite import SkippedUpdates, masked, read_on_host
-from .sharing import move_gathered_
+from .sharing import move_finer_, move_gathered_
 
 State = MutableMapping[Tensor, dict[str, Any]]
 
@@ -109,7 +109,8 @@ class Oracle:
             if bucket.layout.gathered:
                 own_rate = rate.where(own.finite)
                 own.finite = None if own.finite is None else own.finite.unbind()  # its parts are in no order
-                move_gathered_(geometry, bucket, own, self.taken, own_rate)
+                move_ = move_finer_ if bucket.layout.finer else move_gathered_
+                move_(geometry, bucket, own, self.taken, own_rate)
                 continue
             if not own.checked and not read_on_host(own.xs[0].device):
                 own.checked, own.finite = True, skipped.check(own.gs)

@@ -1,4 +1,4 @@
-"""One rank of test_ranks_recover.py: a model under DDP, FSDP2 or HSDP that recovers from bad batches on one rank."""
+"""One rank of test_ranks_recover.py: a model under DDP, FSDP2 or HSDP; what goes wrong on one rank makes it recover."""
 
 import math
 import os
@@ -26,7 +26,7 @@ if kind in sharded:
 else:
     whole = nn.parallel.DistributedDataParallel(model)
 lr = torch.tensor(0.003, dtype=torch.float64) if kind == "tensor" else 0.003
-broken = kind in ("ddp", "beside")
+broken = kind in ("ddp", "beside", "gradient")
 if broken:
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 else:
@@ -40,10 +40,15 @@ generator, rates = torch.Generator().manual_seed(rank), []
 for t in range(200):
     x = torch.randn(16, 8, generator=generator)
     y = x @ target
-    if t in range(120, 124) and rank == 1:
+    bad = rank == 1 and t in range(120, 124)
+    if bad and kind != "gradient":
         y = y * (math.nan if broken else 1e3)
     loss = (whole(x) - y).square().mean()
+    # DDP sums the gradients after this.
+    spoilt = model[0].weight.register_hook(lambda g: g * math.nan) if bad and kind == "gradient" else None
     loss.backward()
+    if spoilt is not None:
+        spoilt.remove()
     optimizer.step()
     guard.step(loss)
     if kind == "beside":

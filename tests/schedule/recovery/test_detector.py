@@ -45,6 +45,11 @@ SHAPES = {
     "steps": 4.0 - T // 250,
     # From zero, down, and back to zero as the policy settles.
     "policy gradient": -T / 100 * np.exp(1 - T / 100),
+    # A third of what it has learnt on a first plateau is lost for a while, as a Swin does; then it learns the rest.
+    "hump on the first plateau": 2.3
+    - 0.12 * (1 - np.exp(-T / 30))
+    + 0.04 * np.exp(-(((T - 300) / 40) ** 2))
+    - 0.7 * np.clip((T - 400) / 600, 0, 1),
     "hump of a tenth of the fall": 1 + 3 * np.exp(-T / 150) + 0.3 * np.exp(-(((T - 600) / 40) ** 2)),
 }
 
@@ -55,6 +60,12 @@ SHAPES = {
 @given(seeds, scales, st.sampled_from([0.0, 0.03, 0.2]))
 def test_healthy_losses_raise_no_alarm(kind: str, shape: np.ndarray, seed: int, scale: float, size: float) -> None:
     assert alarms(scale * (shape + size * noise(seed, kind))) == []
+
+
+@pytest.mark.parametrize(("rise", "raised"), [(0.03, 0), (0.05, 1)])
+def test_a_rise_on_the_first_plateau_counts_against_the_first_level(rise: float, raised: int) -> None:
+    losses = 1 - 0.05 * np.minimum(T / 100, 1) + rise * np.clip((T - 400) / 100, 0, 1)
+    assert len(alarms(losses)) == raised
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)

@@ -8,12 +8,14 @@ import torch
 
 from tests.programs import Launcher, rank_environment
 
+KINDS = [("ddp", 2), ("gradient", 2), ("beside", 2), ("tensor", 2), ("fsdp", 2), ("hsdp", 4)]
 
-@pytest.mark.parametrize(("kind", "ranks"), [("ddp", 2), ("beside", 2), ("tensor", 2), ("fsdp", 2), ("hsdp", 4)])
+
+@pytest.mark.parametrize(("kind", "ranks"), KINDS)
 def test_ranks_stay_bit_identical_through_a_recovery(
     kind: str, ranks: int, rank_launcher: Launcher, tmp_path: Path
 ) -> None:
-    """A batch of NaNs on one rank, AdamW under DDP, also with a `SpikeGuard`; and targets × 1000 on one rank, Lion.
+    """NaN targets or gradients on one rank, AdamW under DDP, also with a `SpikeGuard`; or targets × 1000 there, Lion.
 
     HSDP has two replicas of two shards each.
     """

@@ -3,8 +3,10 @@
 The *level* of the loss is the mean of the last losses without their highest and lowest tenth. An alarm is raised
 
 - when the level stands above its own minimum by more than a fifth of its fall so far, and by more than noise explains:
-  a divergence is a slow rise, which no bar on single losses catches in time. A loss that begins at about zero, as that
-  of a policy gradient with a baseline, returns there as the policy settles: its rise is no failure;
+  a divergence is a slow rise, which no bar on single losses catches in time. The fall counts as a fifth of the first
+  level at least: what little a run has learnt on its first plateau comes back sooner than a restart ends. A loss that
+  begins at about zero, as that of a policy gradient with a baseline, returns there as the policy settles: its rise is
+  no failure;
 - when two of the last three losses are not finite, or lie far above the first level: the weights are broken, and no
   more losses are needed to know it.
 
@@ -22,6 +24,7 @@ _SHARE = 50  # the level is that of a fiftieth of the run, and of no fewer and n
 _FEWEST, _MOST = 20, 2_000
 _TRIMMED = 10  # a tenth of the losses is left out at either end
 _RISE = 0.2  # of the fall so far
+_LEAST_FALL = 0.2  # of the first level
 _ERRORS = 6.0  # standard errors of the difference between two levels
 _SWING = 1.5  # of the highest rise that was followed by a new low
 _FLAT = 5.0  # times as many where the fall so far may be noise as well
@@ -101,7 +104,8 @@ class Detector:
             return False
         if fall < noise:
             noise *= _FLAT
-        return level - self.lowest > max(_RISE * fall, noise, _SWING * self.swing)
+        counted = max(fall, _LEAST_FALL * abs(self.first))
+        return level - self.lowest > max(_RISE * counted, noise, _SWING * self.swing)
 
     def began_above(self) -> bool:
         """Whether the level is too high, and so were the losses right after `forget`, before the weights changed."""

@@ -122,8 +122,5 @@ def total_kappa(params: Iterable[Tensor], geometry: str | Geometry) -> float:
     """
     unique = {id(p): p for p in params if p.ndim >= 2}
     if not unique:
-        raise ValueError(
-            "κ needs at least one trained tensor of two or more dimensions, and there is none. By default, "
-            "AdaptiveWarmup needs no κ: leave out geometry=, and use it instead of AdaptiveWarmup.paper"
-        )
+        raise ValueError("κ needs at least one trained tensor of two or more dimensions, and there is none")
     return MaxOverLayers(geometry).kappa([p.shape for p in unique.values()])

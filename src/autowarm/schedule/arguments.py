@@ -127,7 +127,7 @@ class Arguments(NamedTuple):
         check_horizon(given["total_steps"], shapes["decay"])
         geometry, counted = None if geometry is None else resolve(geometry), False
         if geometry is not None and given["kappa"] is None and given["peak_gap"] is None:
-            given["kappa"], counted = kappa_of(inner, geometry), True
+            given["kappa"], counted = _kappa(inner, geometry), True
         if given["kappa"] is None and given["sigma_f2"] != SIGMA_F2:
             raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
         settings = {
@@ -142,6 +142,16 @@ class Arguments(NamedTuple):
         }
         plan = Plan(first_peak(inner), **shapes, **{name: x for name, x in given.items() if name != "total_steps"})
         return cls(inner, settings, plan, counted, max_nonfinite)
+
+
+def _kappa(optimizer: Optimizer, geometry: Geometry) -> float:
+    try:
+        return kappa_of(optimizer, geometry)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. By default, AdaptiveWarmup needs no κ: leave out geometry=, and use it instead of "
+            "AdaptiveWarmup.paper"
+        ) from None
 
 
 def _check_peak(peak: str, total_steps: int | None) -> None:

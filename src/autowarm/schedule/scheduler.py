@@ -17,7 +17,7 @@ from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
 from .arguments import Arguments
-from .hooks.alarms import FOREIGN, ZERO, Alarms
+from .hooks.alarms import FOREIGN, Alarms
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak, old_peaks
 from .hooks.others import schedulers_beside, unwanted
@@ -282,7 +282,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         untouched = self.last_epoch == 0 and self._phase.name == "warmup" and not self._phase.on_host().started
         if untouched and self._alone:
             if self._groups.are_zero():
-                self._alarms.warn("zero", ZERO)
+                self._alarms.zero()
             elif self._groups.take_as_peaks(self.base_lrs):
                 self._plan = self._plan.at(first_peak(self.optimizer))
                 self._phase = self._first_phase(self._phase.timeline.planned_steps)

@@ -11,11 +11,6 @@ from .clock import UpdateClock
 _MOST_IDLE = 10
 FOREIGN = 3  # updates in a row at others' rates before a warning
 
-ZERO = (
-    "every parameter group's lr was set to 0 from outside the schedule before the first update, so nothing is trained "
-    "until it is raised again"
-)
-
 
 class Alarms:
     """Warns once about each kind of trouble, at the line that called ``step``, and raises if the run is lost."""
@@ -69,6 +64,14 @@ class Alarms:
             "foreign",
             f"code that is no scheduler changed the rates before each of the last {updates} updates, so they are not "
             "those of this schedule. If the loop sets group['lr'] by itself, delete these lines, or the AdaptiveWarmup",
+        )
+
+    def zero(self) -> None:
+        """Warn of a run that others have put to rest before its first update."""
+        self.warn(
+            "zero",
+            "every parameter group's lr was set to 0 from outside the schedule before the first update, so nothing is "
+            "trained until it is raised again",
         )
 
     def _idle(self, clock: UpdateClock) -> None:

@@ -15,9 +15,9 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-__all__ = ["Ended", "Launcher", "clean_environment", "free_port", "rank_environment"]
+__all__ = ["Ended", "Launcher", "Started", "clean_environment", "free_port", "rank_environment"]
 
 
 class Ended(NamedTuple):
@@ -25,6 +25,19 @@ class Ended(NamedTuple):
 
     status: int
     stderr: str
+
+
+class Started(NamedTuple):
+    """Processes that run: their numbers, where they write to stderr, and what tells how they end."""
+
+    pids: list[int]
+    said: list[Path]
+    answers: IO[str]
+
+    def wait(self) -> list[Ended]:
+        """How each of them has ended."""
+        statuses = json.loads(self.answers.readline())
+        return [Ended(status, path.read_text()) for status, path in zip(statuses, self.said, strict=True)]
 
 
 class Launcher:
@@ -53,6 +66,10 @@ class Launcher:
 
     def run_together(self, command: Sequence[str | Path], environments: Sequence[Mapping[str, str]]) -> list[Ended]:
         """The same command once for each environment, at the same time."""
+        return self.start_together(command, environments).wait()
+
+    def start_together(self, command: Sequence[str | Path], environments: Sequence[Mapping[str, str]]) -> "Started":
+        """As `run_together`, but not waited for: nothing else can be started before it is."""
         jobs = []
         for environment in environments:
             self._started += 1
@@ -62,8 +79,8 @@ class Launcher:
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(jobs) + "\n")
         self._server.stdin.flush()
-        statuses = json.loads(self._server.stdout.readline())
-        return [Ended(status, Path(job["stderr"]).read_text()) for status, job in zip(statuses, jobs, strict=True)]
+        pids = json.loads(self._server.stdout.readline())
+        return Started(pids, [Path(job["stderr"]) for job in jobs], self._server.stdout)
 
     def close(self) -> None:
         """End the process; its children have ended."""
@@ -102,12 +119,13 @@ def _serve(imports: Sequence[str]) -> None:
         with contextlib.suppress(ImportError):
             __import__(name)
     for line in sys.stdin:
-        print(json.dumps(_run(json.loads(line))), file=answers, flush=True)
+        children = [_fork(job) for job in json.loads(line)]
+        print(json.dumps(children), file=answers, flush=True)
+        print(json.dumps(_statuses(children)), file=answers, flush=True)
 
 
-def _run(jobs: list[dict]) -> list[int]:
+def _statuses(children: list[int]) -> list[int]:
     statuses: dict[int, int] = {}
-    children = [_fork(job) for job in jobs]
     while len(statuses) < len(children):
         child, status = os.wait()
         statuses[child] = os.waitstatus_to_exitcode(status)

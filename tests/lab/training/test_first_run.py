@@ -1,10 +1,8 @@
-"""A first run, as it is started: the 124M preset on two ranks, killed and taken up again, two layers at width 32."""
+"""A first run, as it is started: the 124M preset on two ranks, killed and taken up again, two layers at width 16."""
 
 import os
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +11,25 @@ import pytest
 from autowarm.lab.config.yaml_files import read_yaml
 from autowarm.lab.data.shards import write_shard
 from autowarm.lab.training.metrics import read_metrics
-from tests.programs import clean_environment, free_port, rank_environment
+from tests.programs import Launcher, Started, clean_environment, free_port, rank_environment
+
+from ..helpers import gone, wait_for
 
 pytestmark = pytest.mark.long
 
-KEYS = {"model.layers": 2, "model.width": 32, "model.heads": 2, "model.ff": 64, "model.seq_len": 32,
-        "steps": 8, "batch_size": 8, "eval_batches": 1, "checkpoint_every": 2, "engine.eval_every": 2,
+KEYS = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.seq_len": 8,
+        "steps": 6, "batch_size": 8, "eval_batches": 1, "checkpoint_every": 2, "engine.eval_every": 2,
         "engine.curvature_every": 1, "ema": 0.9}  # fmt: skip
-PATIENCE = 1200  # seconds
-# Captured and differentiated as the preset is, but run without generated code, which takes a processor many minutes.
-CAPTURED = """
-import functools, torch
-torch.compile = functools.partial(torch.compile, backend="aot_eager")
-"""
+IMPORTS = ["autowarm.lab.training.loop", "transformers.models.llama.modeling_llama", "torch._dynamo.backends.debugging",
+           "torch._functorch.aot_autograd", "torch.utils.tensorboard"]  # fmt: skip
+
+
+@pytest.fixture
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    folder = tmp_path_factory.mktemp("launcher")
+    launcher = Launcher(IMPORTS, clean_environment(folder), folder)
+    yield launcher
+    launcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -37,43 +41,33 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_the_124m_preset_on_two_ranks_survives_a_kill(
-    shards: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_the_124m_preset_on_two_ranks_survives_a_kill(shards: Path, tmp_path: Path, launcher: Launcher) -> None:
     values, _ = read_yaml("llama-124m")
     engine = values["engine"]
     assert (values["model"]["layers"], engine["precision"], engine["accumulate"]) == (12, "bfloat16", 4)
     assert engine["compile"]
-    command = [sys.executable, "-m", "autowarm", "train", "--config", "llama-124m", "--data.corpus", str(shards)]
-    command += [f"--{key}={value}" for key, value in KEYS.items()]
-    (tmp_path / "sitecustomize.py").write_text(CAPTURED)
-    environment = clean_environment(tmp_path)
-    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])])
+    command = [Path(__file__).with_name("captured.py"), "train", "--config", "llama-124m"]
+    command += ["--data.corpus", str(shards), *(f"--{key}={value}" for key, value in KEYS.items())]
 
-    def start(out: str) -> list[subprocess.Popen[str]]:
+    def start(out: str) -> Started:
         port = free_port()
-        ranks = []
-        for rank in (0, 1):
-            where = environment | rank_environment(rank, 2, port)
-            ranks.append(subprocess.Popen([*command, "--out", str(tmp_path / out)], env=where, text=True,
-                                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))  # fmt: skip
-            request.addfinalizer(ranks[-1].kill)  # a rank that hangs does not outlive a failure
-        return ranks
+        ranks = [rank_environment(rank, 2, port) for rank in (0, 1)]
+        return launcher.start_together([*command, "--out", tmp_path / out], ranks)
 
-    def finished(ranks: list[subprocess.Popen[str]]) -> None:
-        said = [rank.communicate(timeout=PATIENCE)[1] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0], "".join(said)
+    def finished(ranks: Started) -> None:
+        ended = ranks.wait()
+        assert [rank.status for rank in ended] == [0, 0], "".join(rank.stderr for rank in ended)
 
     finished(start("straight"))
     killed = start("killed")
-    until = time.monotonic() + PATIENCE
-    while not (tmp_path / "killed" / "checkpoint-00000002").exists():
-        assert time.monotonic() < until
-        assert all(rank.poll() is None for rank in killed), killed[0].communicate()[1]
-        time.sleep(0.01)
-    for rank in killed:
-        os.kill(rank.pid, signal.SIGKILL)
-    assert [rank.wait() for rank in killed] == [-signal.SIGKILL] * 2
+    wait_for(
+        lambda: (tmp_path / "killed" / "checkpoint-00000002").exists(),
+        lambda: not any(map(gone, killed.pids)),
+        lambda: killed.wait(),
+    )
+    for pid in killed.pids:
+        os.kill(pid, signal.SIGKILL)
+    assert [rank.status for rank in killed.wait()] == [-signal.SIGKILL] * 2
     assert not (tmp_path / "killed" / "result.json").exists()
     finished(start("killed"))
 
@@ -83,7 +77,7 @@ def test_the_124m_preset_on_two_ranks_survives_a_kill(
     assert first == again
     assert len(first) == KEYS["steps"]
     assert measured == {name for row in first for name in row}
-    assert [row["step"] for row in rows[0] if "val_loss" in row] == [2, 4, 6]
+    assert [row["step"] for row in rows[0] if "val_loss" in row] == [2, 4]
     assert first[-1]["loss"] < first[0]["loss"]
     for file in ("model.safetensors", "ema/model.safetensors"):
         assert (tmp_path / "straight" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes()

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from autowarm.optim import partition
+from studies.trained_weights.packages import Unfilled
 
 TABLE = Path(__file__).with_name("families.txt")
 COLUMNS = ("matrices", "depthwise", "stacks", "heads", "embeddings", "vectors", "transposed")
@@ -30,8 +31,9 @@ def timm_models() -> Iterator[tuple[str, nn.Module]]:
     for name in timm.list_models():
         families.setdefault(timm.models._registry._model_to_module[name], name)
     for name in families.values():
-        with torch.device("meta"):
-            yield name, timm.create_model(name)
+        with torch.device("meta"), Unfilled():
+            model = timm.create_model(name)
+        yield name, model
 
 
 def torchvision_models() -> Iterator[tuple[str, nn.Module]]:
@@ -43,8 +45,12 @@ def torchvision_models() -> Iterator[tuple[str, nn.Module]]:
             families.setdefault(torchvision.models.get_model_builder(name).__module__, name)
     for module, name in families.items():
         without = {"weights_backbone": None} if "detection" in module or "segmentation" in module else {}
-        with contextlib.suppress(NotImplementedError), torch.device("meta"):  # some compute their sizes with tensors
-            yield name, torchvision.models.get_model(name, weights=None, **without)
+        try:
+            with torch.device("meta"), Unfilled():
+                model = torchvision.models.get_model(name, weights=None, **without)
+        except NotImplementedError:  # some compute their sizes with tensors
+            continue
+        yield name, model
 
 
 def transformers_models() -> Iterator[tuple[str, nn.Module]]:

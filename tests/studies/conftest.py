@@ -1,4 +1,7 @@
-"""A study that is made up: every planned run, its loss by a formula, so that what must come out is known."""
+"""A study that is made up: every planned run, its loss by a formula, so that what must come out is known.
+
+And fewer of the texts that a fine-tuned model learns first.
+"""
 
 import random
 from collections.abc import Callable
@@ -6,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from autowarm.lab.config import DataConfig
 from studies.cells import DEFAULT, PAPER, TUNING_SEED
 from studies.plans.warm_up import STAGES
 from studies.rows import PlannedRow, Rows
+from studies.tasks import finetuning
 from tests.lab.conftest import jobs_here as jobs_here
 
 BEST_SHARE, NOISE, AHEAD = 0.1, 0.001, 0.02
@@ -50,6 +55,13 @@ def finished() -> Callable[..., Rows]:
         return rows
 
     return finish
+
+
+@pytest.fixture
+def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fourth of them: to tokenise them all takes longer than to learn from them."""
+    documents = sorted(finetuning.read_documents(DataConfig()))[::4]
+    monkeypatch.setattr(finetuning, "read_documents", lambda _: documents)
 
 
 @pytest.fixture(scope="session")

@@ -80,8 +80,8 @@ def test_runs_become_rows_once(tmp_path: Path, jobs_here: None) -> None:
 KINDS = [
     Cell("mlp", "muon", 1000, 0.03),
     Cell("factor", "adamw", 1000, 0.003),
-    Cell("llama", "muon", 1000, 0.01),
-    Cell("vit", "adamw", 1000, 0.01),
+    Cell("llama", "adamw", 200, 0.03),
+    Cell("vit", "muon", 200, 0.03),
 ]
 
 

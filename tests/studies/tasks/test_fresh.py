@@ -49,6 +49,7 @@ def test_a_policy_gradient_may_have_either_sign_and_has_not_diverged(tmp_path: P
 
 @pytest.mark.long
 @pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.usefixtures("few_documents")
 def test_fine_tuning_goes_on_from_what_was_learnt_and_scores_both_texts(
     lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

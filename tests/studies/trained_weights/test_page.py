@@ -57,7 +57,8 @@ def test_the_weights_of_new_tasks_are_new(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.usefixtures("few_documents")
 def test_the_weights_of_fine_tuning_are_trained(lora: bool) -> None:
-    """After a sixth of the steps from which the study's tasks start."""
-    task = finetuning.fine_tuning("near", lora=lora, steps=1000)
+    """After a twelfth of the steps from which the study's tasks start."""
+    task = finetuning.fine_tuning("near", lora=lora, steps=500)
     assert detect(p for p in task.model().parameters() if p.requires_grad).trained

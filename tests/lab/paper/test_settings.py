@@ -3,7 +3,8 @@
 import csv
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,22 +33,22 @@ VARIED = {
 }
 
 
-def runs_of(name: str) -> Iterator[tuple[RunConfig, Sequence[Setting]]]:
+@cache
+def runs_of(name: str) -> list[tuple[RunConfig, Sequence[Setting]]]:
     """Every run of a preset, with the settings that it is held to."""
     values, source = read_yaml(name)
     if name in presets("train"):
-        yield build(RunConfig, values, str(source)), MAIN
-    elif name == "smoothness-paper":
+        return [(build(RunConfig, values, str(source)), MAIN)]
+    if name == "smoothness-paper":
         config = build(SmoothnessConfig, values, str(source))
-        yield from ((config.run_of(optimizer), ASSUMPTION) for optimizer in config.rates)
-    else:
-        held = SWIN if name == "paper/swin" else MAIN
-        yield from ((point.run, held) for point in build(SweepConfig, values, str(source)).points())
+        return [(config.run_of(optimizer), ASSUMPTION) for optimizer in config.rates]
+    held = SWIN if name == "paper/swin" else MAIN
+    return [(point.run, held) for point in build(SweepConfig, values, str(source)).points()]
 
 
 @pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "smoothness-paper"])
 def test_a_preset_of_paper_scale_is_the_papers(name: str) -> None:
-    runs = list(runs_of(name))
+    runs = runs_of(name)
     assert runs
     for run, settings in runs:
         found = [str(one) for one in deviations(run, settings) if one.setting.key not in VARIED.get(name, set())]

@@ -11,7 +11,7 @@ import pytest
 from autowarm.lab.config.yaml_files import read_yaml
 from autowarm.lab.data.shards import write_shard
 from autowarm.lab.training.metrics import read_metrics
-from tests.programs import Launcher, Started, clean_environment, free_port, rank_environment
+from tests.programs import Ended, Launcher, Started, clean_environment, free_port, rank_environment
 
 from ..helpers import gone, wait_for
 
@@ -41,7 +41,9 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_the_124m_preset_on_two_ranks_survives_a_kill(shards: Path, tmp_path: Path, launcher: Launcher) -> None:
+def test_the_124m_preset_on_two_ranks_survives_a_kill(
+    shards: Path, tmp_path: Path, launcher: Launcher, request: pytest.FixtureRequest
+) -> None:
     values, _ = read_yaml("llama-124m")
     engine = values["engine"]
     assert (values["model"]["layers"], engine["precision"], engine["accumulate"]) == (12, "bfloat16", 4)
@@ -49,25 +51,36 @@ def test_the_124m_preset_on_two_ranks_survives_a_kill(shards: Path, tmp_path: Pa
     command = [Path(__file__).with_name("captured.py"), "train", "--config", "llama-124m"]
     command += ["--data.corpus", str(shards), *(f"--{key}={value}" for key, value in KEYS.items())]
 
+    running: list[int] = []
+    # A rank that hangs does not outlive a failure.
+    request.addfinalizer(lambda: [os.kill(pid, signal.SIGKILL) for pid in running])
+
     def start(out: str) -> Started:
         port = free_port()
         ranks = [rank_environment(rank, 2, port) for rank in (0, 1)]
-        return launcher.start_together([*command, "--out", tmp_path / out], ranks)
+        started = launcher.start_together([*command, "--out", tmp_path / out], ranks)
+        running.extend(started.pids)
+        return started
+
+    def ended(ranks: Started) -> list[Ended]:
+        found = ranks.wait()
+        running.clear()
+        return found
 
     def finished(ranks: Started) -> None:
-        ended = ranks.wait()
-        assert [rank.status for rank in ended] == [0, 0], "".join(rank.stderr for rank in ended)
+        found = ended(ranks)
+        assert [rank.status for rank in found] == [0, 0], "".join(rank.stderr for rank in found)
 
     finished(start("straight"))
     killed = start("killed")
     wait_for(
         lambda: (tmp_path / "killed" / "checkpoint-00000002").exists(),
         lambda: not any(map(gone, killed.pids)),
-        lambda: killed.wait(),
+        lambda: ended(killed),
     )
     for pid in killed.pids:
         os.kill(pid, signal.SIGKILL)
-    assert [rank.status for rank in killed.wait()] == [-signal.SIGKILL] * 2
+    assert [rank.status for rank in ended(killed)] == [-signal.SIGKILL] * 2
     assert not (tmp_path / "killed" / "result.json").exists()
     finished(start("killed"))
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.programs import Launcher, free_port, rank_environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {"smoothness": "K2"}
-SHORTER = {"smoothness": ["300"], "own_task_nanogpt": ["20"], "own_task_finetune": ["20"]}  # updates
+SHORTER = {"smoothness": ["300"], "own_task_nanogpt": ["10"], "own_task_finetune": ["10"]}  # updates
 ON_RANKS = {"fsdp2"}
 COMPARISONS = sorted(EXAMPLES.glob("own_task_*.py"))  # on worker processes
 
@@ -37,7 +38,20 @@ def test_it_runs_under_torchrun(example: str, tmp_path: Path) -> None:
     assert "warm-up took" in done.stdout
 
 
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """As many workers are started as there are cores, and to start takes longer than they have to do."""
+    if hasattr(os, "sched_setaffinity"):
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {sorted(before)[os.getpid() % len(before)]})
+        yield
+        os.sched_setaffinity(0, before)
+    else:
+        yield
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("example", COMPARISONS, ids=lambda path: path.stem)
 def test_a_comparison_on_a_task_of_ones_own(example: Path, tmp_path: Path) -> None:
     words = [sys.executable, str(example), *SHORTER[example.stem]]

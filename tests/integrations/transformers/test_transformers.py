@@ -328,23 +328,6 @@ def test_a_trainer_that_cannot_be_given_a_warm_up_stays_as_it_was(tmp_path: Path
     assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(LR / 4)
 
 
-def test_two_processes(accelerated: list[dict[str, Any]]) -> None:
-    """On two CPU processes: rates are the same on both, a plain loop's over both, and resume."""
-    a, b = (rank["trainer"] for rank in accelerated)
-    assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
-    assert a["losses"] != b["losses"]
-    opt = Lion([torch.nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=a["kappa"], geometry="spectral"), []
-    for of_a, of_b in zip(a["losses"], b["losses"], strict=True):
-        rates.append(sched.get_last_lr()[0])
-        for micro in (of_a, of_b):
-            sched.observe(sum(micro) / len(micro), weight=len(micro))
-        opt.step()
-        sched.step()
-    assert a["rates"] == rates
-    assert a["phase"] == "decay"
-
-
 @pytest.mark.filterwarnings("ignore:no peak rate was found")
 def test_a_search_sees_the_losses_of_skipped_updates() -> None:
     """Trainer does not step a scheduler after an update that its scaler skipped."""

@@ -2,7 +2,9 @@
 
 import gc
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -14,6 +16,33 @@ from tests.programs import Launcher, clean_environment
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.load_profile("steady")
+
+
+# By what a run asks for, where it can stand: as a mark, or in the name of a fixture whose parameter has the mark.
+RARE = {
+    "long and not generated": re.compile(r"mark\.(long|generated)\b|\baccelerated\b"),
+    "generated": re.compile(r"mark\.generated\b"),
+}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without what is asked for: to import all of them takes half a minute."""
+    sought = RARE.get(config.getoption("markexpr"))
+    if sought is None or not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+        return None
+    return None if sought.search(collection_path.read_text(encoding="utf-8")) else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In a run that has collected every file, see that none would be left out wrongly."""
+    texts = {path: path.read_text(encoding="utf-8") for path in {item.path for item in items}}
+    for asked, sought in RARE.items():
+        mark = asked.partition(" ")[0]
+        lost = {path for path in texts if not sought.search(texts[path])}
+        for item in items:
+            if item.path in lost and item.get_closest_marker(mark):
+                raise pytest.UsageError(f"{item.nodeid} is {mark}, but pytest_ignore_collect leaves its file out")
 
 
 def pytest_collection_finish() -> None:

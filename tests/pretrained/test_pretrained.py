@@ -255,7 +255,8 @@ def by_size(name: str) -> int:
 @pytest.mark.parametrize(("package", "fewest"), [("timm", 70), ("torchvision", 30)])
 def test_no_new_model_of_any_family_is_taken_for_trained(package, fewest, monkeypatch):
     """`python -m studies.trained_weights` judges larger ones for the page."""
-    timm = pytest.importorskip("timm")
+    import timm
+
     from studies.trained_weights import packages
 
     def build(name: str) -> nn.Module:

@@ -1,4 +1,16 @@
+import gc
 import sys
 from pathlib import Path
 
+import pytest
+import torch._dynamo  # noqa: F401  # which the first step of an optimizer imports
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def _few_objects() -> None:
+    """Leave what earlier tests have imported out of the walks through all live objects: they are most of the time."""
+    if len(gc.get_objects()) > 20_000:
+        gc.collect()
+        gc.freeze()

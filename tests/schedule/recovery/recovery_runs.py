@@ -12,15 +12,20 @@ from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
 
-STEPS = 500
 _CENTRES = torch.randn(10, 3, 16, generator=torch.Generator().manual_seed(0)) * 1.2
-# Each optimizer with a rate near the best one.
-MAKERS: dict[str, tuple[Callable[[nn.Module, Any], Optimizer], float]] = {
-    "muon": (lambda m, lr: Muon.from_model(m, lr=lr), 0.02),
-    "lion": (lambda m, lr: Lion(m.parameters(), lr=lr), 0.001),
-    "adamw": (lambda m, lr: torch.optim.AdamW(m.parameters(), lr=lr), 0.003),
-    "normsgd": (lambda m, lr: NormSGD(m.parameters(), lr=lr), 0.1),
+# Each optimizer with a rate near the best one, and the updates in which it recovers from what happens halfway.
+MAKERS: dict[str, tuple[Callable[[nn.Module, Any], Optimizer], float, int]] = {
+    "muon": (lambda m, lr: Muon.from_model(m, lr=lr), 0.02, 300),
+    "lion": (lambda m, lr: Lion(m.parameters(), lr=lr), 0.001, 500),
+    "adamw": (lambda m, lr: torch.optim.AdamW(m.parameters(), lr=lr), 0.003, 300),
+    "normsgd": (lambda m, lr: NormSGD(m.parameters(), lr=lr), 0.1, 300),
 }
+
+
+def halfway(name: str, fault: str, batches: int = 1) -> dict[int, str]:
+    """So many faults in a row, in the middle of a run."""
+    middle = MAKERS[name][2] // 2
+    return dict.fromkeys(range(middle, middle + batches), fault)
 
 
 def batch(generator: torch.Generator, size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +45,6 @@ class Run:
         faults: dict[int, str] | None = None,
         *,
         tensor: bool = False,
-        steps: int = STEPS,
         norm: bool = False,
         device: str = "cpu",
         **options: Any,
@@ -52,10 +56,10 @@ class Run:
             options |= {"model": self.model}
         self.device = device
         self.model.to(device)
-        make, lr = MAKERS[name]
+        make, lr, self.steps = MAKERS[name]
         lr *= rate
         self.optimizer = make(self.model, torch.tensor(lr, dtype=torch.float64, device=device) if tensor else lr)
-        self.schedule(steps, **options)
+        self.schedule(self.steps, **options)
         self.data, self.faults, self.made = torch.Generator().manual_seed(1), faults or {}, 0
         self.rates: list[float] = []
 
@@ -66,8 +70,8 @@ class Run:
         """Everything with a state."""
         return [self.model, self.optimizer, self.scheduler]
 
-    def train(self, updates: int = STEPS) -> "Run":
-        for _ in range(updates):
+    def train(self, updates: int | None = None) -> "Run":
+        for _ in range(self.steps if updates is None else updates):
             self.scheduler.step(self.update())
         return self
 

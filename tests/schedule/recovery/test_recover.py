@@ -12,15 +12,22 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.schedule.recovery import late
-from tests.schedule.recovery.recovery_runs import MAKERS, STEPS, Run, batch, lost, quiet
+from tests.schedule.recovery.recovery_runs import MAKERS, Run, batch, halfway, lost, quiet
 
-BAD, NAN = {250: "bad"}, {250: "nan"}
+BAD, NAN = halfway("lion", "bad"), halfway("adamw", "nan")
+LION, ADAMW = min(BAD), min(NAN)  # when
 every_optimizer = pytest.mark.parametrize("name", MAKERS)
 
 
 @functools.cache
 def healthy(name: str) -> Run:
     return Run(name).train()
+
+
+@functools.cache
+def faulty(name: str, fault: str, recover: bool = False) -> Run:
+    """A run with a fault halfway, which several tests look at."""
+    return quiet(Run(name, faults=halfway(name, fault), recover=recover))
 
 
 @every_optimizer
@@ -33,17 +40,17 @@ def test_without_an_alarm_a_run_is_bit_identical(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lion", "normsgd"])
 def test_a_bad_batch_costs_little(name: str) -> None:
-    run = quiet(Run(name, faults=BAD, recover=True))
-    assert lost(quiet(Run(name, faults=BAD)), healthy(name)) > 0.12
+    run, at = faulty(name, "bad", recover=True), MAKERS[name][2] // 2
+    assert lost(faulty(name, "bad"), healthy(name)) > 0.12
     assert lost(run, healthy(name)) < 0.08
     [found] = run.scheduler.recoveries
-    assert found.restored <= 250 < found.update <= 300
+    assert found.restored <= at < found.update <= at + 50
     assert found.peak_after == found.peak_before == MAKERS[name][1]
 
 
 @pytest.mark.parametrize("name", ["lion", "adamw"])
 def test_bad_batches_in_a_row_lower_nothing(name: str) -> None:
-    faults = dict.fromkeys(range(250, 258), "bad")
+    faults = halfway(name, "bad", 8)
     run = quiet(Run(name, faults=faults, recover=True))
     assert lost(quiet(Run(name, faults=faults)), healthy(name)) > 0.5
     assert lost(run, healthy(name)) < 0.05
@@ -54,15 +61,18 @@ def test_bad_batches_in_a_row_lower_nothing(name: str) -> None:
 def test_a_nan_batch_no_longer_kills_adamw() -> None:
     with pytest.raises(RuntimeError, match="not finite 20 times in a row"):
         quiet(Run(faults=NAN))
-    run = quiet(Run(faults=NAN, recover=True))
+    run = faulty("adamw", "nan", recover=True)
     assert lost(run, healthy("adamw")) < 0.05
     [found] = run.scheduler.recoveries
-    assert (found.update, found.reason) == (252, "two of the last three losses were not finite, or far above the first")
+    assert (found.update, found.reason) == (
+        ADAMW + 2,
+        "two of the last three losses were not finite, or far above the first",
+    )
 
 
 def test_losses_that_stay_nan_still_end_the_run() -> None:
     with pytest.raises(RuntimeError, match="not finite 20 times in a row"):
-        quiet(Run(faults=dict.fromkeys(range(250, STEPS), "nan"), recover=True))
+        quiet(Run(faults=halfway("adamw", "nan", 150), recover=True))
 
 
 @pytest.mark.parametrize(("name", "rate"), [("muon", 30), ("lion", 30), ("normsgd", 10)])
@@ -83,7 +93,7 @@ def test_a_rate_that_is_far_too_high_is_lowered(name: str, rate: float) -> None:
 
 
 def test_to_warn_is_to_change_nothing() -> None:
-    straight = quiet(Run(faults=BAD, name="lion"))
+    straight = faulty("lion", "bad")
     run = Run("lion", faults=BAD, recover="warn")
     with pytest.warns(UserWarning, match="the loss rose from .*; recover=True would have restored the weights"):
         run.train()
@@ -96,7 +106,7 @@ def test_what_it_says() -> None:
     run = Run("lion", faults=BAD, recover=True)
     assert run.scheduler.metrics()["recoveries"] == 0
     with pytest.warns(UserWarning, match="weights and optimizer are those of update 2.* again, and the run goes on"):
-        run.train()
+        run.train(LION + 50)
     assert run.scheduler.metrics()["recoveries"] == len(run.scheduler.recoveries) == 1
     assert "recoveries" not in Run().scheduler.metrics()
     assert Run().scheduler.recoveries == []
@@ -128,9 +138,10 @@ def test_everything_that_an_update_changes_goes_back(name: str) -> None:
     assert run.scheduler.last_epoch == 102  # and time goes on
 
 
-@pytest.mark.parametrize("options", [{"faults": NAN}, {"name": "lion", "faults": BAD}], ids=["nan", "bad"])
-def test_tensor_rates_recover_as_floats_do(options: dict[str, Any]) -> None:
-    floats, tensors = (quiet(Run(recover=True, tensor=tensor, **options)) for tensor in (False, True))
+@pytest.mark.parametrize(("name", "fault"), [("adamw", "nan"), ("lion", "bad")])
+def test_tensor_rates_recover_as_floats_do(name: str, fault: str) -> None:
+    floats = faulty(name, fault, recover=True)
+    tensors = quiet(Run(name, faults=halfway(name, fault), recover=True, tensor=True))
     assert tensors.rates == pytest.approx(floats.rates, rel=1e-6)
     found = [[(x.update, x.restored) for x in run.scheduler.recoveries] for run in (floats, tensors)]
     assert found[0] == found[1] != []
@@ -142,18 +153,18 @@ def test_losses_that_are_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(faults=NAN, recover=True, tensor=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run.train(253)
+        run.train(ADAMW + 3)
         resumed = run.resumed(faults=NAN, recover=True, tensor=True)
         waiting = [str(one.scheduler._guard._losses.waiting()) for one in (run, resumed)]  # type: ignore[union-attr]
         assert waiting[0] == waiting[1] != "[]"
-        run.train(STEPS - 253)
-    assert [found.update for found in run.scheduler.recoveries] == [256]
+        run.train(run.steps - ADAMW - 3)
+    assert [found.update for found in run.scheduler.recoveries] == [ADAMW + 6]
     assert lost(run, healthy("adamw")) < 0.05
 
 
 def test_weights_that_break_as_they_are_copied_are_not_kept() -> None:
     """The loss of that update is healthy, but its gradient is not."""
-    healthy_run = Run(recover=True).train(200)
+    healthy_run = Run(recover=True).train(150)
     guard = healthy_run.scheduler._guard
     while guard._unproven is None:  # type: ignore[union-attr]
         healthy_run.train(1)
@@ -168,7 +179,7 @@ def test_weights_that_break_as_they_are_copied_are_not_kept() -> None:
         spoilt = run.optimizer.register_step_pre_hook(spoil)
         run.train(1)
         spoilt.remove()
-        run.train(400 - copied)
+        run.train(250 - copied)
     [found] = run.scheduler.recoveries
     assert found.restored < copied < found.update
     assert run.tested() < 0.6
@@ -178,14 +189,14 @@ def test_weights_that_break_as_they_are_copied_are_not_kept() -> None:
 @pytest.mark.parametrize("tensor", [False, True])
 def test_a_resumed_run_equals_the_uninterrupted_one(at: int, tensor: bool) -> None:
     """Before an alarm, if a new low has come since, and after one, in the short ramp."""
-    options: dict[str, Any] = {"name": "lion", "faults": {250: "bad"}, "recover": True, "tensor": tensor}
+    options: dict[str, Any] = {"name": "lion", "faults": BAD, "recover": True, "tensor": tensor}
     straight = Run(**options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         straight.train(at)
         resumed = straight.resumed(**options)
-        straight.train(400 - at)
-        resumed.train(400 - at)
+        straight.train(330 - at)
+        resumed.train(330 - at)
     assert resumed.scheduler.recoveries == straight.scheduler.recoveries != []
     assert resumed.rates == straight.rates[at:]
     assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
@@ -199,7 +210,7 @@ def test_a_resumed_run_takes_a_copy_at_once() -> None:
 
 
 def test_without_a_copy_it_only_says_so() -> None:
-    run = Run("lion", faults={250: "bad"}, recover=True).train(252)
+    run = Run("lion", faults=BAD, recover=True).train(LION + 2)
     resumed = run.resumed(name="lion", recover=True)
     with pytest.warns(UserWarning, match="there is no copy yet to go back to; nothing was restored"):
         resumed.train(100)
@@ -218,7 +229,7 @@ def test_a_state_may_be_loaded_with_and_without_recover() -> None:
 def test_a_copied_run_restores_its_own_weights() -> None:
     run = Run("lion", faults=BAD, recover=True).train(100)
     other = copy.deepcopy(run)
-    quiet_run, quiet_other = (quiet_to(one, 400) for one in (run, other))
+    quiet_run, quiet_other = (quiet_to(one, 330) for one in (run, other))
     assert quiet_run == quiet_other
     assert all(torch.equal(a, b) for a, b in zip(run.weights(), other.weights(), strict=True))
 
@@ -273,9 +284,9 @@ def test_the_loss_may_come_before_the_update() -> None:
     run = Run(recover=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for t in range(STEPS):
+        for t in range(run.steps):
             x, y = batch(run.data)
-            loss = nn.functional.cross_entropy(run.model(x * math.nan if t == 250 else x), y)
+            loss = nn.functional.cross_entropy(run.model(x * math.nan if t in NAN else x), y)
             loss.backward()
             run.scheduler.step(loss.detach())
             run.optimizer.step()
@@ -291,10 +302,10 @@ def test_loops_of_other_kinds(kind: str) -> None:
     model = torch.compile(run.model, backend="eager") if kind == "compiled" else run.model
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for t in range(300):
+        for t in range(250):
             for _ in range(2):
                 x, y = batch(run.data, 32)
-                loss = nn.functional.cross_entropy(model(x * math.nan if t == 200 else x), y)
+                loss = nn.functional.cross_entropy(model(x * math.nan if t in NAN else x), y)
                 scaler.scale(loss / 2).backward()
                 run.scheduler.observe(loss.detach())
             scaler.step(run.optimizer)

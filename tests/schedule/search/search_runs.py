@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim import Together
 
-STEPS = 200
+STEPS = 120  # of which a search takes up to 30
 Maker = Callable[[nn.Module, float], Optimizer]
 MAKERS: dict[str, Maker] = {
     "muon": lambda m, lr: Muon.from_model(m, lr=lr),

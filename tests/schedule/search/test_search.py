@@ -233,7 +233,7 @@ def test_what_it_says_of_itself() -> None:
         "lr": run.scheduler.get_last_lr()[0],
         "share": run.scheduler.get_last_lr()[0] / 0.01,
     }
-    assert "search, update 3 of 200" in repr(run.scheduler)
+    assert "search, update 3 of 120" in repr(run.scheduler)
     run.search()
     assert run.scheduler.metrics()["phase"] == "warmup"
     assert run.scheduler.get_last_lr()[0] == pytest.approx(run.scheduler.base_lrs[0] / 10)

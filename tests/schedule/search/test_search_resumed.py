@@ -13,12 +13,11 @@ from autowarm import AdaptiveWarmup
 from tests.schedule.search.search_runs import MAKERS, STEPS, Run, batches
 
 
-@pytest.mark.parametrize("at", [0, 1, 10, "last", "end", 60, 150])
+@pytest.mark.parametrize("at", [0, 1, 10, "last", "end", 50, 90])
 @pytest.mark.parametrize("lr", ["float", "tensor"])
 def test_it_resumes_to_the_bit(at: int | str, lr: str) -> None:
     make = MAKERS["muon" if lr == "float" else "muon, tensor lr"]
-    end = Run(make).search().scheduler.last_epoch
-    updates = {"last": end - 1, "end": end}.get(at, at)  # type: ignore[call-overload]
+    updates = at if isinstance(at, int) else Run(make).search().scheduler.last_epoch - (at == "last")
     straight = Run(make).train(updates)
     state = straight.saved()
     resumed = Run(make, lr=3.0)
@@ -60,15 +59,15 @@ def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:
 
 
 def test_an_optimizer_may_be_loaded_before_the_scheduler_is_made() -> None:
-    straight = Run().train(100)
+    straight = Run().train(60)
     state, resumed = straight.saved(), Run()
     resumed.model.load_state_dict(state["model"])
     resumed.optimizer.load_state_dict(state["optimizer"])
     resumed.scheduler = AdaptiveWarmup(resumed.optimizer, STEPS, peak="auto")
     resumed.scheduler.load_state_dict(state["scheduler"])
-    for _ in range(100):
+    for _ in range(60):
         next(resumed.data)
-    assert resumed.train(100).rates == straight.train(100).rates[100:]
+    assert resumed.train(60).rates == straight.train(60).rates[60:]
 
 
 @pytest.mark.parametrize("at", [0, 10, 60])

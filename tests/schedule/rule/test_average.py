@@ -1,5 +1,6 @@
 """The average of the loss: it begins from f(x0), covers a share of the run, and is clipped to what can be lost."""
 
+import functools
 import itertools
 import warnings
 from typing import Any
@@ -19,6 +20,22 @@ both_rates = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "
 def schedule(total: int | None, tensor: bool = False, **options: Any) -> AdaptiveWarmup:
     lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
     return AdaptiveWarmup(make_optimizer(lr), total, **options)
+
+
+def warmed_up(scheduler: AdaptiveWarmup, first: int = 0) -> list[float]:
+    """The rates of a warm-up, up to its end, from an update on."""
+    rates: list[float] = []
+    while scheduler.phase != "decay":
+        rates += run(scheduler, EARLY, [first + len(rates)])
+    return rates
+
+
+@functools.cache
+def planned(tensor: bool) -> AdaptiveWarmup:
+    """A run of 16,000 updates whose warm-up is over."""
+    scheduler = schedule(16_000, tensor, decay="wso")
+    warmed_up(scheduler)
+    return scheduler
 
 
 def averaged(losses: list[float], window: float) -> float:
@@ -75,7 +92,7 @@ def test_no_loss_counts_for_more_than_what_there_is_to_lose(wild: float, tensor:
 @both_rates
 def test_a_loss_that_falls_early_ends_no_long_runs_warmup_early(tensor: bool) -> None:
     quick, slow = schedule(16_000, tensor, smoothing=0.01), schedule(16_000, tensor)
-    rates = [run(scheduler, EARLY, range(1_700)) for scheduler in (quick, slow)]
+    rates = [warmed_up(scheduler) for scheduler in (quick, slow)]
     assert (quick.ended_by, slow.ended_by) == ("loss", "loss")
     assert quick.warmup_steps < 0.015 * 16_000
     assert SMOOTHING / 2 * 16_000 < slow.warmup_steps < 2 * SMOOTHING * 16_000
@@ -87,8 +104,9 @@ def test_a_longer_run_never_warms_up_for_fewer_updates() -> None:
     lengths = []
     for total in (1_000, 3_999, 4_000, 4_001, 8_000, 10_000, 10_001, 16_000, 20_000):
         scheduler = schedule(total)
-        run(scheduler, EARLY, range(total // 8))
+        warmed_up(scheduler)
         assert scheduler.ended_by == "loss"
+        assert scheduler.warmup_steps < total // 8
         lengths.append(scheduler.warmup_steps)
     assert lengths == sorted(lengths)
 
@@ -118,28 +136,27 @@ def test_an_extended_run_averages_as_its_new_length_asks(tensor: bool) -> None:
 @pytest.mark.parametrize("at", [0, 1, 5])
 @pytest.mark.parametrize("total", [2_000, 6_000, None])
 def test_a_run_extended_early_warms_up_as_if_planned_so(total: int | None, at: int, tensor: bool) -> None:
-    extended, planned = schedule(total, tensor, decay="wso"), schedule(16_000, tensor, decay="wso")
+    extended = schedule(total, tensor, decay="wso")
     run(extended, EARLY, range(at))
     extended.extend(16_000)
-    run(extended, EARLY, range(at, 1_700))
-    run(planned, EARLY, range(1_700))
-    assert extended.ended_by == planned.ended_by == "loss"
-    assert extended.warmup_steps == planned.warmup_steps
+    warmed_up(extended, at)
+    assert extended.ended_by == planned(tensor).ended_by == "loss"
+    assert extended.warmup_steps == planned(tensor).warmup_steps
 
 
 @both_rates
 def test_a_run_shortened_before_its_first_loss_is_the_short_run(tensor: bool) -> None:
-    shortened, planned = schedule(16_000, tensor), schedule(2_000, tensor)
+    shortened, short = schedule(16_000, tensor), schedule(2_000, tensor)
     shortened.extend(2_000)
-    assert run(shortened, EARLY, range(300)) == run(planned, EARLY, range(300))
-    assert shortened.metrics() == planned.metrics()
+    assert run(shortened, EARLY, range(300)) == run(short, EARLY, range(300))
+    assert shortened.metrics() == short.metrics()
 
 
 def test_a_new_warmup_takes_the_share_of_what_is_left() -> None:
     scheduler = schedule(16_000)
-    run(scheduler, EARLY, range(1_700))
+    warmed_up(scheduler)
     assert scheduler.ended_by == "loss"
-    scheduler.rewarm(1_700 + 4_000)
+    scheduler.rewarm(scheduler.last_epoch + 4_000)
     other = schedule(4_000)
     later = range(200)
     assert run(scheduler, EARLY, later) == run(other, EARLY, later)

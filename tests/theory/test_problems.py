@@ -159,11 +159,12 @@ def test_star_convex(f, gap, seed, beta):
     assert f.gap(x) <= float((f.gradient(x) * (x - f.x_star)).sum()) * (1 + 1e-9)  # Corollary "star_convex_gradient"
 
 
-def midpoint_excess(f, trials):
+def midpoint_excess(f, points, partners=4):
     """The largest share by which f at a midpoint exceeds the mean of the ends; convex functions have none."""
     g, worst = generator(), -math.inf
-    for _ in range(trials):
-        x = f.point(10 ** float(2 * torch.rand((), generator=g) - 2), g)
+    for trial in range(points * partners):
+        if trial % partners == 0:  # what takes long is to find a point at a gap
+            x = f.point(10 ** float(2 * torch.rand((), generator=g) - 2), g)
         y = x + 0.3 * (x - f.x_star).norm() * torch.randn(x.shape, generator=g, dtype=torch.float64) / x.numel() ** 0.5
         mean = (f.gap(x) + f.gap(y)) / 2
         if math.isfinite(mean):
@@ -175,12 +176,12 @@ def midpoint_excess(f, trials):
 def test_convex_or_not_as_stated(name):
     f = catalogue()[name]
     assert f.convex == ("rippled" not in name and "ripples" not in name)
-    assert (midpoint_excess(f, trials=100) <= 1e-9) == f.convex  # one in ten to twenty finds a ripple
+    assert (midpoint_excess(f, points=25) <= 1e-9) == f.convex  # one in ten to twenty finds a ripple
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_constants_withstand_a_search_and_are_not_slack(name):
-    ratio = largest_smoothness_ratio(catalogue()[name], generator(), starts=60, climbs=300)
+    ratio = largest_smoothness_ratio(catalogue()[name], generator(), climbs=300)
     assert ratio <= 1 + 1e-9
     assert ratio > 0.55  # so a K twice too small is found out: see below
 
@@ -198,12 +199,12 @@ class Halved(CompositeProblem):
 @pytest.mark.parametrize("outer", [LINEAR, EXPONENTIAL, barrier(3.0)], ids=["linear", "exponential", "barrier"])
 def test_constants_half_as_large_are_found_out(geometry, outer):
     f = Halved(geometry, torch.zeros(2, 2, dtype=torch.float64), outer)
-    assert largest_smoothness_ratio(f, generator(), starts=60, climbs=300) > 1.2
+    assert largest_smoothness_ratio(f, generator()) > 1.2
 
 
 @given(f=problems(), seed=seeds)
 def test_constants_hold_for_any_problem(f, seed):
-    assert 0 < largest_smoothness_ratio(f, generator(seed), starts=4, climbs=20) <= 1 + 1e-9
+    assert 0 < largest_smoothness_ratio(f, generator(seed), starts=1, climbs=40) <= 1 + 1e-9
 
 
 def test_assumption_2_as_printed_fails():
@@ -230,7 +231,7 @@ def test_gap_is_at_most_half_of_curvature_times_distance_squared(f, gap, seed):
 def test_level_sets_lie_within_their_radius(f, gap, seed):
     g = generator(seed)
     x0 = f.point(gap, g)
-    assert max(f.distance(f.point(gap, g)) for _ in range(10)) <= f.level_radius(x0) * (1 + 1e-9)
+    assert max(f.distance(f.point(gap, g)) for _ in range(4)) <= f.level_radius(x0) * (1 + 1e-9)
     assert f.radius(x0) == (f.distance(x0) if isinstance(f.geometry, Frobenius) else f.level_radius(x0))
 
 

@@ -33,7 +33,7 @@ from autowarm.theory import (
 from tests.cases import each
 
 NAMES = sorted(catalogue())
-STEPS = 60
+STEPS = 40
 
 
 def generator(seed=0):

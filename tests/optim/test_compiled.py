@@ -15,17 +15,12 @@ from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 MAKERS = {
     "muon": lambda model, **o: Muon.from_model(model, dtype=torch.float32, **o),
     "muon, newton-schulz": lambda model, **o: Muon.from_model(model, method="newton-schulz", dtype=torch.float32, **o),
+    "muon, eps hat": lambda model, **o: Muon.from_model(model, adamw_eps_hat=True, dtype=torch.float32, **o),
     "lion": lambda model, **o: Lion.from_model(model, **o),
     "signsgd": lambda model, **o: SignSGD.from_model(model, **o),
     "normsgd": lambda model, **o: NormSGD.from_model(model, **o),
     "rows": lambda model, **o: LMO.from_model(model, geometry="rows", **o),
 }
-every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-some_optimizers = pytest.mark.parametrize(
-    "make",
-    [pytest.param(make, marks=() if name in ("muon", "lion") else pytest.mark.long) for name, make in MAKERS.items()],
-    ids=MAKERS,
-)
 
 
 def a_model():
@@ -41,32 +36,14 @@ def a_model():
     )
 
 
-class Graphs:
-    """A backend that counts what it is given."""
-
-    def __init__(self):
-        self.count = 0
-
-    def __call__(self, graph, inputs):
-        self.count += 1
-        return graph.forward
-
-
-@pytest.fixture
-def graphs():
-    torch._dynamo.reset()
-    yield Graphs()
-    torch._dynamo.reset()
-
-
-def train(model, opt, step, updates, spoil=()):
-    sched = AdaptiveWarmup(opt, total_steps=updates)
-    rates = []
-    for update in range(updates):
+def train(model, sched, step):
+    """Train, with two gradients that are not finite; returns the rates."""
+    opt, rates = sched.optimizer, []
+    for update in range(sched.total_steps):
         x = torch.randn(8, 16, generator=torch.Generator().manual_seed(update))
         loss = (model(x).mean(dim=1) - x.sum(dim=1)).square().mean()
         loss.backward()
-        if update in spoil:
+        if update in (1, 2):
             model[2].weight.grad[0, 0] = math.nan
         rates.append(float(opt.param_groups[0]["lr"]))
         step()
@@ -75,42 +52,62 @@ def train(model, opt, step, updates, spoil=()):
     return rates
 
 
-@every_optimizer
-def test_one_graph_serves_a_whole_schedule_and_steps_as_the_plain_one(make, graphs):
-    plain, compiled = a_model(), a_model()
-    opts = [make(model, lr=torch.tensor(0.01), weight_decay=0.1) for model in (plain, compiled)]
-    rates = train(plain, opts[0], opts[0].step, 12)
-    assert train(compiled, opts[1], torch.compile(opts[1].step, fullgraph=True, backend=graphs), 12) == rates
-    assert len(set(rates)) > 6
-    assert graphs.count == 1
-    for p, q in zip(plain.parameters(), compiled.parameters(), strict=True):
-        torch.testing.assert_close(p, q, atol=1e-4, rtol=1e-4)
+class Trained:
+    """A model trained by the plain step, and one by the compiled step, which takes seconds to compile."""
+
+    def __init__(self, make):
+        self.make, self.graphs = make, []
+        self.plain, self.compiled = a_model(), a_model()
+        opts = [self.optimizer(model) for model in (self.plain, self.compiled)]
+        self.step = torch.compile(opts[1].step, fullgraph=True, backend=self.backend)
+        # Kept, for a step whose scheduler is gone is compiled anew.
+        self.schedulers = [AdaptiveWarmup(opt, 12) for opt in opts]
+        with pytest.warns(UserWarning, match="not finite"):
+            self.plain_rates = train(self.plain, self.schedulers[0], opts[0].step)
+        self.compiled_rates = train(self.compiled, self.schedulers[1], self.step)
+        self.skipped = [opt.skipped_updates for opt in opts]
+        self.weights = [[p.detach().clone() for p in model.parameters()] for model in (self.plain, self.compiled)]
+        self.opt = opts[1]
+
+    def optimizer(self, model):
+        return self.make(model, lr=torch.tensor(0.01), weight_decay=0.1)
+
+    def backend(self, graph, inputs):
+        """Runs a graph as it was traced."""
+        self.graphs.append(graph.graph)
+        return graph.forward
 
 
-@some_optimizers
-def test_a_compiled_step_leaves_out_what_is_not_finite_and_counts_it(make, graphs):
-    plain, compiled = a_model(), a_model()
-    opts = [make(model, lr=torch.tensor(0.01)) for model in (plain, compiled)]
-    with pytest.warns(UserWarning, match="not finite"):
-        train(plain, opts[0], opts[0].step, 4, spoil=(1, 2))
-    train(compiled, opts[1], torch.compile(opts[1].step, fullgraph=True, backend=graphs), 4, spoil=(1, 2))
-    assert opts[0].skipped_updates == opts[1].skipped_updates == 2
-    for p, q in zip(plain.parameters(), compiled.parameters(), strict=True):
-        torch.testing.assert_close(p, q, atol=1e-4, rtol=1e-4)
+@pytest.fixture(scope="module", params=MAKERS.values(), ids=MAKERS)
+def trained(request):
+    torch._dynamo.reset()
+    yield Trained(request.param)
+    torch._dynamo.reset()
 
 
-def test_a_state_of_a_compiled_run_goes_on_in_a_plain_one(graphs):
-    model = a_model()
-    opt = Muon.from_model(model, lr=torch.tensor(0.01), dtype=torch.float32)
-    step = torch.compile(opt.step, fullgraph=True, backend=graphs)
-    train(model, opt, step, 3)
+def test_one_graph_serves_a_whole_schedule_and_steps_as_the_plain_one(trained):
+    assert trained.compiled_rates == trained.plain_rates
+    assert len(set(trained.plain_rates)) > 6
+    assert len(trained.graphs) == 1
+    plain, compiled = trained.weights
+    torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-4)
+
+
+def test_a_compiled_step_leaves_out_what_is_not_finite_and_counts_it(trained):
+    assert trained.skipped == [2, 2]
+    assert all(p.isfinite().all() for p in trained.weights[1])
+
+
+def test_a_state_of_a_compiled_run_goes_on_in_a_plain_one(trained):
+    model, opt = trained.compiled, trained.opt
     other = copy.deepcopy(model)
-    loaded = Muon.from_model(other, lr=torch.tensor(0.01), dtype=torch.float32)
+    loaded = trained.optimizer(other)
     loaded.load_state_dict(copy.deepcopy(opt.state_dict()))
     for one in (model, other):
         one(torch.ones(2, 16)).sum().backward()
-    step()
+    trained.step()
     loaded.step()
+    assert len(trained.graphs) == 1  # it was the compiled step's
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p, q, atol=1e-5, rtol=1e-5)
 
@@ -147,16 +144,8 @@ def late_readers(graph: torch.fx.Graph) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("make", [*MAKERS.values(), lambda model, **o: Muon.from_model(model, adamw_eps_hat=True, **o)])
-def test_a_foreach_operator_overwrites_nothing_that_is_still_read(make) -> None:
+def test_a_foreach_operator_overwrites_nothing_that_is_still_read(trained) -> None:
     """A compiled Lion on a GPU took the sign of its new momentum."""
-    model = a_model()
-    opt = make(model, lr=torch.tensor(0.01))
-    traced = []
-    step = torch.compile(opt.step, fullgraph=True, backend=lambda module, _: traced.append(module.graph) or module)
-    torch._dynamo.reset()
-    for p in model.parameters():
-        p.grad = torch.randn_like(p)
-    step()
-    assert any("_foreach" in str(node.target) or "lerp" in str(node.target) for node in traced[0].nodes)
-    assert late_readers(traced[0]) == []
+    graph = trained.graphs[0]
+    assert any("_foreach" in str(node.target) or "lerp" in str(node.target) for node in graph.nodes)
+    assert late_readers(graph) == []

@@ -222,8 +222,9 @@ def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
         return coefficients
 
     everything = tuple(range(X.shape[1]))
-    if not nonnegative:
-        return least_squares(everything)
+    unconstrained = least_squares(everything)
+    if not nonnegative or np.all(unconstrained >= 0):
+        return unconstrained
     # The constrained optimum is the unconstrained optimum over its own support. Three columns have eight subsets.
     subsets = itertools.chain.from_iterable(itertools.combinations(everything, k) for k in range(len(everything) + 1))
     feasible = [c for c in map(least_squares, subsets) if np.all(c >= 0)]

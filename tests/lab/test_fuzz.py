@@ -83,6 +83,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     return words
 
 
+@pytest.mark.long
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(command_lines())
 def test_command_lines(words: list[str]) -> None:

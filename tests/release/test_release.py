@@ -120,6 +120,7 @@ def test_links_to_files_become_absolute_or_words(given: str, with_repository: st
     assert for_an_index(given, None, "v1") == (given if without is None else without)
 
 
+@pytest.mark.long
 def test_the_core_runs_from_the_wheel_without_the_extras_and_without_the_lab(installed: Path) -> None:
     code = f"""
 import sys

@@ -35,6 +35,7 @@ def test_a_study_lists_its_stages(
         assert all(re.search(r" (\d+) of +\1 runs made, [\d.]+ CPU-hours", line) for line in lines)
 
 
+@pytest.mark.long
 def test_it_is_run_from_the_root_of_a_checkout_and_names_the_nearest_setting(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "studies", "warm-up", "--cell", "mlp.muon.200.1", "--out", str(tmp_path)],

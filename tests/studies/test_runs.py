@@ -110,6 +110,7 @@ def test_a_worker_gets_a_task_by_its_name_and_the_runs_id_covers_the_tasks_code(
     assert run.id == run_id(identity(config, source.sha256)) != run_id(identity(config, ""))
 
 
+@pytest.mark.long
 def test_a_stage_is_made_by_worker_processes(tmp_path: Path) -> None:
     runs = [planned("linear 0.1", Cell(task, "adamw", 3, 0.01)) for task in ("cnn", "mlp")]
     make(runs, tmp_path / "rows.jsonl", tmp_path / "runs", Display(), workers=1)

@@ -118,6 +118,7 @@ def test_decay_only_and_constant_schedules(f, gap, seed, share):
     check_constant(descend(f, x0, lambda now: constant, STEPS), level)
 
 
+@pytest.mark.long
 @each("name", NAMES)
 def test_catalogue_over_a_longer_run(name):
     f = catalogue()[name]

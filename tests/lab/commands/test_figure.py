@@ -6,6 +6,7 @@ from autowarm.lab.commands import main
 from autowarm.lab.paper.gallery import GALLERY
 
 
+@pytest.mark.long
 def test_figures_are_listed_drawn_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["figure", "--list"]) == 0
     listed = capsys.readouterr().out

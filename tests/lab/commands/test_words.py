@@ -105,6 +105,7 @@ def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
     assert json.loads((here / "out" / "result.json").read_text())["optimizer"] == "plain"
 
 
+@pytest.mark.long
 def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "line.py").write_text(
         TASK.replace("yield torch.randn(32, 8)", "time.sleep(0.5)\n            yield torch.randn(32, 9)")

@@ -50,6 +50,7 @@ def preset(corpus_folder: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
     preset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(run: RunConfi
     assert found.rows[0]["val_loss"] == found.rows[1]["val_loss"]
 
 
+@pytest.mark.long
 def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +219,7 @@ def test_a_longer_warm_up_is_planned_only_where_the_longest_is_the_best(
 NAMES = ["[/red]", r"$_{\foo}$", "\x1b[31mred", "a {0} %s"]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_cells_of_any_name_reach_terminal_manifest_and_report(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -23,8 +23,8 @@ from autowarm.lab.training.stopping import Interrupted
 from ..helpers import PATIENCE, gone, wait_for
 from .comparison import RUNS, rows, started, words
 
+pytestmark = pytest.mark.long  # each starts processes that import PyTorch
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the workers")
-
 
 STOPPED = ["stopping at the next step; Ctrl-C again stops at once", "interrupted; the same command continues from here"]
 
@@ -89,7 +89,7 @@ def test_called_again_a_comparison_makes_no_run_twice(
 @pytest.mark.usefixtures("jobs_here")
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL],
+    [signal.SIGTERM, signal.SIGKILL],
     ids=lambda number: number.name,
 )
 def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
@@ -114,7 +114,7 @@ def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
 
 
 @needs_proc
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)], ids=["once", "twice"])
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 def test_ctrl_c_is_acknowledged_while_workers_start(corpus_folder: Path, tmp_path: Path, again: bool) -> None:
     with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
         wait_for(lambda: workers_of(process.pid), lambda: process.poll() is None)

@@ -53,6 +53,7 @@ def seen(figure: Figure) -> str:
     return "\n".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SWEPT)
 def test_it_draws(name: str, sources: Sources) -> None:
     made = GALLERY[name].make(sources)
@@ -99,6 +100,7 @@ def test_a_figure_makes_its_runs_once(corpus_folder: Path, tmp_path: Path, capsy
     assert "all 14 runs are finished" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("jobs_here")
 def test_measurements_take_the_keys_that_are_given_for_them(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

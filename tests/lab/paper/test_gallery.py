@@ -38,6 +38,7 @@ def test_the_toy_stalls_on_the_short_run_alone(sources: Sources) -> None:
     assert "all along" not in long.get_legend().get_texts()[0].get_text()
 
 
+@pytest.mark.long
 def test_every_figure_of_the_pages_is_drawn_again_from_what_is_stored(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "docs" / "figures.py"))
     known = script["drawings"](script["laid_out"](tmp_path))

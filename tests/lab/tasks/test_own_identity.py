@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -102,6 +103,7 @@ CHANGED = [
 ]
 
 
+@pytest.mark.long
 def test_a_task_is_known_again_and_a_change_of_its_code_is_seen(tmp_path: Path) -> None:
     folders = []
     for index, (changed, old, new) in enumerate([("task", "", ""), *SAME, *CHANGED]):

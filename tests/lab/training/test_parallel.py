@@ -37,6 +37,7 @@ def curve(folder: Path) -> torch.Tensor:
     return torch.tensor([row["loss"] for row in read_metrics(folder)], dtype=torch.float64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", [f"{name} float32" for name in ROUNDED])
 def test_the_first_reduced_gradients_are_those_of_one_process(folder: Path, way: str, name: str) -> None:
@@ -46,6 +47,7 @@ def test_the_first_reduced_gradients_are_those_of_one_process(folder: Path, way:
     assert max(value.abs().max().item() for value in alone.values()) > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", EXACT)
 def test_steps_in_double_precision_are_those_of_one_process(folder: Path, way: str, name: str) -> None:
@@ -57,6 +59,7 @@ def test_steps_in_double_precision_are_those_of_one_process(folder: Path, way: s
     assert max((weights[0][key] - weights[1][key]).abs().max().item() for key in weights[0]) <= 1e-9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ROUNDED)
 def test_single_precision_curves_differ_by_less_than_seeds_do(folder: Path, way: str, name: str) -> None:
@@ -65,6 +68,7 @@ def test_single_precision_curves_differ_by_less_than_seeds_do(folder: Path, way:
     assert (alone - here).abs().mean() < 0.5 * (alone - noise).abs().mean()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_ranks_go_on_to_the_bit_and_stop_together(folder: Path, way: str) -> None:
     assert torch.equal(curve(folder / way / "straight"), curve(folder / way / "broken"))
@@ -72,6 +76,7 @@ def test_ranks_go_on_to_the_bit_and_stop_together(folder: Path, way: str) -> Non
     assert weights[0] == weights[1]
 
 
+@pytest.mark.long
 def test_ranks_with_different_runs_or_versions_are_told_apart(folder: Path) -> None:
     """The ranks' own assertions in `two_ranks.py` hold it, and the fixture that they all passed."""
     assert (folder / "ddp").exists()

@@ -100,6 +100,7 @@ def goes_on(given: list[str], out: Path) -> None:
     assert [row["step"] for row in read_metrics(out)] == list(range(1, behind + 4))
 
 
+@pytest.mark.long
 def test_a_signal_saves_and_the_next_call_goes_on(corpus_folder: Path, tmp_path: Path) -> None:
     given = words(corpus_folder)
     assert stopped(["autowarm"], given, tmp_path) == 128 + signal.SIGTERM

@@ -63,6 +63,7 @@ def test_the_run_begins_again_where_it_began(make: Maker) -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_compiled_step_searches_as_the_plain_one_does() -> None:
     def searched(compiled: bool) -> tuple[float, bool]:
         model, data = make_model(), batches()

@@ -41,6 +41,7 @@ def test_every_table_of_the_study_is_on_a_page(stored: dict[str, str]) -> None:
     assert {name for name in stored if f"data/tables/{name}.csv" not in pages} == set()
 
 
+@pytest.mark.long
 def test_pages_and_figures_are_written_together(
     stored: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

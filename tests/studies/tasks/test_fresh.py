@@ -68,6 +68,7 @@ def test_texts_are_apart() -> None:
     assert finetuning.domain("jsonify.py") == "old"
 
 
+@pytest.mark.long
 def test_a_damaged_cache_of_weights_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     beginnings = [(name, text[:500]) for name, text in finetuning.read_documents(DataConfig())]
     monkeypatch.setattr(finetuning, "read_documents", lambda _: beginnings)

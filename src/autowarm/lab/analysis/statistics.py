@@ -8,7 +8,7 @@ for five; for the best of six lengths, 76 and 4.9.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,3 +82,28 @@ class Estimate:
         """Which side of zero the whole 95% interval lies on; lower is better, and "undecided" means neither."""
         low, high = self.interval() or (-math.inf, math.inf)
         return "better" if high < 0 else "worse" if low > 0 else "undecided"
+
+
+def same_mean(values: Sequence[Sequence[float]]) -> float:
+    """How likely differences as large as these are if all rows have the same mean: a p-value.
+
+    The F test of a randomised block design (Fisher, 1935): what the columns, here seeds, have in common is taken out,
+    and the noise is pooled over all rows.
+
+    Args:
+        values: finite numbers, shape (rows, columns), at least two of each.
+
+    Example:
+        >>> from autowarm.lab.analysis.statistics import same_mean
+        >>> round(same_mean([[2.0, 2.1, 2.2], [2.3, 2.4, 2.6]]), 3)
+        0.01
+    """
+    x = np.asarray(values, dtype=float)
+    rows, columns = x.shape
+    effects = x.mean(axis=1, keepdims=True) - x.mean()
+    noise = x - x.mean(axis=0, keepdims=True) - effects
+    freedom = (rows - 1) * (columns - 1)
+    between, within = columns * float(np.sum(effects**2)) / (rows - 1), float(np.sum(noise**2)) / freedom
+    if within == 0.0:
+        return 1.0 if between == 0.0 else 0.0
+    return float(stats.f.sf(between / within, rows - 1, freedom))

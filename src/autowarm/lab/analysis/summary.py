@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from ..config import printable
 from ..registry import OPTIMIZERS
-from .statistics import Estimate, Outcome
+from .statistics import Estimate, Outcome, same_mean
 
 Row = Mapping[str, Any]
 
@@ -125,10 +125,17 @@ class Summary:
         return "undecided" if best.diverged and ours.diverged else "worse" if ours.diverged else "better"
 
     @property
-    def spread(self) -> Estimate | None:
-        """Worst hand-set minus best hand-set, which shows how much the choice of length matters."""
-        worst = max(self.manual, key=lambda point: point.val_loss, default=None)
-        return _paired(worst, self.best, math.comb(len(self.manual), 2))
+    def worst(self) -> Point | None:
+        """The hand-set warm-up with the highest mean validation loss."""
+        return max(self.manual, key=lambda point: point.val_loss, default=None)
+
+    @property
+    def length_matters(self) -> bool | None:
+        """Whether the hand-set lengths differ by more than the noise; None if that cannot be told."""
+        seeds = set.intersection(*(set(point.losses) for point in self.manual)) if self.manual else set()
+        if len(self.manual) < 2 or len(seeds) < 2 or any(point.diverged for point in self.manual):
+            return None
+        return same_mean([[point.losses[seed] for seed in sorted(seeds)] for point in self.manual]) < 0.05
 
 
 def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
@@ -210,11 +217,13 @@ def verdict(summary: Summary) -> str:
     if ours is not None and ours.ended_by_time:
         words.append(f"In {ours.ended_by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not "
                      "the loss, ended the warm-up.")  # fmt: skip
-    spread = None if summary.outcome in ("better", "worse") else summary.spread
-    interval = spread and spread.interval()
-    if spread is not None and interval and len(summary.manual) > 1 and interval[0] <= 0:
-        words.append(f"The hand-set lengths differ by {number(spread.mean)}{summary.unit} at most, no more than the "
-                     "noise: this setting shows nothing.")  # fmt: skip
+    worst, matters = summary.worst, summary.length_matters
+    if matters is not None and worst is not None:
+        differ = f"The hand-set lengths differ by {number(worst.val_loss - best.val_loss)}{summary.unit} at most"
+        if matters:
+            words.append(f"{differ}; the worst is {worst.warmup_steps:.0f} updates.")
+        elif summary.outcome not in ("better", "worse"):
+            words.append(f"{differ}, no more than the noise: this setting shows nothing.")
     return " ".join(words)
 
 

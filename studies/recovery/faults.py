@@ -4,9 +4,9 @@
 
 It makes the runs that are missing in the file. A run has 1,000 or 16,000 updates of the default on a task of the
 warm-up study (an MLP, a LLaMA, a ViT) under Muon, Lion, normSGD or AdamW, at the rate tuned for 1,000. Some have the
-10% linear warm-up instead, with `SpikeGuard` for recovery. Five seeds have a Swin, which AdamW at three times its rate
-ruins on some seeds, and the two settings in which the study of false alarms found any, though nothing is wrong. Faults
-come in the middle of the run:
+10% linear warm-up instead, with `SpikeGuard` for recovery. Others have five seeds: a Swin, which AdamW at three times
+its rate ruins on some of them, and the two settings whose healthy runs raise false alarms. Faults come in the middle of
+the run:
 
 - "bad batch": the targets of one batch are shuffled and its loss is multiplied by 100; "ten bad batches": ten in a row.
 - "NaN batch": the loss of one batch is NaN.

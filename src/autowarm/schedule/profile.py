@@ -92,7 +92,7 @@ class Profile:
         if isinstance(gap, Tensor):
             away = gap - self.peak_gap
             return gap / torch.addcmul(gap, away, away, value=self._steepness)
-        return self.lr / (1.0 + self._excess(gap)) / self.lr if gap > 0 else 0.0
+        return self(gap) / self.lr
 
     @cached_property
     def _steepness(self) -> float:

@@ -17,19 +17,25 @@ from ..conftest import TwoProcesses
 STEPS, LR = 12, 0.02
 
 
+def rates_of_a_plain_loop(kappa: float, updates: list[list[tuple[float, float]]]) -> list[float]:
+    """The rates of a loop that observes these losses, each with its weight, update by update."""
+    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
+    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=kappa, geometry="spectral"), []
+    for observed in updates:
+        rates.append(sched.get_last_lr()[0])
+        for loss, weight in observed:
+            sched.observe(loss, weight=weight)
+        opt.step()
+        sched.step()
+    return rates
+
+
 def test_trainer(accelerated: list[dict[str, Any]]) -> None:
     a, b = (rank["trainer"] for rank in accelerated)
     assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
     assert a["losses"] != b["losses"]
-    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=a["kappa"], geometry="spectral"), []
-    for of_a, of_b in zip(a["losses"], b["losses"], strict=True):
-        rates.append(sched.get_last_lr()[0])
-        for micro in (of_a, of_b):
-            sched.observe(sum(micro) / len(micro), weight=len(micro))
-        opt.step()
-        sched.step()
-    assert a["rates"] == rates
+    seen = [[(sum(m) / len(m), len(m)) for m in both] for both in zip(a["losses"], b["losses"], strict=True)]
+    assert a["rates"] == rates_of_a_plain_loop(a["kappa"], seen)
     assert a["phase"] == "decay"
 
 
@@ -37,17 +43,9 @@ def test_accelerate(accelerated: list[dict[str, Any]]) -> None:
     a, b = (rank["loop"] for rank in accelerated)
     assert a["rates"] == b["rates"]
     assert a["losses"] != b["losses"]
-    # A plain loop with the same losses; κ is the Trainer's model's, which is the same.
-    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    kappa = accelerated[0]["trainer"]["kappa"]
-    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=kappa, geometry="spectral"), []
-    for of_a, of_b in zip(a["losses"], b["losses"], strict=True):
-        rates.append(sched.get_last_lr()[0])
-        for micro in (of_a, of_b):
-            sched.observe(sum(micro) / 2, weight=48)
-        opt.step()
-        sched.step()
-    assert a["rates"] == rates
+    seen = [[(sum(m) / 2, 48) for m in both] for both in zip(a["losses"], b["losses"], strict=True)]
+    # κ is the Trainer's model's, which is the same.
+    assert a["rates"] == rates_of_a_plain_loop(accelerated[0]["trainer"]["kappa"], seen)
 
 
 def test_the_guard_notices_what_prepare_would_break(accelerated: list[dict[str, Any]]) -> None:
@@ -62,12 +60,5 @@ def test_lightning(by: str, two_processes: TwoProcesses, tmp_path: Path) -> None
     a, b = two_processes.run("lightning_devices.py", tmp_path, by)
     assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
     assert a["losses"] != b["losses"]
-    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=a["kappa"], geometry="spectral"), []
-    for of_a, of_b in zip(a["losses"], b["losses"], strict=True):
-        rates.append(sched.get_last_lr()[0])
-        sched.observe(of_a, weight=6)
-        sched.observe(of_b, weight=6)
-        opt.step()
-        sched.step()
-    assert a["rates"] == rates
+    seen = [[(loss, 6) for loss in both] for both in zip(a["losses"], b["losses"], strict=True)]
+    assert a["rates"] == rates_of_a_plain_loop(a["kappa"], seen)

@@ -59,7 +59,10 @@ def move_gathered_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: 
 
 
 def move_finer_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Taken, rate: Rate) -> None:
-    """Do the same for tensors whose layout has finer shards."""
+    """Do as `move_gathered_` for tensors whose layout has finer shards, which are gathered and cut again here.
+
+    Between the two, tensors of zeros stand in for the parameters, and so receive the bare answers of the oracle.
+    """
     layout = bucket.layout
     (coarse,), dim = layout.axes, layout.dim
     coarsest = [_shard(shape, dim, *_size_and_rank(coarse)) for shape in bucket.shapes]

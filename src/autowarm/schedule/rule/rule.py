@@ -165,7 +165,7 @@ class HostRule:
         no averaged loss, and only the ramp counts.
         """
         timeline, profile, target = self.timeline, self.profile, self.target_loss
-        ramp = 0.0 if timeline.ramp is None else timeline.ramp.at(updates, timeline.plan.warmup)
+        ramp = timeline.ramp_share(updates)
         if ramp >= 1.0:
             return 1.0, True
         if profile is None or target is None or smoothed is None:

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .. import rate
+from ..frames import frames_of_ours
 from ..optim import Lion, Muon, NormSGD, SignSGD
-from ..optim.known import frames_of_ours
 from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
 from ..schedule.arguments import without_warmup_steps

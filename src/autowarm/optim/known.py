@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..frames import frames_of_ours
 from ..geometry import Geometry, resolve, total_kappa
-from .frames import frames_of_ours
 from .lmo import LMO
 from .wrapped import inside, named, wrapped_by
 

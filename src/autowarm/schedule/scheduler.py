@@ -10,10 +10,10 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..devices import collective_device
+from ..frames import frames_of_ours
 from ..losses import Observation, Ranks
 from ..modes import in_normal_mode
 from ..optim.joining import Joining
-from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, unwrapped
 from ..pretrained import detect
 from .arguments import Arguments

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..frames import frames_of_ours
 from ..losses import mean_loss
-from ..optim.known import frames_of_ours
 from ..optim.wrapped import hook, inside, unwrapped
 from ..rate.restore import may_count
 from ..rate.search import RateSearch, has_broken

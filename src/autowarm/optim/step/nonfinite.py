@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...devices import HostCopy, is_capturing
-from ..frames import frames_of_ours
+from ...frames import frames_of_ours
 
 
 def finite_each(gs: list[Tensor]) -> Tensor | None:

@@ -2,8 +2,8 @@
 
 import warnings
 
+from ...frames import frames_of_ours
 from ...losses import Ranks
-from ...optim.known import frames_of_ours
 from ..rule import HostRule, Notices, Phase
 from .clock import UpdateClock
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from torch import Tensor
 
+from ...frames import frames_of_ours
 from ...losses import mean_loss
-from ...optim.known import frames_of_ours
 from ..calibrate import calibrate
 from ..profile import Profile
 from .saved import boolean, check, checks_of, count, finite, list_of, optional, positive_share, saved, saved_fields

@@ -36,13 +36,14 @@ def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:
                     grad.copy_(content)
                 p.grad = grad
             for module, name, buffer, content in buffers:
-                # A forward pass may change a buffer in place or replace it. An expanded one cannot change in place.
-                if not _overlaps_itself(buffer):
+                # A forward pass may change a buffer in place or replace it.
+                if not overlaps_itself(buffer):
                     buffer.copy_(content)
                 module._buffers[name] = buffer
 
 
-def _overlaps_itself(x: Tensor) -> bool:
+def overlaps_itself(x: Tensor) -> bool:
+    """Whether several entries share memory, as in an expanded tensor: then none of them can change in place."""
     return x.layout is torch.strided and any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True))
 
 

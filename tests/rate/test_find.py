@@ -184,12 +184,14 @@ def test_a_scaler_and_what_else_the_closure_changes_are_put_back() -> None:
         find_rate(model, optimizer, closure, also=[[]])
 
 
-def test_a_state_in_a_deque_is_put_back() -> None:
-    """As of an optimizer that keeps its last gradients."""
+def test_a_state_in_a_deque_or_a_tuple_is_put_back() -> None:
+    """As of an optimizer that keeps its last gradients, or pairs of averages."""
 
     class Averaging(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             for p in self.param_groups[0]["params"]:
+                for average in self.state[p].setdefault("pair", (torch.zeros_like(p), torch.ones_like(p))):
+                    average.lerp_(p.grad, 0.1)
                 past = self.state[p].setdefault("past", deque(maxlen=3))
                 past.append(p.grad.clone())
                 p.grad = torch.stack([*past]).mean(0)
@@ -198,11 +200,11 @@ def test_a_state_in_a_deque_is_put_back() -> None:
     model = Net()
     optimizer = Averaging(model.parameters(), lr=0.01)
     train(model, optimizer, None, 2)
-    was = {p: [g.clone() for g in state["past"]] for p, state in optimizer.state.items()}
+    was = copy.deepcopy([(state["past"], state["pair"]) for state in optimizer.state.values()])
     find_rate(model, optimizer, closure_of(model), steps=30)
-    for p, past in was.items():
-        assert len(optimizer.state[p]["past"]) == len(past) == 2
-        assert all(torch.equal(a, b) for a, b in zip(optimizer.state[p]["past"], past, strict=True))
+    assert [len(past) for past, _ in was] == [2] * len(was)
+    now = [(state["past"], state["pair"]) for state in optimizer.state.values()]
+    torch.testing.assert_close([[*map(list, x)] for x in now], [[*map(list, x)] for x in was], rtol=0, atol=0)
 
 
 def quadratic(curvature: float, noise: float = 0.0) -> tuple[nn.Module, Callable[[], torch.Tensor]]:

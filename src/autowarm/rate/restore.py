@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ..optim.step.dtensors import local
 from ..optim.step.nonfinite import SkippedUpdates
 from ..optim.wrapped import inside, is_ours, unwrapped
-from ..undisturbed import untouched
+from ..undisturbed import overlaps_itself, untouched
 
 Restore = Callable[[], Any]
 """Restores a value's content and returns the value."""
@@ -73,7 +73,7 @@ def _set_apart(optimizer: Optimizer) -> None:
 
 
 class Keeper:
-    """Copies tensors and the contents of dicts, lists and deques, each once even if it is reached several times.
+    """Copies tensors and the contents of dicts, lists, tuples and deques, each once even if it is reached repeatedly.
 
     Called with a value, it returns what restores that value in place, any number of times. A sharded tensor (DTensor)
     is kept and restored by its local shard, so no rank waits for another.
@@ -96,6 +96,9 @@ class Keeper:
             restore = self._know(value, lambda: _refill(value, items))
             items |= {key: self(item) for key, item in value.items()}
             return restore
+        if isinstance(value, tuple):
+            held = [self(part) for part in value]
+            return self._know(value, lambda: _each_again(value, held))
         if isinstance(value, list | deque):
             parts: list[Restore] = []
             restore = self._know(value, lambda: _fill_again(value, parts))
@@ -130,6 +133,8 @@ class Keeper:
 
     def _tensor(self, value: Tensor) -> Restore:
         shard = local(value.detach())
+        if overlaps_itself(shard):
+            return lambda: value
         if self._offload and shard.device.type != "cpu":
             content = torch.empty_like(shard, device="cpu", pin_memory=True).copy_(shard, non_blocking=True)
         else:
@@ -151,6 +156,12 @@ def _refill(value: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:
     content = {key: restore() for key, restore in items.items()}
     value.clear()
     value.update(content)
+    return value
+
+
+def _each_again(value: tuple[Any, ...], held: list[Restore]) -> tuple[Any, ...]:
+    for restore in held:
+        restore()
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor, full_like, nn
 from torch.optim import Optimizer
 
-from ...optim.known import frames_of_ours
+from ...frames import frames_of_ours
 from ..rule import DeviceRule, HostRule
 from ..rule.saved import Checks, boolean, check, count, finite, list_of, number, optional
 from .detector import Detector
@@ -18,17 +18,6 @@ from .snapshot import Snapshot
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses
 _LOWERED = 1 / 3  # of the rate at an alarm that has come again
 _MOST_EARLY = 10  # restarts in a row that fail within the first quarter of the rise
-
-
-def check_recover(recover: Any, optimizer: Optimizer) -> None:
-    """Raise ValueError if ``recover`` is unknown, or the optimizer's updates may be replays of a captured graph."""
-    if recover not in (True, False, "warn"):
-        raise ValueError(f'recover must be True, False, or "warn" to warn only, got {recover!r}')
-    if recover is True and any(group.get("capturable") for group in optimizer.param_groups):
-        raise ValueError(
-            "recover=True restores weights between updates, which the replays of a captured graph (capturable=True) do "
-            'not see: use recover="warn", or an optimizer that is not captured'
-        )
 
 
 class Recovery(NamedTuple):
@@ -68,9 +57,17 @@ class Guard:
         "again": boolean,
         "early": count,
         "copied": optional(count),
-        "waiting": list_of(list_of(number)),
+        "waiting": list_of(lambda x: list_of(number)(x) and len(x) == 2),
         "recoveries": list_of(
-            lambda x: len(x) == 5 and count(x[0]) and optional(count)(x[1]) and finite(x[3]) and finite(x[4])
+            lambda x: (
+                isinstance(x, list | tuple)
+                and len(x) == 5
+                and count(x[0])
+                and optional(count)(x[1])
+                and isinstance(x[2], str)
+                and finite(x[3])
+                and finite(x[4])
+            )
         ),
     }
 

@@ -119,6 +119,13 @@ def test_curves_have_a_line_each() -> None:
     assert (sparse.total_steps, sparse.updates.tolist(), sparse.rates) == (90, [1, 81], None)
 
 
+def test_one_object_with_a_list_for_each_column_is_no_curve() -> None:
+    columns = {"steps": [1, 2, 3], "losses": [4.0, 3.0, 2.0], "lr": [0.1, 0.2, 0.2], "other": [9.0, 8.0, 7.0]}
+    assert only(json.dumps(columns)).rates.tolist() == [0.1, 0.2, 0.2]
+    alone = {name: columns[name] for name in ("steps", "losses", "other")}
+    assert only(json.dumps(alone), loss="other").losses.tolist() == [9.0, 8.0, 7.0]
+
+
 def test_a_last_line_that_is_cut_off_is_left_out_and_said_to_be() -> None:
     log = only('{"step": 1, "loss": 4}\n{"step": 2, "loss": 3}\n{"step": 3, "lo')
     assert log.losses.tolist() == [4.0, 3.0]

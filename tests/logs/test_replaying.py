@@ -9,6 +9,7 @@ import torch
 
 import autowarm
 from autowarm.logs import LogError, read, replay
+from autowarm.logs.result import Reading
 
 T = 600
 STEPS = np.arange(1, T + 1)
@@ -71,6 +72,11 @@ def test_another_scheduler_is_given_what_it_asks_for() -> None:
     assert seen == {"total_steps": T, "limit": 7, "loss": LOSSES[-1]}
     assert (found.warmup_steps, found.recorded.ended_by_loss) == (3, True)
     assert str(found.recorded) == "3 (0.5%), by the loss"
+
+
+def test_an_end_by_something_else_is_not_by_the_loss() -> None:
+    for by in ("loss", "clock", "decay_now", "alarm", None):
+        assert Reading(T, 3, by, LOSSES, LOSSES).ended_by_loss == (by == "loss")
 
 
 def test_one_of_several_runs_is_chosen_by_its_name(tmp_path: Path) -> None:

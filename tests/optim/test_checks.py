@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,19 @@ def test_every_number_of_ours_is_held_to_its_range(make: Callable, name: str) ->
         for group in [group for group in opt.param_groups if "geometry" in group and name in group][-1:]:
             group[name] = bad
             refused(opt, model, "group ", name)
+
+
+@each("name", ["nesterov", "capturable", "adamw_eps_hat"])
+def test_a_switch_is_on_or_off(name: str) -> None:
+    makers = [m for m in (Muon, NormSGD, Lion, SignSGD, LMO) if name in signature(m).parameters]
+    assert makers
+    for make in makers:
+        for bad in ("no", "false", 1, None):
+            for given in ({name: bad}, {}):
+                group = {"params": [nn.Parameter(torch.ones(2, 2))]} | ({} if given else {name: bad})
+                with pytest.raises(ValueError, match=f"{name} must be True or False, got {bad!r}"):
+                    make([group], lr=torch.tensor(0.1), **given)
+        assert make([nn.Parameter(torch.ones(2, 2))], lr=torch.tensor(0.1), **{name: np.True_}).defaults[name] is True
 
 
 @every_optimizer

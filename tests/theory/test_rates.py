@@ -155,6 +155,14 @@ def test_warm_up_only_from_a_peak_and_a_first_rate():
     assert np.all(np.diff(warmup_only_rate(np.linspace(0, gap0, 50), K)) < 0)  # the rate rises as the gap falls
 
 
+def test_warm_up_only_where_nothing_curves():
+    flat = Smoothness(2, 0, 0, 1)
+    assert warmup_only_rate(0.0, flat, 0.0) == 0.0  # at the minimum
+    assert warmup_only_rate(0.0, flat) == np.inf
+    assert warmup_only_rate(np.array([0.0, 2.0]), flat).tolist() == [np.inf, 0.25]
+    assert np.isnan(warmup_only_rate(1.0, flat, np.nan))
+
+
 def test_earlier_rates_refuse_a_wrong_target():
     with pytest.raises(ValueError, match="never negative"):
         polyak_rate(-1.0, 1.0)

@@ -11,9 +11,10 @@ from .log import Log, LogError, make_log
 Record = Mapping[str, Any]
 
 # Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.
-_STEPS = ("trainer_global_step", "train_global_step", "global_step", "step", "iteration", "iter", "update", "updates")
+_STEPS = ("trainer_global_step", "train_global_step", "global_step", "step", "steps", "iteration", "iter",
+          "update", "updates")  # fmt: skip
 _LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_train", "train_loss_step", "loss_step",
-           "train_training_loss")  # fmt: skip
+           "train_training_loss", "losses")  # fmt: skip
 _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
 _LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)")
 _LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)")

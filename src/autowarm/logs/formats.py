@@ -40,7 +40,7 @@ def _trainer_state(state: Mapping[str, Any], name: str, *, total_steps: int | No
 
 def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Log]:
     rows = _objects(found, name)
-    if all(isinstance(row.get("losses"), list) for row in rows):
+    if not any(options.get(column) for column in ("loss", "step", "lr")) and all(map(_is_curve, rows)):
         return [_curve(row, name if len(rows) == 1 else f"{name}: {i}", **options) for i, row in enumerate(rows)]
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         # One object with a list for each column.
@@ -57,6 +57,11 @@ def _objects(found: Any, name: str) -> list[Mapping[str, Any]]:
             "trainer_state.json"
         )
     return list(found)
+
+
+def _is_curve(row: Mapping[str, Any]) -> bool:
+    lists = {key for key, value in row.items() if isinstance(value, list)}
+    return "losses" in lists and lists <= {"losses", "steps", "share_of_peak_every_50"}
 
 
 def _curve(

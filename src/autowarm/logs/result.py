@@ -46,7 +46,7 @@ class Reading:
     @property
     def ended_by_loss(self) -> bool:
         """Whether the loss ended the warm-up, rather than a limit."""
-        return self.ended_by not in (None, "clock", "decay_now")
+        return self.ended_by == "loss"
 
     def __str__(self) -> str:
         """The end of the warm-up in a few words: "812 (16.2%), by the loss", or "by the clock", at max_warmup."""

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
+from ..frames import frames_of_ours
 from ..losses import NO_BACKWARD
-from .frames import frames_of_ours
 from .step.dtensors import check_placed, local
+
+_SWITCHES = {"nesterov", "capturable", "adamw_eps_hat"}
 
 _told: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()
 
@@ -33,6 +35,9 @@ def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
         raise ValueError(
             f"lr must be positive and finite, got {lr.item() if isinstance(lr, Tensor) else repr(lr)}{extra}"
         )
+    for name in _SWITCHES & options.keys():
+        if not isinstance(options[name], bool | np.bool_):
+            raise ValueError(f"{name} must be True or False, got {options[name]!r}")
     if options["capturable"] and not isinstance(lr, Tensor):
         raise ValueError(f"capturable needs lr as a tensor, which replays read; got the number {lr}")
     momentum, weight_decay = options["momentum"], options["weight_decay"]

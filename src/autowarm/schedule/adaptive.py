@@ -78,9 +78,9 @@ class AdaptiveWarmup(PhaseScheduler):
             as often; with uneven inputs, train within ``torch.distributed.algorithms.Join([model, scheduler])``.
 
     Raises:
-        ValueError: an argument is out of range, a name is unknown, or the optimizer's geometry is not known; or
-            ``recover=True`` and updates may be replays of a captured graph, into which nothing can be restored. At the
-            first loss: it is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
+        ValueError: an argument is out of range, or a name is unknown; or ``recover=True`` and updates may be replays of
+            a captured graph, into which nothing can be restored. At the first loss: it is not above ``target_loss``, or
+            exceeds it by ``peak_gap`` or less.
         RuntimeError: ``max_nonfinite`` is reached, ranks disagree, or another rank makes no step until the timeout of
             the process group.
 

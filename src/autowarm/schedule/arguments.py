@@ -14,7 +14,6 @@ from ..optim.known import kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
 from .calibrate import SIGMA_F2
 from .hooks.groups import first_peak
-from .recovery import check_recover
 from .rule import Plan
 from .shapes import Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
 
@@ -117,7 +116,7 @@ class Arguments(NamedTuple):
         given = clean(**numbers)
         max_nonfinite = given.pop("max_nonfinite")
         _check_peak(peak, given["total_steps"])
-        if trained not in (True, False, None):
+        if not (trained is None or isinstance(trained, bool)):
             raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
         if not isinstance(inner := unwrapped(optimizer), Optimizer):
             raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}")
@@ -142,6 +141,17 @@ class Arguments(NamedTuple):
         }
         plan = Plan(first_peak(inner), **shapes, **{name: x for name, x in given.items() if name != "total_steps"})
         return cls(inner, settings, plan, counted, max_nonfinite)
+
+
+def check_recover(recover: Any, optimizer: Optimizer) -> None:
+    """Raise ValueError if ``recover`` is unknown, or the optimizer's updates may be replays of a captured graph."""
+    if not (isinstance(recover, bool) or recover == "warn"):
+        raise ValueError(f'recover must be True, False, or "warn" to warn only, got {recover!r}')
+    if recover is True and any(group.get("capturable") for group in optimizer.param_groups):
+        raise ValueError(
+            "recover=True restores weights between updates, which the replays of a captured graph (capturable=True) do "
+            'not see: use recover="warn", or an optimizer that is not captured'
+        )
 
 
 def _kappa(optimizer: Optimizer, geometry: Geometry) -> float:

@@ -263,13 +263,19 @@ def warmup_only_rate(gap: float | Array, K: Smoothness, gradient_norm: float | A
     Raises:
         ValueError: a gap is negative.
 
+    Returns:
+        η in units of the norm; 0 where the gradient is 0, and else ∞ where K is 0, as at Δ = 0 if K0 = 0.
+
     Example:
         >>> from autowarm.theory import Smoothness, warmup_only_rate
         >>> K = Smoothness(rho=1, K0=1, K1=0, K_rho=3)
         >>> warmup_only_rate(1.0, K), warmup_only_rate(0.0, K), warmup_only_rate(1.0, K, gradient_norm=2.0)
         (0.25, 1.0, 0.5)
     """
-    return gradient_norm / K(gap)
+    norm, curvature = np.broadcast_arrays(np.asarray(gradient_norm, dtype=np.float64), np.asarray(K(gap)))
+    with np.errstate(divide="ignore"):
+        rate = np.divide(norm, curvature, out=np.zeros_like(norm), where=norm != 0)
+    return float(rate) if rate.ndim == 0 else rate
 
 
 def polyak_rate(gap: float | Array, gradient_norm: float | Array) -> float | Array:

@@ -181,6 +181,9 @@ def test_groups_that_are_gone_or_bad_are_told() -> None:
     scheduler.optimizer.add_param_group(group(False, float("nan")))
     with pytest.raises(ValueError, match="a parameter group was added with lr=nan"):
         scheduler.optimizer.step()
+    for no_choice in ("no", 0, None):
+        with pytest.raises(ValueError, match=f"parameter group 0 has warmup={no_choice!r}: it must be True or False"):
+            AdaptiveWarmup(Lion([group(False) | {"warmup": no_choice}]), 60)
 
 
 @every_lr

@@ -250,11 +250,13 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match=r"recover=True restores weights .*\(capturable=True\)"):
         SpikeGuard(torch.optim.AdamW(w, capturable=True), 100)
     SpikeGuard(torch.optim.AdamW(w, capturable=True), 100, recover="warn")
-    for recover in ("on", False):
+    for recover in ("on", False, 1):
         with pytest.raises(ValueError, match="recover must be True, "):
             SpikeGuard(torch.optim.AdamW(w), 100, recover=recover)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="total_steps must be at least 1, or None, got 0"):
-        SpikeGuard(torch.optim.AdamW(w), 0)
+    for steps in (0, 2.5, "100", True):
+        with pytest.raises(ValueError, match=f"total_steps must be a whole number ≥ 1, got {steps!r}"):
+            SpikeGuard(torch.optim.AdamW(w), steps)  # type: ignore[arg-type]
+    SpikeGuard(torch.optim.AdamW(w), 1e3).step(1.0)  # type: ignore[arg-type]
     guard = SpikeGuard(torch.optim.AdamW(w), None)
     for name, value in {"updates": -1, "lowered": 2.0, "recovery": None}.items():
         with pytest.raises(ValueError, match=f"'{name}' is {value}"):

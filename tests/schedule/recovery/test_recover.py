@@ -12,6 +12,8 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.schedule.recovery import late
+from autowarm.schedule.recovery.snapshot import Snapshot
+from tests.cases import each
 from tests.schedule.recovery.recovery_runs import MAKERS, Run, batch, halfway, lost, quiet
 
 BAD, NAN = halfway("lion", "bad"), halfway("adamw", "nan")
@@ -110,6 +112,29 @@ def test_what_it_says() -> None:
     assert run.scheduler.metrics()["recoveries"] == len(run.scheduler.recoveries) == 1
     assert "recoveries" not in Run().scheduler.metrics()
     assert Run().scheduler.recoveries == []
+
+
+def test_an_expanded_buffer_is_no_obstacle() -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("scale", torch.ones(1).expand(4))
+    snapshot = Snapshot(torch.optim.SGD(model.parameters()), model)
+    model.scale = torch.zeros(4)
+    snapshot.restore()
+    assert model.scale.tolist() == [1.0] * 4
+
+
+@each(
+    ("name", "value"),
+    [("recoveries", [3]), ("recoveries", [[1, None, 5, 0.1, 0.1]]), ("waiting", [[1]]), ("waiting", [3]),
+     ("early", "0"), ("since", -1)],
+)  # fmt: skip
+def test_a_damaged_state_is_named_and_nothing_is_loaded(name: str, value: Any) -> None:
+    scheduler = AdaptiveWarmup(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), 100, recover=True)
+    before = copy.deepcopy(scheduler.state_dict())
+    damaged = before | {"recovery": tuple((dict(before["recovery"]) | {name: value}).items())}
+    with pytest.raises(ValueError, match=f"the saved schedule is damaged: .*'recovery.{name}' is"):
+        scheduler.load_state_dict(damaged)
+    assert scheduler.state_dict() == before
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
@@ -322,5 +347,6 @@ def test_a_captured_graph_is_refused() -> None:
     with pytest.raises(ValueError, match=r"recover=True restores weights .*\(capturable=True\)"):
         AdaptiveWarmup(optimizer, 100, recover=True)
     AdaptiveWarmup(optimizer, 100, recover="warn")
-    with pytest.raises(ValueError, match="recover must be True, False, or \"warn\" to warn only, got 'on'"):
-        AdaptiveWarmup(optimizer, 100, recover="on")  # type: ignore[arg-type]
+    for no_choice in ("on", 1):
+        with pytest.raises(ValueError, match=f'recover must be True, False, or "warn" to warn only, got {no_choice!r}'):
+            AdaptiveWarmup(optimizer, 100, recover=no_choice)  # type: ignore[arg-type]

@@ -84,8 +84,9 @@ def test_the_verdict_can_be_given(lr: Any) -> None:
             scheduler = scheduled(model, lr=lr.clone() if isinstance(lr, torch.Tensor) else lr, trained=trained)
             steps(scheduler, T // 2 + 5)
             assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
-    with pytest.raises(ValueError, match="trained must be True, False, or None to look at the weights, got 'yes'"):
-        scheduled(TRAINED, trained="yes")
+    for no_verdict in ("yes", 1):  # a state with a 1 could not be loaded
+        with pytest.raises(ValueError, match=f"trained must be True, False, or None .*, got {no_verdict!r}"):
+            scheduled(TRAINED, trained=no_verdict)
 
 
 def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:

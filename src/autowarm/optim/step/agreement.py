@@ -13,7 +13,7 @@ see different gradients would wait for each other forever or train different mod
   raise in their next step unless their host waits for the device before: then the backend's timeout ends them.
 
 Not covered on an accelerator: a parameter group that one rank alone adds after the first step, and a gradient that must
-be redistributed (`distributed.placed`) and is missing on some ranks only.
+be redistributed (`dtensors.placed`) and is missing on some ranks only.
 """
 
 import zlib

@@ -215,7 +215,10 @@ class GroupRates:
                 raise ValueError(f"a parameter group was added with lr={checked}: it must be finite and not negative")
             peaks.insert(i, _copy(groups[i].setdefault("initial_lr", _copy(groups[i]["lr"]))))
         for i in unknown:
-            self._all.insert(i, _Group(_first(groups[i]), bool(groups[i].get("warmup", True))))
+            warms = groups[i].get("warmup", True)
+            if not isinstance(warms, bool):
+                raise ValueError(f"parameter group {i} has warmup={warms!r}: it must be True or False")
+            self._all.insert(i, _Group(_first(groups[i]), warms))
             self._all[i].record(groups[i]["lr"])  # nobody has changed it
         for group, own in zip(groups, self._all, strict=True):
             own.first = _first(group)

@@ -1,5 +1,5 @@
 """Recovery from a loss spike or a divergence: notices it, goes back to a copy of the healthy run, and goes on."""
 
-from .guard import Guard, Recovery, check_recover
+from .guard import Guard, Recovery
 
-__all__ = ["Guard", "Recovery", "check_recover"]
+__all__ = ["Guard", "Recovery"]

@@ -9,11 +9,12 @@ from torch.optim import Optimizer
 from ...losses import Observation, Ranks, mean_loss
 from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside, unwrapped
+from ..arguments import check_recover, clean
 from ..hooks.clock import UpdateClock
 from ..hooks.groups import first_peak
 from ..rule import OPEN_HORIZON
 from ..rule.saved import Checks, check, count, is_pair, list_of, positive_share
-from .guard import Guard, Recovery, check_recover
+from .guard import Guard, Recovery
 
 _SAVED: Checks = {
     "updates": count,
@@ -78,8 +79,7 @@ class SpikeGuard:
         check_recover(recover, self.optimizer)
         if not recover:
             raise ValueError(f'recover must be True, or "warn" to warn only, got {recover!r}: make no SpikeGuard then')
-        if total_steps is not None and total_steps < 1:
-            raise ValueError(f"total_steps must be at least 1, or None, got {total_steps}")
+        total_steps = clean(total_steps=total_steps)["total_steps"]
         self._guard = Guard(recover is True, model, total_steps or OPEN_HORIZON)
         self._ranks = Ranks(process_group, {"total_steps": total_steps, "recover": recover}, type(self).__name__)
         self._clock, self._updates = UpdateClock(self.optimizer), 0

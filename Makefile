@@ -24,18 +24,18 @@ $(READY): pyproject.toml constraints.hashes.txt
 demo: $(READY)
 	$(BIN)/autowarm compare
 
-# A file's tests stay together, so that what they share is made once; the small files come last and even out. Three
-# workers keep two cores busy, for many tests wait for processes of their own.
-PYTEST := -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# A file's tests stay together, so that what they share is made once; the small files come last and even out.
+PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Every promise to users, in minutes.
+# What a change is tried with, in minutes.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m "not long"
 
-# Beyond `make test`: what takes long, and the core's arithmetic on the instructions of an old processor.
+# Beyond `make test`: what takes long, and the core's arithmetic on the instructions of an old processor. A third worker
+# keeps two cores busy, for many long tests wait for processes of their own.
 test-all: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m "long and not generated"
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) core PYTHON=$(BIN)/python CORE="$(NUMERICS)"
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -n 3 -m "long and not generated"
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) core PYTHON=$(BIN)/python CORE="$(NUMERICS)" ASKED="not long"
 
 # The thousands of random cases of which the others try a few.
 random: $(READY)
@@ -47,8 +47,9 @@ CORE := tests/geometry tests/orthogonalize tests/logs tests/optim tests/schedule
 NUMERICS := tests/geometry $(addprefix tests/orthogonalize/test_,iterate.py polar.py singular.py) \
             $(addprefix tests/optim/step/test_,adamw_part.py batched.py steps.py) tests/optim/test_together.py \
             $(addprefix tests/smoothness/test_,probe.py sharpness.py) tests/theory/test_problems.py
+ASKED := not generated
 core:
-	OMP_NUM_THREADS=1 $(PYTHON) $(PYTEST) -m "not long" $(CORE) \
+	OMP_NUM_THREADS=1 $(PYTHON) $(PYTEST) -m "$(ASKED)" $(CORE) \
 	    --ignore tests/optim/known/test_known.py --ignore tests/optim/known/test_partition.py \
 	    --ignore tests/optim/known/test_partition_of_families.py
 

@@ -65,6 +65,7 @@ def test_a_part_that_hangs_is_stopped(benchmark: ModuleType, tmp_path: Path, mon
     assert benchmark.measure_apart("steps", tmp_path, True, 60.0) == "ended with code 3"
 
 
+@pytest.mark.long
 def test_without_a_gpu_it_says_so_and_measures_nothing(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "benchmarks" / "gpu.py", "--out", tmp_path]
     none = os.environ | {"CUDA_VISIBLE_DEVICES": ""}

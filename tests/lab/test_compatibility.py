@@ -66,6 +66,7 @@ def test_a_stored_schedulers_state_goes_on_at_the_same_rates(samples: Any) -> No
     assert scheduler.phase == "decay"
 
 
+@pytest.mark.long
 def test_stored_results_are_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(DEMO, tmp_path / "results.json")
     results = read_results(tmp_path)

@@ -98,6 +98,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_ones_before(disk: Disk, stat
 
 
 # TensorBoard writes in a thread of its own, which has nobody to tell.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_wherever_the_disk_is_full_training_says_so_and_goes_on_with_room(
     disk: Disk, corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

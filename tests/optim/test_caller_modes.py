@@ -131,6 +131,7 @@ def test_a_closure_runs_in_the_mode_of_the_caller(make: Callable, mode: Mode) ->
     assert seen == [expected]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make", [lambda m, lr: Muon.from_model(m, lr, dtype=torch.float32, steps=1), MAKERS["rows"]], ids=["muon", "rows"]
 )

@@ -85,6 +85,7 @@ def trained(request):
     torch._dynamo.reset()
 
 
+@pytest.mark.long
 def test_one_graph_serves_a_whole_schedule_and_steps_as_the_plain_one(trained):
     assert trained.compiled_rates == trained.plain_rates
     assert len(set(trained.plain_rates)) > 6

@@ -68,6 +68,7 @@ def meshes():
         yield meshes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["ddp", "fsdp", "hsdp"])
 @pytest.mark.parametrize("size", sizes(SHARED))
 def test_operators_and_memory_of_eight_ranks(size, how, meshes):

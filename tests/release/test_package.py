@@ -34,6 +34,7 @@ def test_a_room_lists_what_is_public_and_nothing_else(name: str) -> None:
     assert all(hasattr(room, one) for one in room.__all__)
 
 
+@pytest.mark.long
 def test_the_package_lists_its_names_and_rooms_and_has_them() -> None:
     code = """
 import autowarm
@@ -104,6 +105,7 @@ for trainer in ("transformers", "lightning", "accelerate"):
 """
 
 
+@pytest.mark.long
 def test_the_core_goes_alone_and_a_plug_in_without_its_trainer_says_what_to_install() -> None:
     third, own, *messages = in_fresh_python(CORE_ALONE).splitlines()
     assert (third, own) == ("[]", "[]")

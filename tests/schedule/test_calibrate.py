@@ -66,6 +66,7 @@ def hold_objective_to_mpmath(
     assert value == pytest.approx(reference(peak_gap, gap0, div, sigma, warmup, decay), rel=1e-8)
 
 
+@pytest.mark.long
 @objective_arguments
 @settings(max_examples=6)
 def test_objective_is_right_to_1e_8(**arguments: Any) -> None:

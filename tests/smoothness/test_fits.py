@@ -130,6 +130,7 @@ def test_blocks_of_residuals_are_summed_as_written_out(size):
     np.testing.assert_allclose([(i.low, i.high) for i in bootstrap(Δ, found, block=size)[0]], expected, rtol=1e-9)
 
 
+@pytest.mark.long
 @given(rho=st.floats(2.2, 6.0), K1=st.floats(0.0, 3.0), K_rho=st.floats(0.05, 2.0))
 def test_the_assumption_finds_its_constants_for_any_rho(rho, K1, K_rho):
     Δ = np.linspace(0.1, 3, 200)

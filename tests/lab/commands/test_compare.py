@@ -75,6 +75,7 @@ def lengths(results: Results) -> list[float]:
     return [point.warmup_steps for point in summary.manual]
 
 
+@pytest.mark.long
 def test_a_longer_warm_up_is_added_where_the_longest_is_the_best_and_no_run_is_made_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

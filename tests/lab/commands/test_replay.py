@@ -63,6 +63,7 @@ def test_options_reach_the_log_and_the_scheduler(capsys: pytest.CaptureFixture[s
     assert tuned["recorded"]["warmup_steps"] <= 40
 
 
+@pytest.mark.long
 def test_a_figure_and_a_page_are_written_and_the_page_needs_nothing_else(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,7 @@ def test_options_without_effect_are_refused(
     assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_a_run_that_learns_nothing_is_told_from_one_that_explodes(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

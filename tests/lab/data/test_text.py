@@ -79,6 +79,7 @@ def test_changed_text_is_another_corpus(data: DataConfig, tmp_path: Path) -> Non
     assert prepare(DataConfig(corpus=str(copy)), VOCABULARY).sha256 != same.sha256
 
 
+@pytest.mark.long
 def test_the_embedded_corpus_is_there_and_bounded() -> None:
     corpus = prepare(DataConfig(max_bytes=500_000), 300)
     assert corpus.name == "python"

@@ -68,6 +68,7 @@ def test_it_draws(name: str, sources: Sources) -> None:
         assert len([axes for axes in made.axes if axes.get_visible()]) == 12
 
 
+@pytest.mark.long
 def test_the_main_table_has_a_row_for_each_of_its_cells(sources: Sources) -> None:
     table = GALLERY["table-main"].make(sources)
     assert isinstance(table, str)
@@ -76,6 +77,7 @@ def test_the_main_table_has_a_row_for_each_of_its_cells(sources: Sources) -> Non
     assert len({len(row) for row in rows}) == 1
 
 
+@pytest.mark.long
 def test_the_listing_has_a_cost_for_all_that_trains() -> None:
     for name, paper, tiny, long, large, about in listing():
         assert about

@@ -21,6 +21,7 @@ def test_the_rate_of_theorem_1_peaks_where_the_paper_says(sources: Sources) -> N
     assert rate.max() == pytest.approx(1 / (2 * (1e-4 * 1e3) ** 0.5), rel=1e-6)
 
 
+@pytest.mark.long
 def test_the_schedule_for_lion_rises_to_the_peak_then_falls(sources: Sources) -> None:
     right = GALLERY["schedule-lion"].make(sources).axes[1]
     for line in right.lines:
@@ -32,6 +33,7 @@ def test_the_schedule_for_lion_rises_to_the_peak_then_falls(sources: Sources) ->
         assert (rates[top + 1 :] <= rates[top:-1]).all()
 
 
+@pytest.mark.long
 def test_the_toy_stalls_on_the_short_run_alone(sources: Sources) -> None:
     short, long = GALLERY["stall"].make(sources).axes[:2]
     assert "all along" in short.get_legend().get_texts()[0].get_text()

@@ -99,6 +99,7 @@ def test_the_benchmarks_models_have_the_sizes_of_their_names() -> None:
         assert (run.model, run.batch_size, run.steps) == other
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["paper/warmup-sweep-124M", "paper/warmup-sweep-210M"])
 def test_a_sweep_as_the_authors_ran_it_is_still_the_papers(name: str) -> None:
     values, source = read_yaml(name)

@@ -284,6 +284,7 @@ def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too:
             assert train(new, 0, 40)[1:] == plain[1:]
 
 
+@pytest.mark.long
 @every_lr
 @pytest.mark.parametrize("peak", ["given", "auto"])
 @settings(max_examples=25)

@@ -152,12 +152,12 @@ def excess(rows: Rows, setting: Setting) -> Mapping[str, Estimate]:
     return {DEFAULT: over(ours, seeds.test), **{name: over(losses, seeds.choice) for name, losses in hand.items()}}
 
 
-def bed(rows: Rows, steps: int) -> dict[str, Mapping[str, float]]:
+def bed(rows: Rows, steps: int, seeds: Sequence[int] = realistic.TEST_SEEDS) -> dict[str, Mapping[str, float]]:
     """The regrets in the realistic bed after so many updates, by optimizer; empty where runs are missing.
 
-    Each warm-up is at its own rate, and the seeds of the test judge.
+    Each warm-up is at its own rate, and these seeds judge: those of the test, or the one that tuned the rates.
     """
-    seeds, names = realistic.TEST_SEEDS, {*realistic.HAND_SET, *CHOICES, *CONSTANTS}
+    names = {*realistic.HAND_SET, *CHOICES, *CONSTANTS}
     found: dict[str, Mapping[str, float]] = {}
     for optimizer in realistic.OPTIMIZERS:
         here = {
@@ -165,14 +165,14 @@ def bed(rows: Rows, steps: int) -> dict[str, Mapping[str, float]]:
             for planned in map(PlannedRow.of, rows)
             if (planned.cell.optimizer, planned.cell.steps) == (optimizer, steps) and planned.seed in seeds
         }
-        tested = {
-            name: rows.losses(realistic.PART, cell, name)
-            for name, cell in sorted(here)
-            if name in names and {*seeds} <= rows.losses(realistic.PART, cell, name).keys()
-        }
+        tested: dict[str, Losses] = {}
+        for name, cell in sorted(here):
+            losses = rows.losses(realistic.PART, cell, name)
+            if name in names and {*seeds} <= losses.keys():
+                tested[name] = min(losses, tested.get(name, losses), key=lambda one: mean_loss(one, seeds))
         if not {*realistic.hand_set(steps)} <= tested.keys():
             return {}
-        [cell] = {cell for name, cell in here if name == "linear 0"}
+        cell = next(cell for name, cell in here if name == "linear 0")  # the first loss is the same at every rate
         first = statistics.fmean(
             row["first_loss"] for row in rows.runs(realistic.PART, cell, "linear 0", seeds).values()
         )

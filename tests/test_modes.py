@@ -11,7 +11,6 @@ from autowarm.orthogonalize import (
     nuclear_norm,
     orthogonalize,
     orthogonalize_,
-    orthogonalize_each,
     orthogonalize_reference,
     spectral_norm,
 )
@@ -36,7 +35,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], object]] = {
     "spectral": spectral_norm,
     "in place": lambda g: orthogonalize_(g.clone()[None], method="newton-schulz"),
     **{f"{m} in {d}": iterated(m, d) for m in METHODS for d in (torch.float32, torch.bfloat16, torch.float64)},
-    **{f"each, {m}": lambda g, m=m: orthogonalize_each([g, g.mT, g], method=m, dtype=torch.float32) for m in METHODS},
     **{f"reference, {m}": lambda g, m=m: orthogonalize_reference(g, method=m) for m in METHODS},
     **{f"norm, {name}": one.norm for name, one in GEOMETRIES.items()},
     **{f"dual, {name}": one.dual for name, one in GEOMETRIES.items()},

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from autowarm.orthogonalize import orthogonalize, orthogonalize_each
+from autowarm.orthogonalize import orthogonalize
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -49,19 +49,6 @@ def test_batched_equals_looped_and_tall_equals_wide(method: str) -> None:
     each = [orthogonalize(G, method=method) for G in stack]
     torch.testing.assert_close(orthogonalize(stack, method=method), torch.stack(each), rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(orthogonalize(stack.mT, method=method).mT, torch.stack(each), rtol=1e-2, atol=1e-2)
-
-
-def test_each_stacks_by_shape_and_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    from autowarm.orthogonalize import polar as module
-
-    sizes = []
-    real = module.orthogonalize
-    monkeypatch.setattr(module, "orthogonalize", lambda G, **kw: (sizes.append(tuple(G.shape)), real(G, **kw))[1])
-    matrices = [draw(4, 6, seed=0), draw(3, 3, seed=1), draw(4, 6, seed=2), draw(4, 6, seed=3).double()]
-    out = orthogonalize_each(matrices, method="svd")
-    assert sorted(sizes) == [(1, 3, 3), (1, 4, 6), (2, 4, 6)]
-    for G, Q in zip(matrices, out, strict=True):
-        torch.testing.assert_close(Q, real(G, method="svd"))
 
 
 @pytest.mark.parametrize("method", ["svd", "newton-schulz"])

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ..orthogonalize import METHODS, Method, as_matrices, nuclear_norm, orthogonalize, orthogonalize_each, spectral_norm
+from ..orthogonalize import METHODS, Method, as_matrices, nuclear_norm, orthogonalize, spectral_norm
 from .base import Geometry, Locality, rows_columns
 
 
@@ -110,11 +110,6 @@ class Spectral(Geometry):
     def _lmo(self, g: Tensor) -> Tensor:
         factor = orthogonalize(self.matrices(g), method=self.method, steps=self.steps, dtype=self.dtype)
         return -self.tensor(factor, g.shape)
-
-    def _lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        matrices = [self.matrices(g) for g in gs]
-        factors = orthogonalize_each(matrices, method=self.method, steps=self.steps, dtype=self.dtype)
-        return [-self.tensor(factor, g.shape) for factor, g in zip(factors, gs, strict=True)]
 
     def reading(self, *, stacked: bool = False, blocks: int = 1, transposed: bool = False) -> Self:
         blocks = math.lcm(self.blocks, blocks)

@@ -14,7 +14,6 @@ from .polar import (
     as_matrices,
     orthogonalize,
     orthogonalize_,
-    orthogonalize_each,
     orthogonalize_reference,
 )
 from .precision import least_norm, working_dtype
@@ -29,7 +28,6 @@ __all__ = [
     "nuclear_norm",
     "orthogonalize",
     "orthogonalize_",
-    "orthogonalize_each",
     "orthogonalize_reference",
     "spectral_norm",
     "working_dtype",

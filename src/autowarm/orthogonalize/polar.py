@@ -13,8 +13,6 @@ The two iterative methods need only matrix products, and run in bfloat16 if the 
 (`working_dtype`).
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -144,26 +142,6 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Te
     else:
         segments = plan(steps, long / short, X.dtype)
     return iterate(frobenius_scaled_(X), _schedule(method, steps), segments, tighten=method == "polar-express")
-
-
-@without_autocast
-def orthogonalize_each(
-    matrices: Sequence[Tensor],
-    *,
-    method: Method = "polar-express",
-    steps: int | None = None,
-    dtype: torch.dtype | None = None,
-) -> list[Tensor]:
-    """`orthogonalize` many tensors, with one call per shape, which is much faster for small matrices."""
-    by_kind: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = defaultdict(list)
-    for i, matrix in enumerate(matrices):
-        by_kind[matrix.shape, matrix.dtype, matrix.device].append(i)
-    factors: list[Tensor] = [torch.empty(0)] * len(matrices)
-    for members in by_kind.values():
-        stack = torch.stack([matrices[i] for i in members])
-        for i, factor in zip(members, orthogonalize(stack, method=method, steps=steps, dtype=dtype), strict=True):
-            factors[i] = factor
-    return factors
 
 
 @without_autocast

@@ -69,8 +69,9 @@ def move_finer_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Tak
     for part in _some(bucket.shapes, tensors.xs[0].element_size() / _size_and_rank(coarse)[0]):
         some = tensors.at(part)
         nested = [_nested(coarsest[i], layout.finer) for i in part]
-        directions = _joined(taken(some), nested, layout.finer)
-        answers = [torch.zeros_like(direction) for direction in directions]
+        sent = [direction.to(_dtype_sent(geometry, direction)) for direction in taken(some)]
+        directions = _joined(sent, nested, layout.finer)
+        answers = [torch.zeros_like(direction, dtype=some.xs[0].dtype) for direction in directions]
         whole = replace(bucket, layout=layout._replace(finer=()), shapes=tuple(bucket.shapes[i] for i in part))
         held = Tensors(some.group, answers, directions, [], checked=True)
         move_gathered_(geometry, whole, held, lambda tensors, wanted=True: tensors.gs, Rate(1.0))
@@ -130,9 +131,7 @@ class _Sharing:
         self.copies = layout.copies
         self.cut, self.piece = _size_and_rank(self.shards)
         self.copied, self.copy = _size_and_rank(self.copies)
-        # The iterations would round to this dtype anyway; rounding first halves the messages.
-        self.polar = geometry.polar
-        self.dtype = self.xs[0].dtype if self.polar is None else self.polar.dtype or working_dtype(self.device)
+        self.polar, self.dtype = geometry.polar, _dtype_sent(geometry, self.xs[0])
         self.temporaries = temporaries(max(shape.numel() for shape in self.shapes) * self.dtype.itemsize)
 
     def rounds(self) -> list[list[list[int]]]:
@@ -246,6 +245,11 @@ class _Sharing:
             return answer
         start = sum(self._shard(i, before)[self.dim] for before in range(rank))
         return answer.narrow(self.dim, start, self._shard(i, rank)[self.dim])
+
+
+def _dtype_sent(geometry: Geometry, x: Tensor) -> torch.dtype:
+    """The iterations' dtype, to which they would round anyway: rounding first halves the messages."""
+    return x.dtype if geometry.polar is None else geometry.polar.dtype or working_dtype(x.device)
 
 
 def _size_and_rank(group: Any) -> tuple[int, int]:

@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -117,10 +118,64 @@ def test_what_it_says() -> None:
 def test_an_expanded_buffer_is_no_obstacle() -> None:
     model = nn.Linear(2, 2)
     model.register_buffer("scale", torch.ones(1).expand(4))
-    snapshot = Snapshot(torch.optim.SGD(model.parameters()), model)
+    optimizer = torch.optim.SGD(model.parameters())
+    snapshot = Snapshot(optimizer, model)
     model.scale = torch.zeros(4)
-    snapshot.restore()
+    snapshot.restore(optimizer)
     assert model.scale.tolist() == [1.0] * 4
+
+
+def recovering(change: Callable[[int, torch.optim.Optimizer, nn.Module], None]) -> tuple[Any, Any, nn.Module]:
+    """A run of AdamW on a linear model, with a NaN batch at step 200 and a change on the way."""
+    torch.manual_seed(0)
+    body, head = nn.Linear(8, 8), nn.Linear(8, 1)
+    x, true = torch.randn(2048, 8), torch.randn(8, 1)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=0.1)
+    scheduler = AdaptiveWarmup(optimizer, 300, recover=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(300):
+            change(step, optimizer, body)
+            batch = x[torch.randint(len(x), (128,))]
+            loss = (head(torch.tanh(body(batch))) - batch @ true).square().mean()
+            (loss * (math.nan if step == 200 else 1.0)).backward()
+            optimizer.step()
+            scheduler.step(loss if step != 200 else math.nan)
+            optimizer.zero_grad()
+    return scheduler, optimizer, body
+
+
+def test_a_group_that_joined_after_the_copy_goes_back_too() -> None:
+    def unfreeze(step: int, optimizer: torch.optim.Optimizer, body: nn.Module) -> None:
+        if step == 199:
+            optimizer.add_param_group({"params": [*body.parameters()], "lr": 1e-2})
+
+    scheduler, optimizer, body = recovering(unfreeze)
+    [found] = scheduler.recoveries
+    assert found.restored < 199
+    assert body.weight.isfinite().all()
+    assert 50 < float(optimizer.state[body.weight]["step"]) < 100  # its averages began anew
+
+
+def test_a_state_loaded_after_the_copy_goes_back_too() -> None:
+    def load(step: int, optimizer: torch.optim.Optimizer, body: nn.Module) -> None:
+        if step == 199:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+    scheduler, optimizer, _ = recovering(load)
+    [found] = scheduler.recoveries
+    assert found.restored < 199
+    assert all(x.isfinite().all() for state in optimizer.state.values() for x in state.values())
+
+
+def test_an_option_that_the_loop_changed_stays_changed() -> None:
+    def stop_decay(step: int, optimizer: torch.optim.Optimizer, body: nn.Module) -> None:
+        if step == 199:
+            optimizer.param_groups[0]["weight_decay"] = 0.0
+
+    scheduler, optimizer, _ = recovering(stop_decay)
+    assert len(scheduler.recoveries) == 1
+    assert optimizer.param_groups[0]["weight_decay"] == 0.0
 
 
 @each(

@@ -13,12 +13,12 @@ from ..arguments import check_recover, clean
 from ..hooks.clock import UpdateClock
 from ..hooks.groups import first_peak
 from ..rule import OPEN_HORIZON
-from ..rule.saved import Checks, check, count, is_pair, list_of, positive_share
+from ..rule.saved import Checks, check, count, finite, is_pair, list_of
 from .guard import Guard, Recovery
 
 _SAVED: Checks = {
     "updates": count,
-    "lowered": positive_share,
+    "lowered": lambda x: finite(x) and 0 < x <= 1,
     "clock": UpdateClock.SAVED,
     "recovery": list_of(is_pair),
 }
@@ -138,6 +138,7 @@ class SpikeGuard:
     # The rates are multiplied only during an update: some schedules compute each rate from the last one.
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+        self._guard.keep_added(self.optimizer)
         factor = self.factor
         if factor != 1.0 and optimizer not in self._set_aside:  # a class may call its parent's step, with its hooks
             self._set_aside[optimizer] = [group["lr"] for group in optimizer.param_groups]

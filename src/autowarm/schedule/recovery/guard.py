@@ -116,7 +116,7 @@ class Guard:
             if reason is not None:
                 if self._kept is None and self.recoveries and not self._detector.seen:
                     continue  # it has been said, and no loss has been finite since
-                found = self._act(updates, reason, phase, peak)
+                found = self._act(updates, reason, phase, optimizer, peak)
                 self.recoveries.append(found)
                 return found
             if self._unproven is not None and at > self._unproven.update:
@@ -148,7 +148,15 @@ class Guard:
             self._copied = updates if due or self._copied is None else self._copied
             self._unproven = _Kept(updates, Snapshot(optimizer, self._model), phase and phase.smoothed)
 
-    def _act(self, updates: int, reason: str, phase: HostRule | DeviceRule | None, peak: float) -> Recovery:
+    def keep_added(self, optimizer: Optimizer) -> None:
+        """Add groups that have joined to the copies, before their first update."""
+        for kept in (self._kept, self._unproven):
+            if kept is not None:
+                kept.snapshot.keep_added(optimizer)
+
+    def _act(
+        self, updates: int, reason: str, phase: HostRule | DeviceRule | None, optimizer: Optimizer, peak: float
+    ) -> Recovery:
         detector, kept, self._unproven = self._detector, self._kept, None
         gone = math.inf if self._since is None else updates - self._since
         early = gone <= detector.window // 4
@@ -167,7 +175,7 @@ class Guard:
             return Recovery(updates, None, reason, peak, peak)
         lowers = self._again and not early
         after = peak * _LOWERED * self.share(updates) if lowers else peak
-        kept.snapshot.restore()
+        kept.snapshot.restore(optimizer)
         if phase is not None:
             average = kept.average
             if isinstance(phase.smoothed, Tensor) and not isinstance(average, Tensor):

@@ -1,12 +1,13 @@
 """Everything that an update changes, as it was at some update, to go back to any number of times."""
 
 from itertools import chain
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...optim.wrapped import inside
-from ...rate.restore import Keeper, may_count
+from ...rate.restore import Keeper, Restore, may_count
 
 
 class Snapshot:
@@ -17,21 +18,38 @@ class Snapshot:
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module | None = None) -> None:
-        keep = Keeper(offload=True)
-        self._params: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+        self._keep = Keeper(offload=True)
         ours = () if model is None else chain(model.parameters(), (module._buffers for module in model.modules()))
-        self._restores = [keep(x) for x in chain(self._params, ours, (one.state for one in inside(optimizer)))]
-        self._counters = [
-            (group, {name: keep(x) for name, x in group.items() if may_count(name, x)})
-            for group in optimizer.param_groups
-        ]
+        self._restores = [self._keep(x) for x in ours]
+        self._weights: dict[Tensor, Restore] = {}
+        self._counters: dict[Tensor | None, dict[str, Restore]] = {}  # by the group's first tensor
+        self._states = {one: {key: self._keep(x) for key, x in one.state.items()} for one in inside(optimizer)}
+        self.keep_added(optimizer)
 
-    def restore(self) -> None:
+    def keep_added(self, optimizer: Optimizer) -> None:
+        """Keep the groups that are not kept yet. Call it before their first update: they have no state yet."""
+        if self._weights and sum(len(group["params"]) for group in optimizer.param_groups) == len(self._weights):
+            return
+        for group in optimizer.param_groups:
+            self._weights |= {p: self._keep(p) for p in group["params"] if p not in self._weights}
+            if (first := _first(group)) not in self._counters:
+                self._counters[first] = {name: self._keep(x) for name, x in group.items() if may_count(name, x)}
+
+    def restore(self, optimizer: Optimizer) -> None:
         """Restore all of it. Gradients become zero: they were taken at the weights that this replaces."""
-        for restore in self._restores:
+        for restore in chain(self._restores, self._weights.values()):
             restore()
-        for group, counters in self._counters:
-            group.update({name: restore() for name, restore in counters.items()})
-        for p in self._params:
+        for one, kept in self._states.items():
+            # A state that the optimizer has loaded since is in other dictionaries.
+            content = {key: restore() for key, restore in kept.items()}
+            one.state.clear()
+            one.state.update(content)
+        for group in optimizer.param_groups:
+            group.update({name: restore() for name, restore in self._counters.get(_first(group), {}).items()})
+        for p in self._weights:
             if p.grad is not None:
                 p.grad.zero_()
+
+
+def _first(group: dict[str, Any]) -> Tensor | None:
+    return group["params"][0] if group["params"] else None

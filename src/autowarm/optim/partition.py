@@ -14,6 +14,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from ..geometry import Geometry
 
+# What wrappers (torch.compile, FSDP, activation checkpointing) insert into the names of modules; DDP's is at the front.
+_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 # Usual names of output layers, for models that do not name theirs.
 _HEADS = {
     "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
@@ -222,16 +224,27 @@ def _rows_columns(p: Parameter, *, layer: bool) -> tuple[int, int]:
     return (p.shape[0], p.shape[1:].numel()) if layer else (p.shape[-2], p.shape[-1])
 
 
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """What DDP, torch.compile and other wrappers hold."""
+    names = [name for name, _ in model.named_children()]
+    if len(names) == 1 and names[0] in (*_WRAPPERS, "module") and not [*model.parameters(recurse=False)]:
+        return _unwrapped(getattr(model, names[0]))
+    return model
+
+
 def _output_layers(model: nn.Module) -> list[nn.Module]:
+    model = _unwrapped(model)
     for ask in ("get_output_embeddings", "get_classifier"):
         method = getattr(model, ask, None)
         answer = method() if callable(method) else None
         several = answer if isinstance(answer, (tuple, list)) else [answer]
-        named = [layer for one in several if isinstance(one, nn.Module) for layer in _last_layers(one)]
-        if named:
-            return named
+        layers = [layer for one in several if isinstance(one, nn.Module) for layer in _last_layers(one)]
+        if layers:
+            return layers
     by_depth: dict[int, list[tuple[str, bool, list[nn.Module]]]] = defaultdict(list)
-    for name, module in model.named_modules():
+    # What a wrapper holds takes its name.
+    named = {".".join(own for own in name.split(".") if own not in _WRAPPERS): m for name, m in model.named_modules()}
+    for name, module in named.items():
         place, _, own = name.rpartition(".")
         is_list = isinstance(module, _SEVERAL) and _are_heads(own)
         if own in _HEADS or is_list:
@@ -239,14 +252,15 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
             kinds = _LAYERS if (is_list or own == "classifier") and not place else nn.Linear
             layers = _last_layers(module, kinds) if is_list else _layers(module, kinds)[-1:]
             # Blocks inside a model may call a whole module "output"; only single layers count there.
-            singles = list(module.children()) if is_list else [module]
+            singles = [*map(_unwrapped, module.children())] if is_list else [module]
             if layers and (not place or layers == singles):
                 by_depth[name.count(".")].append((name, is_list, layers))
     # Layers of such a name deeper inside, or one in every block, are hidden layers.
     outermost = by_depth[min(by_depth)] if by_depth else []
     if outermost:
         return _side_by_side(outermost)
-    trained = [child for child in model.children() if next(child.parameters(), None) is not None]
+    children = map(_unwrapped, model.children())
+    trained = [child for child in children if next(child.parameters(), None) is not None]
     if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
         last = trained[-1]
         if isinstance(last, nn.Linear):

@@ -52,7 +52,7 @@ class Observation(NamedTuple):
             TypeError: the loss is not a real number or tensor, or it is an int, which suggests that it is an epoch.
             ValueError: the loss has more than one element or no value, or the weight is negative or not finite.
         """
-        if weight != 1.0:
+        if type(weight) is not float or weight != 1.0:  # a tensor that equals 1 is no float, either
             weight = float(weight)
             if not (weight >= 0 and math.isfinite(weight)):
                 raise ValueError(f"an observation's weight must be finite and not negative, got {weight}")

@@ -1,10 +1,12 @@
 """The scheduler as a PyTorch user meets it."""
 
+import io
 import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from schedule_runs import PEAK, every_mode, falling, make_optimizer, run
@@ -33,6 +35,25 @@ def test_a_whole_run(make: Callable, order: str, decay: str) -> None:
     left = T - switch
     expected = [PEAK * float(decay_shape(decay)(k / left)) for k in range(left)]
     assert rates[switch:] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("recover", [False, True])
+@pytest.mark.parametrize("one", [1, np.float32(1), np.int64(1), torch.tensor(1.0), torch.tensor([1])], ids=str)
+def test_a_weight_of_any_kind_is_its_number(one: Any, recover: bool) -> None:
+    """As the mean of a mask is, in a batch without padding."""
+    schedulers = [AdaptiveWarmup(make_optimizer(), 100, recover=recover) for _ in range(2)]
+    for t in range(30):
+        for scheduler, weight in zip(schedulers, (one, 1.0), strict=True):
+            scheduler.observe(5.0 - t / 20, weight)
+            scheduler.observe(torch.tensor(4.0), 0.5)
+            scheduler.optimizer.step()
+            scheduler.step()
+    given = io.BytesIO()
+    torch.save(schedulers[0].state_dict(), given)
+    given.seek(0)
+    state = torch.load(given, weights_only=True)
+    assert state == schedulers[1].state_dict()
+    AdaptiveWarmup(make_optimizer(), 100, recover=recover).load_state_dict(state)
 
 
 def test_both_orders_are_the_same_schedule_one_update_apart() -> None:

@@ -361,6 +361,14 @@ def test_a_closure_that_clears_the_gradients_is_told_so() -> None:
         find_rate(model, optimizer, clearing)
 
 
+@pytest.mark.parametrize(("batches", "advice"), [(10, "let the closure start over$"), (30, "or pass steps=30$")])
+def test_batches_that_end_are_told_with_advice_that_works(batches: int, advice: str) -> None:
+    model = Net()
+    closure, left = closure_of(model), iter(range(batches))
+    with pytest.raises(ValueError, match=f"the batches ended after {batches} of 100 steps: .*{advice}"):
+        find_rate(model, Lion(model.parameters(), lr=1.0), lambda: (next(left), closure())[1])
+
+
 def test_an_expanded_buffer_is_no_obstacle() -> None:
     model = nn.Linear(8, 1)
     model.register_buffer("scale", torch.ones(1).expand(4))

@@ -338,15 +338,15 @@ def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., 
 def _options_in(text: str | None) -> dict[str, Any]:
     try:
         call = ast.parse(f"f({text or ''})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        assert not call.args
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError
         return {
             str(keyword.arg): keyword.value.id
             if isinstance(keyword.value, ast.Name)
             else ast.literal_eval(keyword.value)
             for keyword in call.keywords
         }
-    except (SyntaxError, ValueError, AssertionError):
+    except (SyntaxError, ValueError):
         raise ValueError(
             f"optim_args={text!r} must read like the arguments of a call: \"momentum=0.9, method='svd'\""
         ) from None

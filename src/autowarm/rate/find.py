@@ -18,6 +18,8 @@ from ..optim.wrapped import inside, unwrapped
 from .restore import restored
 from .search import RateSearch, has_broken
 
+_LEAST_STEPS = 20
+
 L = TypeVar("L")
 
 
@@ -112,8 +114,9 @@ def find_rate(
             try:
                 seen = Observation.of(run_closure(closure, params) if params else closure(), 1.0)
             except StopIteration:
+                fewer = f", or pass steps={i}" if i >= _LEAST_STEPS else ""
                 raise ValueError(
-                    f"the batches ended after {i} of {steps} steps: let the closure start over, or pass steps={i}"
+                    f"the batches ended after {i} of {steps} steps: let the closure start over{fewer}"
                 ) from None
             loss = mean_loss([seen], ranks, i)
             losses.append(math.nan if loss is None else loss)
@@ -158,8 +161,10 @@ def _checked(lowest: float, highest: float, steps: int) -> int:
     if not (0 < lowest < highest < math.inf):
         raise ValueError(f"rates rise from lowest > 0 to highest, finite and above it; got {lowest} and {highest}")
     whole = operator.index(steps) if hasattr(steps, "__index__") and not isinstance(steps, bool) else 0
-    if whole < 20:
-        raise ValueError(f"steps must be a whole number ≥ 20, got {steps!r}: fewer cannot tell a fall from noise")
+    if whole < _LEAST_STEPS:
+        raise ValueError(
+            f"steps must be a whole number ≥ {_LEAST_STEPS}, got {steps!r}: fewer cannot tell a fall from noise"
+        )
     return whole
 
 

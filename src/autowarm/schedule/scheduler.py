@@ -109,6 +109,8 @@ class PhaseScheduler(LRScheduler, Joinable):
             self._restart()
             return
         self._in_use = True
+        if self.last_epoch > 0 and self._clock.pretended and self._groups.are_put_out():
+            self._write()  # a loop may skip a batch so
         if self.optimizer is not self._clock.optimizer or self._groups.changed():
             self._notice_changes()
         observations, self._pending = self._pending, []
@@ -244,6 +246,8 @@ class PhaseScheduler(LRScheduler, Joinable):
     def _before_update(self, *_: Any) -> None:
         if self._groups.regrouped():
             self._adopt_groups()  # before new groups make an update at their peak rates
+            if self._guard is not None:
+                self._guard.keep_added(self._clock.optimizer)
         self._clock.pretended = self._groups.are_put_out()
         if torch.compiler.is_compiling() or self._clock.pretended:
             return

@@ -93,21 +93,22 @@ def decay_shape(decay: str | Shape) -> Shape:
 
     Raises:
         ValueError: the name is unknown, or the function does not take floats, is not 1 at p = 0, or leaves [0, 1] at
-            p = ½ or 1.
+            one of a hundred p.
     """
     if not callable(decay):
         return _look_up("decay", decay, DECAYS)
     try:
-        at = [float(decay(p)) for p in (0.0, 0.5, 1.0)]
+        at = {p: float(decay(p)) for p in (i / 100 for i in range(101))}
     except TypeError as error:
         raise ValueError(
             f"a decay function must take a float, and for a tensor lr a 0-dim tensor too; this one raised: {error}. In "
             "torch operations, begin with p = torch.as_tensor(p)"
         ) from None
-    if at[0] != 1.0 or not all(0.0 <= value <= 1.0 for value in at):
+    wrong = next((p for p, value in at.items() if not (0.0 <= value <= 1.0 and (p or value == 1.0))), None)
+    if wrong is not None:
         raise ValueError(
             f"a decay function maps the share p of the decay that has passed to a share of the peak rate, 1 at p = 0 "
-            f"and within [0, 1] after; this one gives {at} at p = 0, 0.5, 1"
+            f"and within [0, 1] after; this one gives {at[wrong]:g} at p = {wrong:g}"
         )
     return decay
 

@@ -172,6 +172,21 @@ def test_a_graph_captured_before_keeps_its_tensor() -> None:
     assert float(lr) == pytest.approx(sched.get_last_lr()[0]) == pytest.approx(PEAK / 10)
 
 
+def test_a_rate_of_zero_skips_one_update() -> None:
+    """As a loop may skip a batch."""
+    scheduler = AdaptiveWarmup(torch.optim.SGD([group(False), group(False)], lr=PEAK), 60)
+    train(scheduler, 0, 20)
+    for one in scheduler.optimizer.param_groups:
+        one["lr"] = 0.0
+    before = scheduler.last_epoch
+    scheduler.optimizer.step()
+    scheduler.step(4.0)
+    assert scheduler.last_epoch == before
+    assert all(one["lr"] > 0 for one in scheduler.optimizer.param_groups)
+    train(scheduler, 21, 30)
+    assert scheduler.last_epoch == before + 9
+
+
 def test_groups_that_are_gone_or_bad_are_told() -> None:
     scheduler = AdaptiveWarmup(Lion([group(False), group(False)]), 60)
     scheduler.optimizer.param_groups.pop()

@@ -218,6 +218,11 @@ def test_a_decay_of_ones_own_must_take_tensors() -> None:
     scheduler.optimizer.step()
     with pytest.raises(ValueError, match=r"is given the share p as a 0-dim tensor.*for p = 0.5 it returned nan"):
         scheduler.step(5.0)
+    # This returns the number where it is the larger.
+    scheduler = AdaptiveWarmup(make_optimizer(tensor_rate()), 20, decay=lambda p: max(0.0, 1 - 1.5 * p))
+    scheduler.optimizer.step()
+    with pytest.raises(ValueError, match=r"for p = 1 it returned 0.0"):
+        scheduler.step(5.0)
 
 
 def test_a_decay_of_ones_own_may_be_written_for_both() -> None:

@@ -31,6 +31,16 @@ def test_resumed_equals_straight_to_the_bit(make: Callable, at: int) -> None:
     assert head + run(second, falling(), range(at, T)) == rates
 
 
+def test_resumed_where_a_decay_of_ones_own_is_zero() -> None:
+    def make() -> AdaptiveWarmup:
+        return AdaptiveWarmup(make_optimizer(), 100, decay=lambda p: max(0.0, 1 - 1.5 * p), max_warmup=0.1)
+
+    scheduler, resumed = make(), make()
+    assert run(scheduler, falling(), range(80))[-1] == 0.0
+    resumed.load_state_dict(saved(scheduler))
+    assert run(scheduler, falling(), range(80, 100)) == run(resumed, falling(), range(80, 100))
+
+
 def test_construct_then_load_and_load_then_construct_agree() -> None:
     opt = make_optimizer()
     scheduler = AdaptiveWarmup(opt, 50)
@@ -151,7 +161,7 @@ DAMAGES = [
     ("clock.made", -1),
     ("clock.first_tick", "0"),
     ("rule", {}),
-    ("rule.share", 0.0),
+    ("rule.share", -0.1),
     ("rule.share", 1.5),
     ("rule.share", float("nan")),
     ("rule.ended_by", "hunger"),

@@ -81,7 +81,8 @@ class Alarms:
                 f"step() was called {clock.idle} times in a row, but {type(clock.optimizer).__name__}, which the "
                 "schedule watches, made no update, so the rates stay as they are. If you replaced the optimizer, make "
                 "a new scheduler for it. If updates happen during the backward pass, make the scheduler for "
-                "autowarm.optim.Together(*optimizers)",
+                "autowarm.optim.Together(*optimizers). With several micro-batches to an update, call observe(loss) for "
+                "each, and step() once",
             )
 
     def _nonfinite(self, notices: Notices, updates: int) -> None:

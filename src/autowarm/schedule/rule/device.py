@@ -202,15 +202,16 @@ class DeviceRule:
 
 def _check_takes_tensors(shape: Shape, like: Tensor) -> None:
     """Raise ValueError if a decay is a user's function that cannot be computed on the device."""
-    try:
-        at: Any = shape(torch.full_like(like, 0.5))
-        if isinstance(at, Tensor) and math.prod(at.shape) == 1:
-            return
-        what = f"it returned {at!r}"
-    except Exception as error:
-        what = f"it raised {type(error).__name__}: {error}"
-    raise ValueError(
-        "with a tensor lr, a decay function is given the share p as a 0-dim tensor and must return one, so that the "
-        f"host never waits for the device; for p = 0.5 {what}. Write it in torch operations, after "
-        "p = torch.as_tensor(p), or use a float lr"
-    )
+    for p in (0.5, 0.0, 1.0):
+        try:
+            at: Any = shape(torch.full_like(like, p))
+            if isinstance(at, Tensor) and math.prod(at.shape) == 1:
+                continue
+            what = f"it returned {at!r}"
+        except Exception as error:
+            what = f"it raised {type(error).__name__}: {error}"
+        raise ValueError(
+            "with a tensor lr, a decay function is given the share p as a 0-dim tensor and must return one, so that "
+            f"the host never waits for the device; for p = {p:g} {what}. Write it in torch operations, after "
+            "p = torch.as_tensor(p), or use a float lr"
+        )

@@ -26,7 +26,7 @@ from ...frames import frames_of_ours
 from ...losses import mean_loss
 from ..calibrate import calibrate
 from ..profile import Profile
-from .saved import boolean, check, checks_of, count, finite, list_of, optional, positive_share, saved, saved_fields
+from .saved import a_share, boolean, check, checks_of, count, finite, list_of, optional, saved, saved_fields
 from .timeline import Plan, Timeline
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class HostRule:
 
     timeline: Timeline
     profile: Profile | None = None  # η(Δ), from the first loss on
-    share: float = saved(positive_share, 1.0)  # η/lr for the next update
+    share: float = saved(a_share, 1.0)  # η/lr for the next update
     # What ended the warm-up, for good: Δ fell below Δ', the ramp was at the peak, a user, or a second alarm.
     ended_by: str | None = saved(lambda x: x in (None, "loss", "clock", "decay_now", "alarm"))
     warmup_steps: int = saved(count, 0)  # updates made at warm-up rates, once warm-up has ended

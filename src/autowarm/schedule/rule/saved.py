@@ -25,8 +25,8 @@ def boolean(x: Any) -> bool:
     return isinstance(x, bool)
 
 
-def positive_share(x: Any) -> bool:
-    return finite(x) and 0 < x <= 1
+def a_share(x: Any) -> bool:
+    return finite(x) and 0 <= x <= 1
 
 
 def rate(x: Any) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..shapes import DECAYS, Shape, name_of
-from .saved import boolean, count, finite, optional, positive_share, saved, saved_fields
+from .saved import a_share, boolean, count, finite, optional, saved, saved_fields
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -89,8 +89,8 @@ class Timeline:
     ramp: Ramp | None = saved(optional(_is_ramp))
     trained: bool = saved(boolean, False)  # whether the weights were, so that the ramp takes a tenth of the run at most
     decay: str | None = saved(lambda x: x is None or x in DECAYS)  # its name; None for the plan's
-    decay_peak: float = saved(positive_share, 1.0)
-    cut: float = saved(positive_share, 1.0)
+    decay_peak: float = saved(a_share, 1.0)
+    cut: float = saved(a_share, 1.0)
     bound: Ramp | None = saved(optional(_is_ramp))
 
     @classmethod

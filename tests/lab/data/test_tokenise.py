@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from autowarm.lab.commands import main
 from autowarm.lab.config import DataConfig, LabError
 from autowarm.lab.data import batch, prepare
 from autowarm.lab.data.shards import check, open_shard
+from autowarm.lab.data.text import read_documents
 from autowarm.lab.data.tokenise import ShardsConfig, documents, load_encoder, make_shards
 
 DOCUMENTS = 900
@@ -131,6 +133,25 @@ def test_without_the_network_it_names_the_embedded_corpus(
 def test_a_folder_of_parquet_is_a_corpus(parquet: Path) -> None:
     corpus = prepare(DataConfig(corpus=str(parquet)), 300)
     assert corpus.tokens > DOCUMENTS
+
+
+def test_a_folder_is_read_whole_and_alike_by_all_its_readers(parquet: Path, tmp_path: Path) -> None:
+    names = ["tests/a.txt", "encodings/b.md", "site-packages/c.py", "train/d.rst", "test/e.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(f"text of {name}")
+    with_text = dict(read_documents(DataConfig(corpus=str(tmp_path))))
+    assert with_text == {name: f"text of {name}" for name in names}
+    shutil.copy(parquet / "0.parquet", tmp_path / "test")  # beside text
+    texts = [text for _, text in read_documents(DataConfig(corpus=str(tmp_path)))]
+    assert len(texts) == 305
+    assert [row["text"] for row in documents(tmp_path)] == texts
+    (tmp_path / "none").mkdir()
+    for folder, message in (("none", r"none has no \.py, .* or \.parquet file"), ("nowhere", "no folder .*nowhere")):
+        with pytest.raises(LabError, match=message):
+            documents(tmp_path / folder)
+        with pytest.raises(LabError, match=message):
+            prepare(DataConfig(corpus=str(tmp_path / folder)), 300)
 
 
 def test_the_validation_part_is_as_small_as_asked(tokenizer: str, tmp_path: Path) -> None:

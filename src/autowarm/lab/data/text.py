@@ -23,6 +23,7 @@ from safetensors.numpy import save
 
 from ..config import DataConfig, LabError
 from ..files import write_atomically
+from ..registry import either
 from .shards import Corpus, Tokens, is_sharded, read_shards
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 VALIDATION_SHARE = 0.08
 END_OF_TEXT = "<|endoftext|>"
-TEXT = {".py", ".md", ".rst", ".txt"}
-# Tests, games, bundled packages, and `encodings` with a very long table for each code page.
+_SUFFIXES = (".py", ".md", ".rst", ".txt", ".parquet")  # of the files that hold documents
+# Of the standard library: tests, games, bundled packages, and `encodings` with a very long table for each code page.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo",
             "__pycache__", "ensurepip", "encodings", "pydoc_data", "lib-dynload"}  # fmt: skip
 _LARGEST = 2**18  # characters of a document; more of a file are several
@@ -86,7 +87,9 @@ def _open(path: Path) -> tuple[str, Tokens, Tokens] | None:
 def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
     """Yield (relative name, text) of every document. A large file is read, and yielded, in pieces."""
     if data.corpus == "python":
-        root, suffixes = Path(sysconfig.get_path("stdlib")), {".py"}
+        root = Path(sysconfig.get_path("stdlib"))
+        files = [path for path in files_in(root) if path.suffix == ".py"]
+        files = [path for path in files if not _SKIPPED & set(path.relative_to(root).parts)]
         try:
             from pydoc_data.topics import topics
         except ImportError:  # some distributions leave it out; the source alone is enough
@@ -94,20 +97,29 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
         else:
             yield from ((f"documentation/{name}", text) for name, text in topics.items())
     else:
-        root, suffixes = Path(data.corpus), TEXT | {".parquet"}
+        root = Path(data.corpus)
         if not root.is_dir():
             raise LabError(
-                f"data.corpus: no folder {root}; give 'python', which is on every machine, a folder of .py, .md, .rst, "
-                ".txt or .parquet files, or a folder of token shards made by `autowarm data fineweb`"
+                f"data.corpus: no folder {root}; give 'python', which is on every machine, a folder of "
+                f"{either(_SUFFIXES)} files, or a folder of token shards made by `autowarm data fineweb`"
             )
-    for path in sorted(root.rglob("*")):
-        relative = path.relative_to(root)
-        if path.suffix in suffixes and not _SKIPPED & set(relative.parts) and path.is_file():
-            if path.suffix == ".parquet":
-                yield from ((f"{relative.as_posix()}/{row}", text) for row, text in enumerate(_rows(path)))
-            else:
-                for piece, text in enumerate(pieces_of(path)):
-                    yield relative.as_posix() + (f"/{piece}" if piece else ""), text
+        files = files_in(root)
+    for path in files:
+        name, rows = path.relative_to(root).as_posix(), path.suffix == ".parquet"
+        for number, text in enumerate(texts_of(path)):
+            yield name + (f"/{number}" if rows or number else ""), text
+
+
+def files_in(root: Path) -> list[Path]:
+    """Return the files of documents in a folder and its subfolders; LabError if there are none."""
+    if found := sorted((path for path in root.rglob("*") if path.suffix in _SUFFIXES and path.is_file()), key=str):
+        return found
+    raise LabError(f"{root} has no {either(_SUFFIXES)} file" if root.is_dir() else f"no folder {root}")
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """Yield the texts of a file: the rows of a parquet file, or a text file in pieces."""
+    return _rows(path) if path.suffix == ".parquet" else pieces_of(path)
 
 
 def pieces_of(path: Path) -> Iterator[str]:
@@ -160,7 +172,7 @@ def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
     for name, text in texts:
         parts["val" if _hash("split " + name) < VALIDATION_SHARE else "train"].append(text)
     if not all(parts.values()):
-        raise LabError(f"the corpus has {len(texts)} files, too few for a training and a validation part")
+        raise LabError(f"the corpus has {len(texts)} documents, too few for a training and a validation part")
     tokenizer = learnt_tokenizer(parts["train"], vocab_size)
     digest, tokens = hashlib.sha256(), {}
     for part, documents in parts.items():

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..config import LabError, differences, require
 from ..files import locked, sha256, write_json
 from .shards import MANIFEST, SCHEMA, read_manifest, require_all, write_shard
-from .text import END_OF_TEXT, TEXT, pieces_of
+from .text import END_OF_TEXT, files_in, texts_of
 
 logger = logging.getLogger(__name__)
 
@@ -119,22 +119,16 @@ def fineweb() -> Any:
 
 
 def documents(folder: Path) -> Any:
-    """Stream a folder's parquet files row by row or, if it has none, its text files, large ones in pieces."""
+    """Stream a folder's documents, file by file."""
     import datasets
 
-    if not folder.is_dir():
-        raise LabError(f"data folder: no folder {folder}")
-    files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
-    if rows := [name for name in files if name.endswith(".parquet")]:
-        return datasets.load_dataset("parquet", data_files=rows, split="train", streaming=True, columns=["text"])
-    if texts := [name for name in files if Path(name).suffix in TEXT]:
-        return datasets.IterableDataset.from_generator(_documents_in, gen_kwargs={"files": texts})
-    raise LabError(f"data folder: {folder} has no .parquet, .py, .md, .rst or .txt file")
+    files = [str(path) for path in files_in(folder)]
+    return datasets.IterableDataset.from_generator(_documents_in, gen_kwargs={"files": files})
 
 
 def _documents_in(files: list[str]) -> Iterator[dict[str, str]]:
     for name in files:
-        yield from ({"text": text} for text in pieces_of(Path(name)))
+        yield from ({"text": text} for text in texts_of(Path(name)))
 
 
 def make_shards(

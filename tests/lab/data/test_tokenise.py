@@ -1,5 +1,6 @@
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,39 @@ def test_a_folder_is_read_whole_and_alike_by_all_its_readers(parquet: Path, tmp_
             documents(tmp_path / folder)
         with pytest.raises(LabError, match=message):
             prepare(DataConfig(corpus=str(tmp_path / folder)), 300)
+
+
+def test_null_texts_are_left_out_and_unusable_parquet_is_named(tokenizer: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    def write(name: str, **columns: list[Any]) -> Path:
+        (tmp_path / name).mkdir()
+        write_table(pa.table(columns), tmp_path / name / "a.parquet")
+        return tmp_path / name
+
+    texts = [f"document {number} says so" for number in range(200)]
+    full, gaps = write("full", text=texts), write("gaps", text=[None, *texts[:9], None, *texts[9:], None])
+    straight = make_shards(settings(tmp_path / "straight", tokenizer), "here", lambda: documents(full))
+    made = make_shards(settings(tmp_path / "made", tokenizer), "here", lambda: documents(gaps))
+    assert straight["shards"] == made["shards"]
+    assert [text for _, text in read_documents(DataConfig(corpus=str(gaps)))] == texts
+    assert prepare(DataConfig(corpus=str(gaps)), 300).tokens > 0
+
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "a.parquet").write_bytes(b"PAR1 no more")
+    write("none", body=["a text"], id=[1])
+    write("numbers", text=[1])
+    for name, message in (
+        ("none", r"a\.parquet has no column 'text'; its columns are body \(string\), id \(int64\)$"),
+        ("numbers", r"a\.parquet: the column 'text' holds no text; the columns are text \(int64\)$"),
+        ("damaged", r"a\.parquet cannot be read: .*$"),
+    ):
+        folder = tmp_path / name
+        with pytest.raises(LabError, match=f"^{folder}/{message}"):
+            make_shards(settings(tmp_path / "out", tokenizer), "here", partial(documents, folder))
+        with pytest.raises(LabError, match=f"^{folder}/{message}"):
+            prepare(DataConfig(corpus=str(folder)), 300)
 
 
 def test_the_validation_part_is_as_small_as_asked(tokenizer: str, tmp_path: Path) -> None:

@@ -118,8 +118,11 @@ def files_in(root: Path) -> list[Path]:
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """Yield the texts of a file: the rows of a parquet file, or a text file in pieces."""
-    return _rows(path) if path.suffix == ".parquet" else pieces_of(path)
+    """Yield the texts of a file: the rows of a parquet file, or a text file in pieces; LabError if it is unreadable."""
+    try:
+        yield from _rows(path) if path.suffix == ".parquet" else pieces_of(path)
+    except (OSError, ValueError) as error:
+        raise LabError(f"{path} cannot be read: {error}") from None
 
 
 def pieces_of(path: Path) -> Iterator[str]:
@@ -133,14 +136,19 @@ def pieces_of(path: Path) -> Iterator[str]:
 
 
 def _rows(path: Path) -> Iterator[str]:
-    """Yield the texts of a parquet file, row by row."""
+    """Yield the texts of a parquet file, row by row, without those that are null."""
     from pyarrow.parquet import ParquetFile
 
     file = ParquetFile(path)
+    columns = ", ".join(f"{field.name} ({field.type})" for field in file.schema_arrow)
     if "text" not in file.schema_arrow.names:
-        raise LabError(f"{path} has no column 'text'; its columns are {', '.join(file.schema_arrow.names)}")
+        raise LabError(f"{path} has no column 'text'; its columns are {columns}")
     for rows in file.iter_batches(256, columns=["text"]):
-        yield from rows.column(0).to_pylist()
+        for text in rows.column(0).to_pylist():
+            if isinstance(text, str):
+                yield text
+            elif text is not None:
+                raise LabError(f"{path}: the column 'text' holds no text; the columns are {columns}")
 
 
 def _hash(name: str) -> float:

@@ -226,6 +226,8 @@ def _read(stream: Any, longest: int) -> Iterator[tuple[list[str], dict[str, Any]
             if len(texts) == _PIECE or sum(map(len, texts)) >= longest:
                 yield texts, stream.state_dict()
                 texts = []
+    except LabError:  # of a file, which no network brings back
+        raise
     except Exception as error:
         raise LabError(
             f"the stream of documents broke off ({type(error).__name__}: {error}). Finished shards are kept: the "

@@ -151,6 +151,7 @@ def test_text_is_encoded_in_pieces(data: DataConfig, monkeypatch: pytest.MonkeyP
     class Watched:
         def __init__(self, texts: list[str], vocab_size: int) -> None:
             self.inner, self.to_str = learnt(texts, vocab_size), lambda: ""
+            self.token_to_id = self.inner.token_to_id
 
         def encode_batch(self, texts: list[str]) -> Any:
             given.append(len(texts))

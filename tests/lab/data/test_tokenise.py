@@ -11,7 +11,7 @@ from autowarm.lab.commands import main
 from autowarm.lab.config import DataConfig, LabError
 from autowarm.lab.data import batch, prepare
 from autowarm.lab.data.shards import check, open_shard
-from autowarm.lab.data.text import read_documents
+from autowarm.lab.data.text import END_OF_TEXT, read_documents
 from autowarm.lab.data.tokenise import ShardsConfig, documents, load_encoder, make_shards
 
 DOCUMENTS = 900
@@ -186,6 +186,22 @@ def test_null_texts_are_left_out_and_unusable_parquet_is_named(tokenizer: str, t
             make_shards(settings(tmp_path / "out", tokenizer), "here", partial(documents, folder))
         with pytest.raises(LabError, match=f"^{folder}/{message}"):
             prepare(DataConfig(corpus=str(folder)), 300)
+
+
+def test_a_special_token_in_a_document_is_text(tokenizer: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders
+
+    document = f"it says {END_OF_TEXT} and goes on"
+    encoder, reader = load_encoder(tokenizer), Tokenizer.from_file(tokenizer)
+    reader.decoder = decoders.ByteLevel()
+    first, *rest = encoder([document]).tolist()
+    assert (first, encoder.end in rest, reader.decode(rest)) == (encoder.end, False, document)
+    for number in range(30):
+        (tmp_path / f"{number}.txt").write_text(document)
+    corpus = prepare(DataConfig(corpus=str(tmp_path)), 300)
+    ends = [int((part == 0).sum()) for part in (corpus.train, corpus.val)]
+    assert min(ends) > 0
+    assert sum(ends) == 30
 
 
 def test_the_validation_part_is_as_small_as_asked(tokenizer: str, tmp_path: Path) -> None:

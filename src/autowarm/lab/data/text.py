@@ -39,7 +39,7 @@ _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "idl
             "__pycache__", "ensurepip", "encodings", "pydoc_data", "lib-dynload"}  # fmt: skip
 _LARGEST = 2**18  # characters of a document; more of a file are several
 _TOGETHER = 4  # documents that are encoded at a time: an encoding takes a hundred times a text's memory
-_FORMAT = 1  # of the cache; raise it when the same text gives different tokens
+_FORMAT = 2  # of the cache; raise it when the same text gives different tokens
 
 
 def cache_folder() -> Path:
@@ -182,19 +182,20 @@ def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
     if not all(parts.values()):
         raise LabError(f"the corpus has {len(texts)} documents, too few for a training and a validation part")
     tokenizer = learnt_tokenizer(parts["train"], vocab_size)
-    digest, tokens = hashlib.sha256(), {}
+    end, digest, tokens = tokenizer.token_to_id(END_OF_TEXT), hashlib.sha256(), {}
     for part, documents in parts.items():
         pieces = (documents[first : first + _TOGETHER] for first in range(0, len(documents), _TOGETHER))
-        encodings = (tokenizer.encode_batch([END_OF_TEXT + text for text in piece]) for piece in pieces)
-        tokens[part] = np.fromiter((token for each in chain.from_iterable(encodings) for token in each.ids), np.uint16)
+        encodings = chain.from_iterable(map(tokenizer.encode_batch, pieces))
+        tokens[part] = np.fromiter((token for each in encodings for token in (end, *each.ids)), np.uint16)
         digest.update(tokens[part].tobytes())
     return save(tokens, metadata={"sha256": digest.hexdigest(), "tokenizer": tokenizer.to_str()})
 
 
 def learnt_tokenizer(texts: list[str], vocab_size: int) -> "ByteLevelBPETokenizer":
-    """Train a byte-level BPE on the texts."""
+    """Train a byte-level BPE on the texts. What looks like its end-of-text token in a text, it encodes as text."""
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(texts, vocab_size, min_frequency=0, special_tokens=[END_OF_TEXT], show_progress=False)
+    tokenizer._tokenizer.encode_special_tokens = True
     return tokenizer

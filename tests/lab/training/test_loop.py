@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config import EngineConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.files import locked, sha256
 from autowarm.lab.tasks.models import token_logits
 from autowarm.lab.training.loop import train
@@ -112,6 +112,23 @@ def test_pieces_bound_the_memory_of_training_and_of_evaluation(
     pieces = train(cut, tmp_path / "pieces")
     assert set(seen) == {run.batch_size // 2}
     assert pieces["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-3)
+
+
+def test_pieces_of_unequal_size_change_a_small_task_by_rounding_only(tmp_path: Path) -> None:
+    schedule, optimizer = ScheduleConfig("linear", 1), OptimizerConfig("normsgd", 0.01)
+    results = {
+        count: train(
+            RunConfig(task="mlp", steps=3, schedule=schedule, optimizer=optimizer,
+                      engine=EngineConfig(precision="float64", accumulate=count)),
+            tmp_path / str(count),
+        )
+        for count in (1, 3, 16)  # of 32 images to train on, and 600 to judge by
+    }  # fmt: skip
+    for count in (3, 16):
+        for name in ("train_loss", "val_loss"):
+            assert results[count][name] == pytest.approx(results[1][name], rel=1e-12)
+    with pytest.raises(ValueError, match=r"batch_size must be a multiple of engine\.accumulate, got 16 and 3"):
+        RunConfig(engine=EngineConfig(accumulate=3))
 
 
 @pytest.mark.long

@@ -278,7 +278,7 @@ class RunConfig:
         )
         accumulate = self.engine.accumulate
         require(
-            self.batch_size % accumulate == 0,
+            self.task is not None or self.batch_size % accumulate == 0,
             f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {accumulate}",
         )
         own = [name for name in ("mixup", "cutmix", "label_smoothing") if getattr(data, name)]

@@ -20,6 +20,7 @@ import itertools
 import json
 import logging
 import math
+import operator
 import signal
 import sys
 import time
@@ -292,17 +293,19 @@ class _Run:
         """Average over the fixed validation batches, or the first few, or all that there are, split over the ranks."""
         was = self.net.training
         self.net.eval()
-        found: dict[str, list[Tensor]] = {}
+        found: dict[str, list[tuple[float, Tensor]]] = {}
         for batch in itertools.islice(self.task.validation(self.rows, whole), limit):
-            for piece in self.setup.pieces(batch):  # pieces have equal size, so their mean is the batch's
+            for weight, piece in self.setup.pieces(batch):
                 with self.setup.cast():
                     scores = self.task.scores(self.net, piece)
                 for key, value in scores.items():
-                    found.setdefault(key, []).append(value.reshape(()))
+                    found.setdefault(key, []).append((weight, value.reshape(())))
         self.net.train(was)
-        # The device is waited for here, once.
-        means = self.ranks.mean(*(math.fsum(torch.stack(each).tolist()) / len(each) for each in found.values()))
-        judged = dict(zip(found, means, strict=True))
+        means = []
+        for weights, values in (zip(*each, strict=True) for each in found.values()):
+            numbers = torch.stack(values).tolist()  # waits for the device
+            means.append(math.fsum(map(operator.mul, weights, numbers)) / math.fsum(weights))
+        judged = dict(zip(found, self.ranks.mean(*means), strict=True))
         if self.task.predicts_tokens:
             judged["perplexity"] = math.exp(judged["loss"]) if judged["loss"] < _LARGEST_EXPONENT else math.inf
         return judged

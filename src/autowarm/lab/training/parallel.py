@@ -50,7 +50,7 @@ class Ranks:
             LabError: the batch cannot be split evenly.
         """
         pieces = self.world * config.engine.accumulate
-        if config.batch_size % pieces:
+        if config.task is None and config.batch_size % pieces:  # a task has batches of its own size
             raise LabError(
                 f"batch_size {config.batch_size} must be a multiple of ranks × engine.accumulate = "
                 f"{self.world} × {config.engine.accumulate}"

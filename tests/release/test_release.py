@@ -50,7 +50,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"autowarm", f"autowarm-{autowarm.__version__}.dist-info"}
     files = ("py.typed", "lab/config/presets/compare/demo.yaml", "lab/analysis/templates/report.html.j2")
-    for name in (*files, "schedule/adaptive.py"):
+    for name in (*files, "lab/paper/settings.csv", "schedule/adaptive.py"):
         assert f"autowarm/{name}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

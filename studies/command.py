@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autowarm.lab.config import LabError, UsageError
+from autowarm.lab.config import LabError, UsageError, Where
+from autowarm.lab.errors import as_usage_error
 from autowarm.lab.execution.display import Display
 from autowarm.lab.training.stopping import Interrupted, Stop
 
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if given.cell is not None and given.name != "warm-up":
             raise UsageError("--cell belongs to the study warm-up")
+        with as_usage_error():
+            given.where = Where(engine=given.engine, workers=given.workers, address=given.address)
         path = given.rows or Path(f"docs/data/studies/{given.name}.jsonl")
         rows = Rows.load(path)
         if given.name == _PAGES:
@@ -75,15 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     option("--root", type=Path, default=Path(), help="repository of the pages (default: this folder)")
     option("--out", type=Path, default=Path("runs/studies"), help="folder of unfinished runs, which go on from there")
     option("--engine", choices=["processes", "ray"], default="processes", help="on this machine, or on a cluster")
-    option("--workers", type=_count, help="processes side by side (default: one per GPU, or per core)")
+    option("--workers", type=int, help="processes side by side (default: one per GPU, or per core)")
     option("--address", help="the Ray cluster's, HOST:PORT or auto; by default Ray is started here")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return int(text)
 
 
 def _list_stages(stages: Mapping[str, Stage], rows: Rows) -> None:
@@ -124,7 +121,7 @@ def _make(given: argparse.Namespace, planned: Sequence[PlannedRow], path: Path) 
     if planned:
         display = Display()
         with Stop(), display:
-            make(planned, path, given.out / "runs", display, given.engine, given.workers, given.address)
+            make(planned, path, given.out / "runs", display, given.where)
 
 
 def _compare(kept: Rows, again: Rows, cell: Cell) -> None:

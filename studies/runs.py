@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autowarm.lab.config import EngineConfig, EngineName, LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig
+from autowarm.lab.config import EngineConfig, LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig, Where
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import execute, plan
 from autowarm.lab.training.loop import train
@@ -27,15 +27,7 @@ Curve = Sequence[tuple[float, float]]
 _NO_LENGTH = ("untuned", "wsd", "greedy", "own")  # schedules whose results have no length of a warm-up
 
 
-def make(
-    planned: Sequence[PlannedRow],
-    rows: Path,
-    store: Path,
-    display: Display,
-    engine: EngineName = "processes",
-    workers: int | None = None,
-    address: str | None = None,
-) -> None:
+def make(planned: Sequence[PlannedRow], rows: Path, store: Path, display: Display, where: Where) -> None:
     """Make these runs, which have no rows yet. As each one finishes, append it to the rows and delete its folder.
 
     Unfinished runs go on from the folder `store`. See `autowarm.lab.execution.engine.execute` for the rest.
@@ -55,7 +47,7 @@ def make(
     for run in done:
         keep(run.name, run.row())
     left = [run for run in runs if run not in done]
-    failed = execute(left, display, engine, workers, address, on_row=keep)
+    failed = execute(left, display, where, on_row=keep)
     if failed:
         name, message = next(iter(failed.items()))
         raise LabError(f"{len(failed)} runs of the study failed, the first is {name}: {message}")

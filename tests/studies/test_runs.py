@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.config import LabError, Point, ScheduleConfig
+from autowarm.lab.config import LabError, Point, ScheduleConfig, Where
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import plan
 from autowarm.lab.training.loop import train
@@ -65,9 +65,9 @@ def test_runs_become_rows_once(tmp_path: Path, jobs_here: None) -> None:
     runs = [planned("linear 0.1"), planned("default")]
     # One was finished by a command that was killed before it wrote the row.
     unwritten = run_of(runs[0])
-    make(runs[1:], rows, store, Display())
+    make(runs[1:], rows, store, Display(), Where())
     assert len(Rows.load(rows)) == 1
-    make(runs[:1], rows, store, Display())
+    make(runs[:1], rows, store, Display(), Where())
     found = Rows.load(rows)
     assert [run in found for run in runs] == [True, True]
     assert list(store.glob("*/result.json")) == []
@@ -113,5 +113,5 @@ def test_a_worker_gets_a_task_by_its_name_and_the_runs_id_covers_the_tasks_code(
 @pytest.mark.long
 def test_a_stage_is_made_by_worker_processes(tmp_path: Path) -> None:
     runs = [planned("linear 0.1", Cell(task, "adamw", 3, 0.01)) for task in ("cnn", "mlp")]
-    make(runs, tmp_path / "rows.jsonl", tmp_path / "runs", Display(), workers=1)
+    make(runs, tmp_path / "rows.jsonl", tmp_path / "runs", Display(), Where(workers=1))
     assert all(run in Rows.load(tmp_path / "rows.jsonl") for run in runs)

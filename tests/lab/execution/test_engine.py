@@ -105,7 +105,7 @@ def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(run: RunConfi
     config = SweepConfig(base=keys, cells={"one": {}, "two": {}}, grid=grid)
     planned = plan(config.points(), tmp_path / "runs")
     begun: list[str] = []
-    assert execute(planned, Display(), on_row=lambda name, row: begun.append(name)) == {}
+    assert execute(planned, Display(), config, on_row=lambda name, row: begun.append(name)) == {}
     assert len(begun) == 1
     found = gather(tmp_path, {}, planned, {})
     assert [row["cell"]["name"] for row in found.rows] == ["one", "two"]

@@ -6,7 +6,7 @@
 """
 
 from ..errors import LabError, UsageError, differences, nearest, printable, require
-from .plans import CompareConfig, EngineName, FigureConfig, FindRateConfig, Point, SmoothnessConfig, SweepConfig
+from .plans import CompareConfig, FigureConfig, FindRateConfig, Point, SmoothnessConfig, SweepConfig, Where
 from .runs import (
     LLAMA_124M,
     LLAMA_210M,
@@ -19,7 +19,7 @@ from .runs import (
 )
 
 __all__ = [
-    "LLAMA_124M", "LLAMA_210M", "CompareConfig", "DataConfig", "EngineConfig", "EngineName", "FigureConfig",
+    "LLAMA_124M", "LLAMA_210M", "CompareConfig", "DataConfig", "EngineConfig", "FigureConfig",
     "FindRateConfig", "LabError", "ModelConfig", "OptimizerConfig", "Point", "RunConfig", "ScheduleConfig",
-    "SmoothnessConfig", "SweepConfig", "UsageError", "differences", "nearest", "printable", "require",
+    "SmoothnessConfig", "SweepConfig", "UsageError", "Where", "differences", "nearest", "printable", "require",
 ]  # fmt: skip

@@ -28,7 +28,6 @@ from ..registry import OPTIMIZERS, SCHEDULES, check, described
 from .build import build, leaves
 from .runs import RunConfig, ScheduleConfig
 
-EngineName = Literal["processes", "ray"]
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
 _GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # a comparison's hand-set warm-ups, as shares of the run
 _DIV = 10.0  # its hand-set ramps start from lr/10, as those of `AdaptiveWarmup` do
@@ -44,9 +43,29 @@ class Point:
     varied: Mapping[str, Any] = field(default_factory=dict)  # its values on the grid's axes, but for kind and length
 
 
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where a plan's runs are made.
+
+    Args:
+        engine: "processes" on this machine, or "ray" on a cluster.
+        workers: processes that run in parallel, each with one thread; null is one per GPU, or one per core without a
+            GPU.
+        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
+    """
+
+    engine: Literal["processes", "ray"] = "processes"
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        require(self.workers is None or self.workers > 0, f"workers must be at least 1, got {self.workers}")
+        require(self.address is None or self.engine == "ray", "address belongs to engine ray")
+
+
 @described
 @dataclass(frozen=True)
-class CompareConfig:
+class CompareConfig(Where):
     """A comparison of the adaptive warm-up with hand-set ones.
 
     Args:
@@ -61,10 +80,6 @@ class CompareConfig:
         seeds: every run is repeated with each of these seeds.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`.
-        engine: "processes" on this machine, or "ray" on a cluster.
-        workers: processes that run in parallel, each with one thread; null is one per GPU, or one per core without a
-            GPU.
-        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
     run: RunConfig = field(default_factory=RunConfig)
@@ -76,9 +91,6 @@ class CompareConfig:
     seeds: list[int] = field(default_factory=lambda: [0, 1])
     out: str = "runs/compare"
     store: str | None = None
-    engine: EngineName = "processes"
-    workers: int | None = None
-    address: str | None = None
 
     def __post_init__(self) -> None:
         require(len(self.rates) > 0, "rates must not be empty: give peak rates by optimizer, such as {adamw: [0.001]}")
@@ -89,7 +101,7 @@ class CompareConfig:
             require(not SCHEDULES[kind].by_hand or self.warmups != [], "warmups must not be empty")
         in_range = all(0 <= warmup < math.inf for warmup in self.warmups or ())
         require(in_range, f"warmups must be finite and not negative, got {self.warmups}")
-        _check_engine(self)
+        super().__post_init__()
 
     @property
     def about(self) -> str:
@@ -130,7 +142,7 @@ class CompareConfig:
 
 
 @dataclass(frozen=True)
-class SweepConfig:
+class SweepConfig(Where):
     """A sweep: cells of runs, and where to make them.
 
     Args:
@@ -143,9 +155,6 @@ class SweepConfig:
         only: run only these cells.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`. Sweeps with the same store reuse each other's runs.
-        engine: "processes" on this machine, or "ray" on a cluster.
-        workers: processes that run in parallel; null is one per GPU, or one per core without a GPU.
-        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
     about: str = ""
@@ -157,14 +166,11 @@ class SweepConfig:
     only: list[str] = field(default_factory=list)
     out: str = "runs/sweep"
     store: str | None = None
-    engine: EngineName = "processes"
-    workers: int | None = None
-    address: str | None = None
 
     def __post_init__(self) -> None:
         require(len(self.cells) > 0, "cells must not be empty: give a sweep by --config, such as tiny/baselines")
         require(len(self.seeds) > 0, "seeds must not be empty")
-        _check_engine(self)
+        super().__post_init__()
         for name in self.only:
             require(name in self.cells, f"only: no cell {name!r}; {nearest(name, self.cells)}")
         for name, cell in self.cells.items():
@@ -227,11 +233,6 @@ def _updates(warmup: float, steps: int) -> int:
     """Convert a warm-up length to updates; a float up to 1.0 is a share of the run, and above 0 at least one update."""
     is_share = isinstance(warmup, float) and warmup <= 1
     return max(int(warmup > 0), round(warmup * steps)) if is_share else round(warmup)
-
-
-def _check_engine(config: "CompareConfig | FigureConfig | SweepConfig") -> None:
-    require(config.workers is None or config.workers > 0, f"workers must be at least 1, got {config.workers}")
-    require(config.address is None or config.engine == "ray", "address belongs to engine ray")
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,7 @@ class FindRateConfig:
 
 
 @dataclass(frozen=True)
-class FigureConfig:
+class FigureConfig(Where):
     """Figures and tables of the paper, by name.
 
     Args:
@@ -330,9 +331,6 @@ class FigureConfig:
         override: keys that override those of the sweeps, such as {steps: 20} for a quick test.
         measure: keys that override those of the preset smoothness-SCALE, for the figures of curvature.
         seeds: seeds to use instead of the sweeps' own.
-        engine: "processes" on this machine, or "ray" on a cluster.
-        workers: processes that run in parallel; null is one per GPU, or one per core without a GPU.
-        address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 
     name: str = ""
@@ -342,10 +340,7 @@ class FigureConfig:
     override: dict[str, Any] = field(default_factory=dict)
     measure: dict[str, Any] = field(default_factory=dict)
     seeds: list[int] | None = None
-    engine: EngineName = "processes"
-    workers: int | None = None
-    address: str | None = None
 
     def __post_init__(self) -> None:
         require(self.name != "", "figure needs a name, or all; autowarm figure --list names them")
-        _check_engine(self)
+        super().__post_init__()

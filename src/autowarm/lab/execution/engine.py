@@ -24,7 +24,7 @@ from typing import Any
 
 from ..analysis.results import Results, write_results
 from ..analysis.summary import Summary
-from ..config import CompareConfig, EngineName, LabError, Point, RunConfig, SweepConfig
+from ..config import CompareConfig, LabError, Point, RunConfig, SweepConfig, Where
 from ..files import locked, write_json
 from ..tasks import Source, make_task
 from ..training.loop import train
@@ -97,7 +97,7 @@ def make(
             new = plan(points, Path(config.store or out / "runs"), own)
             planned += new
             write_manifest(out, config.about, planned)
-            failed |= execute(new, display, config.engine, config.workers, config.address)
+            failed |= execute(new, display, config)
             results = gather(out, dataclasses.asdict(config), planned, failed)
             points = longer(planned, results.summaries) if grows else []
             if points:
@@ -129,9 +129,7 @@ def longer(planned: Sequence[Planned], summaries: Sequence[Summary]) -> list[Poi
 def execute(
     planned: Sequence[Planned],
     display: Display,
-    engine: EngineName = "processes",
-    workers: int | None = None,
-    address: str | None = None,
+    where: Where,
     others: Sequence[Job] = (),
     on_row: OnRow | None = None,
 ) -> dict[str, str]:
@@ -142,12 +140,12 @@ def execute(
     if not jobs:
         display.begin([], done=done, workers=0)
         return {}
-    if engine == "ray":
+    if where.engine == "ray":
         from . import cluster
 
-        failed = cluster.run_jobs(jobs, address, display, done, on_row)
+        failed = cluster.run_jobs(jobs, where.address, display, done, on_row)
     else:
-        failed = run_jobs(jobs, workers, display, done, on_row)
+        failed = run_jobs(jobs, where.workers, display, done, on_row)
     by_folder = {run.folder: failed[run.name] for run in todo.values() if run.name in failed}
     return failed | {run.name: by_folder[run.folder] for run in planned if run.folder in by_folder}
 

@@ -65,7 +65,7 @@ def produce(names: Sequence[str], sources: Sources, display: Display, config: Fi
             planned[name] = plan(points, Path(str(configs[name].store)))
             write_manifest(sources.data / name, configs[name].about, planned[name])
         every = [run for runs in planned.values() for run in runs]
-        failed = execute(every, display, config.engine, config.workers, config.address, list(jobs.values()))
+        failed = execute(every, display, config, list(jobs.values()))
         for name, runs in planned.items():
             report.make(gather(sources.data / name, dataclasses.asdict(configs[name]), runs, failed))
     return failed

@@ -18,10 +18,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from autowarm.lab.config import DataConfig, LabError, ModelConfig
+from autowarm.lab.config import DataConfig, ModelConfig
 from autowarm.lab.data import batch as sample
 from autowarm.lab.data import cache_folder, validation_batches
 from autowarm.lab.data.text import learnt_tokenizer, read_documents
+from autowarm.lab.errors import needs
 from autowarm.lab.files import write_atomically
 from autowarm.lab.tasks.models import llama, token_loss
 from autowarm.lab.tasks.recipes import Recipe
@@ -110,10 +111,8 @@ def fine_tuning(text: str, *, lora: bool = False, steps: int = _STEPS) -> Recipe
         model.load_state_dict(_prepared(steps)[1], strict=False)  # not strict: the head is tied to the embedding
         if not lora:
             return model
-        try:
+        with needs("a task with LoRA", "lora"):
             from peft import LoraConfig, get_peft_model
-        except ImportError:
-            raise LabError("tasks with LoRA need the package peft: pip install 'autowarm[lab,lora]'") from None
 
         return get_peft_model(model, LoraConfig(r=_RANK, lora_alpha=2 * _RANK, target_modules="all-linear"))
 

@@ -27,6 +27,16 @@ def as_usage_error(prefix: str = "") -> Iterator[None]:
         raise UsageError(f"{prefix}{error}") from None
 
 
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Say what to install if an import within the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0] or error
+        raise LabError(f"{what} needs the package {package}: pip install 'autowarm[{extra}]'") from None
+
+
 def require(condition: bool, message: str) -> None:
     """Raise ValueError unless the condition holds."""
     if not condition:

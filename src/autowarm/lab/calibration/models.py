@@ -8,6 +8,7 @@ from torch import nn
 from ..config import LabError, ModelConfig, nearest
 from ..config.build import build
 from ..config.yaml_files import nested, presets, read_yaml
+from ..errors import needs
 from ..tasks.models import llama
 
 
@@ -29,10 +30,8 @@ def on_meta(name: str) -> nn.Module:
 
 
 def _timm(name: str) -> nn.Module:
-    try:
+    with needs(f"the model timm:{name}", "vision"):
         import timm
-    except ImportError:
-        raise LabError("timm: models need timm; install it with: pip install 'autowarm[vision]'") from None
     if not timm.is_model(name):
         hint = nearest(name, timm.list_models(), "timm.list_models() names all")
         raise LabError(f"timm has no model {name!r}; {hint}")

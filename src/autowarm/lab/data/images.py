@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..config import DataConfig, LabError
+from ..errors import needs
 from .batches import permutation
 
 _VALIDATION_DIGITS = 360  # a fifth
@@ -43,10 +44,8 @@ class Images:
 
 def scanned_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return 1797 handwritten digits of 8×8 pixels, from 0 to 16, and their labels; LabError without scikit-learn."""
-    try:
+    with needs("the set of digits", "vision"):
         from sklearn.datasets import load_digits
-    except ImportError:
-        raise LabError("the scanned digits need scikit-learn: pip install 'autowarm[vision]'") from None
 
     data = load_digits()
     return data.images, data.target
@@ -71,11 +70,9 @@ def open_images(data: DataConfig, model: str) -> Images:
     """
     if data.images == "digits":
         return digits()
-    try:
+    with needs(f"data.images {data.images!r}", "vision"):
         import timm
         from timm.data import create_dataset, create_transform, resolve_data_config
-    except ImportError:
-        raise LabError(f"data.images {data.images!r} needs timm: pip install 'autowarm[vision]'") from None
 
     about: Any = timm.get_pretrained_cfg(model, allow_unregistered=True)
     settings: dict[str, Any] = resolve_data_config({}, pretrained_cfg=about.to_dict())
@@ -156,10 +153,8 @@ def mixing(data: DataConfig, classes: int) -> Mix | None:
     """Return timm's mixup, CutMix or both, with smoothed labels; None if neither is set. LabError without timm."""
     if not (data.mixup or data.cutmix):
         return None
-    try:
+    with needs("data.mixup or data.cutmix", "vision"):
         from timm.data import Mixup
-    except ImportError:
-        raise LabError("data.mixup and data.cutmix need timm: pip install 'autowarm[vision]'") from None
 
     return Mixup(data.mixup, data.cutmix, label_smoothing=data.label_smoothing, num_classes=classes)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..config import LabError
+from ..errors import LabError, needs
 from ..training.stopping import Interrupted, Stop
 from .display import Display
 from .pool import Event, Job, OnRow, follow, message_of, perform, set_up
@@ -90,11 +90,9 @@ def run_jobs(
     The address HOST:PORT or "auto" is a running cluster; None starts Ray on this machine and stops it afterwards.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # do not send usage data
-    try:
+    with needs("engine ray", "ray"):
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-    except ImportError:
-        raise LabError("engine ray needs the package ray: pip install 'autowarm[ray]'") from None
     display.note("joining the cluster")
     _knock(address)
     _join(address)

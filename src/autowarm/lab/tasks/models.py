@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import LabError, ModelConfig, UsageError, nearest
+from ..config import ModelConfig, UsageError, nearest
+from ..errors import needs
 from ..files import follow_umask
 
 
@@ -113,10 +114,8 @@ def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, i
 
     "swin" is a Swin of two stages, with one token per pixel and windows of 4×4. Any other name is timm's.
     """
-    try:
+    with needs(f"model.name {config.name!r}", "vision"):
         import timm
-    except ImportError:
-        raise LabError(f"model.name {config.name!r} needs timm: pip install 'autowarm[vision]'") from None
 
     options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
     name = config.name

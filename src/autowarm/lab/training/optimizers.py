@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from autowarm.optim import partition
 
 from ..config import LabError, OptimizerConfig
+from ..errors import needs
 from ..registry import OPTIMIZERS, at
 
 
@@ -29,12 +30,8 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
         LabError: the rate, weight decay or options do not suit the optimizer, or its package is missing.
     """
     entry = OPTIMIZERS[config.name]
-    try:
+    with needs(f"the optimizer {config.name}", "peers"):
         made = at(entry.place)
-    except ImportError as error:
-        raise LabError(
-            f"the optimizer {config.name} needs the package {error.name}: pip install 'autowarm[peers]'"
-        ) from None
     options: dict[str, Any] = {**entry.defaults, **config.options}
     try:
         if hasattr(made, "from_model"):

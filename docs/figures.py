@@ -2,8 +2,8 @@
 
 python docs/figures.py [NAME ...]
 
-Those of the studies, `first`, `regret`, `recovery` and `peak-rates`, are made by `python -m studies pages`, and
-`which-rate` by `python benchmarks/which_rate.py`.
+Those of the studies, `first`, `regret`, `recovery`, `peak-rates` and `which-rate`, are made by
+`python -m studies pages`.
 """
 
 import dataclasses
@@ -25,7 +25,6 @@ from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.calibrate import figure as calibration_figure
 from autowarm.lab.config import SmoothnessConfig, SweepConfig
 from autowarm.lab.config.build import parse
-from autowarm.lab.config.yaml_files import merged
 from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
@@ -79,11 +78,7 @@ def laid_out(folder: Path) -> Path:
         runs = [{"cell": point.cell, "config": dataclasses.asdict(point.run)} for point in config.points()]
         (folder / path.stem / "manifest.json").write_text(json.dumps({"runs": runs}), encoding="utf-8")
     for path in [*DATA.glob("smoothness-*.json"), DATA / "edge-of-stability.json"]:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        run = _curvature().run_of(path.stem.removeprefix("smoothness-") if "smoothness" in path.stem else "muon")
-        # The configs have gained keys since these runs were made, which had what is now the default.
-        stored["asked"] = merged({"run": dataclasses.asdict(run)}, stored["asked"])
-        (folder / path.name).write_text(json.dumps(stored), encoding="utf-8")
+        os.symlink(path.resolve(), folder / path.name)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/which-rate.md: what it costs not to tune the peak rate."""
+"""The tables and the figures of docs/which-rate.md: what it costs not to tune the peak rate."""
 
 import itertools
 import math
@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autowarm.lab.analysis.markdown import comma_separated
-from autowarm.lab.config import LabError
+from autowarm.lab.commands.find_rate import search
+from autowarm.lab.config import EngineConfig, FindRateConfig, LabError, OptimizerConfig, RunConfig
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
 
 from ..cells import AUTO, DEFAULT, EARLIER, GUESS, TUNING_SEED
@@ -21,9 +22,11 @@ from ..plans.horizon import LONG, LONGEST, SHORT, TASKS
 from ..plans.peak import COMMON, DEVELOPED_ON, JUDGED, LARGER, PART, RATES, WITHOUT_RATE
 from ..rows import Cell, Rows
 from ..statistics import mean_loss
+from ..tasks import StudyTask
 
 _MEASURES = ("settings", "within 3 times", "progress lost: mean (worst)", "higher loss, median", "diverged")
 _SEEN = ("tasks it was developed on", "tasks it was judged on")
+_SEARCHES = (("llama", "muon", "Small LLaMA, Muon"), ("swin", "lion", "Small Swin, Lion: cannot tell"))
 _INSTEAD = {"Prodigy": "prodigy", "D-Adaptation": "d-adaptation", "Schedule-Free": "schedule-free", "DoG": "dog"}
 
 
@@ -135,6 +138,17 @@ def peak_figure(rows: Rows, steps: int = 1000) -> Figure:
     shown = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     spare.set_axis_off()
     spare.legend(shown.values(), shown.keys(), loc="center", fontsize=9)
+    return figure
+
+
+@styled
+def searches_figure() -> Figure:
+    """A search that finds a rate, and one that cannot tell. Both are made here, in seconds."""
+    figure = Figure(figsize=(8.4, 3.4), layout="constrained")
+    for axes, (name, optimizer, title) in zip(figure.subplots(1, 2), _SEARCHES, strict=True):
+        task, engine = StudyTask(name), EngineConfig(precision="float32", device="cpu")
+        run = RunConfig(task=task.key, steps=1000, clip=0.0, optimizer=OptimizerConfig(weight_decay=0.0), engine=engine)
+        search(FindRateConfig(run, optimizer), task).plot(ax=axes).set_title(title)
     return figure
 
 

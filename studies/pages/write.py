@@ -15,7 +15,7 @@ from ..rows import Rows
 from ..runs import curve_of
 from . import write_files
 from .figures import EXAMPLE, first_figure, recovery_figure, regret_figure
-from .peak import horizon_rates_table, peak_figure, peak_table
+from .peak import horizon_rates_table, peak_figure, peak_table, searches_figure
 from .tables import readme_table, tables
 
 DATA = Path("docs") / "data"
@@ -45,7 +45,7 @@ def texts(data: Path) -> dict[str, str]:
 def write_pages(root: Path) -> list[Path]:
     """Write tables and figures into docs/ and README's table; return their paths.
 
-    The runs of the figures `first` and `recovery` are made again, which takes minutes.
+    The runs of the figures `first`, `recovery` and `which-rate` are made again, which takes minutes.
 
     Raises:
         LabError: a planned run is missing, or README has no place for the table.
@@ -79,5 +79,6 @@ def figures(data: Path) -> dict[str, Figure]:
         "regret": regret_figure(long),
         "first": first_figure(rows, {run: curve_of(run) for run in EXAMPLE}),
         "peak-rates": peak_figure(Rows.load(data / "studies" / "peak.jsonl")),
+        "which-rate": searches_figure(),
         "recovery": recovery_figure(bare, recovered, faults[SPIKE[1].planned]["recoveries"][0]),
     }

@@ -1,10 +1,11 @@
 """Write the tables of docs/optimizers.md from what `benchmarks/gpu.py` measured: python benchmarks/gpu_page.py."""
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from autowarm.lab.analysis.markdown import comma_separated
 
 DATA = Path(__file__).parents[1] / "docs" / "data"
 STORED = DATA / "gpu.json"
@@ -89,9 +90,8 @@ SECTIONS: dict[str, tuple[list[str], Rows]] = {
 
 def main() -> None:
     if STORED.exists():
-        for name, rows in tables(json.loads(STORED.read_text(encoding="utf-8"))).items():
-            with open(DATA / "tables" / name, "w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows(rows)
+        for name, (headings, *rows) in tables(json.loads(STORED.read_text(encoding="utf-8"))).items():
+            (DATA / "tables" / name).write_text(comma_separated(headings, rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,12 @@
 
 `python benchmarks/loader.py` writes shards of random tokens and measures the median time to read a batch, and how long
 a step waits for its batch while it lets a device compute. Reading ahead is compared with reading when the batch is
-needed, with one pass over all places per shard, which is how the lab read before, and with no reading at all. The
-table goes to docs/data/tables/loader.csv, or to --out.
+needed, and with no reading at all. The table goes to docs/data/tables/loader.csv, or to --out.
 
 The files are in the page cache. A device's step is a sleep: the host waits for it without Python's lock.
 """
 
 import argparse
-import csv
 import itertools
 import statistics
 import tempfile
@@ -21,25 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.config import LLAMA_124M
 from autowarm.lab.data.batches import batch, training_batches
 from autowarm.lab.data.shards import Shards, write_shard
 
 H100 = 989e12  # bfloat16 operations a second, by its data sheet: no step is faster
 PARAMETERS = 123_587_328  # of the 124M model
-
-
-def masked(shards: Shards, seed: int, step: int, rows: int, seq_len: int) -> torch.Tensor:
-    """A batch by one pass over all its places for each shard."""
-    random = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
-    starts = random.integers(0, len(shards) - seq_len, size=rows)
-    places = starts[:, None] + np.arange(seq_len + 1)
-    found = np.empty(places.shape, dtype=np.uint16)
-    for part, (first, end) in zip(shards._parts, itertools.pairwise(shards._bounds), strict=True):
-        here = (places >= first) & (places < end)
-        if here.any():
-            found[here] = part[places[here] - first]
-    return torch.from_numpy(found.astype(np.int64))
 
 
 def waits(batches: Iterator[Any], steps: int, seconds: float) -> list[float]:
@@ -72,25 +58,22 @@ def main() -> None:
             write_shard(path, random.integers(0, 50257, size=args.tokens).astype(np.uint16))
         shards = Shards(paths, 50304)
         same = torch.from_numpy(batch(shards, 0, 0, rows, seq_len))
-        assert torch.equal(same, masked(shards, 0, 0, rows, seq_len))
         readers = {
             "nothing": lambda: itertools.repeat(same),
-            "one pass per shard": lambda: (masked(shards, 0, step, rows, seq_len) for step in itertools.count()),
             "sorted windows": lambda: (torch.from_numpy(batch(shards, 0, step, rows, seq_len))
                                        for step in itertools.count()),
             "sorted windows, read ahead": lambda: training_batches(shards, 0, 0, steps, rows, seq_len),
             "the same, in epochs": lambda: training_batches(shards, 0, 0, steps, rows, seq_len, sampling="epochs"),
         }  # fmt: skip
-        table = [("reads", "ms a batch", "a step waits, ms", "share of a step, %")]
+        headings, lines = ("reads", "ms a batch", "a step waits, ms", "share of a step, %"), []
         for name, reader in readers.items():
             alone = statistics.median(waits(reader(), steps, 0.0))
             waited = statistics.median(waits(reader(), steps, seconds))
-            table.append((name, f"{1e3 * alone:.2f}", f"{1e3 * waited:.2f}", f"{100 * waited / seconds:.2f}"))
+            lines.append((name, f"{1e3 * alone:.2f}", f"{1e3 * waited:.2f}", f"{100 * waited / seconds:.2f}"))
     print(f"{rows} rows of {seq_len} tokens from {args.shards} shards; a step takes {1e3 * seconds:.0f} ms")
-    for line in table:
+    for line in [headings, *lines]:
         print("  ".join(f"{cell:>26}" for cell in line))
-    with open(args.out, "w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(table)
+    args.out.write_text(comma_separated(headings, lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ python benchmarks/overhead.py import
 """
 
 import argparse
-import csv
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD
+from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.config import ModelConfig
 from autowarm.lab.tasks.models import llama, token_loss
 from autowarm.schedule.recovery.snapshot import Snapshot
@@ -141,15 +141,15 @@ def recovery(given: argparse.Namespace) -> None:
         "normSGD": lambda model: NormSGD.from_model(model, lr=3e-2),
         "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
     }
-    rows = [["optimizer", "a copy, × the weights", "% of a run's time"]]
+    rows = []
     for name, make in makers.items():
         plain, _, _ = run(make)
         guarded, whole, (copied, weights) = run(make, recover=True)
         share = (guarded - plain) / whole
         rows.append([name, f"{copied / weights:.2f}", f"{100 * share:.2f}"])
         print(*rows[-1], flush=True)
-    with open(TABLES / "recovery-costs.csv", "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+    text = comma_separated(["optimizer", "a copy, × the weights", "% of a run's time"], rows)
+    (TABLES / "recovery-costs.csv").write_text(text, encoding="utf-8")
 
 
 def imports(given: argparse.Namespace) -> None:

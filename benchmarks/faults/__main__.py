@@ -15,8 +15,6 @@ fork too, and not in workers; that workers die with their parent is held by test
 """
 
 import argparse
-import csv
-import io
 import itertools
 import json
 import os
@@ -35,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from bed import Bed, Child, behind, outcome, watch_phases
+
+from autowarm.lab.analysis.markdown import comma_separated
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent
@@ -266,9 +266,7 @@ def show(found: list[dict[str, Any]]) -> str:
     faults = [(each["mode"], where, row) for each in found for where, row in sorted(each["faults"].items())]
     lines = [[f"{names.get(mode, '')}{where}", *(str(row[key]) for key in KEYS)] for mode, where, row in faults]
     total = ["**all**", *(f"**{sum(row[key] for *_, row in faults)}**" for key in KEYS)]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([["fault", *KEYS], *lines, total])
-    return text.getvalue()
+    return comma_separated(["fault", *KEYS], [*lines, total])
 
 
 def table() -> int:

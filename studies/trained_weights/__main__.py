@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autowarm.lab.analysis.markdown import comma_separated
+
 from . import __doc__ as about
 from .packages import NEW
 from .rows import Row, initialisation_rows, later_rows, new_rows, shipped_rows, trained_rows
@@ -28,10 +30,8 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
 
 def write(rows: list[dict[str, Any]]) -> None:
     order = [*PARTS, "shipped"]
-    with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(sorted(rows, key=lambda row: order.index(row["part"])))
+    rows = sorted(rows, key=lambda row: order.index(row["part"]))
+    TABLE.write_text(comma_separated(COLUMNS, ([row.get(c, "") for c in COLUMNS] for row in rows)), encoding="utf-8")
 
 
 def main() -> None:

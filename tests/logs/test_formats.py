@@ -63,6 +63,35 @@ def test_two_columns_have_no_rates_and_one_counts_its_rows() -> None:
     assert "each loss counts as one update" in log.notes[0]
 
 
+@pytest.mark.parametrize("first", [0, 1, 9])
+@pytest.mark.parametrize("every", [1, 10])
+def test_where_the_step_begins_again_with_each_epoch_the_epochs_are_joined(first: int, every: int) -> None:
+    steps = [(epoch, step) for epoch in range(4) for step in range(first, first + 100, every)]
+    rows = [f"{epoch},{step},{9 - i / 100},{i}" for i, (epoch, step) in enumerate(steps)]
+    log = only("\n".join(["epoch,step,loss,lr", *rows]))
+    logged = slice(-len(rows), None)  # a log that begins late has a loss at update 1 before its own
+    assert (np.diff(log.updates[logged]) == every).all()
+    assert log.losses[logged].tolist() == [9 - i / 100 for i in range(len(rows))]
+    assert log.rates is not None
+    assert log.rates[-1] == len(rows) - 1
+    assert log.notes[0].startswith("the step begins again in each of 4 epochs")
+
+
+def test_a_resume_among_epochs_goes_back_in_both_and_the_later_losses_count() -> None:
+    tries = [[(0, 9), (1, 9), (2, 5)], [(1, 9), (2, 9)]]  # the first crashed in epoch 2
+    rows = [(e, s) for tried in tries for e, last in tried for s in range(last + 1)]
+    log = only("\n".join(["epoch,step,loss", *(f"{e},{s},{i}" for i, (e, s) in enumerate(rows))]))
+    assert log.updates.tolist() == list(range(1, 31))
+    assert log.losses.tolist() == [*range(10), *range(26, 46)]
+    assert any("resumed at step 10" in note for note in log.notes)
+
+
+def test_an_epoch_beside_a_step_that_counts_the_whole_run_changes_nothing() -> None:
+    log = only("step,loss,epoch\n1,4,0.5\n2,3,1\n3,2,1.5\n")
+    assert is_the_curve(log, rates=False)
+    assert log.notes == ()
+
+
 finite = st.floats(-1e6, 1e6, allow_subnormal=False)
 
 

@@ -44,6 +44,14 @@ def test_a_step_that_comes_again_and_again_keeps_its_last_loss() -> None:
     assert any("3 losses are of a step that comes again" in note for note in log.notes)
 
 
+def test_steps_that_begin_again_after_equal_stretches_are_no_resume() -> None:
+    for steps in ([*range(100)] * 4, [*range(100)] * 2 + [*range(40)], [*range(10, 101, 10)] * 2, [*range(5)] * 9):
+        with pytest.raises(LogError, match="the steps begin again, .* times: pass steps that .* column 'epoch'"):
+            make_log("a", steps, np.ones(len(steps)))
+    restarted = make_log("a", [*range(30), *range(100)], np.arange(130.0))  # the first try crashed early
+    assert restarted.losses.tolist() == np.arange(30.0, 130.0).tolist()
+
+
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=40).filter(lambda steps: len(set(steps)) > 1))
 def test_updates_always_rise_and_the_last_row_is_always_kept(steps: list[int]) -> None:
     if steps[-1] == 1:

@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from .log import Log, LogError, make_log
@@ -19,6 +20,7 @@ _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
 _LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)")
 _LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)")
 _OTHER_LOSS = re.compile(r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)")
+_EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
 _RUNS = ("run", "run_id", "run_name")
 # A chart that Weights & Biases exports has a column "NAME - METRIC" for every run, and its extremes.
 _WIDE = re.compile(r"^(?P<run>.+) - (?P<column>.+?)(?P<extreme>__MIN|__MAX)?$")
@@ -78,7 +80,7 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
     of_step = _given(step, columns, name) or _first(columns, _STEPS)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
     if of_step is None:
-        if any(_plain(column) == "epoch" for column in columns):
+        if _first(columns, _EPOCHS) is not None:
             raise LogError(
                 f"{name}: no column counts updates ({_listed(columns)}), and a loss per epoch says too little: name "
                 "the column with step= (--step)"
@@ -86,11 +88,35 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
         notes.append("no column counts updates, so each loss counts as one update")
         rows = [{**row, "step": number} for number, row in enumerate((row for row in rows if of_loss in row), start=1)]
         of_step = "step"
+    elif (epoch := _first(columns, _EPOCHS)) is not None:
+        rows = _joined(rows, of_step, epoch, {of_loss, of_rate}, notes)
     losses = _series(rows, of_step, of_loss)
     if not losses[0]:
         raise LogError(f"{name}: the column {of_loss!r} has no number beside a {of_step!r} ({_listed(columns)})")
     rates = _series(rows, of_step, of_rate) if of_rate is not None else ([], [])
     return make_log(name, *losses, *(rates if rates[0] else (None, None)), **{**facts, "notes": notes})
+
+
+def _joined(rows: Sequence[Record], step: str, epoch: str, read: set[str | None], notes: list[str]) -> Sequence[Record]:
+    """The rows with steps that go on where the step begins again with a later epoch; a resume goes back in both."""
+    places = [
+        (i, number(row.get(step, "")), number(row.get(epoch, ""))) for i, row in enumerate(rows) if read & set(row)
+    ]
+    known = [(i, at, when) for i, at, when in places if None not in (at, when) and math.isfinite(at + when)]
+    gaps = sorted(b - a for (_, a, _), (_, b, _) in pairwise(known) if b > a) or [1.0]
+    every, joined, starts = gaps[len(gaps) // 2], list(rows), [(-math.inf, 0.0)]
+    most, before, last = 1, 0.0, math.inf
+    for i, at, when in known:
+        if at < before and when > last:
+            starts.append((when, starts[-1][1] + before + every - at))
+        while when < starts[-1][0]:
+            starts.pop()
+        joined[i] = {**rows[i], step: at + starts[-1][1]}
+        most, before, last = max(most, len(starts)), at, when
+    if most == 1:
+        return rows
+    notes.append(f"the step begins again in each of {most} epochs, so each goes on where the one before ended")
+    return joined
 
 
 def _series(rows: Iterable[Record], step: str, column: str) -> tuple[list[float], list[float]]:

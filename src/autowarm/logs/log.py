@@ -19,6 +19,8 @@ _MOST_UPDATES = 20_000_000
 _MOSTLY_NAN = 0.5
 # If the step goes back this often, and after this share of the rows, rows are out of order; otherwise a run resumed.
 _OUT_OF_ORDER = (3, 0.1)
+# If the step falls back to the first one, and the typical stretch goes this far in the longest, it is no resume.
+_ALIKE = 0.95
 # The noise at a loss is that of this many second differences around it.
 _NEARBY = 25
 # A log that ends before this share of the run is said to.
@@ -109,7 +111,9 @@ def make_log(
         LogError: there is no curve in it.
     """
     said = list(notes)
-    at, values = _in_order(*_pairs(name, steps, losses), "losses", said)
+    logged, found = _pairs(name, steps, losses)
+    _refuse_restarts(name, logged)
+    at, values = _in_order(logged, found, "losses", said)
     finite = np.isfinite(values)
     if finite.mean() < _MOSTLY_NAN:
         at, values, finite = at[finite], values[finite], finite[finite]
@@ -173,6 +177,17 @@ def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array
             f"{name}: steps must be whole numbers from 0, got {odd:g}: choose the column that counts updates"
         )
     return at, found
+
+
+def _refuse_restarts(name: str, at: Array) -> None:
+    """A resume goes back a little; several epochs, or runs, begin again at the first step after equal stretches."""
+    starts = np.flatnonzero((np.diff(at) < 0) & (at[1:] < at[1:2])) + 1
+    ends = np.append(at[starts - 1], at[-1])
+    if len(starts) and np.median(ends) > _ALIKE * ends.max():
+        raise LogError(
+            f"{name}: the steps begin again, {len(starts)} times: pass steps that count the whole run's updates, or a "
+            "column 'epoch' if these are epochs, or one run alone"
+        )
 
 
 def _in_order(at: Array, values: Array, what: str, said: list[str]) -> tuple[NDArray[np.int64], Array]:

@@ -41,6 +41,13 @@ TABLES = {
     "JSON lines": "\n".join(json.dumps({"step": s, "loss": x, "lr": r}) for s, x, r in ROWS),
     "JSON list": json.dumps([{"_step": s, "train/loss": x, "lr-AdamW": r} for s, x, r in ROWS], indent=1),
     "JSON columns": json.dumps({"step": [1, 2, 3], "loss": [4.0, 3.0, 2.0], "lr": [0.1, 0.2, 0.2]}),
+    "decimal commas": "step;loss;lr\n1;4,0;0,1\n2;3,0;0,2\n3;2,0;2E-1\n",
+    "decimal commas without a header": "1;4,000;0,1\n2;3,000;0,2\n3;2,000;0,2\n",
+    "decimal commas beside points": "step;loss;lr\n1;4.0;0,1\n2;3.0;0,2\n3;2.0;0,2\n",
+    "decimal commas and tabs": "step\tloss\tlr\n1\t4,000\t0,1\n2\t3,000\t0,2\n3\t2,000\t0,2\n",
+    "quoted decimal commas": 'step,loss,lr\n1,"4,0","0,1"\n2,"3,0","0,2"\n3,"2,0","0,2"\n',
+    "Excel's delimiter": f"sep=;\nstep;loss;lr\n{TABLE}".replace(",", ";"),
+    "missing": "step,loss,lr\n0,NA,None\n1,4,0.1\n2,3,0.2\n3,2,0.2\n",
     "rates apart": "step,lr-AdamW,train_loss\n1,0.1,\n1,,4\n2,0.2,\n2,,3\n3,0.2,\n3,,2\n",
     "other losses": "step,val/loss,lr,train/loss\n1,9,0.1,4\n2,9,0.2,3\n3,9,0.2,2\n",
 }
@@ -49,6 +56,27 @@ TABLES = {
 @pytest.mark.parametrize("text", TABLES.values(), ids=TABLES)
 def test_the_same_curve_in_every_form(text: str) -> None:
     assert is_the_curve(only(text))
+
+
+def test_a_comma_marks_thousands_where_it_can_mark_nothing_else() -> None:
+    for text in ('"999",4.5\n"1,000",3.5', '"999","1,234.5"\n"1,000","3.5"', "999;4.5\n1,000,000;3.5"):
+        assert only(("step;loss\n" if ";" in text else "step,loss\n") + text).losses[-1] == 3.5
+    assert only('step,loss\n"999",4.5\n"1,000",3.5').updates.tolist() == [1, 999, 1000]
+    with pytest.raises(LogError, match=r"2 of 2 losses or their steps are no numbers .*'1,000'.*: write them as"):
+        only('step,loss,at\n"1,000",4,0\n"2,000",3,0')
+
+
+def test_cells_that_are_no_numbers_are_counted_and_said() -> None:
+    rows = [f"{step},{'bad' if step == 7 else 9 - step / 10},{'x' if step < 3 else 0.1}" for step in range(1, 11)]
+    log = only("\n".join(["step,loss,lr", *rows]))
+    assert 7 not in log.updates
+    assert log.notes[0] == "1 of 10 losses or their steps are no numbers and left out (the first: 'bad')"
+    assert log.notes[1] == "2 of 10 rates or their steps are no numbers and left out (the first: 'x')"
+    words = only("step,loss,lr\n1,4,cosine\n2,3,cosine\n")
+    assert words.rates is None
+    assert "2 of 2 rates" in words.notes[0]
+    with pytest.raises(LogError, match="3 of 5 losses or their steps are no numbers and left out .*'high'"):
+        only("step,loss\n1,high\n2,low\n3,low\n4,4\n5,3\n")
 
 
 def test_named_columns_are_taken_before_the_usual_ones() -> None:
@@ -170,7 +198,8 @@ MALFORMED = {
     "step,dice_loss,ce_loss\n1,1,1\n2,1,1": "which is the loss, dice_loss or ce_loss\\?.*--loss",
     "step,val_loss\n1,1\n2,1": "no column looks like a training loss.*columns: step, val_loss",
     "epoch,loss\n1,4\n2,3": "a loss per epoch says too little",
-    "step,loss\n1,high\n2,low": "the column 'loss' has no number beside a 'step'",
+    "step,loss\n1,high\n2,low": "2 of 2 losses or their steps are no numbers.*'high'.*columns: step, loss",
+    "step,loss\n1,\n,4": "the column 'loss' has no number beside a 'step'",
     "1,2,3,4\n5,6,7,8": "4 columns without a header",
     "Dear reader\nthis is a letter": "is no table|no column looks like a training loss",
     "Epoch 1: loss is 3.2\nEpoch 2: loss is 3.0, and more": "no column|is no table",

@@ -19,6 +19,14 @@ def test_the_content_decides_and_not_the_name(name: str, tmp_path: Path) -> None
     assert log.name == f"{tmp_path.name}/{name}"
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1", "cp1252", "utf-8-sig"])
+def test_text_of_other_encodings(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(TEXT.replace("lr", "größe,lr").replace(",0.", ",1,0.").encode(encoding))
+    [log] = read(tmp_path / "log")
+    assert log.losses.tolist() == [4.0, 3.0, 2.0]
+    assert log.rates is not None
+
+
 def test_a_folder_gives_its_log_and_the_newest_checkpoints_history(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 4}\n{"step": 2, "loss": 3}\n')
     [log] = read(str(tmp_path))
@@ -35,6 +43,8 @@ def test_a_folder_gives_its_log_and_the_newest_checkpoints_history(tmp_path: Pat
     ("data", "message"),
     [
         (b"\x80\x81\x82\x00", "a binary file that is no event file of TensorBoard. Export the run"),
+        (b"PK\x03\x04 an archive \xff", "a binary file"),
+        (b"\xff\xfe\x00\x00 \x00", "a binary file"),
         (gzip.compress(TEXT.encode(), mtime=0)[:-12], "the compressed file is damaged"),
         (b"", "the file is empty"),
     ],

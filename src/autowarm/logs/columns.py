@@ -90,19 +90,24 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
         of_step = "step"
     elif (epoch := _first(columns, _EPOCHS)) is not None:
         rows = _joined(rows, of_step, epoch, {of_loss, of_rate}, notes)
-    losses = _series(rows, of_step, of_loss)
+    losses, odd = _series(rows, of_step, of_loss, "losses", notes)
+    if odd > len(losses[0]):
+        raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
     if not losses[0]:
         raise LogError(f"{name}: the column {of_loss!r} has no number beside a {of_step!r} ({_listed(columns)})")
-    rates = _series(rows, of_step, of_rate) if of_rate is not None else ([], [])
+    rates, odd = _series(rows, of_step, of_rate, "rates", notes) if of_rate is not None else (([], []), 0)
+    if odd > len(rates[0]):
+        rates = [], []
     return make_log(name, *losses, *(rates if rates[0] else (None, None)), **{**facts, "notes": notes})
 
 
 def _joined(rows: Sequence[Record], step: str, epoch: str, read: set[str | None], notes: list[str]) -> Sequence[Record]:
     """The rows with steps that go on where the step begins again with a later epoch; a resume goes back in both."""
-    places = [
-        (i, number(row.get(step, "")), number(row.get(epoch, ""))) for i, row in enumerate(rows) if read & set(row)
-    ]
-    known = [(i, at, when) for i, at, when in places if None not in (at, when) and math.isfinite(at + when)]
+    known: list[tuple[int, float, float]] = []
+    for i, row in enumerate(rows):
+        at, when = number(row.get(step, "")), number(row.get(epoch, ""))
+        if read & set(row) and at is not None and when is not None and math.isfinite(at + when):
+            known.append((i, at, when))
     gaps = sorted(b - a for (_, a, _), (_, b, _) in pairwise(known) if b > a) or [1.0]
     every, joined, starts = gaps[len(gaps) // 2], list(rows), [(-math.inf, 0.0)]
     most, before, last = 1, 0.0, math.inf
@@ -119,15 +124,23 @@ def _joined(rows: Sequence[Record], step: str, epoch: str, read: set[str | None]
     return joined
 
 
-def _series(rows: Iterable[Record], step: str, column: str) -> tuple[list[float], list[float]]:
-    at, values = [], []
+def _series(
+    rows: Iterable[Record], step: str, column: str, what: str, notes: list[str]
+) -> tuple[tuple[list[float], list[float]], int]:
+    """The steps and values of a column, and how many are no numbers, which is noted."""
+    at, values, odd = [], [], []
     for row in rows:
         if column in row and step in row:
             value, when = number(row[column]), number(row[step])
-            if value is not None and when is not None and not math.isnan(when):
+            if value is None or when is None:
+                odd.append(row[column] if value is None else row[step])
+            elif not math.isnan(when):
                 at.append(when)
                 values.append(value)
-    return at, values
+    if odd:
+        total, first = len(odd) + len(at), str(odd[0])[:30]
+        notes.append(f"{len(odd)} of {total} {what} or their steps are no numbers and left out (the first: {first!r})")
+    return (at, values), len(odd)
 
 
 def number(value: Any) -> float | None:

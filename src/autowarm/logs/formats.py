@@ -3,13 +3,19 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from .columns import logs_of, number
 from .log import Log, LogError, make_log
 
+# A number with the decimal mark {0}, and {1} between thousands.
+_NUMBER = r"[+-]?(\d+|[1-9]\d{{0,2}}({1}\d{{3}})+)({0}\d*)?(e[+-]?\d+)?"
+_COMMA, _POINT = re.compile(_NUMBER.format(",", r"\."), re.I), re.compile(_NUMBER.format(r"\.", ","), re.I)
+_MISSING = ("", "-", "na", "n/a", "#n/a", "none", "null")  # in lower case; not a loss that is not finite
 _NAMES = ("step", "loss", "lr")  # of a table without a header
 
 
@@ -105,12 +111,14 @@ def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
 def _table(text: str, name: str) -> list[dict[str, str]]:
     """A table: comma, semicolon, tab or space between cells, a header or not. An empty cell was not logged."""
     lines = [line for line in text.splitlines() if line.strip()]
+    delimiter = next((mark for mark in ";,\t|" if lines[0] == f"sep={mark}" and len(lines) > 1), None)
+    lines = lines[1:] if delimiter else lines  # Excel's first line
     if lines[0].startswith("#"):
         lines[0] = lines[0].lstrip("# ")  # as numpy.savetxt writes a header
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
         raise LogError(f"{name}: the file holds comments alone")
-    delimiter = next((mark for mark in ("\t", ",", ";") if mark in lines[0]), None)
+    delimiter = delimiter or next((mark for mark in ("\t", ";", ",") if mark in lines[0]), None)
     cells = [line.split() for line in lines] if delimiter is None else list(csv.reader(lines, delimiter=delimiter))
     cells = [[cell.strip() for cell in row] for row in cells]
     header = cells[0]
@@ -122,14 +130,40 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
         header = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
         rows = cells
     else:
-        rows = cells[1:]
+        rows = [row for row in cells if row != header]  # which may come again after a resume
     if not rows:
         raise LogError(f"{name}: a header ({', '.join(header)}) and no rows")
     if delimiter is None and len(header) != len(rows[0]):
         raise LogError(
             f"{name}: this is no table; its first line is {lines[0][:60]!r}. Columns step and loss are needed"
         )
-    return [{key: cell for key, cell in zip(header, row, strict=False) if cell} for row in rows]
+    read = _with_points(rows, decimal=delimiter == ";")
+    return [{key: cell for key, cell in zip(header, row, strict=False) if cell.lower() not in _MISSING} for row in read]
+
+
+def _with_points(rows: Sequence[Sequence[str]], *, decimal: bool) -> list[tuple[str, ...]]:
+    """The cells with points as decimal marks and none for thousands, where a column's commas can mean only one thing.
+
+    Where they can mean both, as in 1,000, the other columns decide, and ``decimal``, which favours one of them.
+    """
+    columns, unclear, points = list(zip_longest(*rows, fillvalue="")), [], False
+    for i, column in enumerate(columns):
+        marked = [cell for cell in column if "," in cell or "." in cell]
+        comma, point = all(map(_COMMA.fullmatch, marked)), all(map(_POINT.fullmatch, marked))
+        if not any("," in cell for cell in marked):
+            points |= point and not comma
+        elif comma and point:
+            unclear.append(i)
+        elif comma or point:
+            columns[i] = _pointed(column, comma=comma)
+            decimal, points = decimal or comma, points or point
+    for i in unclear if decimal != points else ():
+        columns[i] = _pointed(columns[i], comma=decimal)
+    return list(zip(*columns, strict=True))
+
+
+def _pointed(column: Sequence[str], *, comma: bool) -> tuple[str, ...]:
+    return tuple(cell.replace(".", "").replace(",", ".") if comma else cell.replace(",", "") for cell in column)
 
 
 def rows_of_events(path: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,10 @@
 """Finds the runs in a file or a folder."""
 
+import codecs
+import contextlib
 import gzip
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from .log import Log, LogError
 
 # What a run's folder may hold, in the order of preference.
 _FILES = ("trainer_state.json", "metrics.csv", "metrics.jsonl")
+_NO_TEXT = re.compile(r"[\0-\x08\x0e-\x1f]")
 
 
 def read(
@@ -63,13 +67,21 @@ def read(
             raise LogError(f"{name}: the compressed file is damaged: {error}") from None
     if b"brain.Event:" in data[:64]:  # the record of its version, with which TensorBoard begins an event file
         return logs_of(rows_of_events(path), name, **options)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
+    if (text := _text(data)) is None:
         raise LogError(
             f"{name}: a binary file that is no event file of TensorBoard. Export the run as CSV or JSON lines"
-        ) from None
+        )
     return logs_in(text, name, **options)
+
+
+def _text(data: bytes) -> str | None:
+    """UTF-16 by its mark, or UTF-8, or the old encoding of Windows; None for what has the bytes of no text."""
+    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    for encoding in ("utf-16",) if utf16 else ("utf-8-sig", "cp1252"):
+        with contextlib.suppress(UnicodeDecodeError):
+            text = data.decode(encoding)
+            return None if encoding != "utf-8-sig" and _NO_TEXT.search(text) else text
+    return None
 
 
 def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:

@@ -21,6 +21,7 @@ from autowarm.lab.config.yaml_files import load_yaml, merged, presets, read_yaml
 
 CONFIGS = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "smoothness": SmoothnessConfig,
            "calibrate": CalibrateConfig}  # fmt: skip
+OWN = f"{Path(__file__).parents[3] / 'examples' / 'own_task_nanogpt.py'}:NanoGPT"
 
 
 def compare_config(*words: str, preset: str | None = "demo") -> CompareConfig:
@@ -186,6 +187,27 @@ def test_help_offers_the_commands_own_presets_alone() -> None:
     assert "a preset: llama-124m, llama-210m" in text
     assert "demo" not in text
     assert "a preset: demo, own, smoke" in " ".join(shown("compare", "--help").split())
+
+
+@pytest.mark.parametrize("option", ["--help", "--help-all"])
+@pytest.mark.parametrize(
+    ("words", "defaults"),
+    [
+        (["compare"], ["{'muon': [0.01], 'lion': [0.002]}", "[0, 1, 2, 3]", "600"]),
+        (["compare", "--config", "smoke"], ["{'muon': [0.01], 'normsgd': [0.1]}", "20"]),
+        (["smoothness"], ["2.5"]),
+        (["compare", "--task", OWN], ["{'muon': [0.01], 'adamw': [0.003]}", "150", "0.0"]),
+        (["find-rate", "--task", OWN], ["150", "0.0"]),
+        (["train", "--task", OWN], ["muon", "0.01", "150", "0.0"]),
+    ],
+)
+def test_help_shows_the_defaults_that_apply(
+    words: list[str], defaults: list[str], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = " ".join(shown(*words, option).split())
+    assert [default for default in defaults if f"default: {default})" not in text] == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_that_is_no_mapping_is_refused() -> None:

@@ -62,10 +62,6 @@ def parse(
     words = _spelt_out(words, config_class)
     parser = _parser(config_class)
     parser.prog, parser.description = f"autowarm {command}", about
-    if {"-h", "--help", "--help-all"} & set(words):
-        keys = () if "--help-all" in words else shown or [action.dest for action in parser._actions]
-        _print_help(parser, command, positional, keys, also or {})
-        raise SystemExit(0)
     source, values, instead = "", dict(defaults or {}), instead or {}
     try:
         if chosen := name or preset:
@@ -74,6 +70,10 @@ def parse(
         found = leaves(values, config_class, source.removesuffix(": "))
         parser.parse_object(values, defaults=False)  # checks the values, which `set_defaults` does not
         parser.set_defaults(found)
+        if {"-h", "--help", "--help-all"} & set(words):
+            keys = () if "--help-all" in words else shown or [action.dest for action in parser._actions]
+            _print_help(parser, command, positional, keys, also or {})
+            raise SystemExit(0)
         source = ""
         for key in (word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")):
             if not _is_known(key.rstrip("+"), config_class):

@@ -1,5 +1,6 @@
 """What a user types is read as it is meant, or the message says what would be."""
 
+import contextlib
 import json
 import signal
 from pathlib import Path
@@ -103,6 +104,26 @@ def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
     assert lines[1] == "preparing the data and the network"
     assert "update 6/6" in "\n".join(lines)
     assert json.loads((here / "out" / "result.json").read_text())["optimizer"] == "plain"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["train", "--dry-run"], 0),
+        (["train", "--help"], 0),
+        (["train", "--stpes", "3"], 2),
+        (["train", "--optimizer", "plian"], 2),
+        (["train", "--schedule", "constant", "--schedule.peak_gap", "1"], 2),
+        (["compare", "--run.batch_size", "7"], 2),
+        (["find-rate", "--optimizer", "plian"], 2),
+    ],
+)
+def test_a_task_prepares_itself_when_its_run_begins(words: list[str], status: int, here: Path) -> None:
+    prepare = "    def prepare(self, folder):\n        raise RuntimeError\n\n"
+    (here / "line.py").write_text(TASK.replace("    def model", prepare + "    def model"))
+    with pytest.raises(SystemExit, match="0") if "--help" in words else contextlib.nullcontext():
+        assert main([words[0], "--task", "line.py:Line", *words[1:]]) == status
+    assert [one.name for one in here.iterdir() if one.suffix != ".py" and one.name != "__pycache__"] == []
 
 
 @pytest.mark.long

@@ -43,6 +43,6 @@ def config_of(own: PackedTask, name: str = "adamw", kind: Any = "adaptive", **mo
 
 def run(task: Any, folder: Path, on_step: Callable[[Progress], bool] | None = None, **more: Any) -> dict[str, Any]:
     """One run as the engine makes it."""
-    own = pack(task, folder / "task")
+    own = pack(task).prepared(folder / "task")
     planned = Planned(Point("run", config_of(own, **more)), "id", folder / "run", own)
     return planned.job().call(on_step or (lambda progress: False))

@@ -24,7 +24,7 @@ def test_the_labs_tasks_have_the_methods_that_a_users_task_needs(run: RunConfig)
 def test_a_file_of_the_labs_is_a_file_that_a_user_may_give(tmp_path: Path) -> None:
     file = Path(__file__).parents[3] / "src/autowarm/lab/tasks/small/mlp.py"
     (tmp_path / "mine.py").write_text(file.read_text().replace("from ..recipes", "from autowarm.lab.tasks.recipes"))
-    own = pack(load(f"{tmp_path}/mine.py:TASK"), tmp_path)
+    own = pack(load(f"{tmp_path}/mine.py:TASK"))
     config = RunConfig(task=own.key, steps=3, optimizer=OptimizerConfig("adamw"), schedule=ScheduleConfig("linear", 1))
     assert train(config, tmp_path / "run", own=own)["val_loss"] > 0
 

@@ -29,7 +29,7 @@ class Prepared(Line):
 
 def test_prepare_is_called_once_and_its_folder_stays(tmp_path: Path) -> None:
     before = torch.get_rng_state()
-    first, again = pack(Prepared(), tmp_path), pack(Prepared(), tmp_path)
+    first, again = (pack(Prepared()).prepared(tmp_path) for _ in range(2))
     assert torch.equal(before, torch.get_rng_state())
     assert first.folder == again.folder
     assert first.folder is not None
@@ -38,11 +38,11 @@ def test_prepare_is_called_once_and_its_folder_stays(tmp_path: Path) -> None:
 
 
 def test_a_prepare_that_was_cut_off_is_called_again(tmp_path: Path) -> None:
-    folder = pack(Prepared(), tmp_path).folder
+    folder = pack(Prepared()).prepared(tmp_path).folder
     assert folder is not None
     (folder / ".prepared").unlink()
     (folder / "half").write_text("")
-    assert pack(Prepared(), tmp_path).folder == folder
+    assert pack(Prepared()).prepared(tmp_path).folder == folder
     assert not (folder / "half").exists()
 
 
@@ -125,7 +125,7 @@ def test_a_task_is_known_again_and_a_change_of_its_code_is_seen(tmp_path: Path) 
     assert len({here, *others}) == 1 + len(CHANGED)
 
 
-def test_packing_leaves_the_task_as_it_was(tmp_path: Path) -> None:
+def test_packing_leaves_the_task_as_it_was() -> None:
     task = Prepared()
-    assert pack(task, tmp_path).sha256 == pack(task, tmp_path).sha256 == pack(Prepared(), tmp_path).sha256
+    assert pack(task).sha256 == pack(task).sha256 == pack(Prepared()).sha256
     assert vars(task) == {}

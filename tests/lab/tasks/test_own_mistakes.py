@@ -118,7 +118,7 @@ def test_a_file_that_fails(name: str, tmp_path: Path) -> None:
     text, words = FILES[name]
     (tmp_path / "task.py").write_text(text)
     with pytest.raises(LabError) as caught:
-        pack(load(f"{tmp_path / 'task.py'}:Task"), tmp_path)
+        pack(load(f"{tmp_path / 'task.py'}:Task")).prepared(tmp_path)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -132,6 +132,6 @@ def test_a_place_that_is_none(place: str, tmp_path: Path, monkeypatch: pytest.Mo
         load(place)
 
 
-def test_a_class_where_an_object_is_needed(tmp_path: Path) -> None:
+def test_a_class_where_an_object_is_needed() -> None:
     with pytest.raises(LabError, match=r"Line is a class: give Line\(\)"):
-        pack(Line, tmp_path)
+        pack(Line)

@@ -31,7 +31,7 @@ def run(argv: list[str]) -> int:
         from ..tasks.own import defaults, load, pack
 
         task = load(place)
-        own, values = pack(task, Path(out or "runs") / "task"), defaults(task)
+        own, values = pack(task), defaults(task)
         optimizer = next(({"name": name, "lr": lr} for name, rates in values["rates"].items() for lr in rates), {})
         usual = merged({"optimizer": optimizer}, values["run"]) | {"task": own.key}
     elif place is not None:
@@ -56,6 +56,8 @@ def run(argv: list[str]) -> int:
         for line in describe(config, folder, own):
             print(line)
         return 0
+    if own is not None:
+        own = own.prepared(Path(out or "runs") / "task")
 
     def note(text: str) -> None:
         if _first_rank():

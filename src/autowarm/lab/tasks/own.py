@@ -42,8 +42,9 @@ class PackedTask:
     sha256: str  # of its code and its attributes
     file: str  # the file of its code
     optimizers: tuple[str, ...]  # names of the task's own optimizers
-    folder: Path | None  # the folder that its `prepare` filled
+    prepares: bool  # whether it has a `prepare`
     content: bytes  # the pickled object
+    folder: Path | None = None  # the folder that its `prepare` filled
 
     @property
     def key(self) -> str:
@@ -57,6 +58,15 @@ class PackedTask:
         if self.folder is not None:
             object.__setattr__(made, "folder", self.folder)  # works on a frozen dataclass, too
         return Task(made, config, self.name, self.sha256, self.file)
+
+    def prepared(self, folder: Path) -> "PackedTask":
+        """Let the task prepare itself in a subfolder, unless it has done so; LabError if its code fails."""
+        if not self.prepares:
+            return self
+        place = folder / self.sha256[:12]
+        with locked(folder):
+            _prepare(self.content, place, self.file)
+        return dataclasses.replace(self, folder=place.resolve())
 
     def check_optimizers(self, names: Iterable[str], key: str = "rates") -> None:
         """Check that each optimizer under this key is the task's or the lab's; UsageError suggests the nearest name."""
@@ -120,14 +130,15 @@ def bring(
     Raises:
         LabError: the task is broken, an optimizer under this key is unknown, or the run sets what the task brings.
     """
-    own = pack(task, folder / "task")
+    own = pack(task)
     own.check_optimizers(optimizers, key)
     with as_usage_error("run: "):
-        return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key)), own
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
+    return config, own.prepared(folder / "task")
 
 
-def pack(task: Any, folder: Path) -> PackedTask:
-    """Check a task, let it prepare itself in a subfolder, and pickle it; LabError says which of these failed."""
+def pack(task: Any) -> PackedTask:
+    """Check a task and pickle it; LabError says which of these failed."""
     if isinstance(task, type):
         raise LabError(f"a task is an object and {task.__name__} is a class: give {task.__name__}()")
     name = type(task).__name__
@@ -140,12 +151,7 @@ def pack(task: Any, folder: Path) -> PackedTask:
                        f"rate) → optimizer, got {said(optimizers)}")  # fmt: skip
     file = _file_of(task)
     sha256 = fingerprint(task, without=frozenset({"defaults", "folder"}))
-    content = _pickled(task)
-    place = folder / sha256[:12] if hasattr(task, "prepare") else None
-    if place is not None:
-        with locked(folder):
-            _prepare(content, place, file)
-    return PackedTask(name, sha256, file, tuple(optimizers), place and place.resolve(), content)
+    return PackedTask(name, sha256, file, tuple(optimizers), hasattr(task, "prepare"), _pickled(task))
 
 
 def _pickled(task: Any) -> bytes:

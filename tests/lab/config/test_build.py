@@ -210,6 +210,16 @@ def test_help_shows_the_defaults_that_apply(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_help_says_which_words_a_command_takes() -> None:
+    assert "your own, FILE.py:NAME" in " ".join(shown("train", "--help").split())
+    for words, usage, out in (("folder", "folder PATH", "data/folder"), ("folder texts", "folder PATH", "data/folder"),
+                              ("fineweb", "fineweb", "data/fineweb")):  # fmt: skip
+        text = shown("data", *words.split(), "--help")
+        assert text.startswith(f"usage: autowarm data {usage} [")
+        assert f"folder for the shards (default: {out})" in text
+    assert main(["data", "check", "--help"]) == 0
+
+
 def test_a_key_that_is_no_mapping_is_refused() -> None:
     with pytest.raises(LabError, match=r"x: 'model' must hold keys and values, got 3"):
         build(RunConfig, {"model": 3}, "x")

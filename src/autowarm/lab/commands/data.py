@@ -16,7 +16,8 @@ _KINDS = {
 def run(argv: list[str]) -> int:
     """Make or check token shards."""
     kind, rest = (argv[0], argv[1:]) if argv else ("", [])
-    if kind in ("", "-h", "--help"):
+    helped = bool({"-h", "--help", "--help-all"} & set(rest))
+    if kind in ("", "-h", "--help") or (kind == "check" and helped):
         listed = "".join(f"  {name:<9} {about}\n" for name, about in _KINDS.items())
         print(f"usage: autowarm data KIND [PATH] [options]\n\n{listed}\nInterrupted, the same command goes on. "
               "Options: `autowarm data folder --help`.")  # fmt: skip
@@ -27,7 +28,7 @@ def run(argv: list[str]) -> int:
     from ..data.tokenise import FINEWEB, SAMPLE, ShardsConfig, documents, fineweb, make_shards
 
     path = Path()
-    if kind != "fineweb" and not (rest and rest[0] in ("-h", "--help", "--help-all")):
+    if kind != "fineweb" and not helped:
         if not rest or rest[0].startswith("-"):
             raise UsageError(f"data {kind} needs a folder: autowarm data {kind} PATH")
         path, rest = Path(rest[0]), rest[1:]
@@ -38,7 +39,9 @@ def run(argv: list[str]) -> int:
 
         print(f"{check(path)} shards in {path} are whole")
         return 0
-    config = parse(rest, ShardsConfig, f"data {kind}", "Token shards with a manifest: counts, checksums, tokenizer.")
+    place, usage = f"data/{kind}", f"data {kind}{' PATH' * (kind == 'folder')}"
+    about = "Token shards with a manifest: counts, checksums, tokenizer."
+    config = parse(rest, ShardsConfig, usage, about, defaults={"out": place})
     source, stream = (
         (f"{FINEWEB} {SAMPLE}", fineweb) if kind == "fineweb" else (str(path.resolve()), lambda: documents(path))
     )

@@ -214,7 +214,8 @@ class RunConfig:
     """All settings of one run.
 
     Args:
-        task: a small task with its own model, data and batch: $tasks. Null trains `model` on `data`.
+        task: a small task with its own model, data and batch, $tasks, or after `train --task` your own, FILE.py:NAME.
+            Null trains `model` on `data`.
         model: the network.
         data: the text.
         optimizer: the optimizer.

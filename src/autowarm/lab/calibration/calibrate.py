@@ -26,7 +26,7 @@ from autowarm.schedule.shapes import decay_shape, warmup_shape
 
 from ..analysis.figures import save
 from ..analysis.rate import canvas
-from ..config import LabError, OptimizerConfig
+from ..config import OptimizerConfig, UsageError
 from ..files import write_json
 from ..registry import OPTIMIZERS, OURS
 from ..training.optimizers import make_optimizer
@@ -81,12 +81,12 @@ def calibration(config: CalibrateConfig) -> Calibration:
     first = config.first_loss
     if first is None:
         if classes is None:
-            raise LabError("the first loss cannot be guessed without a model's output layer: give --first_loss")
+            raise UsageError("the first loss cannot be guessed without a model's output layer: give --first_loss")
         first = math.log(classes)
     fstar = _GUESSED_SHARE * first if config.target_loss is None else config.target_loss
     gap0 = first - fstar
     if not gap0 > 0:
-        raise LabError(f"first_loss must be above target_loss, which training approaches; got {first:g} and {fstar:g}")
+        raise UsageError(f"first_loss must be above target_loss, which losses approach; got {first:g} and {fstar:g}")
     candidates = gap0 * np.arange(1, 1001) / 1001  # the same as in `autowarm.schedule.calibrate`
     try:
         values = objective(
@@ -95,7 +95,7 @@ def calibration(config: CalibrateConfig) -> Calibration:
         peak_gap = float(candidates[values.argmin()]) if config.peak_gap is None else config.peak_gap
         profile = Profile(config.lr, config.div, gap0, peak_gap)
     except ValueError as error:
-        raise LabError(str(error)) from None
+        raise UsageError(str(error)) from None
     inner = values[1:-1]
     valleys = 1 + np.flatnonzero((inner < values[:-2]) & (inner <= values[2:]))
     minima = tuple(float(candidates[i]) for i in sorted(valleys, key=lambda i: values[i]))

@@ -5,7 +5,7 @@ import os
 import torch
 from torch import nn
 
-from ..config import LabError, ModelConfig, nearest
+from ..config import LabError, ModelConfig, UsageError, nearest
 from ..config.build import build
 from ..config.yaml_files import nested, presets, read_yaml
 from ..errors import needs
@@ -13,7 +13,7 @@ from ..tasks.models import llama
 
 
 def on_meta(name: str) -> nn.Module:
-    """Build the model of this name without memory for its weights; LabError lists the places that were searched."""
+    """Build the model of this name without memory for its weights; UsageError lists the places that were searched."""
     with torch.device("meta"):
         if name.startswith("timm:"):
             return _timm(name.removeprefix("timm:"))
@@ -21,10 +21,10 @@ def on_meta(name: str) -> nn.Module:
             values, path = read_yaml(name)
             model = nested(values.get("run") or values.get("base") or values).get("model")
             if model is None:
-                raise LabError(f"{path} describes no model")
+                raise UsageError(f"{path} describes no model")
             config = build(ModelConfig, model, str(path))
             if config.name != "llama":
-                raise LabError(f"{path} describes a {config.name}; for image models give timm:NAME")
+                raise UsageError(f"{path} describes a {config.name}; for image models give timm:NAME")
             return llama(config, seed=0)
         return _transformers(name)
 
@@ -34,7 +34,7 @@ def _timm(name: str) -> nn.Module:
         import timm
     if not timm.is_model(name):
         hint = nearest(name, timm.list_models(), "timm.list_models() names all")
-        raise LabError(f"timm has no model {name!r}; {hint}")
+        raise UsageError(f"timm has no model {name!r}; {hint}")
     return timm.create_model(name)
 
 
@@ -47,9 +47,9 @@ def _transformers(name: str) -> nn.Module:
         described = AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
         if os.path.exists(name):
-            raise LabError(f"{name}: {' '.join(str(error).split())}") from None
+            raise UsageError(f"{name}: {' '.join(str(error).split())}") from None
         if name not in types:
-            raise LabError(
+            raise UsageError(
                 f"no model {name!r}: there is no such file, preset, cached transformers model or model type "
                 f"({nearest(name, types, 'such as gpt2')}). "
                 "Give --shapes, or set HF_HUB_OFFLINE=0 to let the configuration be fetched"

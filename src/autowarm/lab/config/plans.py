@@ -269,6 +269,11 @@ class SmoothnessConfig:
         for name, window in self.windows.items():
             require(len(window) == 2 and window[0] < window[1],
                     f"windows.{name} must be two steps, [first, last), got {window}")  # fmt: skip
+        for name in self.rates:
+            try:
+                self.run_of(name)
+            except ValueError as error:
+                raise ValueError(f"the run of {name}: {error}") from None
 
     def run_of(self, name: str) -> RunConfig:
         """Return the run of one optimizer."""

@@ -40,7 +40,7 @@ from autowarm import AdaptiveWarmup
 from autowarm.integrations.metrics import loggable_metrics
 from autowarm.smoothness import Probe
 
-from ..config import LabError, RunConfig, differences
+from ..config import LabError, RunConfig, UsageError, differences
 from ..files import locked, sha256, write_atomically, write_json
 from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, make_task
@@ -273,7 +273,7 @@ class _Run:
         try:
             probe = Probe(self.net, self.optimizer, every=self.config.engine.curvature_every)
         except ValueError as error:
-            raise LabError(f"engine.curvature_every: {error}") from None
+            raise UsageError(f"engine.curvature_every: {error}") from None
         probe.step = self.progress.step
         return probe
 

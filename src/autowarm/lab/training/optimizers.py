@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from autowarm.optim import partition
 
-from ..config import LabError, OptimizerConfig
+from ..config import OptimizerConfig, UsageError
 from ..errors import needs
 from ..registry import OPTIMIZERS, at
 
@@ -27,7 +27,8 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
         process_group: ranks that hold copies of the model and split Muon's work.
 
     Raises:
-        LabError: the rate, weight decay or options do not suit the optimizer, or its package is missing.
+        UsageError: the rate, weight decay or options do not suit the optimizer.
+        LabError: its package is missing.
     """
     entry = OPTIMIZERS[config.name]
     with needs(f"the optimizer {config.name}", "peers"):
@@ -44,7 +45,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
             with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
                 optimizer = made(groups(model, config.weight_decay), lr=config.lr, **options)
     except (TypeError, ValueError, AttributeError) as error:
-        raise LabError(
+        raise UsageError(
             f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} do not suit "
             f"{config.name}: {error}"
         ) from None
@@ -71,10 +72,10 @@ def keep_ema(optimizer: Optimizer, decay: float) -> None:
     """Keep an exponential moving average of the weights in the optimizer's state, from the first update's weights on.
 
     Raises:
-        LabError: the optimizer has an average of its own.
+        UsageError: the optimizer has an average of its own.
     """
     if hasattr(optimizer, "eval"):
-        raise LabError(f"ema: {type(optimizer).__name__} is judged at an average of its own; set ema to 0")
+        raise UsageError(f"ema: {type(optimizer).__name__} is judged at an average of its own; set ema to 0")
 
     @torch.no_grad()
     def follow(*_: Any) -> None:

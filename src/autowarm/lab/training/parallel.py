@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...devices import collective_device
-from ..config import EngineConfig, LabError, RunConfig, differences
+from ..config import EngineConfig, LabError, RunConfig, UsageError, differences
 
 _T = TypeVar("_T")
 
@@ -47,11 +47,11 @@ class Ranks:
         """Return this rank's rows of a global batch.
 
         Raises:
-            LabError: the batch cannot be split evenly.
+            UsageError: the batch cannot be split evenly.
         """
         pieces = self.world * config.engine.accumulate
         if config.task is None and config.batch_size % pieces:  # a task has batches of its own size
-            raise LabError(
+            raise UsageError(
                 f"batch_size {config.batch_size} must be a multiple of ranks × engine.accumulate = "
                 f"{self.world} × {config.engine.accumulate}"
             )

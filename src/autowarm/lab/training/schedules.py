@@ -14,7 +14,7 @@ from autowarm import LMO, AdaptiveWarmup
 from autowarm.schedule.shapes import DECAYS, WARMUPS
 from autowarm.theory import polyak_rate
 
-from ..config import LabError, ScheduleConfig
+from ..config import ScheduleConfig, UsageError
 from ..registry import SCHEDULES, at
 
 # Raises from lr/div to lr take log(div)/log(1/factor) ≈ 90 steps of GreedyLR, each after a row of better losses; with
@@ -50,15 +50,15 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> 
     """The configured schedule over ``steps`` updates.
 
     Raises:
-        LabError: the schedule objects to its settings.
+        UsageError: the schedule objects to its settings.
     """
-    with _as_lab_error():
+    with _as_usage_error():
         return at(SCHEDULES[config.kind].place)(optimizer, config, steps)
 
 
 def advance(scheduler: Any, watches: bool, loss: Tensor) -> None:
     """One scheduler step; a loss is given to the schedules that look at it."""
-    with _as_lab_error():
+    with _as_usage_error():
         scheduler.step(*((loss,) if watches else ()))
 
 
@@ -70,12 +70,12 @@ def warmup_length(config: ScheduleConfig, scheduler: Any, updates: int) -> int:
 
 
 @contextmanager
-def _as_lab_error() -> Iterator[None]:
-    """Re-raise what a scheduler objects to, an unknown option included, as LabError."""
+def _as_usage_error() -> Iterator[None]:
+    """Re-raise what a scheduler objects to, an unknown option included, as UsageError."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise LabError(f"schedule: {error}") from None
+        raise UsageError(f"schedule: {error}") from None
 
 
 # What the registry names. Each makes a schedule of so many updates; all share this signature.

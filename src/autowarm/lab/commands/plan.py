@@ -9,9 +9,10 @@ from .replay import limit, picture
 
 _ABOUT = """\
 Show the rates that AdaptiveWarmup would set, without a model or data, for losses that fall to 65% of the first one
-sooner or later. The losses are made up. The real scheduler averages them, and so acts a little later.
+sooner or later. The losses are made up: the first ten, which give f(x0), are alike, then they fall. The real scheduler
+averages them, and so acts a little later.
 """
-_FALLS = {"after 2% of the run": 0.02, "after 10%": 0.1, "after 30%": 0.3, "never": math.inf}
+_FALLS, _SOONEST = (0.02, 0.1, 0.3), 20  # when the loss is at 65%: shares of the run, but at this update or later
 _OPTIONS = ("div", "max_warmup", "decay", "final_ratio", "trained")
 
 
@@ -22,7 +23,7 @@ def run(argv: list[str]) -> int:
     add("--steps", metavar="T", type=int, required=True, help="the number of updates")
     add("--lr", metavar="LR", type=float, required=True, help="the peak rate")
     add("--div", type=float, help="the peak rate over the first one (default: 10)")
-    add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run or updates")
+    add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run (1: all) or updates")
     add("--decay", metavar="NAME", help="cosine (the default), linear, 1-sqrt, power, wsd or wso")
     add("--final-ratio", metavar="RATIO", type=float, help="the last rate over the peak rate (default: 0)")
     add("--trained", action="store_true", default=None, help="the run begins with trained weights, as fine-tuning does")
@@ -59,9 +60,11 @@ def _readings(steps: int, given: dict[str, Any]) -> dict[str, Any]:
 
     from autowarm.logs import replay
 
-    made = np.arange(steps)
+    update = np.arange(1, steps + 1)
+    falls = sorted({max(_SOONEST, round(share * steps)) for share in _FALLS})
+    ends = {f"at update {end:,} ({end / steps:.0%})": end for end in falls if end < steps} | {"never": math.inf}
     try:
-        return {label: replay((made + 1, 0.65 ** (made / (share * steps))), **given).recorded
-                for label, share in _FALLS.items()}  # fmt: skip
+        return {label: replay((update, 0.65 ** (np.maximum(update - 10, 0) / (end - 10))), **given).recorded
+                for label, end in ends.items()}  # fmt: skip
     except ValueError as error:
         raise UsageError(f"plan: {error}") from None

@@ -71,7 +71,7 @@ def _parser() -> Parser:
     add("--run", metavar="TEXT", default="", help="only the runs with this in their names")
     add("--total-steps", metavar="T", type=int, help="the run's planned length, if the log ends earlier")
     add("--first-loss", metavar="LOSS", type=float, help="the loss at update 1, if the log begins later")
-    add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run or updates")
+    add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run (1: all) or updates")
     add("--trained", action="store_true", help="the run began with trained weights, as fine-tuning does")
     add("--figure", metavar="FILE.png", type=picture, help="draw losses and rates; .svg works, too")
     add("--html", metavar="FILE.html", type=Path, help="write a page with the table and the figures")
@@ -80,12 +80,12 @@ def _parser() -> Parser:
 
 
 def limit(text: str) -> float | int:
-    """A share has a point; a whole number is a number of updates."""
+    """A whole number from 2 is a number of updates; what is at most 1 is a share of the run, so that 1 is all of it."""
     return int(text) if text.isdecimal() else float(text)
 
 
 def picture(text: str) -> Path:
     """A file that a figure can be written to."""
-    if not text.endswith((".png", ".svg")):
+    if Path(text).suffix not in (".png", ".svg"):
         raise UsageError(f"--figure takes a name that ends in .png or .svg, got {text}")
     return Path(text)

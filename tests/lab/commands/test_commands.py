@@ -1,3 +1,4 @@
+import importlib
 from unittest import mock
 
 import pytest
@@ -18,6 +19,27 @@ def test_help_and_version_need_nothing_else(capsys: pytest.CaptureFixture[str]) 
 def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["comapre"]) == 2
     assert "did you mean 'compare'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "goes_on"),
+    [
+        ("compare", "continues from here"),
+        ("train", "continues from here"),
+        ("data folder texts", "continues from here"),
+        ("figure all", "continues from here, but starts a measurement of curvature again"),
+        ("smoothness", "starts with this optimizer's run again"),
+        *((words, "starts from the beginning") for words in ("calibrate gpt2", "find-rate", "plan", "data check x")),
+    ],
+)
+def test_an_interruption_says_what_the_same_command_does(
+    words: str, goes_on: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = words.split()
+    module = importlib.import_module(f"autowarm.lab.commands.{command.replace('-', '_')}")
+    monkeypatch.setattr(module, "run", mock.Mock(side_effect=KeyboardInterrupt))
+    assert main([command, *rest]) == 130
+    assert capsys.readouterr().err == f"\ninterrupted; the same command {goes_on}\n"
 
 
 def test_without_the_extra_it_says_what_to_install(

@@ -29,6 +29,11 @@ COMMANDS = {
     "report": "FOLDER: make the table, the figures and the report of a comparison or a sweep again",
     "data": "KIND: make or check token shards: data fineweb, data folder PATH, data check FOLDER",
 }
+# What the same command does after an interruption, unless it starts from the beginning.
+_GOES_ON = dict.fromkeys(("compare", "train", "sweep", "data fineweb", "data folder"), "continues from here") | {
+    "smoothness": "starts with this optimizer's run again",
+    "figure": "continues from here, but starts a measurement of curvature again",
+}
 USAGE = """\
 usage: autowarm COMMAND [options]
 
@@ -44,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
     The status is 0 for success, 1 after a failure, 2 for wrong input, and 128 plus the signal's number after an
-    interruption, such as 130 for Ctrl-C, from which the same command continues.
+    interruption, such as 130 for Ctrl-C.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
@@ -72,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"autowarm: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, Interrupted) as error:
-        print("\ninterrupted; the same command continues from here", file=sys.stderr)
+        command = " ".join(argv[: 2 if argv[0] == "data" else 1])
+        print(f"\ninterrupted; the same command {_GOES_ON.get(command, 'starts from the beginning')}", file=sys.stderr)
         return 128 + getattr(error, "signal", signal.SIGINT)
     except Exception as error:
         line = next(iter(str(error).splitlines()), "")

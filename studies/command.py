@@ -35,6 +35,7 @@ realistic    runs hand-set warm-ups, each at its own tuned rate, as people train
 pages        makes no runs, but the tables and figures of the documentation from all stored runs
 """
 _PAGES = "pages"
+_OF_STUDIES = ("plan", "rows", "out", "engine", "workers", "address")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        if given.cell is not None and given.name != "warm-up":
-            raise UsageError("--cell belongs to the study warm-up")
+        _refuse_others(given)
         with as_usage_error():
             given.where = Where(engine=given.engine, workers=given.workers, address=given.address)
         path = given.rows or Path(f"docs/data/studies/{given.name}.jsonl")
@@ -61,9 +61,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"studies: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except (KeyboardInterrupt, Interrupted) as error:
-        print("\ninterrupted; the same command continues from here", file=sys.stderr)
+        goes_on = "starts from the beginning" if given.name == _PAGES else "continues from here"
+        print(f"\ninterrupted; the same command {goes_on}", file=sys.stderr)
         return 128 + getattr(error, "signal", signal.SIGINT)
     return 0
+
+
+def _refuse_others(given: argparse.Namespace) -> None:
+    """Raise UsageError for an option that the study, or `pages`, does not have."""
+    if given.cell is not None and given.name != "warm-up":
+        raise UsageError("--cell belongs to the study warm-up")
+    others, whose = (_OF_STUDIES, "studies") if given.name == _PAGES else (("root",), _PAGES)
+    for option in others:
+        if getattr(given, option) != _parser().get_default(option):
+            raise UsageError(f"--{option} belongs to {whose}; {given.name} has none")
 
 
 def _parser() -> argparse.ArgumentParser:

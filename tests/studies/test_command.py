@@ -50,6 +50,9 @@ def test_it_is_run_from_the_root_of_a_checkout_and_names_the_nearest_setting(tmp
     [
         (["warmup"], "invalid choice: 'warmup'"),
         (["peak", "--cell", "a"], "--cell belongs to the study warm-up"),
+        (["pages", "--plan"], "--plan belongs to studies; pages has none"),
+        (["pages", "--rows", "a"], "--rows belongs to studies; pages has none"),
+        (["peak", "--plan", "--root", "a"], "--root belongs to pages; peak has none"),
         (["peak", "--workers", "0"], "must be at least 1, got 0"),
         (["peak", "--engine", "threads"], "invalid choice: 'threads'"),
     ],

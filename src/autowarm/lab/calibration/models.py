@@ -5,7 +5,7 @@ import os
 import torch
 from torch import nn
 
-from ..config import LabError, ModelConfig, UsageError, nearest
+from ..config import ModelConfig, UsageError, nearest
 from ..config.build import build
 from ..config.yaml_files import nested, presets, read_yaml
 from ..errors import needs

@@ -11,7 +11,7 @@ from studies.tasks import StudyTask
 
 @pytest.mark.long
 def test_a_compiled_network_serves_one_run_after_another_alike(tmp_path: Path) -> None:
-    own = StudyTask("llama-long")
+    own = StudyTask("mlp")
 
     def loss(seed: int, compile: bool, name: str) -> float:
         config = RunConfig(

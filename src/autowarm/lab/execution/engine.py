@@ -27,10 +27,9 @@ from ..analysis.summary import Summary
 from ..config import CompareConfig, LabError, Point, RunConfig, SweepConfig, Where
 from ..files import locked, write_json
 from ..tasks import Source, make_task
-from ..training.loop import train
 from ..training.metrics import identity, read_result, run_id
 from .display import Display
-from .pool import Job, OnRow, run_jobs
+from .pool import Job, OnRow, called, run_jobs
 
 SCHEMA = 1
 
@@ -65,7 +64,7 @@ class Planned:
 
     def job(self) -> Job:
         """Return the job that makes the run."""
-        call = partial(train, self.point.run, self.folder, own=self.own)
+        call = partial(called, "autowarm.lab.training.loop:train", self.point.run, self.folder, own=self.own)
         return Job(self.name, self.point.run.steps, call, self.folder)
 
 

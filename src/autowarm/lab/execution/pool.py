@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import BrokenTask, LabError
 from ..files import Busy
+from ..registry import at
 from ..training.stopping import Interrupted, Stop
 from .display import Display
 
@@ -50,6 +51,11 @@ class Job:
     steps: int
     call: "Callable[[OnStep], dict[str, Any]]"  # returns the row to display; must stop once the callback returns True
     folder: Path  # the folder for the traceback of a failure
+
+
+def called(place: str, *given: Any, **named: Any) -> Any:
+    """Call what is at a place, ``module:name``, which only the process that does so spends seconds on importing."""
+    return at(place)(*given, **named)
 
 
 class Event(NamedTuple):

@@ -3,7 +3,8 @@
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -93,7 +94,20 @@ def read_results(folder: Path) -> Results:
             if isinstance(value, bool) or not (isinstance(value, int | float) or unknown):
                 what = f"the {name} of run {row['id']} is {value!r}, no number"
                 raise LabError(f"{path} is damaged ({what}): make it again")
-    return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
+    with refusing_damage(folder):
+        return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
+
+
+@contextmanager
+def refusing_damage(folder: Path) -> Iterator[None]:
+    """Raise LabError, which names `results.json`, where code that reads it stumbles over what it holds."""
+    try:
+        yield
+    except (LabError, OSError, ImportError):
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise LabError(f"{folder / 'results.json'} is damaged ({what}): make it again") from error
 
 
 def environment() -> dict[str, Any]:

@@ -19,10 +19,11 @@ def run(argv: list[str]) -> int:
     folder = parser.parse_args(argv).folder
 
     from ..analysis import report
-    from ..analysis.results import read_results
+    from ..analysis.results import read_results, refusing_damage
 
     results = read_results(folder)
-    _show(results, report.make(results))
+    with refusing_damage(folder):
+        _show(results, report.make(results))
     return 0
 
 

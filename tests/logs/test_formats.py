@@ -209,6 +209,14 @@ MALFORMED = {
     '{"log_history": []}': "this JSON holds no rows",
     '{"log_history": [{"step": 1, "eval_loss": 2}]}': "no column looks like a training loss.*step, eval_loss",
     "step,loss\n1,4": "1 finite losses",
+    "step,loss\n1e400,4\n2,3": "steps must be whole numbers from 0, got inf",
+    "[" * 100_000: "line 1 is no JSON",
+    f'{{"log_history": [{{"step": 1, "loss": 1{"0" * 400}}}]}}': "the column 'loss' has no number",
+    '{"losses": [3, 2], "warmup_used": "x"}': "warmup_used must be a number of updates, got 'x'",
+    '{"losses": [3, 2], "share_of_peak_every_50": 7}': "share_of_peak_every_50 must be a list, got 7",
+    '{"losses": [3, 2], "share_of_peak_every_50": [{}]}': "must be two lists of numbers",
+    '{"losses": [3, "x"]}': "must be two lists of numbers",
+    '{"losses": [3, 2], "total_steps": 1000000000}': "total_steps must be at most 20,000,000",
 }
 
 

@@ -149,7 +149,7 @@ def number(value: Any) -> float | None:
         return math.nan
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

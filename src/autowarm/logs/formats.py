@@ -27,7 +27,7 @@ def logs_in(text: str, name: str, **options: Any) -> list[Log]:
         return logs_of(_table(text, name), name, **options)
     try:
         whole = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found, notes = _lines(text, name)
         return _logs_of_objects(found, name, notes=notes, **options)
     if isinstance(whole, dict) and isinstance(whole.get("log_history"), list):
@@ -80,15 +80,19 @@ def _curve(
     **_columns: Any,
 ) -> Log:
     """A whole curve in one object: losses, and where known their steps and the rate at every 50th update."""
-    losses, shares = row["losses"], row.get("share_of_peak_every_50")
+    losses, shares, used = row["losses"], row.get("share_of_peak_every_50"), row.get("warmup_used")
+    if not isinstance(shares, list | None):
+        raise LogError(f"{name}: share_of_peak_every_50 must be a list, got {shares!r}")
+    if used is not None and (type(used) is not int or used < 0):
+        raise LogError(f"{name}: warmup_used must be a number of updates, got {used!r}")
     return make_log(
         str(row.get("name", name)),
         row.get("steps") or range(1, len(losses) + 1),
         [math.nan if loss is None else loss for loss in losses],
-        None if shares is None else range(0 if row.get("steps") else 1, 50 * len(shares) + 1, 50)[: len(shares)],
+        range(0 if row.get("steps") else 1, 50 * len(shares) + 1, 50)[: len(shares)] if shares else None,
         shares,
         total_steps=row.get("total_steps") if total_steps is None else total_steps,
-        used_warmup=row.get("warmup_used"),
+        used_warmup=used,
         first_loss=first_loss,
         notes=notes,
     )
@@ -101,7 +105,7 @@ def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
     for count, line in lines:
         try:
             rows.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             if count == lines[-1][0] and rows:
                 return rows, [f"line {count} is cut off and left out"]
             raise LogError(f"{name}: line {count} is no JSON: {line.strip()[:60]!r}") from None

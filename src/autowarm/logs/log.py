@@ -164,17 +164,20 @@ def make_log(
 
 
 def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
-    at, found = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    try:
+        at, found = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise LogError(f"{name}: steps and values must be two lists of numbers: {error}") from None
     if at.ndim != 1 or at.shape != found.shape:
         raise LogError(
             f"{name}: steps and values must be two lists of one length, got shapes {at.shape}, {found.shape}"
         )
     if not len(at):
         raise LogError(f"{name}: no losses")
-    if not (np.isfinite(at).all() and (at >= 0).all() and (at == np.round(at)).all()):
-        odd = at[~((at >= 0) & (at == np.round(at)))][0]
+    whole = np.isfinite(at) & (at >= 0) & (at == np.round(at))
+    if not whole.all():
         raise LogError(
-            f"{name}: steps must be whole numbers from 0, got {odd:g}: choose the column that counts updates"
+            f"{name}: steps must be whole numbers from 0, got {at[~whole][0]:g}: choose the column that counts updates"
         )
     return at, found
 
@@ -229,6 +232,8 @@ def _total(name: str, total_steps: Any, last: int) -> int:
         total = operator.index(total_steps)
     except TypeError:
         raise LogError(f"total_steps must be a whole number, got {total_steps!r}") from None
+    if total > _MOST_UPDATES:
+        raise LogError(f"{name}: total_steps must be at most {_MOST_UPDATES:,}, got {total:,}")
     if total < last:
         raise LogError(
             f"{name}: total_steps={total}, but the log goes to update {last}: give the run's whole length, or none"

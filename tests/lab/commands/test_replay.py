@@ -87,6 +87,7 @@ def test_a_figure_and_a_page_are_written_and_the_page_needs_nothing_else(
         (["whole.csv", "--total-steps", "5"], 2, "total_steps=5, but the log goes to update 400"),
         (["two.csv", "--run", "z"], 2, "no run has 'z' in its name: 'two.csv: a', 'two.csv: b'"),
         (["whole.csv", "--figure", "replay.bmp"], 2, "--figure takes a name that ends in .png or .svg"),
+        (["whole.csv", "--figure", ".svg"], 2, "--figure takes a name that ends in .png or .svg"),
         ([], 2, "FILE"),
     ],
 )

@@ -128,6 +128,7 @@ def test_a_peak_of_ones_own_and_a_geometry_by_name(tmp_path: Path) -> None:
         (["--kappa", "5", "--first_loss", "2", "--peak_gap", "9"], "peak_gap must lie between 0 and the first gap 1.4"),
         (["no-such-model"], "no model 'no-such-model'"),
         (["timm:resnet10"], "did you mean 'resnet10t'?"),
+        (["timm:vit_base_patch16_224.augreg"], "did you mean 'vit_base_patch16_224.augreg_in1k'?"),
         (["demo", "--options", "{blocs: {qkv: 3}}"], "blocs"),
         (["--kapa", "5"], "did you mean 'kappa'?"),
     ],

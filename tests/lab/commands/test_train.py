@@ -73,6 +73,7 @@ def test_what_the_library_refuses_is_one_line(
         (["figure", "smoothness-muon", "--measure", "{steps: {muon: 10}}"], "measure: the run of muon: a linear"),
         (["find-rate", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --optimizer"),
         (["train", *TINY, "--schedule", "untuned", "--schedule.peak_gap", "1"], "schedule.peak_gap belongs to kinds"),
+        (["train", "--model", "swim", "--dry-run"], "timm has no model 'swim'; did you mean 'swin'?"),
         (["train", "--task", "mlp", "--batch_size", "7"], "batch_size has no effect with a task"),
         (["train", "--task", "mlp", "--model.width", "32"], "model has no effect with a task"),
         (["find-rate", "--task", "mlp", "--run.batch_size", "7"], "batch_size has no effect with a task"),

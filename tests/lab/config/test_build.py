@@ -66,6 +66,7 @@ def test_presets_are_those_of_their_command() -> None:
         (["--optimizer", "moun"], "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"),
         (["--run.optimizer", "moun"], "--run.optimizer.name has no effect here: give --rates"),
         (["--run.engine", "moun"], "run.engine is a group of options"),
+        (["--run.engine", "mo.un"], "run.engine is a group of options"),
         (["--run.model.heads", "5"], "width must be a multiple of 2·heads"),
         (["--rates", "{muon: [-1]}"], "lr must be positive"),
         (["stray"], "unrecognized arguments: stray"),
@@ -87,6 +88,8 @@ def test_a_section_with_a_name_may_be_given_by_it() -> None:
 
     assert optimizer("--optimizer", "lion", "--optimizer.lr", "0.1") == ("lion", 0.1)
     assert optimizer("--optimizer=lion") == optimizer("--optimizer", "{name: lion}") == ("lion", 3e-3)
+    timms = "vit_base_patch16_224.augreg_in1k"
+    assert parse(["--model", timms], RunConfig, "train", "about").model.name == timms
     assert parse(["--schedule", "greedy"], RunConfig, "train", "about").schedule.kind == "greedy"
     with pytest.raises(UsageError, match=r"optimizer\.name: unknown 'moun'; did you mean 'muon'\?"):
         optimizer("--optimizer", "moun")

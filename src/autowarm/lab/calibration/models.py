@@ -8,8 +8,7 @@ from torch import nn
 from ..config import ModelConfig, UsageError, nearest
 from ..config.build import build
 from ..config.yaml_files import nested, presets, read_yaml
-from ..errors import needs
-from ..tasks.models import llama
+from ..tasks.models import llama, timms_word_on
 
 
 def on_meta(name: str) -> nn.Module:
@@ -30,11 +29,9 @@ def on_meta(name: str) -> nn.Module:
 
 
 def _timm(name: str) -> nn.Module:
-    with needs(f"the model timm:{name}", "vision"):
-        import timm
-    if not timm.is_model(name):
-        hint = nearest(name, timm.list_models(), "timm.list_models() names all")
-        raise UsageError(f"timm has no model {name!r}; {hint}")
+    timms_word_on(name)
+    import timm
+
     return timm.create_model(name)
 
 

@@ -95,7 +95,7 @@ def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
         key = key.removeprefix("--")
         value = value if given else "".join(words[i + 1 : i + 2])
         name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
-        if word.startswith("--") and name and re.fullmatch(r"\w[\w-]*", value):
+        if word.startswith("--") and name and re.fullmatch(r"\w[\w.-]*", value):
             found[i] = f"--{name}{given}{value if given else ''}"
         elif word.startswith("--") and _takes_list(key, config_class) and re.match(r"(?!null$)[^[{]", value):
             place = i if given else i + 1
@@ -255,6 +255,6 @@ def _one_line(error: Exception) -> str:
     if found := re.search(r'key "([\w.]+)": Expected a Literal(\[.*?\])\. Got value: (\S+)', text):
         key, choices, given = found.groups()
         return f"{key}: unknown {given!r}; {nearest(given, json.loads(choices.replace(chr(39), chr(34))))}"
-    if found := re.search(r'key "([\w.]+)": Unable to load config', text):
+    if found := re.search(r'key "([\w.]+)": (Unable to load config|Importing)', text):
         return f"{found[1]} is a group of options: give them one by one, as --{found[1]}.KEY VALUE"
     return text

@@ -114,30 +114,41 @@ def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, i
 
     "swin" is a Swin of two stages, with one token per pixel and windows of 4×4. Any other name is timm's.
     """
-    with needs(f"model.name {config.name!r}", "vision"):
-        import timm
-
     options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
-    name = config.name
-    if name == "swin":
-        name = "swin_tiny_patch4_window7_224"
+    name = "swin_tiny_patch4_window7_224" if config.name == "swin" else config.name
+    timms_word_on(name)
+    if config.name == "swin":
         options |= {"img_size": shape[1:], "patch_size": 1, "window_size": 4, "embed_dim": config.width,
                     "depths": (config.layers,) * 2, "num_heads": (config.heads, 2 * config.heads)}  # fmt: skip
-    elif not timm.is_model(name):
-        hint = nearest(name, ["llama", "swin", *timm.list_models()], "give llama, swin or timm's name of a classifier")
-        raise UsageError(f"unknown model.name {name!r}; {hint}")
+    import timm
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return timm.create_model(name, **options)
+
+
+def timms_word_on(name: str) -> Any:
+    """Return what timm knows of one of its models, such as its `input_size`.
+
+    Raises:
+        UsageError: timm has no such model, or none with these weights; the message names the nearest.
+        LabError: timm is missing.
+    """
+    with needs(f"the model {name!r}", "vision"):
+        import timm
+    try:
+        return timm.get_pretrained_cfg(name, allow_unregistered=False)
+    except RuntimeError:
+        known = ["llama", "swin", *timm.list_models(), *timm.list_pretrained()]
+        hint = nearest(name, known, "timm.list_models() names all of timm's")
+        raise UsageError(f"timm has no model {name!r}; {hint}") from None
 
 
 def classifier_of(config: ModelConfig) -> nn.Module:
     """Build a classifier for its own images: the digits for the small "swin", otherwise those timm trained it on."""
     if config.name == "swin":
         return classifier(config, 0, 10, (1, 8, 8))
-    from timm import get_pretrained_cfg
-
-    about: Any = get_pretrained_cfg(config.name, allow_unregistered=True)
+    about = timms_word_on(config.name)
     return classifier(config, 0, about.num_classes, about.input_size)
 
 

@@ -211,7 +211,7 @@ MALFORMED = {
     "step,loss\n1,4": "1 finite losses",
     "step,loss\n1e400,4\n2,3": "steps must be whole numbers from 0, got inf",
     "[" * 100_000: "line 1 is no JSON",
-    f'{{"log_history": [{{"step": 1, "loss": 1{"0" * 400}}}]}}': "the column 'loss' has no number",
+    f'{{"log_history": [{{"step": 1, "loss": 1{"0" * 400}}}]}}': "1 of 1 losses or their steps are no numbers",
     '{"losses": [3, 2], "warmup_used": "x"}': "warmup_used must be a number of updates, got 'x'",
     '{"losses": [3, 2], "share_of_peak_every_50": 7}': "share_of_peak_every_50 must be a list, got 7",
     '{"losses": [3, 2], "share_of_peak_every_50": [{}]}': "must be two lists of numbers",

@@ -19,6 +19,12 @@ hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("steady")
 
 
+# Of the launchers that are slow to start.
+USERS = {
+    "trainer_launcher": ("tests/integrations/", "tests/docs/test_examples.py"),
+    "lab_launcher": ("tests/lab/training/test_first_run.py", "tests/benchmarks/test_faults.py"),
+}
+
 # By what a run asks for, where it can stand: as a mark, or in the name of a fixture whose parameter has the mark.
 RARE = {
     "long and not generated": re.compile(r"mark\.(long|generated)\b|\baccelerated\b"),
@@ -77,15 +83,27 @@ def trainer_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launc
     launcher.close()
 
 
+@pytest.fixture(scope="session")
+def lab_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """Forks the lab's commands, with all that a compiled run of text on ranks imports and does first."""
+    folder = tmp_path_factory.mktemp("lab-launcher")
+    imports = ["autowarm.lab.training.loop", "transformers.models.llama.modeling_llama", "torch.utils.tensorboard",
+               "torch._dynamo.backends.debugging", "torch._functorch.aot_autograd", "autowarm.lab.analysis.report",
+               Path(__file__).with_name("compiled.py")]  # fmt: skip
+    launcher = Launcher(imports, clean_environment(folder), folder)
+    yield launcher
+    launcher.close()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """By file, except that one worker runs all the files that use `trainer_launcher`, which so is started once."""
+    """By file, except that one worker runs all the files that use a slow launcher, which so is started once."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByLauncher(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "trainers" if file.startswith(("tests/integrations/", "tests/docs/test_examples.py")) else file
+            return next((launcher for launcher, files in USERS.items() if file.startswith(files)), file)
 
     return ByLauncher(config, log) if config.getoption("dist") == "loadfile" else None
 

@@ -5,6 +5,7 @@ runs it: a fresh interpreter's state, its own environment, its own exit status, 
 """
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -44,15 +45,16 @@ class Launcher:
     """Starts scripts in children of one process.
 
     Args:
-        imports: packages imported beforehand; one that is missing is left to the script to miss.
+        imports: packages imported beforehand, and files run beforehand; a package that is missing is left to the
+            script to miss.
         environment: the children's, as these packages find it.
         folder: for what the children write to stderr.
     """
 
-    def __init__(self, imports: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, imports: Sequence[str | Path], environment: Mapping[str, str], folder: Path) -> None:
         self._folder, self._started = folder, 0
         self._server = subprocess.Popen(
-            [sys.executable, __file__, *imports],
+            [sys.executable, __file__, *map(str, imports)],
             env=dict(environment),
             cwd=folder,
             stdin=subprocess.PIPE,
@@ -117,7 +119,9 @@ def _serve(imports: Sequence[str]) -> None:
     os.dup2(2, 1)  # whatever prints while it is imported
     for name in imports:
         with contextlib.suppress(ImportError):
-            __import__(name)
+            runpy.run_path(name) if name.endswith(".py") else __import__(name)
+    gc.collect()
+    gc.freeze()  # or the children walk through all that is imported, and so copy its memory
     for line in sys.stdin:
         children = [_fork(job) for job in json.loads(line)]
         print(json.dumps(children), file=answers, flush=True)

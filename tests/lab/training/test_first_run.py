@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from autowarm.lab.config.yaml_files import read_yaml
 from autowarm.lab.data.shards import write_shard
 from autowarm.lab.training.metrics import read_metrics
-from tests.programs import Ended, Launcher, Started, clean_environment, free_port, rank_environment
+from tests.programs import Ended, Launcher, Started, free_port, rank_environment
 
 from ..helpers import gone, wait_for
 
@@ -20,16 +19,6 @@ pytestmark = pytest.mark.long
 KEYS = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.seq_len": 8,
         "steps": 6, "batch_size": 8, "eval_batches": 1, "checkpoint_every": 2, "engine.eval_every": 2,
         "engine.curvature_every": 1, "ema": 0.9}  # fmt: skip
-IMPORTS = ["autowarm.lab.training.loop", "transformers.models.llama.modeling_llama", "torch._dynamo.backends.debugging",
-           "torch._functorch.aot_autograd", "torch.utils.tensorboard"]  # fmt: skip
-
-
-@pytest.fixture
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    folder = tmp_path_factory.mktemp("launcher")
-    launcher = Launcher(IMPORTS, clean_environment(folder), folder)
-    yield launcher
-    launcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +31,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_124m_preset_on_two_ranks_survives_a_kill(
-    shards: Path, tmp_path: Path, launcher: Launcher, request: pytest.FixtureRequest
+    shards: Path, tmp_path: Path, lab_launcher: Launcher, request: pytest.FixtureRequest
 ) -> None:
     values, _ = read_yaml("llama-124m")
     engine = values["engine"]
@@ -58,7 +47,7 @@ def test_the_124m_preset_on_two_ranks_survives_a_kill(
     def start(out: str) -> Started:
         port = free_port()
         ranks = [rank_environment(rank, 2, port) for rank in (0, 1)]
-        started = launcher.start_together([*command, "--out", tmp_path / out], ranks)
+        started = lab_launcher.start_together([*command, "--out", tmp_path / out], ranks)
         running.extend(started.pids)
         return started
 

@@ -25,9 +25,9 @@ USERS = {
     "lab_launcher": ("tests/lab/training/test_first_run.py", "tests/benchmarks/test_faults.py"),
 }
 
-# By what a run asks for, where it can stand: as a mark, or in the name of a fixture whose parameter has the mark.
+# By what a run asks for, where it can stand: as a mark, or in the name of a fixture that has it.
 RARE = {
-    "long and not generated": re.compile(r"mark\.(long|generated)\b|\baccelerated\b"),
+    "long and not generated": re.compile(r"mark\.(long|generated)\b|_launcher\b|\b(two_processes|accelerated)\b"),
     "generated": re.compile(r"mark\.generated\b"),
 }
 
@@ -42,7 +42,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a run that has collected every file, see that none would be left out wrongly."""
+    """Mark what is run by a launcher; in a run that has collected every file, see that none is left out wrongly."""
+    for item in items:
+        if any(name.endswith(("_launcher", "two_processes")) for name in getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.long)
     texts = {path: path.read_text(encoding="utf-8") for path in {item.path for item in items}}
     for asked, sought in RARE.items():
         mark = asked.partition(" ")[0]

@@ -8,8 +8,6 @@ import pytest
 from tests.optim.ranks.agreement_ranks import SIZES
 from tests.programs import rank_environment
 
-pytestmark = pytest.mark.long
-
 
 @pytest.fixture(scope="module")
 def everything(rank_launcher, tmp_path_factory):

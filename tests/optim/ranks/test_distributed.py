@@ -11,8 +11,6 @@ from autowarm.optim.step import sharing
 from tests.optim.ranks.step_ranks import MAKERS, REPLICATED, SIZES, Net, alone, train, worst
 from tests.programs import rank_environment
 
-pytestmark = pytest.mark.long
-
 GRIDS = ("blocks", "twice", "tensor_parallel")  # see step_ranks
 TOLERANCE = 1e-5  # of steps of about 0.1: stacks of other sizes are multiplied, and summed, in another order
 

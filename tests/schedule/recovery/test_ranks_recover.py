@@ -8,8 +8,6 @@ import torch
 
 from tests.programs import Launcher, rank_environment
 
-pytestmark = pytest.mark.long
-
 KINDS = [("ddp", 2), ("gradient", 2), ("beside", 2), ("tensor", 2), ("fsdp", 2), ("hsdp", 4)]
 
 

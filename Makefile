@@ -51,7 +51,7 @@ ASKED := not generated
 core:
 	OMP_NUM_THREADS=1 $(PYTHON) $(PYTEST) -m "$(ASKED)" $(CORE) \
 	    --ignore tests/optim/known/test_known.py --ignore tests/optim/known/test_partition.py \
-	    --ignore tests/optim/known/test_partition_of_families.py
+	    --ignore tests/optim/known/test_partition_of_families.py --ignore tests/optim/known/test_partition_of_wrapped.py
 
 # Whatever needs a GPU, with the caller's PyTorch: make gpu PYTHON=python; with DRY=1 on tiny shapes without one.
 gpu:

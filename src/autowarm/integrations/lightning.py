@@ -68,9 +68,8 @@ class WarmupCallback(pl.Callback):
     """Passes every micro-batch's loss to the `AdaptiveWarmup` from ``configure_optimizers``, and logs the schedule.
 
     It works with gradient accumulation, mixed precision and manual optimization. With several optimizers, each schedule
-    gets the losses of the backward passes before its own optimizer's step. A run resumed from a
-    checkpoint of an epoch's end is bit-identical to an uninterrupted one; within an epoch, Lightning starts the data
-    over.
+    gets the losses of the backward passes before its own optimizer's step. A run resumed at the end of an epoch is
+    bit-identical to an uninterrupted one; within an epoch, Lightning starts the data over.
 
     Every ``log_every_n_steps`` steps it logs `AdaptiveWarmup.metrics` to the trainer's loggers under ``autowarm/``, and
     a second scheduler's under ``autowarm-1/``.

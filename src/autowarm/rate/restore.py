@@ -16,7 +16,7 @@ from ..optim.step.nonfinite import SkippedUpdates
 from ..optim.wrapped import inside, is_ours, unwrapped
 from ..undisturbed import overlaps_itself, untouched
 
-_USERS = ("lr", "initial_lr", "weight_decay", "momentum", "eps", "warmup")  # options that loops change on the way
+_OPTIONS = ("lr", "initial_lr", "weight_decay", "momentum", "eps", "warmup")  # which loops set on the way
 
 Restore = Callable[[], Any]
 """Restores a value's content and returns the value."""
@@ -150,8 +150,8 @@ class Keeper:
 
 
 def may_count(name: str, value: Any) -> bool:
-    """Whether an optimizer may change this entry of a group at its updates, which only the user changes otherwise."""
-    return isinstance(value, int | float | Tensor) and name not in _USERS
+    """Whether this entry of a group may be a count that only the optimizer's updates change."""
+    return isinstance(value, int | float | Tensor) and name not in _OPTIONS
 
 
 def _refill(value: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:

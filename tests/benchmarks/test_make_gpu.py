@@ -3,8 +3,6 @@
 import csv
 import importlib
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,23 +63,25 @@ def test_a_part_that_hangs_is_stopped(benchmark: ModuleType, tmp_path: Path, mon
     assert benchmark.measure_apart("steps", tmp_path, True, 60.0) == "ended with code 3"
 
 
-@pytest.mark.long
-def test_without_a_gpu_it_says_so_and_measures_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "benchmarks" / "gpu.py", "--out", tmp_path]
-    none = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=none, timeout=120)
-    assert done.returncode == 1
-    assert "no GPU is at hand; `make gpu DRY=1` tries everything without one" in done.stderr
+def test_without_a_gpu_it_says_so_and_measures_nothing(
+    benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SystemExit, match="no GPU is at hand; `make gpu DRY=1` tries everything without one"):
+        benchmark.main()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
-def test_the_dry_run_finishes_every_part_and_makes_up_no_number_of_a_gpu(benchmark: ModuleType, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", ROOT / "benchmarks" / "gpu.py", "--dry-run", "--out", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+def test_the_dry_run_finishes_every_part_and_makes_up_no_number_of_a_gpu(
+    benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--dry-run", "--out", str(tmp_path)])
+    benchmark.main()
     stored = json.loads((tmp_path / "gpu.json").read_text())
     assert {name: entry.get("failed") for name, entry in stored["parts"].items()} == dict.fromkeys(benchmark.PARTS)
-    assert "done" in done.stdout.splitlines()[-1]
+    assert "done" in capsys.readouterr().out.splitlines()[-1]
     parts = {name: entry["results"] for name, entry in stored["parts"].items()}
     assert all(of["failed"] == 0 < of["passed"] for of in parts["tests"].values())
     for label, of in parts["steps"].items():
@@ -94,8 +94,8 @@ def test_the_dry_run_finishes_every_part_and_makes_up_no_number_of_a_gpu(benchma
     assert all(of["peak_bytes"] is None for of in parts["presets"].values())
     assert len(parts["compare"]) == 13
     # A second call has nothing left to do.
-    again = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert again.stdout.splitlines() == [f"{tmp_path / 'gpu.json'}: done"]
+    benchmark.main()
+    assert capsys.readouterr().out.splitlines() == [f"{tmp_path / 'gpu.json'}: done"]
     # The tables take all of it.
     tables = benchmark.gpu_page.tables(stored)
     assert len(tables) == len(benchmark.PARTS)

@@ -94,11 +94,13 @@ def test_one_graph_serves_a_whole_schedule_and_steps_as_the_plain_one(trained):
     torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_a_compiled_step_leaves_out_what_is_not_finite_and_counts_it(trained):
     assert trained.skipped == [2, 2]
     assert all(p.isfinite().all() for p in trained.weights[1])
 
 
+@pytest.mark.long
 def test_a_state_of_a_compiled_run_goes_on_in_a_plain_one(trained):
     model, opt = trained.compiled, trained.opt
     other = copy.deepcopy(model)
@@ -145,6 +147,7 @@ def late_readers(graph: torch.fx.Graph) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_a_foreach_operator_overwrites_nothing_that_is_still_read(trained) -> None:
     """A compiled Lion on a GPU took the sign of its new momentum."""
     graph = trained.graphs[0]

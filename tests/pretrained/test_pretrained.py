@@ -243,7 +243,7 @@ def test_copies_count_once(ranks):
 
 # What timm's models are called, smallest first, and families that have large ones only but any number of layers.
 SIZES = ("test_", "atto", "femto", "pico", "nano", "xxs", "xxtiny", "xx_small", "_ti", "tiny", "mini", "_xs", "_t0",
-         "_b0", "_s0", "_m0", "_m1", "050", "_t", "small", "18", "_s", "11")  # fmt: skip
+         "_b0", "_s0", "_m0", "_m1", "050", "_t", "small", "18", "_s", "11", "v5_base")  # fmt: skip
 DEEP = ("beit_base", "deepseek_vit", "gemma4_vit", "naflexvit", "qwen3_vit", "samvit_base")
 
 

@@ -140,6 +140,7 @@ def peak_bytes(step):
     return peak
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(128, 352), (352, 128), (176, 176)])
 @pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
 def test_muon_needs_at_most_three_stacks_above_parameters_and_state(shape, method):

@@ -1,15 +1,15 @@
 """The documentation's site as a reader meets it: whole without the network, and never wider than the screen."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from html import unescape
 from pathlib import Path
 
 import pytest
+
+from tests.programs import Launcher
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -25,16 +25,14 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory, trainer_launcher: Launcher) -> Path:
     target = re.search(r"sphinx-build .* docs (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
     assert target is not None
     root = tmp_path_factory.mktemp("site")
     folder = root / target[1]
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(ROOT / "docs"), str(folder)],
-        capture_output=True, text=True, timeout=1800, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = ["-W", "--keep-going", "-q", "-b", "html", ROOT / "docs", folder]
+    done = trainer_launcher.run([Path(__file__).with_name("build_site.py"), *words])
+    assert done.status == 0, done.stderr
     assert [path.name for path in (root / "docs").iterdir()] == ["_build"]  # which git ignores; nothing lies beside it
     return folder
 

@@ -1,4 +1,4 @@
-"""Every sixth family of transformers, and the others in `make random`; `python -m studies.trained_weights` shows all."""
+"""Every sixth family of transformers, the others in `make random`; `python -m studies.trained_weights` shows all."""
 
 import pytest
 

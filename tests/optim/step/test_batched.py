@@ -140,7 +140,6 @@ def peak_bytes(step):
     return peak
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("shape", [(128, 352), (352, 128), (176, 176)])
 @pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
 def test_muon_needs_at_most_three_stacks_above_parameters_and_state(shape, method):
@@ -150,12 +149,12 @@ def test_muon_needs_at_most_three_stacks_above_parameters_and_state(shape, metho
     for p in params:
         p.grad = torch.ones_like(p)
     opt = Muon(params, lr=0.1, weight_decay=0.1, method=method, dtype=torch.bfloat16)
-    opt.step()
     stacks = found(Spectral(dtype=torch.bfloat16), [p.shape for p in params])
     largest = 2 * max(math.prod(stack.size) * len(stack.members) for stack in stacks)
     assert largest < (24 if shape[0] == shape[1] else 16) * shape[0] * shape[1] * 2  # for they are cut
     # What products need for themselves, packed copies of blocks, differs by processor, and is less than a stack.
-    assert largest < peak_bytes(opt.step) < 3.5 * largest
+    kept = sum(4 * p.numel() for p in params)  # the momentum, which the first step makes
+    assert largest < peak_bytes(opt.step) - kept < 3.5 * largest
 
 
 @pytest.mark.parametrize("cls", [SignSGD, NormSGD])

@@ -68,7 +68,7 @@ def hold_objective_to_mpmath(
 
 @pytest.mark.long
 @objective_arguments
-@settings(max_examples=6)
+@settings(max_examples=10)
 def test_objective_is_right_to_1e_8(**arguments: Any) -> None:
     hold_objective_to_mpmath(**arguments)
 
@@ -81,6 +81,7 @@ def test_a_target_may_have_a_dash_in_its_name() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.generated
 @objective_arguments
 @settings(max_examples=40)
 def test_objective_is_right_to_1e_8_for_many(**arguments: Any) -> None:

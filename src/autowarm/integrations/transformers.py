@@ -139,14 +139,12 @@ class WarmupCallback(TrainerCallback):
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Pass on the update's losses before the trainer steps the scheduler."""
         scheduler, skipped = self._trainer.lr_scheduler, self._trainer.accelerator.optimizer_step_was_skipped
-        if skipped and scheduler.phase != "search":
-            return
         for loss in self._losses:
             # Each is already the micro-batch's share of the update's loss, but the scheduler takes a mean.
             wide = torch.promote_types(loss.dtype, torch.float32)
             scheduler.observe(loss.to(wide) * len(self._losses))
         if skipped:
-            scheduler.step()  # the trainer will not, but the search ends where the loss breaks
+            scheduler.step()  # the trainer will not, but losses that are not finite count
 
 
 class AdaptiveWarmupMixin:

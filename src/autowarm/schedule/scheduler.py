@@ -117,7 +117,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         joined = self._ranks.joined
         made = None if joined else self._clock.tick(observations)
         if joined or (made is None and not self._phase.sees_skipped):
-            observations = []  # a skipped update counts neither as a step nor as an observation
+            observations = []  # a skipped update is no step, and to look at its loss would be to wait for the device
         if not joined:
             Join.notify_join_context(self)
         if self._ranks.may_join and isinstance(self.optimizer, Joining):
@@ -129,7 +129,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             updates = self._ranks.updates
             made = self._clock.follow(updates - self.last_epoch)
         if made is None and self._phase.sees_skipped:
-            # Once the weights are broken, a GradScaler skips every update, so the search must see these losses.
+            # Once the weights are broken, a GradScaler skips every update, so these losses must count.
             made, loss = (None, None) if loss is None or math.isfinite(loss) else (0, loss)
         if made is not None:
             if self._phase.weights_trained is None and self._phase.device is None:

@@ -8,7 +8,7 @@ from ..rule import HostRule, Notices, Phase
 from .clock import UpdateClock
 
 # Calls in a row without an update before a warning. A GradScaler skips a few while it looks for its scale.
-_MOST_IDLE = 10
+MOST_IDLE = 10
 FOREIGN = 3  # updates in a row at others' rates before a warning
 
 
@@ -75,14 +75,14 @@ class Alarms:
         )
 
     def _idle(self, clock: UpdateClock) -> None:
-        if clock.idle >= _MOST_IDLE:
+        if clock.idle >= MOST_IDLE:
             self.warn(
                 "idle",
                 f"step() was called {clock.idle} times in a row, but {type(clock.optimizer).__name__}, which the "
                 "schedule watches, made no update, so the rates stay as they are. If you replaced the optimizer, make "
                 "a new scheduler for it. If updates happen during the backward pass, make the scheduler for "
                 "autowarm.optim.Together(*optimizers). With several micro-batches to an update, call observe(loss) for "
-                "each, and step() once",
+                "each, and step() once. A GradScaler skips every update if no gradient is finite any more",
             )
 
     def _nonfinite(self, notices: Notices, updates: int) -> None:

@@ -1,15 +1,19 @@
 """Recovery beside any schedule: what ``recover=True`` does, for a run whose rates another scheduler sets."""
 
+import math
+import warnings
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...frames import frames_of_ours
 from ...losses import Observation, Ranks, mean_loss
 from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside, unwrapped
 from ..arguments import check_recover, clean
+from ..hooks.alarms import MOST_IDLE
 from ..hooks.clock import UpdateClock
 from ..hooks.groups import first_peak
 from ..rule import OPEN_HORIZON
@@ -115,8 +119,8 @@ class SpikeGuard:
         """See the loss of an update, and restore the run if it is too high. Waits for the loss's device.
 
         Args:
-            loss: the loss, as for `observe` with weight 1; None if you called `observe`. That of an update which a
-                `torch.amp.GradScaler` skipped does not count.
+            loss: the loss, as for `observe` with weight 1; None if you called `observe`. Of an update which a
+                `torch.amp.GradScaler` skipped, it counts if it is not finite: then the weights may be broken.
 
         Raises:
             RuntimeError: ranks disagree.
@@ -126,8 +130,14 @@ class SpikeGuard:
         observations, self._pending = self._pending, []
         made = self._clock.tick(observations)
         updates = self._updates + (made or 0)
-        mean = mean_loss([] if made is None else observations, self._ranks, updates)
-        if made is None:
+        mean = mean_loss(observations, self._ranks, updates)
+        if made is None and (mean is None or math.isfinite(mean)):
+            if self._clock.idle == MOST_IDLE:
+                warnings.warn(
+                    f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {type(self.optimizer).__name__}, "
+                    "which it watches, made no update. If you replaced the optimizer, make a new SpikeGuard for it",
+                    stacklevel=frames_of_ours(),
+                )
             return
         self._updates = updates
         found = self._guard.after(updates, mean, None, self.optimizer, self._peak * self._lowered)

@@ -97,7 +97,7 @@ class HostRule:
     target_loss: float | None = saved(optional(finite))  # f*, as given or, from the first loss on, derived from f(x0)
 
     device = None
-    sees_skipped = False
+    sees_skipped = True
     reduce = staticmethod(mean_loss)
 
     @classmethod

@@ -1,0 +1,98 @@
+"""Under a GradScaler, which skips every update once the weights are broken, so that losses of none tell of it."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm import AdaptiveWarmup, SpikeGuard
+
+BROKEN = 150
+
+
+def trained(guarded: str, scaled: bool) -> tuple[AdaptiveWarmup | SpikeGuard, list[float], list[str]]:
+    """A run of 300 steps whose weights are broken in the middle: what guards it, its losses, its warnings."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=scaled)
+    guard = AdaptiveWarmup(optimizer, 300, recover=True) if guarded == "schedule" else SpikeGuard(optimizer, 300)
+    losses = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for t in range(300):
+            x = torch.randn(32, 4)
+            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            guard.step(loss.detach())
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            if t == BROKEN:
+                nn.init.constant_(model.weight, math.inf)
+    return guard, losses, [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("guarded", ["schedule", "beside"])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_broken_weights_are_restored(guarded: str, scaled: bool) -> None:
+    guard, losses, said = trained(guarded, scaled)
+    assert len(guard.recoveries) == 1
+    assert guard.recoveries[0].restored is not None
+    assert losses[-1] < 0.01
+    assert any("two of the last three losses were not finite" in one for one in said)
+
+
+def test_losses_that_stay_broken_raise_an_error_as_without_a_scaler() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    schedule = AdaptiveWarmup(optimizer, 100, max_nonfinite=3)
+
+    def step(factor: float) -> None:
+        loss = model(torch.ones(2, 4)).square().mean() * factor
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step(loss.detach())
+        optimizer.zero_grad()
+
+    for factor in (1.0, 1.0, math.nan, 1.0, math.nan):  # bad batches one by one cost their own updates only
+        step(factor)
+    assert schedule.last_epoch == 3
+    step(math.nan)
+    with pytest.raises(RuntimeError, match="the loss was not finite 3 times in a row, up to step 3"):
+        step(math.nan)
+
+
+def test_an_overflow_of_gradients_whose_loss_is_finite_counts_neither_as_a_failure_nor_as_a_loss() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    schedule = AdaptiveWarmup(optimizer, 100, max_nonfinite=1, recover=True)
+    for t in range(6):
+        loss = weight.square().sum()
+        scaler.scale(loss).backward()
+        if t % 2:
+            weight.grad.fill_(math.inf)  # type: ignore[union-attr]
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step(loss.detach())
+        optimizer.zero_grad()
+    assert schedule.last_epoch == 3
+    assert not schedule.recoveries
+
+
+def test_a_guard_whose_optimizer_makes_no_update_says_so_once() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    guard = SpikeGuard(torch.optim.SGD([weight], lr=0.1), 100)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(30):
+            guard.step(weight.square().sum())
+    assert [str(one.message)[:62] for one in caught] == [
+        "SpikeGuard.step() was called 10 times in a row, but SGD, which"
+    ]

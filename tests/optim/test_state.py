@@ -265,3 +265,27 @@ def test_equal_radii_are_one_geometry(radius: Any) -> None:
 def test_a_groups_option_without_effect_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Muon([{"params": [torch.nn.Parameter(torch.ones(2, 2))], **options}], lr=0.1)
+
+
+def test_hooks_of_a_state_see_and_change_what_they_do_with_pytorchs_optimizers() -> None:
+    """A user's wrapper goes around the state as a whole, and is taken off before the state is checked."""
+    saved, loaded = (Lion([nn.Parameter(torch.ones(2, 2))]) for _ in range(2))
+    seen = []
+    saved.register_state_dict_post_hook(lambda _, state: {"wrapped": state})
+    loaded.register_load_state_dict_pre_hook(lambda _, state: state["wrapped"])
+    loaded.register_load_state_dict_post_hook(lambda optimizer: seen.append(optimizer))
+    for p in saved.param_groups[0]["params"]:
+        p.grad = torch.ones_like(p)
+    saved.step()
+    state = saved.state_dict()
+    assert [group["geometry"] for group in state["wrapped"]["param_groups"]] == ["Sign(radius=1.0)"]
+    loaded.load_state_dict(state)
+    assert seen == [loaded]
+    [own], [theirs] = loaded.state.values(), saved.state.values()
+    assert own.keys() == theirs.keys()
+    assert all(torch.equal(own[name], theirs[name]) for name in own)
+
+
+def test_numpys_numbers_in_a_pair_become_pythons() -> None:
+    options = Lion([nn.Parameter(torch.ones(2, 2))], betas=(np.float64(0.9), np.float64(0.99))).param_groups[0]
+    assert [type(beta) for beta in options["betas"]] == [float, float]

@@ -4,7 +4,9 @@ import math
 import re
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -178,9 +180,34 @@ def _unsupported(x: Tensor) -> str | None:
     return f"complex ({x.dtype})" if x.is_complex() else None
 
 
+def through(hooks: Mapping[Any, Callable[..., Any]], optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """What a user's hooks make of a state, called as PyTorch calls them."""
+    for one in hooks.values():
+        changed = one(optimizer, state)
+        state = state if changed is None else changed
+    return state
+
+
+@contextmanager
+def unhooked(optimizer: Optimizer, kind: str) -> Iterator[Mapping[Any, Callable[..., Any]]]:
+    """Keep PyTorch from calling the hooks of a kind, and give them to the caller, who has to call them elsewhere."""
+    held = getattr(optimizer, kind)
+    setattr(optimizer, kind, OrderedDict())
+    try:
+        yield held
+    finally:
+        setattr(optimizer, kind, held)
+
+
 def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``."""
-    return {name: x.item() if isinstance(x, np.generic) else x for name, x in options.items()}
+
+    def plain(x: Any) -> Any:
+        if isinstance(x, tuple | list):
+            return type(x)(map(plain, x))
+        return x.item() if isinstance(x, np.generic) else x
+
+    return {name: x if name == "params" else plain(x) for name, x in options.items()}
 
 
 # What wrappers (DDP, torch.compile, FSDP, activation checkpointing) put before the names of a model's tensors.

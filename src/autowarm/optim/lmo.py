@@ -23,6 +23,8 @@ from .checks import (
     checked_state,
     in_ranges,
     plain_numbers,
+    through,
+    unhooked,
     warn_of_no_gradient,
 )
 from .joining import Joining
@@ -171,9 +173,8 @@ class LMO(Optimizer, Joining):
             return
         tensors = [params] if isinstance(params, Tensor) else list(params)
         first = sum(len(group["params"]) for group in self.param_groups)
-        param_group["params"] = [
-            (f"added.{first + i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors)
-        ]
+        named = [(f"added.{first + i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors)]
+        param_group["params"] = named
 
     def _check_group(self, options: Mapping[str, Any]) -> None:
         """Raise ValueError if a group's option is out of range."""
@@ -353,10 +354,11 @@ class LMO(Optimizer, Joining):
 
     def state_dict(self) -> dict[str, Any]:
         """Like `torch.optim.Optimizer.state_dict`, with geometries as text; it loads with ``weights_only=True``."""
-        state = super().state_dict()
+        with unhooked(self, "_optimizer_state_dict_post_hooks") as after:
+            state = super().state_dict()
         for group in state["param_groups"]:
             group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind}
-        return state
+        return through(after, self, state)
 
     @property
     def _kind(self) -> str:
@@ -374,9 +376,9 @@ class LMO(Optimizer, Joining):
                 has another geometry (the message lists the differences), the state is another of our optimizers', an
                 option is out of range, or a momentum has a different shape or is not finite.
         """
-        state_dict = self._checked(state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
-        super().load_state_dict(state_dict)
+        with unhooked(self, "_optimizer_load_state_dict_pre_hooks") as before:
+            super().load_state_dict(self._checked(through(before, self, state_dict)))
         for group, geometry in zip(self.param_groups, geometries, strict=True):
             group["geometry"] = geometry
             group.pop("optimizer", None)

@@ -118,9 +118,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         heads = [heads] if isinstance(heads, str) else heads
         check_patterns("heads", heads, model)
         head_ids = {id(p) for name, p in model.named_parameters() if any(re.search(one, name) for one in heads)}
-    embedding_ids = {
-        id(p) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for p in m.parameters()
-    }
+    embedding_ids = {id(p) for m in model.modules() if _is_embedding(m) for p in m.parameters()}
     parts = Parts()
     modules = dict(model.named_modules(remove_duplicate=False))
     seen: set[int] = set()
@@ -190,6 +188,13 @@ def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> No
     for pattern in patterns:
         if not any(re.search(pattern, name) for name in names):
             raise ValueError(f"{option}: {pattern!r} matches none of the parameters' names, such as {names[0]!r}")
+
+
+def _is_embedding(module: nn.Module) -> bool:
+    """Whether a module is a table of rows, PyTorch's or another's, such as a tensor-parallel library's."""
+    rows = getattr(module, "weight", None)
+    by_name = type(module).__name__.endswith("Embedding") and getattr(rows, "ndim", 0) == 2
+    return isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or (by_name and not list(module.children()))
 
 
 def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]:
@@ -265,7 +270,8 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
         last = trained[-1]
         if isinstance(last, nn.Linear):
             # A model's only layer is not an output layer, because it does not follow another.
-            return [last] if isinstance(model, nn.Sequential) and len(_layers(model)) > 1 else []
+            before = (m for child in trained[:-1] for m in child.modules() if not _is_embedding(m))
+            return [last] if any(p.ndim > 1 for m in before for p in m.parameters(recurse=False)) else []
         return _output_layers(last) if not isinstance(last, nn.ModuleList) else []
     return []
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .checks import check_other, checked_state, warn_of_no_gradient
+from .checks import check_other, checked_state, through, warn_of_no_gradient
 from .joining import Joining
 from .lmo import LMO
 
@@ -146,10 +146,7 @@ class Together(Optimizer, Joining):
             groups += [{**group, "params": [first + i for i in group["params"]]} for group in own["param_groups"]]
             first += sum(len(group["params"]) for group in own["param_groups"])
         found = {"state": state, "param_groups": groups}
-        for after in self._optimizer_state_dict_post_hooks.values():
-            changed = after(self, found)
-            found = found if changed is None else changed
-        return found
+        return through(self._optimizer_state_dict_post_hooks, self, found)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check every optimizer's share before loading any.
@@ -158,9 +155,7 @@ class Together(Optimizer, Joining):
             ValueError: the saved groups differ in number, size or the tensors that they have by name, or a rate, an
                 option or a momentum is invalid.
         """
-        for before in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = before(self, state_dict)
-            state_dict = state_dict if changed is None else changed
+        state_dict = through(self._optimizer_load_state_dict_pre_hooks, self, state_dict)
         for one, share in zip(self.optimizers, self._checked_shares(state_dict), strict=True):
             one.load_state_dict(share)
         for after in self._optimizer_load_state_dict_post_hooks.values():

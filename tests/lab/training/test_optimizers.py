@@ -14,7 +14,7 @@ from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleCo
 from autowarm.lab.tasks import make_task
 from autowarm.lab.tasks.models import token_loss
 from autowarm.lab.training.loop import Watch, train
-from autowarm.lab.training.optimizers import evaluating, make_optimizer
+from autowarm.lab.training.optimizers import evaluating, keep_ema, make_optimizer
 from autowarm.lab.training.stopping import Interrupted
 
 CASES = {
@@ -128,3 +128,20 @@ def test_the_stored_weights_are_those_that_were_judged(run: RunConfig, tmp_path:
     batches = list(make_task(run).validation(slice(None)))
     with torch.no_grad():
         assert sum(token_loss(model, *batch).item() for batch in batches) / len(batches) == pytest.approx(stored)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "lion"])
+def test_an_average_begins_with_a_tensors_first_update(name: str) -> None:
+    """An entry before it would be taken for the whole state, by PyTorch's optimizers too."""
+    model = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)])
+    optimizer = make_optimizer(model, OptimizerConfig(name, 1e-2))
+    keep_ema(optimizer, 0.9)
+    for used in (1, 1, 2, 2):
+        x = torch.ones(2, 4)
+        for layer in model[:used]:
+            x = layer(x)
+        x.square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept = ["ema" in optimizer.state.get(layer.weight, {}) for layer in model]
+        assert kept == [True, used == 2]

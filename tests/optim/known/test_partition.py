@@ -399,3 +399,24 @@ def test_hidden_layers_in_a_list_are_not_heads() -> None:
     for name in ("fcs", "layers"):
         assert not partition(Holder(**{name: chain})).heads
     assert names(partition(Holder(fc=chain)).heads) == {"fc.2.weight"}
+
+
+class ParallelEmbedding(nn.Module):
+    """As a tensor-parallel library's: no `nn.Embedding`, and its weight has the name of any layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(50, 8))
+
+
+def test_an_embedding_of_another_library_is_one_by_the_name_of_its_class() -> None:
+    parts = partition(nn.ModuleDict({"tok": ParallelEmbedding(), "body": nn.Linear(8, 8)}))
+    assert names(parts.embeddings) == {"tok.weight"}
+    assert names(parts.matrices) == {"body.weight"}
+
+
+@pytest.mark.parametrize(
+    ("before", "heads"), [(nn.LSTM(8, 8), {"1.weight"}), (nn.Embedding(9, 8), set()), (nn.LayerNorm(8), set())]
+)
+def test_the_last_layer_of_a_sequence_is_the_output_if_it_follows_one(before: nn.Module, heads: set[str]) -> None:
+    assert names(partition(nn.Sequential(before, nn.Linear(8, 4))).heads) == heads

@@ -80,3 +80,14 @@ def test_a_gradient_that_lies_otherwise_in_memory_steps_as_any() -> None:
 def test_an_eps_that_is_none_is_refused(eps: object) -> None:
     with pytest.raises(ValueError, match="adamw_eps must be finite and not negative"):
         Muon.from_model(Net(), adamw_eps=eps)
+
+
+def test_what_others_keep_in_a_tensors_state_is_not_taken_for_its_own() -> None:
+    """Such as an average of the weights, kept before the first gradient."""
+    net = Net()
+    opt = Muon.from_model(net, lr=0.1)
+    for p in net.parameters():
+        opt.state[p]["average"] = p.detach().clone()
+        p.grad = torch.ones_like(p)
+    opt.step()
+    assert {"average", "exp_avg", "exp_avg_sq", "step"} == opt.state[net.embed.weight].keys()

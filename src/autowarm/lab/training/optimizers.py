@@ -83,7 +83,7 @@ def keep_ema(optimizer: Optimizer, decay: float) -> None:
             state = optimizer.state[p]
             if _EMA in state:
                 state[_EMA].lerp_(p, 1 - decay)
-            else:
+            elif state or p.grad is not None:  # an entry before the first update would be taken for the whole state
                 state[_EMA] = p.detach().clone()
 
     optimizer.register_step_post_hook(follow)

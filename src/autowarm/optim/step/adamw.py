@@ -34,7 +34,7 @@ class AdamW:
             # PyTorch's kernels expect the step count on the tensor's own device, or on the host.
             on_device = group["capturable"] or p.device.type in fused
             wanted = p.device if on_device else torch.device("cpu")
-            if not own:
+            if "step" not in own:  # a state may hold what others keep there
                 own["step"] = torch.zeros((), dtype=torch.float32, device=wanted)
                 own["exp_avg"] = torch.zeros_like(p)
                 own["exp_avg_sq"] = torch.zeros_like(p)

@@ -258,6 +258,7 @@ def test_equal_radii_are_one_geometry(radius: Any) -> None:
     ("options", "message"),
     [
         ({"max_nonfinite": 3}, "a group of Muon has no max_nonfinite: give it to the optimizer"),
+        ({"max_nonfinite": None}, "a group of Muon has no max_nonfinite: give it to the optimizer"),
         ({"method": "svd"}, r"a group of Muon has no method: give it geometry=Spectral\(...\)"),
         ({"algorithm": "adamw", "betas": (0.9, 0.95)}, "a group of Muon has no betas: use adamw_betas"),
     ],
@@ -265,6 +266,14 @@ def test_equal_radii_are_one_geometry(radius: Any) -> None:
 def test_a_groups_option_without_effect_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Muon([{"params": [torch.nn.Parameter(torch.ones(2, 2))], **options}], lr=0.1)
+
+
+def test_a_groups_option_without_effect_is_taken_from_another_group_alone() -> None:
+    first = Lion([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1)
+    added = {"params": [torch.nn.Parameter(torch.ones(2))]}
+    first.add_param_group(first.param_groups[0] | added)
+    with pytest.raises(ValueError, match="a group of Lion has no momentum: give betas"):
+        first.add_param_group(added | {"momentum": 0.5})
 
 
 def test_hooks_of_a_state_see_and_change_what_they_do_with_pytorchs_optimizers() -> None:

@@ -74,6 +74,7 @@ class Lion(LMO):
 
     _oracle = TwoMomenta()
     _own_options = frozenset({"betas"})
+    _not_of_a_group = LMO._not_of_a_group | dict.fromkeys(("momentum", "nesterov"), "give betas")
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"betas": 1.0}
 
     def __init__(

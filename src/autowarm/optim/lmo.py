@@ -154,8 +154,9 @@ class LMO(Optimizer, Joining):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, after checking its options; a geometry can be given by name."""
         param_group.update(plain_numbers(param_group))
-        for name in sorted(param_group.keys() & self._not_of_a_group.keys()):
-            raise ValueError(f"a group of {type(self).__name__} has no {name}: {self._not_of_a_group[name]}")
+        for name, instead in self._not_of_a_group.items():
+            if name in param_group and param_group[name] != self.defaults.get(name, self):
+                raise ValueError(f"a group of {type(self).__name__} has no {name}: {instead}")
         self._check_group(self.defaults | param_group)
         self._name_like_the_others(param_group)
         param_group["geometry"] = resolve(param_group.get("geometry", self.defaults["geometry"]))
@@ -172,9 +173,8 @@ class LMO(Optimizer, Joining):
         if not self.param_groups or "param_names" not in self.param_groups[0] or isinstance(params, set):
             return
         tensors = [params] if isinstance(params, Tensor) else list(params)
-        first = sum(len(group["params"]) for group in self.param_groups)
-        named = [(f"added.{first + i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors)]
-        param_group["params"] = named
+        n = sum(len(group["params"]) for group in self.param_groups)
+        param_group["params"] = [(f"added.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors, n)]
 
     def _check_group(self, options: Mapping[str, Any]) -> None:
         """Raise ValueError if a group's option is out of range."""

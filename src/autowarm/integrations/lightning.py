@@ -68,8 +68,9 @@ class WarmupCallback(pl.Callback):
     """Passes every micro-batch's loss to the `AdaptiveWarmup` from ``configure_optimizers``, and logs the schedule.
 
     It works with gradient accumulation, mixed precision and manual optimization. With several optimizers, each schedule
-    gets the losses of the backward passes before its own optimizer's step. A run resumed at the end of an epoch is
-    bit-identical to an uninterrupted one; within an epoch, Lightning starts the data over.
+    gets the losses of the last backward passes before its own optimizer's step; optimizers that step one after the
+    other share them. A run resumed at the end of an epoch is bit-identical to an uninterrupted one; within an epoch,
+    Lightning starts the data over.
 
     Every ``log_every_n_steps`` steps it logs `AdaptiveWarmup.metrics` to the trainer's loggers under ``autowarm/``, and
     a second scheduler's under ``autowarm-1/``.
@@ -98,7 +99,8 @@ class WarmupCallback(pl.Callback):
         self._weight = 1.0
         self._steps_before = 0
         self._begins = False
-        self._held: list[tuple[Tensor, float]] = []  # losses whose optimizer is not known yet
+        self._held: list[tuple[Tensor, float]] = []  # losses whose optimizers are not known yet
+        self._stepped = False  # whether an optimizer has stepped on them
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Check that Lightning steps the schedulers as they need."""
@@ -136,6 +138,9 @@ class WarmupCallback(pl.Callback):
         if pl_module.automatic_optimization:
             loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
         if len(trainer.optimizers) > 1:
+            if self._stepped:
+                self._held.clear()
+                self._stepped = False
             self._held.append((loss, self._weight))
             return
         for config in _adaptive_configs(trainer):
@@ -147,7 +152,7 @@ class WarmupCallback(pl.Callback):
             if unwrapped(config.scheduler.optimizer) is unwrapped(optimizer):
                 for loss, weight in self._held:
                     config.scheduler.observe(loss, weight)
-        self._held.clear()
+        self._stepped = True  # another optimizer may step on the same losses
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the schedule at the trainer's logging steps."""

@@ -231,7 +231,10 @@ def test_metrics_are_logged_at_every_logging_step_however_many_optimizers(tmp_pa
     assert [row["autowarm/lr"] for row in rows] == [row["rate"] for row in rows]
 
 
-def test_each_of_two_optimizers_gets_its_own_losses() -> None:
+@pytest.mark.parametrize("order", ["each after its own losses", "both after both losses", "only one is scheduled"])
+def test_each_of_two_optimizers_gets_the_losses_before_its_step(order: str) -> None:
+    apart = order == "each after its own losses"
+
     class Pair(pl.LightningModule):
         automatic_optimization = False
 
@@ -241,14 +244,18 @@ def test_each_of_two_optimizers_gets_its_own_losses() -> None:
 
         def configure_optimizers(self) -> Any:
             made = [Lion(net.parameters(), lr=1e-3) for net in (self.first, self.second)]
-            return made, [scheduler_config(AdaptiveWarmup(one, 20, smoothing=0)) for one in made]
+            scheduled = made[1:] if order == "only one is scheduled" else made
+            self.scheds = [AdaptiveWarmup(one, 20, smoothing=0) for one in scheduled]
+            return made, [scheduler_config(one) for one in self.scheds]
 
         def training_step(self, batch: torch.Tensor, i: int) -> None:
-            nets, losses = (self.first, self.second), (10.0, 2.0)
-            for net, value, opt, sched in zip(nets, losses, self.optimizers(), self.lr_schedulers(), strict=True):
-                opt.zero_grad()
+            for net, value, opt in zip((self.first, self.second), (10.0, 2.0), self.optimizers(), strict=True):
                 self.manual_backward(0 * net(batch).sum() + value)
+                if apart:
+                    opt.step()
+            for opt in () if apart else self.optimizers():
                 opt.step()
+            for sched in self.scheds:
                 sched.step()
 
     module = Pair()
@@ -259,4 +266,6 @@ def test_each_of_two_optimizers_gets_its_own_losses() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run is shorter than its schedules
         trainer.fit(module, DataLoader(torch.randn(32, 4), batch_size=4))
-    assert [sched.metrics()["loss"] for sched in module.lr_schedulers()] == [10.0, 2.0]
+    assert [sched.metrics()["loss"] for sched in module.scheds] == (
+        [10.0, 2.0] if apart else [6.0] * len(module.scheds)
+    )

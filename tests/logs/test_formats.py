@@ -156,6 +156,14 @@ def test_a_chart_of_weights_and_biases_holds_several_runs() -> None:
     assert red.losses.tolist() == [8.0, 7.0]
 
 
+@pytest.mark.parametrize("column", ["iter", "iteration", "step", "train/step"])
+def test_the_calls_that_weights_and_biases_counts_give_way_to_the_updates(column: str) -> None:
+    rows: list[dict[str, float]] = [{"_step": 2 * s, column: s, "loss": x, "lr": r} for s, x, r in ROWS]
+    assert is_the_curve(only("\n".join(map(json.dumps, rows))))
+    apart = [{"_step": s, "loss": x, "lr": r} for s, x, r in ROWS] + [{"_step": 4, column: 9, "val/loss": 1}]
+    assert is_the_curve(only("\n".join(map(json.dumps, apart))))
+
+
 def test_a_column_of_runs_tells_them_apart_and_a_run_without_losses_is_left_out() -> None:
     text = "run,step,loss\na,1,4\nb,1,8\na,2,3\nb,2,7\na,3,2\nb,3,6\nc,1,\n"
     first, second = logs_in(text, "log")

@@ -12,8 +12,8 @@ from .log import Log, LogError, make_log
 Record = Mapping[str, Any]
 
 # Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.
-_STEPS = ("trainer_global_step", "train_global_step", "global_step", "step", "steps", "iteration", "iter",
-          "update", "updates")  # fmt: skip
+_STEPS = ("trainer_global_step", "train_global_step", "global_step", "step", "steps", "train_step", "iteration",
+          "iter", "update", "updates")  # fmt: skip
 _LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_train", "train_loss_step", "loss_step",
            "train_training_loss", "losses")  # fmt: skip
 _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
@@ -77,7 +77,7 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
     columns = list(dict.fromkeys(key for row in rows for key in row))
     notes = list(facts.get("notes", ()))
     of_loss = _given(loss, columns, name) or _loss(columns, name)
-    of_step = _given(step, columns, name) or _first(columns, _STEPS)
+    of_step = _given(step, columns, name) or _step(rows, of_loss, columns)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
     if of_step is None:
         if _first(columns, _EPOCHS) is not None:
@@ -175,6 +175,12 @@ def _given(wanted: str | None, columns: Sequence[str], name: str) -> str | None:
     near = difflib.get_close_matches(wanted, columns, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise LogError(f"{name}: there is no column {wanted!r}: {hint}{_listed(columns)}")
+
+
+def _step(rows: Sequence[Record], loss: str, columns: Sequence[str]) -> str | None:
+    """The column of steps; _step of Weights & Biases counts calls of its log, so it gives way to any beside a loss."""
+    counted = dict.fromkeys(key for row in rows if loss in row for key in row if key != "_step")
+    return _first([*counted], _STEPS) or _first(columns, _STEPS)
 
 
 def _loss(columns: Sequence[str], name: str) -> str:

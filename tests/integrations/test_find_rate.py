@@ -92,6 +92,22 @@ def test_lightning_finds_what_a_plain_loop_finds(accumulation: int, clip: float)
     np.testing.assert_allclose(found.losses[:25], plain(accumulation, clip)[:25], rtol=1e-3)
 
 
+@pytest.mark.parametrize("kind", [list, lambda loaders: dict(zip("ab", loaders, strict=True))], ids=["list", "dict"])
+def test_lightning_searches_on_several_loaders_as_it_trains(kind: Any) -> None:
+    class Several(Module):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            one, other = batch.values() if isinstance(batch, dict) else batch
+            return (self.net(one)["loss"] + self.net(other)["loss"]) / 2
+
+    def search(module: Module, loaders: Any) -> np.ndarray:
+        return lightning.find_rate(trainer_of(), module, loaders, steps=60).losses
+
+    # The shorter one begins again. The same batch twice is the batch once, as far as rates are small.
+    assert len(search(Several(), kind([DataLoader(DATA, BATCH), DataLoader(DATA[:48], BATCH)]))) > 25
+    twice = search(Several(dropout=0.0), kind([DataLoader(DATA, BATCH), DataLoader(DATA, BATCH)]))
+    np.testing.assert_allclose(twice[:25], plain(1, 0.0)[:25], rtol=1e-3)
+
+
 def test_lightning_trains_afterwards_as_if_nothing_had_been() -> None:
     contents = []
     for searching in (True, False):

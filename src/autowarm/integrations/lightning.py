@@ -289,7 +289,8 @@ class _Closure:
 
     def __init__(self, trainer: Any, pl_module: Any) -> None:
         self._trainer, self._module = trainer, pl_module
-        self._loader, self._batches = trainer.train_dataloader, iter(trainer.train_dataloader)
+        self._loader = trainer.fit_loop._combined_loader  # of one or several loaders
+        self._batches = iter(self._loader)
         self.scaler = getattr(trainer.precision_plugin, "scaler", None)
 
     def __call__(self) -> Tensor:
@@ -312,7 +313,8 @@ class _Closure:
         trainer, module = self._trainer, self._module
         numbered = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         for _ in range(_MOST_SKIPPED):
-            batch = trainer.precision_plugin.convert_input(self._next())
+            batch, *_ = self._next()
+            batch = trainer.precision_plugin.convert_input(batch)
             batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
             batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
             output = trainer.strategy.training_step(*((batch, index) if numbered else (batch,)))

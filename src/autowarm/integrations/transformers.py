@@ -38,8 +38,8 @@ _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSG
 # Settings of `TrainingArguments` that an `AdaptiveWarmup` replaces, and its corresponding option.
 _REPLACED = {
     "warmup_steps": "the warm-up sets its own length",
-    "lr_scheduler_type": 'choose the decay with warmup={"decay": "cosine", "linear", "wsd" or "wso"}',
-    "lr_scheduler_kwargs": "AdaptiveWarmup takes its options from warmup={...}",
+    "lr_scheduler_type": 'choose the decay of AdaptiveWarmup, as with warmup={"decay": "wsd"}',
+    "lr_scheduler_kwargs": "AdaptiveWarmup has its own options, as in warmup={...}",
 }
 
 
@@ -162,7 +162,7 @@ class AdaptiveWarmupMixin:
         warmup: options of `AdaptiveWarmup`, such as ``{"target_loss": 3.0, "decay": "wsd"}``.
 
     Raises:
-        ValueError: ``optim`` is unknown, or given together with ``optimizers``.
+        ValueError: ``optim`` is unknown, or it or ``warmup`` is given together with ``optimizers``.
         TypeError: ``warmup`` is no mapping.
 
     Example:
@@ -183,6 +183,8 @@ class AdaptiveWarmupMixin:
         if warmup is not None and not isinstance(warmup, Mapping):
             raise TypeError(f'warmup= takes options of AdaptiveWarmup, such as {{"max_warmup": 0.1}}, got {warmup!r}')
         trainer: Any = self
+        if warmup and trainer.lr_scheduler is not None:
+            raise ValueError("warmup= and a scheduler were given: pass the options to AdaptiveWarmup itself")
         self._warmup = dict(warmup or {})
         if optim is not None:
             if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None:
@@ -190,8 +192,7 @@ class AdaptiveWarmupMixin:
             trainer.optimizer_cls_and_kwargs = optimizer_by_name(optim, trainer.args)
         self._optim = optim
         self._said: set[str] = set()
-        if trainer.lr_scheduler is None:
-            _warn_of_replaced_settings(trainer.args, self._said)
+        _warn_of_replaced_settings(trainer.args, self._said)
         trainer.add_callback(WarmupCallback(trainer))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:

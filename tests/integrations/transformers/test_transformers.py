@@ -289,9 +289,9 @@ def test_each_setting_that_is_not_used_is_named_once(tmp_path: Path) -> None:
         # They point at the line that made the trainer.
         assert {one.filename for one in caught if str(one.message) in said} <= {__file__}
     opt = Lion(make_model().parameters(), lr=LR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # with a scheduler of one's own, plain Trainer says nothing either
+    with pytest.warns(UserWarning, match="is not used") as heard:  # also with a scheduler of one's own
         WarmupTrainer(make_model(), make_args(tmp_path, **given), optimizers=(opt, AdaptiveWarmup(opt, STEPS)))
+    assert len(heard) == len(given)
 
 
 def test_misuse(tmp_path: Path) -> None:
@@ -302,6 +302,9 @@ def test_misuse(tmp_path: Path) -> None:
         optimizer_by_name("muon", make_args(tmp_path, optim_args="momentum"))
     with pytest.raises(ValueError, match="give one of them"):
         WarmupTrainer(model, args, optim="muon", optimizers=(Lion(model.parameters()), None))
+    opt = Lion(model.parameters())
+    with pytest.raises(ValueError, match="^warmup= and a scheduler were given: pass the options to AdaptiveWarmup"):
+        WarmupTrainer(model, args, optimizers=(opt, AdaptiveWarmup(opt, STEPS)), warmup={"decay": "wsd"})
     trainer = Trainer(model, args, train_dataset=make_data(BATCH))
     trainer.add_callback(WarmupCallback(trainer))
     with pytest.raises(ValueError, match="the trainer's scheduler is a LambdaLR: use WarmupTrainer"):

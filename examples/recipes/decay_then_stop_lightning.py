@@ -1,5 +1,7 @@
 """Early stopping with Lightning that lets the rate decay first."""
 
+import math
+
 from lightning.pytorch.callbacks import EarlyStopping
 
 
@@ -8,22 +10,26 @@ class DecayThenStop(EarlyStopping):
 
     def __init__(self, steps, **options):
         super().__init__(check_on_train_epoch_end=True, **options)
-        self.steps, self.decaying = steps, False
+        self.steps, self.end = steps, None
 
-    def _end_with(self, trainer, scheduler):
-        self.decaying, trainer.fit_loop.epoch_loop.max_steps = True, scheduler.total_steps
+    def state_dict(self):
+        return super().state_dict() | {"end": self.end}
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        self.end = state_dict.get("end")
 
     def on_train_start(self, trainer, pl_module):
-        scheduler = trainer.lr_scheduler_configs[0].scheduler
-        if scheduler.total_steps < trainer.estimated_stepping_batches:  # resumed during that decay
-            self._end_with(trainer, scheduler)
+        if self.end is not None:  # resumed during that decay
+            trainer.fit_loop.epoch_loop.max_steps = self.end
 
     def on_train_epoch_end(self, trainer, pl_module):
-        if self.decaying:
+        if self.end is not None:
             return
         super().on_train_epoch_end(trainer, pl_module)
-        if trainer.should_stop:
+        scheduler = trainer.lr_scheduler_configs[0].scheduler
+        left = min(self.steps, (scheduler.total_steps or math.inf) - scheduler.last_epoch)
+        if trainer.should_stop and left >= 1:
             trainer.should_stop = False
-            scheduler = trainer.lr_scheduler_configs[0].scheduler
-            scheduler.decay_now(min(self.steps, scheduler.total_steps - trainer.global_step))
-            self._end_with(trainer, scheduler)
+            scheduler.decay_now(left)
+            self.end = trainer.fit_loop.epoch_loop.max_steps = trainer.global_step + left

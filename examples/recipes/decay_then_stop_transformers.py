@@ -8,20 +8,27 @@ class DecayThenStop(EarlyStoppingCallback):
 
     def __init__(self, steps, **options):
         super().__init__(**options)
-        self.steps, self.decaying = steps, False
+        self.steps, self.end = steps, None
 
-    def on_train_begin(self, args, state, control, lr_scheduler=None, **kwargs):
+    def state(self):
+        state = super().state()
+        state["args"]["steps"], state["attributes"]["end"] = self.steps, self.end
+        return state
+
+    def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
-        if lr_scheduler.total_steps < state.max_steps:  # resumed during that decay
-            self.decaying, state.max_steps = True, lr_scheduler.total_steps
+        saved = state.stateful_callbacks.get(type(self).__name__, self.state())
+        self.end = saved["attributes"].get("end")
+        if self.end is not None:  # resumed during that decay
+            state.max_steps = self.end
 
     def on_evaluate(self, args, state, control, lr_scheduler=None, **kwargs):
         stopping = control.should_training_stop
         super().on_evaluate(args, state, control, **kwargs)
-        if self.decaying:
+        if self.end is not None:
             control.should_training_stop = stopping
         elif control.should_training_stop and state.global_step < state.max_steps:
-            self.decaying, control.should_training_stop = True, stopping
+            control.should_training_stop = stopping
             left = min(self.steps, state.max_steps - state.global_step)
             lr_scheduler.decay_now(left)
-            state.max_steps = state.global_step + left
+            self.end = state.max_steps = state.global_step + left

@@ -107,13 +107,23 @@ def test_early_stopping_leaves_the_rates_where_they_are(tmp_path: Path) -> None:
     assert stopped.lr_scheduler.get_last_lr()[0] == rates[4]
 
 
-def test_a_trainer_that_would_stop_decays_first(tmp_path: Path) -> None:
+OPEN_OR_SHORTER = pytest.mark.parametrize("total", [None, STEPS, STEPS - 2], ids=["open end", "as long", "shorter"])
+
+
+@OPEN_OR_SHORTER
+def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Path) -> None:
     decay_then_stop = block("DecayThenStop", "transformers")["DecayThenStop"]
 
-    def train(resume: str | None = None) -> tuple[int, list[float]]:
+    class Planned(for_transformers.Mixed):
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            self.lr_scheduler = self.lr_scheduler or AdaptiveWarmup(self.optimizer, total, decay="wso", max_warmup=6)
+            return self.lr_scheduler
+
+    def train(resume: str | None = None, *, restore: bool = False) -> tuple[int, list[float]]:
         trainer = make_trainer(
-            for_transformers.Mixed,
+            Planned,
             tmp_path,
+            restore_callback_states_from_checkpoint=restore,
             callbacks=[decay_then_stop(5, early_stopping_patience=1)],
             eval_strategy="steps",
             eval_steps=2,
@@ -129,7 +139,8 @@ def test_a_trainer_that_would_stop_decays_first(tmp_path: Path) -> None:
     assert rates[3] < rates[4]  # the warm-up, as far as it got
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[-1] < 0.2 * rates[4]
-    assert train(str(tmp_path / "checkpoint-6")) == (made, rates)
+    for restore in (False, True):
+        assert train(str(tmp_path / "checkpoint-6"), restore=restore) == (made, rates)
 
 
 def test_the_best_model_is_loaded_and_its_checkpoint_goes_on(tmp_path: Path) -> None:
@@ -151,9 +162,12 @@ def test_the_best_model_is_loaded_and_its_checkpoint_goes_on(tmp_path: Path) -> 
 # Lightning
 
 
-def fit(folder: Path, *callbacks: Any, epochs: int, resume: Path | str | None = None) -> for_lightning.Module:
+def fit(
+    folder: Path, *callbacks: Any, epochs: int, resume: Path | str | None = None,
+    kind: type[for_lightning.Module] = for_lightning.Module,
+) -> for_lightning.Module:  # fmt: skip
     """Epochs of four updates."""
-    module = for_lightning.Module()
+    module = kind()
     trainer = pl.Trainer(
         max_epochs=epochs,
         limit_train_batches=4,
@@ -200,12 +214,20 @@ def test_early_stopping_of_lightning_leaves_the_rates_where_they_are(tmp_path: P
     assert stopped.sched.get_last_lr()[0] == whole.rates[8]
 
 
-def test_lightning_that_would_stop_decays_first(tmp_path: Path) -> None:
+@OPEN_OR_SHORTER
+@pytest.mark.filterwarnings("ignore:the trainer will make 24 more updates")
+def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Path) -> None:
     decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
+
+    class Planned(for_lightning.Module):
+        def configure_optimizers(self) -> dict[str, Any]:
+            twice = total and 2 * total  # of 24 updates
+            self.sched = AdaptiveWarmup(self.opt, twice, decay="wso", max_warmup=12)
+            return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched)}
 
     def rates_from(resume: Path | None = None) -> list[float]:
         stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
-        return fit(tmp_path, stopping, keep_all(tmp_path), epochs=6, resume=resume).rates
+        return fit(tmp_path, stopping, keep_all(tmp_path), epochs=6, resume=resume, kind=Planned).rates
 
     rates = rates_from()
     assert len(rates) == 8 + 5
@@ -213,6 +235,12 @@ def test_lightning_that_would_stop_decays_first(tmp_path: Path) -> None:
     assert rates[8:] == sorted(rates[8:], reverse=True)
     assert rates[-1] < 0.2 * rates[8]
     assert rates_from(tmp_path / "epoch=2.ckpt") == rates[12:]
+
+
+def test_lightning_that_would_stop_at_the_schedules_end_stops(tmp_path: Path) -> None:
+    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
+    stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
+    assert len(fit(tmp_path, stopping, epochs=2).rates) == 8
 
 
 def test_the_best_checkpoint_of_lightning_goes_on(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def replay(
 
     Raises:
         LogError: the log cannot be read, or has no run or several of that name; it is a `ValueError`.
-        ValueError: an option is out of range.
+        ValueError: an option is out of range, or one that only a file needs comes with a `Log` or arrays.
 
     Example:
         >>> import numpy as np
@@ -66,9 +66,12 @@ def replay(
         >>> found.recorded.warmup_steps < found.closed_loop.warmup_steps < 400
         True
     """
+    of_file = {"run": run, "loss": loss, "step": step, "lr": lr}
     if isinstance(log, Log):
+        _refuse(of_file | {"total_steps": total_steps, "first_loss": first_loss}, "a Log: pass its file instead")
         chosen = log
     elif isinstance(log, tuple):
+        _refuse(of_file, "arrays: pass the steps, losses and rates that you mean")
         steps, losses, rates = (*log, None)[:3]
         chosen = make_log("log", steps, losses, None if rates is None else steps, rates, total_steps=total_steps,
                           first_loss=first_loss)  # fmt: skip
@@ -82,6 +85,12 @@ def replay(
     make = partial(schedule, **options)
     looped = None if chosen.rates is None else closed_loop(chosen, make, whole=whole)
     return Replay(chosen, as_recorded(chosen, make, whole=whole), looped)
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    given = [f"{name}=" for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(f"{', '.join(given)} cannot be used with {why}")
 
 
 def _chosen(logs: list[Log], run: str | None, place: Any) -> Log:

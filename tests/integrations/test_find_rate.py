@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch.callbacks import BaseFinetuning
 from torch import nn
 from torch.utils.data import DataLoader
+from torchmetrics import MeanMetric
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from autowarm import AdaptiveWarmup, Muon
@@ -118,6 +119,22 @@ def test_lightning_trains_afterwards_as_if_nothing_had_been() -> None:
         trainer_of().fit(module, loader)
         contents.append(content(module))
     assert contents[0] == contents[1]
+
+
+def test_lightning_leaves_no_batches_in_the_modules_metrics() -> None:
+    class Measured(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = MeanMetric()
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            loss = super().training_step(batch, batch_idx)
+            self.mean.update(loss.detach())
+            return loss
+
+    module = Measured()
+    lightning.find_rate(trainer_of(), module, DataLoader(DATA, BATCH), steps=30)
+    assert (module.mean.update_count, module.mean.weight) == (0, 0.0)
 
 
 def test_lightning_undoes_what_callbacks_froze_and_validates_nothing() -> None:

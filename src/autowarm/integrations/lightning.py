@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from .. import rate
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
@@ -213,8 +214,9 @@ def find_rate(
 
     The module's ``training_step`` runs as in training, with the trainer's precision, accumulation, clipping and
     strategy, but its logs are dropped, and callbacks see only the start of the run. Afterwards the module and the
-    random states are as before, except that a trainer with a precision such as "bf16-true" converts the module, as it
-    does for training. Set the suggested rate yourself, in the optimizer that ``configure_optimizers`` makes next.
+    random states are as before, except that metrics of torchmetrics are reset, and that a trainer with a precision such
+    as "bf16-true" converts the module, as it does for training. Set the suggested rate yourself, in the optimizer that
+    ``configure_optimizers`` makes next.
 
     Args:
         trainer: a new trainer, for the search only; use another one to train.
@@ -255,6 +257,9 @@ def find_rate(
         trainer.num_sanity_val_steps = checks
         for p, needed in trained.items():  # a callback may have frozen some
             p.requires_grad_(needed)
+        for part in module.modules():
+            if isinstance(part, Metric):
+                part.reset()
     if finder.found is None:
         raise ValueError("the trainer stopped before its first update: give it max_steps or max_epochs, and data")
     return finder.found

@@ -73,6 +73,10 @@ class WarmupCallback(pl.Callback):
     other share them. A run resumed at the end of an epoch is bit-identical to an uninterrupted one; within an epoch,
     Lightning starts the data over.
 
+    With manual optimization, a loss that you divide for gradient accumulation counts as divided, so divide
+    ``target_loss`` and ``chance_loss`` too; or leave out the callback and call ``self.lr_schedulers().observe(loss)``
+    with the undivided loss of each micro-batch.
+
     Every ``log_every_n_steps`` steps it logs `AdaptiveWarmup.metrics` to the trainer's loggers under ``autowarm/``, and
     a second scheduler's under ``autowarm-1/``.
 

@@ -223,7 +223,8 @@ def find_rate(
     ``configure_optimizers`` makes next.
 
     Args:
-        trainer: a new trainer, for the search only; use another one to train.
+        trainer: a new trainer, for the search only, as long as the training will be (``max_steps`` or ``max_epochs``);
+            use another one to train.
         module, train_dataloaders, datamodule: as for ``trainer.fit``.
         options: of `autowarm.find_rate`; ``total_steps`` is the trainer's own if not given.
 
@@ -244,7 +245,7 @@ def find_rate(
         ...         return Muon.from_model(self.net, lr=self.lr)
         >>> _ = torch.manual_seed(0)
         >>> module, loader = Module(), torch.utils.data.DataLoader(torch.randn(2048, 8), batch_size=16)
-        >>> trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False,
+        >>> trainer = pl.Trainer(max_epochs=5, accelerator="cpu", logger=False, enable_checkpointing=False,
         ...                      enable_progress_bar=False, enable_model_summary=False)
         >>> module.lr = find_rate(trainer, module, loader).suggestion
     """

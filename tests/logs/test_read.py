@@ -1,6 +1,7 @@
 """Files and folders: compressed, binary, missing, with several runs."""
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_a_folder_gives_its_log_and_the_newest_checkpoints_history(tmp_path: Pat
         (trainer / f"checkpoint-{step}").mkdir(parents=True)
         rows = ",".join(f'{{"step": {i}, "loss": {i}}}' for i in range(1, step + 1))
         (trainer / f"checkpoint-{step}" / "trainer_state.json").write_text(f'{{"log_history": [{rows}]}}')
+        os.utime(trainer / f"checkpoint-{step}" / "trainer_state.json", (100 - step,) * 2)  # as a copy may have it
     assert len(read(trainer)[0].losses) == 10
 
 

@@ -86,7 +86,7 @@ def _text(data: bytes) -> str | None:
 
 def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:
     # transformers keeps the whole history in each checkpoint.
-    checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda file: file.stat().st_mtime)
+    checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=_age)
     for file in [*(folder / name for name in _FILES), *checkpoints[-1:]]:
         if file.is_file():
             return read(file, **options)
@@ -101,6 +101,12 @@ def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:
         none = f"{folder}: none of {', '.join(_FILES)} or TensorBoard's event files is in this folder: name a file"
         raise failed[0] if failed else LogError(none)
     return logs
+
+
+def _age(state: Path) -> tuple[float, float]:
+    """The number in a checkpoint's name, then the time, since a copy of a folder makes new times."""
+    written = re.search(r"-(\d+)$", state.parent.name)
+    return (int(written[1]) if written else -1, state.stat().st_mtime)
 
 
 def _name(path: Path) -> str:

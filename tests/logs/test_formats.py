@@ -84,6 +84,15 @@ def test_named_columns_are_taken_before_the_usual_ones() -> None:
     assert is_the_curve(only(text, loss="nll", step="it", lr="eta"))
 
 
+def test_our_own_losses_give_way_to_the_runs() -> None:
+    rows = [{"step": s, "autowarm/target_loss": 1.0, "autowarm/loss": 9.0, "lm_loss": x, "lr": r} for s, x, r in ROWS]
+    assert is_the_curve(only("\n".join(map(json.dumps, rows))))
+    ours = [{"step": s, "train/autowarm/loss": x, "lr": r} for s, x, r in ROWS]
+    assert is_the_curve(only("\n".join(map(json.dumps, ours))))
+    with pytest.raises(LogError, match=r"no column looks like a training loss\. Name it"):
+        only("step,autowarm/loss,autowarm/target_loss,ce\n1,4,1,4\n2,3,1,3\n")
+
+
 def test_two_columns_have_no_rates_and_one_counts_its_rows() -> None:
     assert is_the_curve(only("1 4\n2 3\n3 2\n"), rates=False)
     log = only("4\n3\n2\n")

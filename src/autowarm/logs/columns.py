@@ -19,6 +19,7 @@ _LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_trai
 _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
 _LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)")
 _LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)")
+_OURS = re.compile(r"(^|_)autowarm(_|$)")  # the smoothed loss and the target that our plug-ins log
 _OTHER_LOSS = re.compile(r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)")
 _EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
 _RUNS = ("run", "run_id", "run_name")
@@ -188,9 +189,12 @@ def _loss(columns: Sequence[str], name: str) -> str:
         return usual
     like = [column for column in columns if _LIKE_A_LOSS.search(_plain(column))]
     like = [column for column in like if not _OTHER_LOSS.search(_plain(column))]
+    of_the_run = [column for column in like if not _OURS.search(_plain(column))]
+    if of_the_run or len(like) > 1:
+        like = of_the_run
     if len(like) == 1:
         return like[0]
-    what = "no column looks like a training loss" if not like else f"which is the loss, {' or '.join(like)}?"
+    what = "no column looks like a training loss." if not like else f"which is the loss, {' or '.join(like)}?"
     raise LogError(f"{name}: {what} Name it with loss= (--loss). {_listed(columns)}")
 
 

@@ -95,14 +95,17 @@ def test_a_small_swin_learns_digits(tmp_path: Path) -> None:
     assert result["cell"]["model"] == "swin-2x16"
 
 
-def test_a_run_on_images_goes_on_to_the_bit(tmp_path: Path) -> None:
+def test_a_run_on_images_goes_on_to_the_bit_whatever_the_workers(tmp_path: Path) -> None:
+    """Dropout, too, whose random numbers loading must not change."""
     config = swin_run(8)
     straight = train(config, tmp_path / "straight")
     with pytest.raises(Interrupted):
         train(config, tmp_path / "broken", stop_at(5))
-    assert train(config, tmp_path / "broken")["metric"] == straight["metric"]
-    losses = [[row["loss"] for row in read_metrics(tmp_path / name)] for name in ("straight", "broken")]
-    assert losses[0] == losses[1]
+    loading = dataclasses.replace(config, data=dataclasses.replace(config.data, workers=1))
+    apart = train(loading, tmp_path / "apart")
+    assert train(config, tmp_path / "broken")["metric"] == straight["metric"] == apart["metric"]
+    losses = [[row["loss"] for row in read_metrics(tmp_path / name)] for name in ("straight", "broken", "apart")]
+    assert losses[0] == losses[1] == losses[2]
 
 
 def test_a_folder_has_as_many_classes_as_it_holds(pictures: DataConfig, tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """A user's own task prepares once, is known again, and a change of its code is seen."""
 
+import functools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from autowarm.lab.tasks.fingerprint import fingerprint
 from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.loop import train
 
@@ -48,6 +52,7 @@ def test_a_prepare_that_was_cut_off_is_called_again(tmp_path: Path) -> None:
 
 IDENTITIES = """
 import sys
+from collections.abc import Callable
 from autowarm.lab.tasks.fingerprint import fingerprint
 from autowarm.lab.tasks.own import load
 for folder in sys.argv[1:]:
@@ -129,3 +134,16 @@ def test_packing_leaves_the_task_as_it_was() -> None:
     task = Prepared()
     assert pack(task).sha256 == pack(task).sha256 == pack(Prepared()).sha256
     assert vars(task) == {}
+
+
+def shifted(decorate: Callable[[Any], Any], by: int) -> Any:
+    """A decorated function whose code differs by a number."""
+    found: dict[str, Any] = {"decorate": decorate, "__name__": "__main__"}
+    exec(f"@decorate\ndef shift(x):\n    return x + {by}\n", found)
+    return found["shift"]
+
+
+@pytest.mark.parametrize("decorate", [functools.cache, functools.lru_cache, functools.singledispatch, torch.no_grad()])
+def test_a_change_behind_a_decorator_is_seen(decorate: Callable[[Any], Any]) -> None:
+    one, same, other = (fingerprint(shifted(decorate, by)) for by in (1, 1, 2))
+    assert one == same != other

@@ -108,7 +108,10 @@ def _classes(part: Any) -> dict[Any, int]:
 
 
 class _Placed(Dataset[tuple[Tensor, int]]):
-    """Training samples indexed by their place in the run, which also seeds their transforms."""
+    """Training samples indexed by their place in the run, which also seeds their transforms.
+
+    PyTorch's generator is left as it was, for dropout: whether a process of its own loads a sample must not matter.
+    """
 
     def __init__(self, images: Any, seed: int) -> None:
         self.images, self.seed = images, seed
@@ -117,10 +120,11 @@ class _Placed(Dataset[tuple[Tensor, int]]):
         key = int(np.random.SeedSequence([self.seed, place]).generate_state(1)[0])
         random.seed(key)  # timm's transforms draw from all three
         np.random.seed(key)  # noqa: NPY002
-        torch.default_generator.manual_seed(key)  # transforms do not use the GPUs' generators
         count = len(self.images)
         epoch, offset = divmod(place, count)
-        found: tuple[Tensor, int] = self.images[int(permutation(count, self.seed, epoch)[offset])]
+        with torch.random.fork_rng(devices=()):  # transforms do not use the GPUs' generators
+            torch.default_generator.manual_seed(key)
+            found: tuple[Tensor, int] = self.images[int(permutation(count, self.seed, epoch)[offset])]
         return found
 
 
@@ -140,7 +144,8 @@ def training_batches(
         mix: see `mixing`. Labels are then probabilities.
     """
     places = ([step * batch_size + row for row in range(batch_size)[rows]] for step in range(first, last))
-    loader = DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers)
+    own = torch.Generator()  # or a loader would draw its workers' seeds from the one for dropout
+    loader = DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers, generator=own)
     if mix is None:
         yield from loader
         return

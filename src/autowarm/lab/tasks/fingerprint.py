@@ -115,6 +115,8 @@ class _Walk:
         yield from map(self.digest, (function.__code__, function.__defaults__, function.__kwdefaults__))
         for cell in function.__closure__ or ():
             yield self.digest(cell.cell_contents) if cell != type(cell)() else b"empty"
+        if isinstance(registry := getattr(function, "registry", None), Mapping):  # of `functools.singledispatch`
+            yield self.digest(dict(registry))
         for name in sorted(_names(function.__code__)):
             if name in function.__globals__:
                 yield name.encode()
@@ -138,8 +140,9 @@ class _Walk:
             reduced = value.__reduce_ex__(4)
         except Exception:  # a lock, a file: it could not be sent to a worker either
             return
-        if isinstance(reduced, str):
+        if isinstance(reduced, str):  # pickled by name, as a function with a cache is
             yield reduced.encode()
+            yield self.digest(getattr(value, "__wrapped__", None))
             return
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         for part in (make, arguments, state, list(items or ()), list(pairs or ())):

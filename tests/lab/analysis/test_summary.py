@@ -219,3 +219,13 @@ def test_losses_below_zero_are_compared_like_others() -> None:
 def test_a_diverged_run_alone_is_called_so() -> None:
     (summary,) = summarise([row("adaptive", 5, 0, None)])
     assert verdict(summary) == "No hand-set warm-up was run; the default: diverged."
+
+
+def test_lengths_are_ranked_on_the_seeds_that_all_of_them_have() -> None:
+    """One whose run with a hard seed failed is not the best for that."""
+    hard = [row("linear", 0, seed, 3.0 + (seed == 0)) for seed in range(3)]
+    spared = [row("linear", 40, seed, 3.1) for seed in (1, 2)]
+    (summary,) = summarise([*hard, *spared, *(row("adaptive", 9, seed, 3.0 + (seed == 0)) for seed in range(3))])
+    assert summary.best is not None
+    assert summary.best.warmup_steps == 0
+    assert "differ by 0.100" in verdict(summary)

@@ -193,6 +193,13 @@ def test_a_point_is_named_by_cell_schedule_and_axes() -> None:
     ("grid", "message"),
     [
         ([{"optimizer.lr": 0.001}, {"optimizer.lr": 0.01}], "differ in optimizer.lr: 0.001 → 0.01"),
+        (
+            [
+                {"schedule.kind": "linear", "schedule.warmup_steps": [5, 10]},
+                {"schedule.kind": "linear", "schedule.warmup_steps": [5, 20], "schedule.div": 10.0},
+            ],
+            "cells.a: two blocks of its grid have linear runs that differ in schedule.div: None → 10.0: give both",
+        ),
         ([{"seed": [1, 2]}], "cells.a: seed is set by the sweep's seeds"),
         ([{"optimizer.lr": []}], "the plan has no runs"),
     ],
@@ -209,11 +216,15 @@ def test_a_comparison_leaves_out_no_run_in_silence() -> None:
         CompareConfig(rates={"muon": []}).points()
 
 
-def test_a_share_above_zero_is_at_least_one_update() -> None:
+def test_a_share_above_zero_is_at_least_one_update_and_leaves_one_for_the_decay() -> None:
     cells: dict[str, Any] = {"a": {"set": {"schedule.kind": "linear", "steps": 100}}}
-    swept = SweepConfig(cells=cells, grid=[{"schedule.warmup_steps": [0.0, 0.001, 0.5]}]).points()
+    swept = SweepConfig(cells=cells, grid=[{"schedule.warmup_steps": [0.0, 0.001, 0.5, 1.0]}]).points()
     compared = CompareConfig(
-        run=RunConfig(steps=100), rates={"muon": [0.01]}, schedules=["linear"], warmups=[0.0, 0.001, 0.5], seeds=[0]
+        run=RunConfig(steps=100),
+        rates={"muon": [0.01]},
+        schedules=["linear"],
+        warmups=[0.0, 0.001, 0.5, 1.0],
+        seeds=[0],
     ).points()
     for points in (swept, compared):
-        assert [point.run.schedule.warmup_steps for point in points] == [0, 1, 50]
+        assert [point.run.schedule.warmup_steps for point in points] == [0, 1, 50, 99]

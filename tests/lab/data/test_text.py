@@ -171,3 +171,15 @@ def test_a_missing_or_too_small_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("alone")
     with pytest.raises(LabError, match="too few for a training and a validation part"):
         prepare(DataConfig(corpus=str(tmp_path)), VOCABULARY)
+
+
+@pytest.mark.usefixtures("_fresh_cache")
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_few_documents_are_a_corpus_whatever_their_names(count: int, tmp_path: Path) -> None:
+    for first in range(6):
+        folder = tmp_path / str(first)
+        folder.mkdir()
+        for i in range(count):
+            (folder / f"{first}-{i}.txt").write_text(f"document {i} of {first} " * 40)
+        corpus = prepare(DataConfig(corpus=str(folder)), VOCABULARY)
+        assert min(len(corpus.train), len(corpus.val)) > 0

@@ -33,6 +33,11 @@ def settings(out: Path, tokenizer: str, **changes: Any) -> ShardsConfig:
     return ShardsConfig(out=str(out), tokenizer=tokenizer, shard_tokens=6000, val_tokens=1000, workers=2, **changes)
 
 
+def test_a_budget_below_the_validation_part_is_refused() -> None:
+    with pytest.raises(ValueError, match="tokens must exceed val_tokens=10000000, got 300000: lower val_tokens"):
+        ShardsConfig(tokens=300_000)
+
+
 def tokens_of(folder: Path) -> np.ndarray:
     listed = json.loads((folder / "manifest.json").read_text())["shards"]
     return np.concatenate([open_shard(folder / row["file"]) for row in listed])

@@ -1,17 +1,21 @@
 """A user's own task in one run: what it may do, and that it resumes to the bit."""
 
+import functools
 import random
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from autowarm.lab.config import EngineConfig
 from autowarm.lab.registry import OPTIMIZERS, SCHEDULES
+from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.stopping import Interrupted
 
 from .own_runs import Line, run
@@ -179,3 +183,35 @@ def test_frozen_weights_stay_and_evaluation_mode_is_for_evaluation(tmp_path: Pat
         found.append(weights(tmp_path / str(steps)))
     assert torch.equal(found[0]["0.weight"], found[1]["0.weight"])
     assert not torch.equal(found[0]["3.weight"], found[1]["3.weight"])
+
+
+class Rotated(Line):
+    """Its model has complex numbers, as rotary embeddings do, and its data come from a function with a cache."""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model.register_buffer("turn", torch.polar(torch.ones(1), torch.tensor([0.5])))
+        return model
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        assert model.turn.is_complex()  # type: ignore[operator]
+        return super().loss(model, held() * batch)
+
+
+@functools.lru_cache(maxsize=1)
+def held() -> torch.Tensor:
+    return torch.ones(4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_complex_numbers_stay_complex(precision: Any, tmp_path: Path) -> None:
+    assert run(Rotated(), tmp_path, engine=EngineConfig(precision=precision))["val_loss"] < 10
+
+
+def test_a_function_with_a_cache_is_packed_with_its_code_and_an_empty_cache() -> None:
+    held()
+    packed = cloudpickle.loads(pack(Rotated()).content)
+    theirs = packed.loss.__func__.__globals__["held"]
+    assert theirs is not held
+    assert theirs.cache_info()[:3] == (0, 0, 1)
+    assert torch.equal(theirs(), held())

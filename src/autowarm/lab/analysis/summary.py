@@ -82,7 +82,12 @@ class Summary:
     @property
     def best(self) -> Point | None:
         """The hand-set warm-up with the lowest mean validation loss; the shortest if several are equal."""
-        return min(self.manual, key=lambda point: point.val_loss, default=None)
+        return min(self.manual, key=self.on_common_seeds, default=None)
+
+    def on_common_seeds(self, point: Point) -> float:
+        """A hand-set point's mean loss over the seeds that all of them have: runs may fail, and seeds differ."""
+        seeds = set.intersection(*(set(one.losses) for one in self.manual)) or point.losses.keys()
+        return math.fsum(point.losses[seed] for seed in seeds) / len(seeds)
 
     @property
     def edge(self) -> str:
@@ -127,7 +132,7 @@ class Summary:
     @property
     def worst(self) -> Point | None:
         """The hand-set warm-up with the highest mean validation loss."""
-        return max(self.manual, key=lambda point: point.val_loss, default=None)
+        return max(self.manual, key=self.on_common_seeds, default=None)
 
     @property
     def length_matters(self) -> bool | None:
@@ -219,7 +224,8 @@ def verdict(summary: Summary) -> str:
                      "the loss, ended the warm-up.")  # fmt: skip
     worst, matters = summary.worst, summary.length_matters
     if matters is not None and worst is not None:
-        differ = f"The hand-set lengths differ by {number(worst.val_loss - best.val_loss)}{summary.unit} at most"
+        spread = summary.on_common_seeds(worst) - summary.on_common_seeds(best)
+        differ = f"The hand-set lengths differ by {number(spread)}{summary.unit} at most"
         if matters:
             words.append(f"{differ}; the worst is {worst.warmup_steps:.0f} updates.")
         elif summary.outcome not in ("better", "worse"):

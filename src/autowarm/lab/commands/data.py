@@ -1,5 +1,6 @@
 """`autowarm data`: make or check token shards."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -59,5 +60,5 @@ def run(argv: list[str]) -> int:
     shards, folder = manifest["shards"], config.out
     print(f"{manifest['tokens']:,} tokens of {manifest['documents']:,} documents in {len(shards)} shards in {folder}")
     vocab_size = -(-manifest["tokenizer"]["vocab_size"] // 128) * 128  # matrix products like multiples of 128
-    print(f"train on them: autowarm train --data.corpus {folder} --model.vocab_size {vocab_size}")
+    print(f"train on them: autowarm train --data.corpus {shlex.quote(folder)} --model.vocab_size {vocab_size}")
     return 0

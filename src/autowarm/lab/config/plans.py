@@ -18,6 +18,7 @@ Keys are those of `RunConfig`, dotted or nested.
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -189,6 +190,7 @@ class SweepConfig(Where):
                 keys = {key: value for part in parts for key, value in leaves(part, RunConfig, place).items()}
                 require("seed" not in keys, f"{place}: seed is set by the sweep's seeds, such as seeds: [0, 1]")
                 chosen.append((name, varied, _run(keys, place)))
+        _check_curves(chosen)
         points = []
         for seed in self.seeds:
             for name, varied, run in chosen:
@@ -196,6 +198,21 @@ class SweepConfig(Where):
                 words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in varied.items())]
                 points.append(Point(" ".join([*words, f"seed{seed}"]), seeded, name, varied))
         return _distinct(points)
+
+
+def _check_curves(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) -> None:
+    """Raise LabError if runs that would be points of one curve differ in more than the length of their warm-ups."""
+    curves: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for name, varied, run in chosen:
+        settings = dataclasses.asdict(run)
+        settings["schedule"].pop("warmup_steps")
+        known = curves.setdefault((name, json.dumps(varied, sort_keys=True), run.schedule.kind), settings)
+        if known != settings:
+            [first, *_] = differences(known, settings)
+            raise LabError(
+                f"cells.{name}: two blocks of its grid have {run.schedule.kind} runs that differ in {first}: give both "
+                "values in one list, or make two cells"
+            )
 
 
 def _distinct(points: Iterable[Point]) -> list[Point]:
@@ -231,8 +248,9 @@ def _run(keys: Mapping[str, Any], source: str) -> RunConfig:
 
 def _updates(warmup: float, steps: int) -> int:
     """Convert a warm-up length to updates; a float up to 1.0 is a share of the run, and above 0 at least one update."""
-    is_share = isinstance(warmup, float) and warmup <= 1
-    return max(int(warmup > 0), round(warmup * steps)) if is_share else round(warmup)
+    if not (isinstance(warmup, float) and warmup <= 1):
+        return round(warmup)
+    return max(int(warmup > 0), min(round(warmup * steps), steps - 1))  # a schedule ends with one update of decay
 
 
 @dataclass(frozen=True)

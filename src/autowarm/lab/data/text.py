@@ -176,11 +176,14 @@ def _select(texts: Iterable[tuple[str, str]], max_bytes: int) -> list[tuple[str,
 
 def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
     """Return the cache file of a corpus: both parts' tokens, with their checksum and the tokenizer as metadata."""
+    places = [_hash("split " + name) for name, _ in texts]
+    # Of few documents, all may lie on one side; then the nearest one changes sides.
+    share = min(max(VALIDATION_SHARE, math.nextafter(min(places, default=0.0), 1.0)), max(places, default=1.0))
     parts: dict[str, list[str]] = {"train": [], "val": []}
-    for name, text in texts:
-        parts["val" if _hash("split " + name) < VALIDATION_SHARE else "train"].append(text)
+    for (_, text), place in zip(texts, places, strict=True):
+        parts["val" if place < share else "train"].append(text)
     if not all(parts.values()):
-        raise LabError(f"the corpus has {len(texts)} documents, too few for a training and a validation part")
+        raise LabError(f"the corpus has {len(texts)} documents, too few for a training and a validation part: cut them")
     tokenizer = learnt_tokenizer(parts["train"], vocab_size)
     end, digest, tokens = tokenizer.token_to_id(END_OF_TEXT), hashlib.sha256(), {}
     for part, documents in parts.items():

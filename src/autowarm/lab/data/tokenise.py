@@ -55,6 +55,8 @@ class ShardsConfig:
         for name in ("tokens", "shard_tokens", "val_tokens", "workers"):
             value = getattr(self, name)
             require(value is None or value > 0, f"{name} must be at least 1, got {value}")
+        enough = self.tokens is None or self.tokens > self.val_tokens
+        require(enough, f"tokens must exceed val_tokens={self.val_tokens}, got {self.tokens}: lower val_tokens")
 
 
 @dataclass(frozen=True)

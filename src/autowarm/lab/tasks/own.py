@@ -5,11 +5,13 @@ file. A mistake in the task is reported as one line that names the place in the 
 """
 
 import dataclasses
+import functools
 import importlib.util
 import inspect
+import io
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,6 +156,19 @@ def pack(task: Any) -> PackedTask:
     return PackedTask(name, sha256, file, tuple(optimizers), hasattr(task, "prepare"), _pickled(task))
 
 
+class _Pickler(cloudpickle.Pickler):
+    """Takes functions with a cache along, too, which are otherwise pickled as the name of one in a module."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, functools._lru_cache_wrapper) and is_users(value.__module__):
+            return _cached, (value.__wrapped__, value.cache_parameters())
+        return super().reducer_override(value)
+
+
+def _cached(function: Callable[..., Any], parameters: Any) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
 def _pickled(task: Any) -> bytes:
     """Pickle the task with the code of its module, so that a worker does not need the file."""
     module = sys.modules.get(type(task).__module__)
@@ -161,7 +176,8 @@ def _pickled(task: Any) -> bytes:
     if by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return bytes(cloudpickle.dumps(task))
+        _Pickler(packed := io.BytesIO()).dump(task)
+        return packed.getvalue()
     except Exception as error:  # an object's own pickling may raise anything
         raise LabError(f"{place_of(type(task))}the task {type(task).__name__} cannot be sent to other processes "
                        f"({said(error)}): make locks, open files and generators in its methods, not as attributes or "

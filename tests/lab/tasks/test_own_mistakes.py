@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from autowarm.lab.config import LabError, UsageError
+from autowarm.lab.tasks.blame import blamed
 from autowarm.lab.tasks.own import load, pack
 
 from .own_runs import Line, run
@@ -135,3 +136,10 @@ def test_a_place_that_is_none(place: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_class_where_an_object_is_needed() -> None:
     with pytest.raises(LabError, match=r"Line is a class: give Line\(\)"):
         pack(Line)
+
+
+def test_a_fault_of_the_disk_is_not_the_tasks() -> None:
+    with pytest.raises(OSError, match="no space left"), blamed("/somewhere/task.py", "in training"):
+        raise OSError("no space left on device")
+    with pytest.raises(LabError, match="test_own_mistakes.py.*FileNotFoundError"), blamed(__file__, "in loss"):
+        (Path(__file__).parent / "nowhere").read_text()

@@ -329,7 +329,8 @@ class RunConfig:
     @property
     def label(self) -> str:
         """A short name of the run, for folders and displays."""
-        return f"{self.optimizer.name}-lr{self.optimizer.lr:g}-{self.schedule.label}-seed{self.seed}"
+        name = re.sub(r"[^\w.=+-]", "_", self.optimizer.name)  # a user's may have any characters
+        return f"{name}-lr{self.optimizer.lr:g}-{self.schedule.label}-seed{self.seed}"
 
 
 # The authors' momenta are Nesterov's, and normSGD's starts as a copy of the weights.

@@ -19,7 +19,7 @@ def blamed(file: str, where: str, passing: tuple[type[Exception], ...] = ()) -> 
     """Turn an exception in the user's code into a LabError of one line, which names the place in that code.
 
     A stack frame counts as the user's if its file is in the folder of the task's file or below it. Exceptions in
-    `passing` are not mistakes and pass through unchanged.
+    `passing` are not mistakes and pass through unchanged, as does an OSError without such a frame.
     """
     try:
         yield
@@ -32,6 +32,8 @@ def blamed(file: str, where: str, passing: tuple[type[Exception], ...] = ()) -> 
             frames.append((error.filename, error.lineno, ""))
         if theirs := [frame for frame in frames if _is_beside(frame[0], file)]:
             place = f"{_place(*theirs[-1])}: {where}"
+        elif isinstance(error, OSError):
+            raise  # of our own files, such as a full disk
         raise BrokenTask(f"{place}: {type(error).__name__}: {said(error)}") from error
 
 

@@ -216,15 +216,15 @@ def test_a_comparison_leaves_out_no_run_in_silence() -> None:
         CompareConfig(rates={"muon": []}).points()
 
 
-def test_a_share_above_zero_is_at_least_one_update_and_leaves_one_for_the_decay() -> None:
+def test_a_share_above_zero_is_at_least_one_update() -> None:
     cells: dict[str, Any] = {"a": {"set": {"schedule.kind": "linear", "steps": 100}}}
-    swept = SweepConfig(cells=cells, grid=[{"schedule.warmup_steps": [0.0, 0.001, 0.5, 1.0]}]).points()
+    swept = SweepConfig(cells=cells, grid=[{"schedule.warmup_steps": [0.0, 0.001, 0.5]}]).points()
     compared = CompareConfig(
         run=RunConfig(steps=100),
         rates={"muon": [0.01]},
         schedules=["linear"],
-        warmups=[0.0, 0.001, 0.5, 1.0],
+        warmups=[0.0, 0.001, 0.5],
         seeds=[0],
     ).points()
     for points in (swept, compared):
-        assert [point.run.schedule.warmup_steps for point in points] == [0, 1, 50, 99]
+        assert [point.run.schedule.warmup_steps for point in points] == [0, 1, 50]

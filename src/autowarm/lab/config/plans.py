@@ -248,9 +248,8 @@ def _run(keys: Mapping[str, Any], source: str) -> RunConfig:
 
 def _updates(warmup: float, steps: int) -> int:
     """Convert a warm-up length to updates; a float up to 1.0 is a share of the run, and above 0 at least one update."""
-    if not (isinstance(warmup, float) and warmup <= 1):
-        return round(warmup)
-    return max(int(warmup > 0), min(round(warmup * steps), steps - 1))  # a schedule ends with one update of decay
+    is_share = isinstance(warmup, float) and warmup <= 1
+    return max(int(warmup > 0), round(warmup * steps)) if is_share else round(warmup)
 
 
 @dataclass(frozen=True)

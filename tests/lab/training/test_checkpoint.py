@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from autowarm.lab.tasks.models import save_weights
 from autowarm.lab.training.checkpoint import Checkpoints
 
 from ..helpers import ALONE, trained
@@ -56,6 +58,27 @@ def test_tensors_of_any_strides_and_in_one_place_come_back(tmp_path: Path) -> No
         assert torch.equal(value, other.state_dict()[name])
     loaded = flat(its_optimizer)
     assert all(torch.equal(value, loaded[key]) for key, value in flat(optimizer).items())
+
+
+class Counting(torch.nn.Linear):
+    count = 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def test_the_extra_state_of_a_module_comes_back(tmp_path: Path) -> None:
+    model, other = (torch.nn.Sequential(Counting(2, 2)) for _ in range(2))
+    model[0].count = 5
+    Checkpoints(tmp_path, ALONE).save(1, model, torch.optim.AdamW(model.parameters()), {})
+    assert Checkpoints(tmp_path, ALONE).load(other, torch.optim.AdamW(other.parameters())) is not None
+    assert other[0].count == 5
+    save_weights(other, tmp_path)
+    assert load_file(tmp_path / "model.safetensors").keys() == {"0.weight", "0.bias"}
+    assert torch.equal(model[0].weight, other[0].weight)
 
 
 def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_path: Path) -> None:

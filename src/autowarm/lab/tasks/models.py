@@ -218,6 +218,10 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
             if any(isinstance(module, _Rows) for module in model.modules()):
                 state = _unfused(model.state_dict() if state is None else state)
             model.save_pretrained(folder, state_dict=None if state is None else dict(state))
+        elif state is None and any(not isinstance(value, Tensor) for value in model.state_dict().values()):
+            # The extra state of modules, which may be of any type, is left out.
+            state = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+            save_file(state, path, metadata={"format": "pt"})
         elif state is None:
             save_model(model, str(path), metadata={"format": "pt"})
         else:

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 SCHEMA = 2
 _MANIFEST, _REST = "manifest.json", "rest.pt"
+_EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns
 
 
 class Checkpoints:
@@ -72,7 +73,8 @@ class Checkpoints:
                 (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
         devices = {key: value.device.type for key, value in tensors.items()}
         buffer = io.BytesIO()
-        torch.save({**rest, "groups": state["param_groups"], "plain": plain, "devices": devices}, buffer)
+        others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": _extra(model)}
+        torch.save({**rest, **others}, buffer)
         target = self.folder / f"checkpoint-{step:08d}"
         scratch = self.folder / f".{target.name}"
         write = dcp.save if self._pool is None else dcp.async_save
@@ -152,6 +154,7 @@ class Checkpoints:
                 tensors[key] = _place_for(about, param, rest["devices"][key])
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
+        model.load_state_dict(rest.get("extra", {}), strict=False)
         states: dict[int, dict[str, Any]] = {}
         for key, value in [*tensors.items(), *rest["plain"].items()]:
             if key.startswith("optimizer."):
@@ -219,8 +222,14 @@ def _weights(model: nn.Module) -> dict[str, Any]:
     """Parameters and buffers, tied ones once, sharing the model's memory."""
     found: dict[int, tuple[str, Tensor]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
-        found.setdefault(id(value), (name, value))
+        if not name.endswith(_EXTRA):
+            found.setdefault(id(value), (name, value))
     return {f"model.{name}": value.detach() for name, value in found.values()}
+
+
+def _extra(model: nn.Module) -> dict[str, Any]:
+    """What modules with a `get_extra_state` keep besides parameters and buffers, of any type."""
+    return {name: value for name, value in model.state_dict().items() if name.endswith(_EXTRA)}
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from .. import rate
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
@@ -31,6 +30,7 @@ _utilities = f"{pl.__name__}.utilities"  # the same in both packages
 _exceptions = import_module(f"{_utilities}.exceptions")
 extract_batch_size = import_module(f"{_utilities}.data").extract_batch_size
 is_param_in_hook_signature = import_module(f"{_utilities}.signature_utils").is_param_in_hook_signature
+Metric = import_module("torchmetrics").Metric  # which Lightning needs
 
 __all__ = ["WarmupCallback", "find_rate", "scheduler_config"]
 

@@ -1,4 +1,4 @@
-"""Checks of an optimizer's options, tensors, gradients and saved states, and their error messages."""
+"""Checks of an optimizer's options, tensors, gradients and saved states, their error messages, and a state's hooks."""
 
 import math
 import re

@@ -229,3 +229,7 @@ def test_lengths_are_ranked_on_the_seeds_that_all_of_them_have() -> None:
     assert summary.best is not None
     assert summary.best.warmup_steps == 0
     assert "differ by 0.100" in verdict(summary)
+    broken = [row("linear", 20, 7, None), *(row("linear", 20, seed, 2.9) for seed in (1, 2))]
+    (summary,) = summarise([*hard, *spared, *broken])
+    assert summary.best is not None
+    assert summary.best.warmup_steps == 0  # one that diverged is not the best, whichever seed that was

@@ -85,9 +85,13 @@ class Summary:
         return min(self.manual, key=self.on_common_seeds, default=None)
 
     def on_common_seeds(self, point: Point) -> float:
-        """A hand-set point's mean loss over the seeds that all of them have: runs may fail, and seeds differ."""
-        seeds = set.intersection(*(set(one.losses) for one in self.manual)) or point.losses.keys()
-        return math.fsum(point.losses[seed] for seed in seeds) / len(seeds)
+        """A hand-set point's mean loss over the seeds that all have, for runs may fail; infinite if one diverged."""
+        seeds = self._common_seeds or point.losses.keys()
+        return math.inf if point.diverged else math.fsum(point.losses[seed] for seed in seeds) / len(seeds)
+
+    @property
+    def _common_seeds(self) -> set[int]:
+        return set.intersection(*(set(point.losses) for point in self.manual)) if self.manual else set()
 
     @property
     def edge(self) -> str:
@@ -137,7 +141,7 @@ class Summary:
     @property
     def length_matters(self) -> bool | None:
         """Whether the hand-set lengths differ by more than the noise; None if that cannot be told."""
-        seeds = set.intersection(*(set(point.losses) for point in self.manual)) if self.manual else set()
+        seeds = self._common_seeds
         if len(self.manual) < 2 or len(seeds) < 2 or any(point.diverged for point in self.manual):
             return None
         return same_mean([[point.losses[seed] for seed in sorted(seeds)] for point in self.manual]) < 0.05

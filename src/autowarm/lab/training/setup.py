@@ -41,9 +41,8 @@ class Setup:
         self._config, self._task, self._device = config, task, ranks.device
         self.precision = precision_of(config, ranks.device)
         torch.manual_seed(config.seed)
-        wide = torch.float64 if self.precision == "float64" else torch.float32
-        # `to` with a dtype would also make complex numbers real.
-        self.model = task.model().to(ranks.device)._apply(lambda x: x.to(wide) if x.is_floating_point() else x)
+        model = task.model().to(ranks.device)  # with a dtype, `to` would also make complex numbers real
+        self.model = model.double() if self.precision == "float64" else model.float()
         if self.precision == "bfloat16" and ranks.device.type == "cpu":
             attend_plainly(self.model, config.model.seq_len)
         self.net = spread(self.model, config.engine, ranks)

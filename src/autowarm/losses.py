@@ -163,6 +163,11 @@ def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -
     return math.nan if bad else None
 
 
+def is_broken(loss: float | None) -> bool:
+    """Whether there is a mean loss, and it is not finite."""
+    return loss is not None and not math.isfinite(loss)
+
+
 def _over_ranks(total: float, weight: float, bad: float, ranks: Ranks, updates: int) -> tuple[float, float, float]:
     device = collective_device(ranks.group)
     made = -1.0 if ranks.joined else float(updates)

@@ -1,6 +1,5 @@
 """A PyTorch scheduler whose rates come from a `Phase`: it takes losses, counts updates, and writes rates."""
 
-import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -116,9 +115,9 @@ class PhaseScheduler(LRScheduler, Joinable):
         observations, self._pending = self._pending, []
         joined = self._ranks.joined
         made = None if joined else self._clock.tick(observations)
-        if joined or (made is None and not self._phase.sees_skipped):
-            observations = []  # a skipped update is no step, and to look at its loss would be to wait for the device
-        if not joined:
+        if joined:
+            observations = []
+        else:
             Join.notify_join_context(self)
         if self._ranks.may_join and isinstance(self.optimizer, Joining):
             self.optimizer.check_joining()
@@ -128,9 +127,10 @@ class PhaseScheduler(LRScheduler, Joinable):
         if joined:
             updates = self._ranks.updates
             made = self._clock.follow(updates - self.last_epoch)
-        if made is None and self._phase.sees_skipped:
-            # Once the weights are broken, a GradScaler skips every update, so these losses must count.
-            made, loss = (None, None) if loss is None or math.isfinite(loss) else (0, loss)
+        if made is None:
+            # A skipped update is no step. But once the weights are broken, a GradScaler skips every update, so such
+            # losses must count. To skip, it has waited for the device, so there is no more to wait for.
+            made, loss = (0, loss) if self._phase.is_broken(loss) else (None, None)
         if made is not None:
             if self._phase.weights_trained is None and self._phase.device is None:
                 self._settle()  # all ranks are at this step

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..frames import frames_of_ours
-from ..losses import mean_loss
+from ..losses import is_broken, mean_loss
 from ..optim.wrapped import hook, inside, unwrapped
 from ..rate.restore import may_count
 from ..rate.search import RateSearch, has_broken
@@ -83,10 +83,10 @@ class PeakSearch:
     # The interface of a `Phase`.
 
     name = "search"
-    sees_skipped = True
     profile: Profile | None = None  # the rule that follows makes one, and looks at the weights that the search restores
     weights_trained: bool | None = None
     reduce = staticmethod(mean_loss)  # the same for all ranks, so they find the same peak
+    is_broken = staticmethod(is_broken)
 
     @property
     def device(self) -> torch.device | None:

@@ -5,18 +5,18 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from autowarm import AdaptiveWarmup, SpikeGuard
 
 BROKEN = 150
 
 
-def trained(guarded: str, scaled: bool) -> tuple[AdaptiveWarmup | SpikeGuard, list[float], list[str]]:
+def trained(guarded: str, scaled: bool, rate: Tensor | float) -> tuple[AdaptiveWarmup | SpikeGuard, list[float], list[str]]:
     """A run of 300 steps whose weights are broken in the middle: what guards it, its losses, its warnings."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=scaled)
     guard = AdaptiveWarmup(optimizer, 300, recover=True) if guarded == "schedule" else SpikeGuard(optimizer, 300)
     losses = []
@@ -38,17 +38,20 @@ def trained(guarded: str, scaled: bool) -> tuple[AdaptiveWarmup | SpikeGuard, li
 
 @pytest.mark.parametrize("guarded", ["schedule", "beside"])
 @pytest.mark.parametrize("scaled", [True, False])
-def test_broken_weights_are_restored(guarded: str, scaled: bool) -> None:
-    guard, losses, said = trained(guarded, scaled)
+@pytest.mark.parametrize("on_device", [True, False])
+def test_broken_weights_are_restored(guarded: str, scaled: bool, on_device: bool) -> None:
+    """With a tensor as its rate, the rule is on a device."""
+    guard, losses, said = trained(guarded, scaled, torch.tensor(0.05) if on_device else 0.05)
     assert len(guard.recoveries) == 1
     assert guard.recoveries[0].restored is not None
     assert losses[-1] < 0.01
     assert any("two of the last three losses were not finite" in one for one in said)
 
 
-def test_losses_that_stay_broken_raise_an_error_as_without_a_scaler() -> None:
+@pytest.mark.parametrize("on_device", [True, False])
+def test_losses_that_stay_broken_raise_an_error_as_without_a_scaler(on_device: bool) -> None:
     model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.05) if on_device else 0.05)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     schedule = AdaptiveWarmup(optimizer, 100, max_nonfinite=3)
 
@@ -60,11 +63,12 @@ def test_losses_that_stay_broken_raise_an_error_as_without_a_scaler() -> None:
         schedule.step(loss.detach())
         optimizer.zero_grad()
 
-    for factor in (1.0, 1.0, math.nan, 1.0, math.nan):  # bad batches one by one cost their own updates only
+    for factor in [1.0] * 12 + [math.nan, 1.0, math.nan]:  # bad batches one by one cost their own updates only
         step(factor)
-    assert schedule.last_epoch == 3
+    assert schedule.last_epoch == 13
+    assert (schedule._phase.device is not None) == on_device
     step(math.nan)
-    with pytest.raises(RuntimeError, match="the loss was not finite 3 times in a row, up to step 3"):
+    with pytest.raises(RuntimeError, match="the loss was not finite 3 times in a row, up to step 13"):
         step(math.nan)
 
 

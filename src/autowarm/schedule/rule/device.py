@@ -85,8 +85,6 @@ class DeviceRule:
     def __setstate__(self, state: tuple[HostRule, torch.device]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
-    sees_skipped = False
-
     @property
     def name(self) -> str:
         """The phase. Waits for the device."""
@@ -131,6 +129,10 @@ class DeviceRule:
             total, weight, bad = everyone[:, :3].sum(0).unbind()
         finite = weight > 0
         return _Loss(total / weight, finite, finite | (bad == 0))
+
+    def is_broken(self, loss: _Loss | None) -> bool:
+        """Whether there is a loss, and it is not finite. Waits for the device."""
+        return loss is not None and not bool(loss.good)
 
     def advance(self, updates: int, loss: _Loss | None) -> None:
         """As `HostRule.advance`, without waiting."""

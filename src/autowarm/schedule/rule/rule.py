@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 from torch import Tensor
 
 from ...frames import frames_of_ours
-from ...losses import mean_loss
+from ...losses import is_broken, mean_loss
 from ..calibrate import calibrate
 from ..profile import Profile
 from .saved import a_share, boolean, check, checks_of, count, finite, list_of, optional, saved, saved_fields
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 Phase: TypeAlias = "PeakSearch | HostRule | DeviceRule"
 """A part of a run: the search for the peak rate, or warm-up and decay, on the host or on a device.
 
-`reduce` combines the losses of all micro-batches and ranks into one for `advance`, None if no rank has any; `advance`
-sets `share`, η/lr for the next update, in (0, 1] except in a search, and `steady_share`, the same for groups without a
-warm-up, which stay at the peak until the common decay. With `sees_skipped`, losses of updates that a GradScaler skipped
-count. `state_dict` gives the entries "rule" and "search" of a saved schedule. On a device, `name` and `on_host` wait.
+`reduce` combines the losses of all micro-batches and ranks into one for `advance`, None if no rank has any; `is_broken`
+tells whether that is not finite. `advance` sets `share`, η/lr for the next update, in (0, 1] except in a search, and
+`steady_share`, the same for groups without a warm-up, which stay at the peak until the common decay. `state_dict` gives
+the entries "rule" and "search" of a saved schedule. On a device, `is_broken`, `name` and `on_host` wait.
 """
 
 Number = TypeVar("Number", float, Tensor)
@@ -97,8 +97,7 @@ class HostRule:
     target_loss: float | None = saved(optional(finite))  # f*, as given or, from the first loss on, derived from f(x0)
 
     device = None
-    sees_skipped = True
-    reduce = staticmethod(mean_loss)
+    reduce, is_broken = staticmethod(mean_loss), staticmethod(is_broken)
 
     @classmethod
     def begin(cls, plan: Plan, updates: int, total_steps: int | None, target_loss: float | None) -> Self:

@@ -153,7 +153,7 @@ def excess(rows: Rows, setting: Setting) -> Mapping[str, Estimate]:
 
 
 def bed(rows: Rows, steps: int, seeds: Sequence[int] = realistic.TEST_SEEDS) -> dict[str, Mapping[str, float]]:
-    """The regrets in the realistic bed after so many updates, by optimizer; empty where runs are missing.
+    """The regrets in the realistic bed after so many updates, by optimizer; without those whose runs are missing.
 
     Each warm-up is at its own rate, and these seeds judge: those of the test, or the one that tuned the rates.
     """
@@ -171,7 +171,7 @@ def bed(rows: Rows, steps: int, seeds: Sequence[int] = realistic.TEST_SEEDS) -> 
             if name in names and {*seeds} <= losses.keys():
                 tested[name] = min(losses, tested.get(name, losses), key=lambda one: mean_loss(one, seeds))
         if not {*realistic.hand_set(steps)} <= tested.keys():
-            return {}
+            continue
         cell = next(cell for name, cell in here if name == "linear 0")  # the first loss is the same at every rate
         first = statistics.fmean(
             row["first_loss"] for row in rows.runs(realistic.PART, cell, "linear 0", seeds).values()

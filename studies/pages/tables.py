@@ -140,10 +140,9 @@ def bed_table(rows: Rows) -> str:
         if not found:
             found, label = bed(rows, steps, [realistic.TUNING_SEED]), f"{steps:,}, tuning seed"
         for name, words in CHOICES.items():
-            each = [found[optimizer].get(name) for optimizer in found]
-            known = [x for x in each if x is not None]
-            if found and len(known) == len(each):
-                lines.append([label, words, *(f"{x:.2f}" for x in known), *mean_and_worst(each)])
+            each = [found.get(optimizer, {}).get(name) for optimizer in realistic.OPTIMIZERS]
+            if sum(x is not None for x in each) == len(found) > 0:
+                lines.append([label, words, *("–" if x is None else f"{x:.2f}" for x in each), *mean_and_worst(each)])
     return comma_separated(["T", "warm-up", *realistic.OPTIMIZERS, "mean %", "worst %"], lines)
 
 

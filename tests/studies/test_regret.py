@@ -10,6 +10,7 @@ import pytest
 
 from autowarm.lab.config import LabError
 from studies.cells import DEFAULT, SEEDS, Setting
+from studies.pages.tables import bed_table
 from studies.plans.realistic import FEWER, OPTIMIZERS, TUNING_SEED, best_rate
 from studies.regret import bed, judge, judged, mean_and_worst
 from studies.rows import Cell, Rows
@@ -83,11 +84,16 @@ def test_a_choice_that_is_missing_somewhere_has_no_mean() -> None:
     assert mean_and_worst([0.5, 2.0]) == ("1.25", "2.0")
 
 
-def test_the_bed_is_empty_until_its_runs_are_made() -> None:
+def test_the_bed_has_no_optimizer_until_its_runs_are_made() -> None:
     rows = Rows.load(DOCS / "data" / "studies" / "realistic.jsonl")
     assert set(bed(rows, 4_000)) == {"muon", "lion", "adamw", "normsgd"}
     assert min(bed(rows, 4_000)["muon"].values()) <= 0.0
     assert bed(Rows(one for one in rows if one["schedule"] != "linear 0.05"), 4_000) == {}
+    without = Rows(one for one in rows if (one["schedule"], one["cell"]["optimizer"]) != ("linear 0.05", "lion"))
+    assert set(bed(without, 4_000)) == {"muon", "adamw", "normsgd"}
+    shown = [line for line in csv.DictReader(bed_table(without).splitlines()) if line["T"] == "4,000"]
+    assert {"default", "none"} <= {line["warm-up"].removeprefix("the ") for line in shown}
+    assert all(line["lion"] == line["mean %"] == line["worst %"] == "–" != line["adamw"] for line in shown)
 
 
 def test_a_bed_on_the_tuning_seed_takes_each_lengths_best_rate() -> None:

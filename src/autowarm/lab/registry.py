@@ -10,7 +10,7 @@ Nothing here imports torch: a place is ``module:name``, which `at` imports when 
 """
 
 import ast
-import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -98,8 +98,7 @@ SMALL_TASKS: Mapping[str, str] = {name: f"autowarm.lab.tasks.small.{path.stem}:T
 
 def at(place: str) -> Any:
     """Import what is at a place, ``module:name``."""
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return pkgutil.resolve_name(place)
 
 
 def check(key: str, name: str, known: Iterable[str], what: str = "") -> None:

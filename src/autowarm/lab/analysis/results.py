@@ -15,6 +15,7 @@ from autowarm import __version__
 from ..config import LabError
 from ..files import read_object, write_json
 from .summary import Point, Row, Summary, summarise
+from .table import as_html, as_text
 
 SCHEMA = 1
 _ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss", "diverged", "seconds"}
@@ -40,13 +41,9 @@ class Results:
         return self.document.get("failed", {})
 
     def __str__(self) -> str:
-        from .table import as_text
-
         return as_text(self.summaries, self.failed, self.folder / "report.html")
 
     def _repr_html_(self) -> str:
-        from .table import as_html
-
         return as_html(self.summaries, self.folder / "report.html")
 
 

@@ -33,9 +33,9 @@ def table(summaries: Sequence[Summary]) -> Table:
     for index, heading in enumerate(("optimizer, rate", "best hand-set", "default", "difference", "Algorithm 1")):
         found.add_column(heading, justify="left" if index == 0 else "right")
     for summary in summaries:
-        label, best, best_steps, adaptive, steps, difference, paper, paper_steps = map(Text, cells(summary))
-        pairs = [Text("\n").join(pair) for pair in ((best, best_steps), (adaptive, steps), (paper, paper_steps))]
-        found.add_row(label, pairs[0], pairs[1], difference, pairs[2])
+        label, best, best_steps, adaptive, steps, difference, paper, paper_steps = cells(summary)
+        row = (label, f"{best}\n{best_steps}", f"{adaptive}\n{steps}", difference, f"{paper}\n{paper_steps}")
+        found.add_row(*map(Text, row))
     return found
 
 

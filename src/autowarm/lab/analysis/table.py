@@ -1,8 +1,6 @@
-"""The table of a comparison, one row per cell: for the terminal, for `print`, and for notebooks."""
+"""The table of a comparison, one row per cell."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -46,22 +44,6 @@ def show(summaries: Sequence[Summary], failed: Mapping[str, str], console: Conso
         console.print(f"{summary.title}: {verdict(summary)}", markup=False)
     if failed:
         console.print(f"failed runs: {len(failed)}. {next(iter(failed.values()))}", markup=False)
-
-
-def as_text(summaries: Sequence[Summary], failed: Mapping[str, str], report: Path) -> str:
-    """Return what `show` prints, and the path of the report."""
-    console = Console(width=100, highlight=False)
-    with console.capture() as captured:
-        show(summaries, failed, console)
-    return f"{captured.get()}{report}"
-
-
-def as_html(summaries: Sequence[Summary], report: Path) -> str:
-    """Return the table, the verdicts and the path of the report as a fragment of a page."""
-    rows = [list(HEADINGS), *map(cells, summaries)]
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    verdicts = "".join(f"<li>{escape(f'{summary.title}: {verdict(summary)}')}</li>" for summary in summaries)
-    return f"<table>{lines}</table><ul>{verdicts}</ul><p>{escape(str(report))}</p>"
 
 
 def _loss_and_length(point: Point | None, total: int) -> tuple[str, str]:

@@ -139,11 +139,6 @@ class Summary:
         return "undecided" if best.diverged and ours.diverged else "worse" if ours.diverged else "better"
 
     @property
-    def worst(self) -> Point | None:
-        """The hand-set warm-up with the highest mean validation loss."""
-        return max(self.manual, key=self.on_common_seeds, default=None)
-
-    @property
     def length_matters(self) -> bool | None:
         """Whether the hand-set lengths differ by more than the noise; None if that cannot be told."""
         seeds = self._common_seeds
@@ -223,8 +218,8 @@ def verdict(summary: Summary) -> str:
     if ours is not None and ours.ended_by_time:
         words.append(f"In {ours.ended_by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not "
                      "the loss, ended the warm-up.")  # fmt: skip
-    worst, matters = summary.worst, summary.length_matters
-    if matters is not None and worst is not None:
+    if (matters := summary.length_matters) is not None:
+        worst = max(summary.manual, key=summary.on_common_seeds)
         spread = summary.on_common_seeds(worst) - summary.on_common_seeds(best)
         differ = f"The hand-set lengths differ by {number(spread)}{summary.unit} at most"
         if matters:

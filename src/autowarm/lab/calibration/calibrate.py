@@ -105,7 +105,7 @@ def present(config: CalibrateConfig, console: Console | None = None) -> list[Pat
     console = console or Console(highlight=False)
     found = calibration(config)
     console.print(table(found))
-    console.print(terminal(found, min(console.width, 100), colour=console.is_terminal), markup=False, soft_wrap=True)
+    console.print(terminal(found, console), markup=False, soft_wrap=True)
     folder = Path(config.out)
     paths = save(figure(found), folder / "calibration")
     write_json(folder / "calibration.json", found.to_json())
@@ -169,13 +169,13 @@ def table(found: Calibration) -> Table:
     return rows
 
 
-def terminal(found: Calibration, width: int, *, colour: bool) -> str:
-    """Draw both plots in characters, `width` columns wide."""
+def terminal(found: Calibration, console: Console) -> str:
+    """Draw both plots in characters for a console."""
     losses, curves = _curves(found)
 
     def over_loss(height: int, ylabel: str, ylim: tuple[float, float]) -> Any:
         # plotille's axes rise to the right, so plot −loss for an axis that falls.
-        picture = canvas(width, height, (-found.first_loss, -found.target_loss), ylim, colour=colour)
+        picture = canvas(console, height, (-found.first_loss, -found.target_loss), ylim)
         picture.x_label, picture.y_label = "loss", ylabel
         picture.x_ticks_fkt = lambda tick, _: f"{-tick:.2f}"
         picture.y_ticks_fkt = lambda tick, _: f"{tick:8.2f}"

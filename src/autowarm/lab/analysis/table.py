@@ -15,10 +15,8 @@ def cells(summary: Summary) -> list[str]:
     """Return one row of the table, as text."""
     estimate = summary.difference
     difference = "–" if estimate is None else _with_error(estimate.mean, estimate.stderr, 4, "+")
-    total = summary.cell["steps"]
-    best, adaptive, paper = (
-        _loss_and_length(point, total) for point in (summary.best, summary.adaptive, summary.paper)
-    )
+    points = (summary.best, summary.adaptive, summary.paper)
+    best, adaptive, paper = (_loss_and_length(point, summary.cell["steps"]) for point in points)
     return [summary.label, *best, *adaptive, difference, *paper]
 
 

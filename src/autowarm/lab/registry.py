@@ -1,12 +1,8 @@
 """Every optimizer, schedule and small task by its name: what makes it, and what is said of it.
 
-Configs, commands, help texts and messages ask here, so that a name stands in one place:
-
-- a new optimizer is a row of `OPTIMIZERS`;
-- a new schedule is a function ``make(optimizer, config, steps)`` in a file of its own and a row of `SCHEDULES`;
-- a new small task is a file in `tasks/small`, whose first line says what it is.
-
-Nothing here imports torch: a place is ``module:name``, which `at` imports when it is needed.
+Configs, commands, help texts and messages ask here, so that a name stands in one place: a new optimizer or schedule is
+a row of a table, a new small task a file in `tasks/small`, whose first line says what it is. Nothing here imports
+torch: a place is ``module:name``, which `at` imports when it is needed.
 """
 
 import ast

@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .config import LabError
+from .errors import LabError, require
 
 
 class Busy(LabError):
@@ -57,13 +57,12 @@ def follow_umask(path: Path) -> None:
 def read_object(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
     """Read the object in a JSON file, which has these keys; if the file is damaged, LabError tells the remedy."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        require(isinstance(found, dict), "it holds no object")
+        missing = [key for key in keys if key not in found]
+        require(not missing, f"it has no {', '.join(missing)}")
     except (OSError, ValueError) as error:
         raise LabError(f"{path} is damaged ({error}): {remedy}") from None
-    if not isinstance(found, dict):
-        raise LabError(f"{path} is damaged (it holds no object): {remedy}")
-    if missing := [key for key in keys if key not in found]:
-        raise LabError(f"{path} is damaged (it has no {', '.join(missing)}): {remedy}")
     return found
 
 
@@ -86,12 +85,9 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise LabError(f"{folder} is a file, and a folder is needed: choose another name") from None
-    lock = FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=0)
+        held = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout:
         raise Busy(f"another process is working in {folder}: wait for it, or choose another folder") from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()

@@ -1,16 +1,12 @@
 """Every optimizer, schedule and small task by its name: what makes it, and what is said of it.
 
-Configs, commands, help texts and messages ask here, so that a name stands in one place:
-
-- a new optimizer is a row of `OPTIMIZERS`;
-- a new schedule is a function ``make(optimizer, config, steps)`` in a file of its own and a row of `SCHEDULES`;
-- a new small task is a file in `tasks/small`, whose first line says what it is.
-
-Nothing here imports torch: a place is ``module:name``, which `at` imports when it is needed.
+Configs, commands, help texts and messages ask here, so that a name stands in one place: a new optimizer or schedule is
+a row of a table, a new small task a file in `tasks/small`, whose first line says what it is. Nothing here imports
+torch: a place is ``module:name``, which `at` imports when it is needed.
 """
 
 import ast
-import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -98,8 +94,7 @@ SMALL_TASKS: Mapping[str, str] = {name: f"autowarm.lab.tasks.small.{path.stem}:T
 
 def at(place: str) -> Any:
     """Import what is at a place, ``module:name``."""
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return pkgutil.resolve_name(place)
 
 
 def check(key: str, name: str, known: Iterable[str], what: str = "") -> None:

@@ -3,8 +3,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
-from autowarm.lab.analysis.table import HEADINGS, as_html, as_text, cells, table
+from autowarm.lab.analysis.table import HEADINGS, cells, table
 
 from ..helpers import CELL, ROWS
 
@@ -32,9 +33,10 @@ def test_the_table_fits_into_80_columns_and_cuts_nothing_off() -> None:
 
 
 def test_print_and_a_notebook_show_the_rows_and_where_the_report_is() -> None:
-    summaries, report = summarise(ROWS), Path("out <1>") / "report.html"
-    text, html = as_text(summaries, {"one": "too low"}, report), as_html(summaries, report)
-    assert text.splitlines()[-1] == str(report)
+    summaries, folder = summarise(ROWS), Path("out <1>")
+    results = Results(folder, {"failed": {"one": "too low"}}, summaries)
+    text, html = str(results), results._repr_html_()
+    assert text.splitlines()[-1] == str(folder / "report.html")
     assert "failed runs: 1. too low" in text
     assert html.endswith("<p>out &lt;1&gt;/report.html</p>")
     for shown in (*HEADINGS, *cells(summaries[0])):

@@ -36,9 +36,7 @@ class Curve:
 
 @styled
 def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation loss", unit: float = 1.0) -> Figure:
-    """Plot validation loss, or a multiple of it, over hand-set length, one panel per cell; adaptive dashed, Algorithm 1
-    dotted.
-    """
+    """Plot validation loss times `unit` over hand-set length, a panel per cell; default dashed, Algorithm 1 dotted."""
     figure, panels = _grid(len(summaries), rows=1)
     for (axes,), summary in zip(panels, summaries, strict=True):
         _draw_sweep(axes, summary, quantity, unit)

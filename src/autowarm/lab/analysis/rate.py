@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import plotille
+from rich.console import Console
 
 from autowarm.plotting import styled
 from autowarm.rate import RateSearch
@@ -23,25 +24,25 @@ def words(found: RateSearch, total_steps: int) -> str:
     return f"{suggested}\ninterval    {low:.2g} to {high:.2g}\n{tried}"
 
 
-def canvas(width: int, height: int, xlim: tuple[float, float], ylim: tuple[float, float], *, colour: bool) -> Any:
-    """Make a picture of characters, `width` columns wide with its labels."""
+def canvas(console: Console, height: int, xlim: tuple[float, float], ylim: tuple[float, float]) -> Any:
+    """Make a picture of characters for a console, at most 100 columns wide with its labels."""
     picture = plotille.Figure()
-    picture.width, picture.height = max(30, width - 16), height
+    picture.width, picture.height = max(30, min(console.width, 100) - 16), height
     picture.set_x_limits(*xlim)
     picture.set_y_limits(*ylim)
-    picture.color_mode, picture.with_colors = "names", colour
+    picture.color_mode, picture.with_colors = "names", console.is_terminal
     return picture
 
 
-def terminal(found: RateSearch, width: int, *, colour: bool) -> str:
-    """Draw the curve in characters, `width` columns wide. | marks the suggestion, : the interval."""
+def terminal(found: RateSearch, console: Console) -> str:
+    """Draw the curve in characters for a console. | marks the suggestion, : the interval."""
     level = found.smoothed[np.isfinite(found.smoothed)]
     if not level.size:
         return ""
     room = 0.1 * max(float(np.ptp(level)), 1e-3 * abs(float(level[0])), 1e-12)
     low, high = float(level.min() - room), float(level.max() + room)
     logs = np.log10(found.rates)
-    picture = canvas(width, 12, (float(logs[0]), float(logs[-1])), (low, high), colour=colour)
+    picture = canvas(console, 12, (float(logs[0]), float(logs[-1])), (low, high))
     picture.x_label, picture.y_label = "rate", "loss"
     picture.x_ticks_fkt = lambda tick, _: f"{10**tick:.0e}"
     picture.y_ticks_fkt = lambda tick, _: f"{tick:8.4g}"

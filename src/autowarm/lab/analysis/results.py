@@ -6,15 +6,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from autowarm import __version__
 
 from ..config import LabError
 from ..files import read_object, write_json
-from .summary import Point, Row, Summary, summarise
+from .summary import Point, Row, Summary, summarise, verdict
+from .table import HEADINGS, cells, show
 
 SCHEMA = 1
 _ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss", "diverged", "seconds"}
@@ -40,14 +44,16 @@ class Results:
         return self.document.get("failed", {})
 
     def __str__(self) -> str:
-        from .table import as_text
-
-        return as_text(self.summaries, self.failed, self.folder / "report.html")
+        console = Console(width=100, highlight=False)
+        with console.capture() as captured:
+            show(self.summaries, self.failed, console)
+        return f"{captured.get()}{self.folder / 'report.html'}"
 
     def _repr_html_(self) -> str:
-        from .table import as_html
-
-        return as_html(self.summaries, self.folder / "report.html")
+        rows = [list(HEADINGS), *map(cells, self.summaries)]
+        lines = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+        verdicts = "".join(f"<li>{escape(f'{one.title}: {verdict(one)}')}</li>" for one in self.summaries)
+        return f"<table>{lines}</table><ul>{verdicts}</ul><p>{escape(str(self.folder / 'report.html'))}</p>"
 
 
 def write_results(

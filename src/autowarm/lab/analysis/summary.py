@@ -1,8 +1,7 @@
 """Summarises the rows of finished runs per cell, in numbers and words. Pure functions, no files.
 
 Runs of one *cell* (task, model, optimizer, batch size, steps, peak rate) differ only in schedule and seed. Runs with
-the same seed share initial weights and batches, so differences are taken seed by seed. A diverged run has an infinite
-loss.
+the same seed share initial weights and batches, so differences are taken seed by seed.
 """
 
 import json
@@ -114,11 +113,17 @@ class Summary:
 
     @property
     def difference(self) -> Estimate | None:
-        """The default minus the best hand-set warm-up, paired over seeds; negative is better. None if a run diverged.
+        """The default minus the best hand-set warm-up, paired over seeds; negative is better.
 
-        The best length is chosen on the same seeds on which it is compared, which the interval allows for.
+        None if a run diverged, or if they have no common seed. The best length is chosen on the same seeds on which it
+        is compared, which the interval allows for.
         """
-        return _paired(self.adaptive, self.best, len(self.manual))
+        ours, best = self.adaptive, self.best
+        if ours is None or best is None or ours.diverged or best.diverged:
+            return None
+        seeds = sorted(ours.losses.keys() & best.losses.keys())
+        pairs = tuple(ours.losses[seed] - best.losses[seed] for seed in seeds)
+        return Estimate(pairs, choices=len(self.manual)) if pairs else None
 
     @property
     def outcome(self) -> Outcome | None:
@@ -132,11 +137,6 @@ class Summary:
         if best is None or ours is None or not best.losses.keys() & ours.losses.keys():
             return None
         return "undecided" if best.diverged and ours.diverged else "worse" if ours.diverged else "better"
-
-    @property
-    def worst(self) -> Point | None:
-        """The hand-set warm-up with the highest mean validation loss."""
-        return max(self.manual, key=self.on_common_seeds, default=None)
 
     @property
     def length_matters(self) -> bool | None:
@@ -179,14 +179,6 @@ def loss(row: Row) -> float:
     return math.inf if row["diverged"] or row["val_loss"] is None else float(row["val_loss"])
 
 
-def _paired(a: Point | None, b: Point | None, choices: int) -> Estimate | None:
-    """Return the paired difference a − b, one of so many; None if they share no seed or one of them diverged."""
-    if a is None or b is None or a.diverged or b.diverged or not a.losses.keys() & b.losses.keys():
-        return None
-    seeds = sorted(a.losses.keys() & b.losses.keys())
-    return Estimate(tuple(a.losses[seed] - b.losses[seed] for seed in seeds), max(1, choices))
-
-
 def headline(summaries: Sequence[Summary]) -> str:
     """Describe the outcome in one sentence."""
     compared = [summary for summary in summaries if summary.outcome is not None]
@@ -226,8 +218,8 @@ def verdict(summary: Summary) -> str:
     if ours is not None and ours.ended_by_time:
         words.append(f"In {ours.ended_by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not "
                      "the loss, ended the warm-up.")  # fmt: skip
-    worst, matters = summary.worst, summary.length_matters
-    if matters is not None and worst is not None:
+    if (matters := summary.length_matters) is not None:
+        worst = max(summary.manual, key=summary.on_common_seeds)
         spread = summary.on_common_seeds(worst) - summary.on_common_seeds(best)
         differ = f"The hand-set lengths differ by {number(spread)}{summary.unit} at most"
         if matters:

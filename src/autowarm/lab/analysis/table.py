@@ -1,8 +1,6 @@
-"""The table of a comparison, one row per cell: for the terminal, for `print`, and for notebooks."""
+"""The table of a comparison, one row per cell."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -17,10 +15,8 @@ def cells(summary: Summary) -> list[str]:
     """Return one row of the table, as text."""
     estimate = summary.difference
     difference = "–" if estimate is None else _with_error(estimate.mean, estimate.stderr, 4, "+")
-    total = summary.cell["steps"]
-    best, adaptive, paper = (
-        _loss_and_length(point, total) for point in (summary.best, summary.adaptive, summary.paper)
-    )
+    points = (summary.best, summary.adaptive, summary.paper)
+    best, adaptive, paper = (_loss_and_length(point, summary.cell["steps"]) for point in points)
     return [summary.label, *best, *adaptive, difference, *paper]
 
 
@@ -33,9 +29,9 @@ def table(summaries: Sequence[Summary]) -> Table:
     for index, heading in enumerate(("optimizer, rate", "best hand-set", "default", "difference", "Algorithm 1")):
         found.add_column(heading, justify="left" if index == 0 else "right")
     for summary in summaries:
-        label, best, best_steps, adaptive, steps, difference, paper, paper_steps = map(Text, cells(summary))
-        pairs = [Text("\n").join(pair) for pair in ((best, best_steps), (adaptive, steps), (paper, paper_steps))]
-        found.add_row(label, pairs[0], pairs[1], difference, pairs[2])
+        label, best, best_steps, adaptive, steps, difference, paper, paper_steps = cells(summary)
+        row = (label, f"{best}\n{best_steps}", f"{adaptive}\n{steps}", difference, f"{paper}\n{paper_steps}")
+        found.add_row(*map(Text, row))
     return found
 
 
@@ -46,22 +42,6 @@ def show(summaries: Sequence[Summary], failed: Mapping[str, str], console: Conso
         console.print(f"{summary.title}: {verdict(summary)}", markup=False)
     if failed:
         console.print(f"failed runs: {len(failed)}. {next(iter(failed.values()))}", markup=False)
-
-
-def as_text(summaries: Sequence[Summary], failed: Mapping[str, str], report: Path) -> str:
-    """Return what `show` prints, and the path of the report."""
-    console = Console(width=100, highlight=False)
-    with console.capture() as captured:
-        show(summaries, failed, console)
-    return f"{captured.get()}{report}"
-
-
-def as_html(summaries: Sequence[Summary], report: Path) -> str:
-    """Return the table, the verdicts and the path of the report as a fragment of a page."""
-    rows = [list(HEADINGS), *map(cells, summaries)]
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    verdicts = "".join(f"<li>{escape(f'{summary.title}: {verdict(summary)}')}</li>" for summary in summaries)
-    return f"<table>{lines}</table><ul>{verdicts}</ul><p>{escape(str(report))}</p>"
 
 
 def _loss_and_length(point: Point | None, total: int) -> tuple[str, str]:

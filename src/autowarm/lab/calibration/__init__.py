@@ -10,8 +10,6 @@ from typing import Any, Literal
 from ..config import LabError, require
 from ..registry import WITH_NORM, check, described
 
-GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]
-
 
 @described
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class CalibrateConfig:
     model: str = ""
     shapes: str = ""
     optimizer: str = "muon"
-    geometry: GeometryName | None = None
+    geometry: Literal["spectral", "sign", "frobenius", "rows", "columns"] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     kappa: float | None = None
     lr: float = 1e-3

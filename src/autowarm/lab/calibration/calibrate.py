@@ -1,8 +1,7 @@
-"""`autowarm calibrate`: computes the schedule before any training, from shapes and a guess at two losses.
+"""`autowarm calibrate`: shows the numbers, then two plots over the loss, which falls to the right as in a run.
 
-It shows the numbers, then two plots over the loss, which falls to the right as in a run. The first plot shows η(Δ), the
-customary schedule to which it is fitted and the weight of the fit; the second shows the objective that the switch
-minimises.
+The first plot shows η(Δ), the customary schedule to which it is fitted and the weight of the fit; the second shows the
+objective that the switch minimises.
 """
 
 import math
@@ -27,6 +26,7 @@ from autowarm.schedule.shapes import decay_shape, warmup_shape
 from ..analysis.figures import save
 from ..analysis.rate import canvas
 from ..config import OptimizerConfig, UsageError
+from ..errors import as_usage_error
 from ..files import write_json
 from ..registry import OPTIMIZERS, OURS
 from ..training.optimizers import make_optimizer
@@ -88,14 +88,12 @@ def calibration(config: CalibrateConfig) -> Calibration:
     if not gap0 > 0:
         raise UsageError(f"first_loss must be above target_loss, which losses approach; got {first:g} and {fstar:g}")
     candidates = gap0 * np.arange(1, 1001) / 1001  # the same as in `autowarm.schedule.calibrate`
-    try:
+    with as_usage_error():
         values = objective(
             candidates, gap0, div=config.div, kappa=kappa, sigma_f2=config.sigma_f2, target=config.target
         )
         peak_gap = float(candidates[values.argmin()]) if config.peak_gap is None else config.peak_gap
         profile = Profile(config.lr, config.div, gap0, peak_gap)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     inner = values[1:-1]
     valleys = 1 + np.flatnonzero((inner < values[:-2]) & (inner <= values[2:]))
     minima = tuple(float(candidates[i]) for i in sorted(valleys, key=lambda i: values[i]))
@@ -107,7 +105,7 @@ def present(config: CalibrateConfig, console: Console | None = None) -> list[Pat
     console = console or Console(highlight=False)
     found = calibration(config)
     console.print(table(found))
-    console.print(terminal(found, min(console.width, 100), colour=console.is_terminal), markup=False, soft_wrap=True)
+    console.print(terminal(found, console), markup=False, soft_wrap=True)
     folder = Path(config.out)
     paths = save(figure(found), folder / "calibration")
     write_json(folder / "calibration.json", found.to_json())
@@ -171,13 +169,13 @@ def table(found: Calibration) -> Table:
     return rows
 
 
-def terminal(found: Calibration, width: int, *, colour: bool) -> str:
-    """Draw both plots in characters, `width` columns wide."""
+def terminal(found: Calibration, console: Console) -> str:
+    """Draw both plots in characters for a console."""
     losses, curves = _curves(found)
 
     def over_loss(height: int, ylabel: str, ylim: tuple[float, float]) -> Any:
         # plotille's axes rise to the right, so plot −loss for an axis that falls.
-        picture = canvas(width, height, (-found.first_loss, -found.target_loss), ylim, colour=colour)
+        picture = canvas(console, height, (-found.first_loss, -found.target_loss), ylim)
         picture.x_label, picture.y_label = "loss", ylabel
         picture.x_ticks_fkt = lambda tick, _: f"{-tick:.2f}"
         picture.y_ticks_fkt = lambda tick, _: f"{tick:8.2f}"

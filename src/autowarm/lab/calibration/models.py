@@ -15,7 +15,11 @@ def on_meta(name: str) -> nn.Module:
     """Build the model of this name without memory for its weights; UsageError lists the places that were searched."""
     with torch.device("meta"):
         if name.startswith("timm:"):
-            return _timm(name.removeprefix("timm:"))
+            timms_name = name.removeprefix("timm:")
+            timms_word_on(timms_name)
+            import timm
+
+            return timm.create_model(timms_name)
         if name.endswith((".yaml", ".yml")) or name in presets():
             values, path = read_yaml(name)
             model = nested(values.get("run") or values.get("base") or values).get("model")
@@ -26,13 +30,6 @@ def on_meta(name: str) -> nn.Module:
                 raise UsageError(f"{path} describes a {config.name}; for image models give timm:NAME")
             return llama(config, seed=0)
         return _transformers(name)
-
-
-def _timm(name: str) -> nn.Module:
-    timms_word_on(name)
-    import timm
-
-    return timm.create_model(name)
 
 
 def _transformers(name: str) -> nn.Module:
@@ -64,7 +61,7 @@ def outputs(model: nn.Module) -> int | None:
     """Return the number of classes or tokens that a model outputs; None if it does not name its output layer."""
     for ask in ("get_output_embeddings", "get_classifier"):
         method = getattr(model, ask, None)
-        head = method() if callable(method) else None
-        if head is not None and getattr(head, "weight", None) is not None:
-            return int(head.weight.shape[0])
+        weight = getattr(method(), "weight", None) if callable(method) else None
+        if weight is not None:
+            return int(weight.shape[0])
     return None

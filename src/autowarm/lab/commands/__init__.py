@@ -81,13 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\ninterrupted; the same command {_GOES_ON.get(command, 'starts from the beginning')}", file=sys.stderr)
         return 128 + getattr(error, "signal", signal.SIGINT)
     except Exception as error:
+        with tempfile.NamedTemporaryFile("w", prefix="autowarm-", suffix=".log", delete=False) as file:
+            traceback.print_exc(file=file)
         line = next(iter(str(error).splitlines()), "")
-        print(f"autowarm: {type(error).__name__}: {line} (traceback in {_dumped()})", file=sys.stderr)
+        print(f"autowarm: {type(error).__name__}: {line} (traceback in {file.name})", file=sys.stderr)
         return 1
-
-
-def _dumped() -> str:
-    """Write the traceback of an unforeseen error to a file, and return its name."""
-    with tempfile.NamedTemporaryFile("w", prefix="autowarm-", suffix=".log", delete=False) as file:
-        traceback.print_exc(file=file)
-    return file.name

@@ -1,11 +1,13 @@
 """`autowarm find-rate`: a peak rate by a range test, on the lab's runs or the user's own task."""
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import FindRateConfig
 from ..config.build import parse, take
+from ..errors import as_usage_error
 
 if TYPE_CHECKING:
     from autowarm.rate import RateSearch
@@ -40,8 +42,7 @@ def run(argv: list[str]) -> int:
 
     found, console = search(config, own), Console(highlight=False)
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
-        drawn = terminal(found, min(console.width, 100), colour=console.is_terminal)
-        console.print(drawn, markup=False, soft_wrap=True)
+        console.print(terminal(found, console), markup=False, soft_wrap=True)
         console.print(words(found, config.run.steps), markup=False, soft_wrap=True)
         for path in write(found, Path(config.out)):
             console.print(str(path), markup=False, soft_wrap=True)
@@ -61,7 +62,9 @@ def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":
     from ..training.parallel import joined
     from ..training.setup import Setup
 
-    run = config.search_run
+    optimizer = dataclasses.replace(config.run.optimizer, name=config.optimizer)
+    with as_usage_error():
+        run = dataclasses.replace(config.run, optimizer=optimizer, steps=config.steps)  # a batch for each update
     with joined(run.engine) as ranks:
         task = make_task(run, own)
         setup = Setup(run, task, ranks)

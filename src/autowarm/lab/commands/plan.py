@@ -1,10 +1,12 @@
 """`autowarm plan`: the rates of a run before it is made, for losses that fall sooner or later."""
 
+import argparse
 import math
 from typing import Any
 
 from ..config import UsageError
 from ..config.build import Parser
+from ..errors import as_usage_error
 from .replay import limit, picture
 
 _ABOUT = """\
@@ -13,12 +15,11 @@ sooner or later. The losses are made up: the first ten, which give f(x0), are al
 averages them, and so acts a little later.
 """
 _FALLS, _SOONEST = (0.02, 0.1, 0.3), 20  # when the loss is at 65%: shares of the run, but at this update or later
-_OPTIONS = ("div", "max_warmup", "decay", "final_ratio", "trained")
 
 
 def run(argv: list[str]) -> int:
     """Print the rates for each of these losses, and draw them."""
-    parser = Parser("autowarm plan", description=_ABOUT)
+    parser = Parser("autowarm plan", description=_ABOUT, argument_default=argparse.SUPPRESS)
     add: Any = parser.add_argument
     add("--steps", metavar="T", type=int, required=True, help="the number of updates")
     add("--lr", metavar="LR", type=float, required=True, help="the peak rate")
@@ -26,13 +27,13 @@ def run(argv: list[str]) -> int:
     add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run (1: all) or updates")
     add("--decay", metavar="NAME", help="cosine (the default), linear, 1-sqrt, power, wsd or wso")
     add("--final-ratio", metavar="RATIO", type=float, help="the last rate over the peak rate (default: 0)")
-    add("--trained", action="store_true", default=None, help="the run begins with trained weights, as fine-tuning does")
+    add("--trained", action="store_true", help="the run begins with trained weights, as fine-tuning does")
     add("--figure", metavar="FILE.png", type=picture, help="draw the rates; .svg works, too")
-    options = parser.parse_args(argv)
-    if not 0 < options.lr < math.inf or options.steps < 2:
-        raise UsageError(f"plan: --steps must be at least 2 and --lr above 0, got {options.steps} and {options.lr:g}")
-    given = {name: value for name in _OPTIONS if (value := getattr(options, name)) is not None}
-    readings = _readings(options.steps, given)
+    given = vars(parser.parse_args(argv))
+    steps, lr, file = given.pop("steps"), given.pop("lr"), given.pop("figure", None)
+    if not 0 < lr < math.inf or steps < 2:
+        raise UsageError(f"plan: --steps must be at least 2 and --lr above 0, got {steps} and {lr:g}")
+    readings = _readings(steps, given)
 
     from rich.console import Console
     from rich.table import Table
@@ -42,16 +43,16 @@ def run(argv: list[str]) -> int:
     for heading in ("warm-up ends at", "rate: first", "at 25%", "at 50%", "at 75%"):
         table.add_column(heading, justify="right")
     for label, reading in readings.items():
-        shown = [options.lr * reading.rates[int(share * (options.steps - 1))] for share in (0.0, 0.25, 0.5, 0.75)]
+        shown = [lr * reading.rates[int(share * (steps - 1))] for share in (0.0, 0.25, 0.5, 0.75)]
         table.add_row(label, str(reading).replace(" by the", ""), *(f"{rate:.3g}" for rate in shown))
     Console(highlight=False).print(table)
-    if options.figure is not None:
+    if file is not None:
         from ..analysis.figures import encoded
         from ..analysis.replay import planned
         from ..files import write_atomically
 
-        write_atomically(options.figure, encoded(planned(readings, options.lr), options.figure.suffix[1:]))
-        print(options.figure)
+        write_atomically(file, encoded(planned(readings, lr), file.suffix[1:]))
+        print(file)
     return 0
 
 
@@ -63,8 +64,6 @@ def _readings(steps: int, given: dict[str, Any]) -> dict[str, Any]:
     update = np.arange(1, steps + 1)
     falls = sorted({max(_SOONEST, round(share * steps)) for share in _FALLS})
     ends = {f"at update {end:,} ({end / steps:.0%})": end for end in falls if end < steps} | {"never": math.inf}
-    try:
+    with as_usage_error("plan: "):
         return {label: replay((update, 0.65 ** (np.maximum(update - 10, 0) / (end - 10))), **given).recorded
                 for label, end in ends.items()}  # fmt: skip
-    except ValueError as error:
-        raise UsageError(f"plan: {error}") from None

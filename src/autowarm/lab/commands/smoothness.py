@@ -26,21 +26,21 @@ def run(argv: list[str]) -> int:
     from ..paper.smoothness import measured, report
 
     folder = Path(config.out)
-    texts, failed = [], {}
+    texts, failed = {}, []
     for name in config.rates:
         found = measured(config, name, folder / f"smoothness-{name}.json", on_step=partial(_count, name))
         try:
-            texts.append(report(found))
+            texts[name] = report(found)
         except LabError as error:
-            failed[name] = error
-    text = "\n".join(texts)
+            failed.append(str(error))
+    text = "\n".join(texts.values())
     write_atomically(folder / "smoothness.md", text)
     print(text, end="")
-    for name in (name for name in config.rates if name not in failed):
+    for name in texts:
         for path in save(f"smoothness-{name}", styled(draw)(Sources(folder, config), name), folder):
             print(path)
     if failed:
-        raise LabError(f"no fit for {'; '.join(map(str, failed.values()))}. The points are in {folder}")
+        raise LabError(f"no fit for {'; '.join(failed)}. The points are in {folder}")
     return 0
 
 

@@ -58,9 +58,10 @@ def run(argv: list[str]) -> int:
         return 0
     if own is not None:
         own = own.prepared(Path(out or "runs") / "task")
+    speaks = os.environ.get("RANK", "0") == "0"  # under torchrun the first rank speaks for all
 
     def note(text: str) -> None:
-        if _first_rank():
+        if speaks:
             print(text, flush=True)
 
     with Stop() as stop:
@@ -69,12 +70,12 @@ def run(argv: list[str]) -> int:
             from ..training.loop import train
 
             note("preparing the data and the network")
-            result = train(config, folder, _step_line(config) if _first_rank() else None, stop=stop, own=own)
+            result = train(config, folder, _step_line(config) if speaks else None, stop=stop, own=own)
         except Interrupted as error:
-            if _first_rank():
+            if speaks:
                 print(f"\n{error}; the same command continues from here", file=sys.stderr)
             return 128 + error.signal
-    if not _first_rank():
+    if not speaks:
         return 0
     outcome = "diverged" if result["val_loss"] is None else f"validation loss {result['val_loss']:.4f}"
     if result["diverged"] and result["val_loss"] is not None:
@@ -85,11 +86,6 @@ def run(argv: list[str]) -> int:
     for text in result["warnings"]:
         print(f"warning: {text}", file=sys.stderr)
     return 0
-
-
-def _first_rank() -> bool:
-    """Whether this process prints for the run; under `torchrun` only rank 0 does."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _step_line(config: RunConfig) -> Callable[[Any], None]:

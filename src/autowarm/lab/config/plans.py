@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..errors import LabError, as_usage_error, differences, nearest, require
+from ..errors import LabError, differences, nearest, require
 from ..registry import OPTIMIZERS, SCHEDULES, check, described
 from .build import build, leaves
 from .runs import RunConfig, ScheduleConfig
@@ -331,13 +331,6 @@ class FindRateConfig:
         require(0 < self.lowest < self.highest < math.inf,
                 f"rates rise from lowest > 0 to highest, got {self.lowest:g} and {self.highest:g}")  # fmt: skip
         require(self.steps >= 20, f"steps must be at least 20, got {self.steps}")
-
-    @property
-    def search_run(self) -> RunConfig:
-        """The run with this optimizer and with one batch per update of the search."""
-        optimizer = dataclasses.replace(self.run.optimizer, name=self.optimizer)
-        with as_usage_error():
-            return dataclasses.replace(self.run, optimizer=optimizer, steps=self.steps)
 
 
 @dataclass(frozen=True)

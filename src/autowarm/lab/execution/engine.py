@@ -2,8 +2,6 @@
 
     config.points()  →  plan: ids and folders  →  execute: runs  →  gather: rows, summaries, results.json
 
-A comparison whose lengths are not given repeats this with longer hand-set warm-ups while the longest is the best.
-
 A results folder::
 
     manifest.json   every run of the plan: its name, cell, settings, id, folder and resolved config

@@ -3,8 +3,7 @@
 More threads than cores are a trap: on two cores, two processes with two OpenMP threads each ran 50 times slower than
 one process alone, because each thread spins while it waits for a partner that has no core.
 
-A job is any call that can be pickled, reports its progress through a callback, and can be repeated after an
-interruption.
+A job is any call that can be pickled, reports its progress to a callback, and can be repeated if it was interrupted.
 """
 
 import math
@@ -186,12 +185,6 @@ def _drain(events: Any) -> Iterator[Event]:
             yield events.get_nowait()
 
 
-# What follows runs in the workers.
-
-_events: Any = None
-_stop: Any = None
-
-
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Hold Ctrl-C back while workers are spawned. They inherit this; one that came early would leave a traceback."""
@@ -203,6 +196,12 @@ def _interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# What follows runs in the workers.
+
+_events: Any = None
+_stop: Any = None
 
 
 def _start_worker(events: Any, stop: Any, turns: Any) -> None:

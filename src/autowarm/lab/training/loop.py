@@ -145,10 +145,7 @@ class _Run:
     def finish(self, on_step: OnStep | None, watch: Callable[[nn.Module, Optimizer], Watch] | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""
         config, progress, engine = self.config, self.progress, self.config.engine
-        log = MetricsLog(
-            self.folder, progress.step, engine.wandb, self.name, dataclasses.asdict(config),
-            events=engine.keep_weights, counted=self.counted, quiet=self.ranks.rank > 0,
-        )  # fmt: skip
+        log = MetricsLog(self.folder, progress.step, self.name, config, counted=self.counted, quiet=self.ranks.rank > 0)
         with closing(log):
             if progress.step == 0 and self.task.file is not None:
                 self.evaluate(limit=1)  # find a mistake in the user's validation now, not after the last step

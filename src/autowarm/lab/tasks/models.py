@@ -115,11 +115,12 @@ def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, i
     "swin" is a Swin of two stages, with one token per pixel and windows of 4×4. Any other name is timm's.
     """
     options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
-    name = "swin_tiny_patch4_window7_224" if config.name == "swin" else config.name
-    timms_word_on(name)
-    if config.name == "swin":
+    name = config.name
+    if name == "swin":
+        name = "swin_tiny_patch4_window7_224"
         options |= {"img_size": shape[1:], "patch_size": 1, "window_size": 4, "embed_dim": config.width,
                     "depths": (config.layers,) * 2, "num_heads": (config.heads, 2 * config.heads)}  # fmt: skip
+    timms_word_on(name)
     import timm
 
     with torch.random.fork_rng(devices=[]):

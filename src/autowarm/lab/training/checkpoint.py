@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 SCHEMA = 2
 _MANIFEST, _REST = "manifest.json", "rest.pt"
-_EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns
+_EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
 
 
 class Checkpoints:
@@ -73,7 +73,8 @@ class Checkpoints:
                 (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
         devices = {key: value.device.type for key, value in tensors.items()}
         buffer = io.BytesIO()
-        others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": _extra(model)}
+        extra = {name: value for name, value in model.state_dict().items() if name.endswith(_EXTRA)}
+        others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra}
         torch.save({**rest, **others}, buffer)
         target = self.folder / f"checkpoint-{step:08d}"
         scratch = self.folder / f".{target.name}"
@@ -225,11 +226,6 @@ def _weights(model: nn.Module) -> dict[str, Any]:
         if not name.endswith(_EXTRA):
             found.setdefault(id(value), (name, value))
     return {f"model.{name}": value.detach() for name, value in found.values()}
-
-
-def _extra(model: nn.Module) -> dict[str, Any]:
-    """What modules with a `get_extra_state` keep besides parameters and buffers, of any type."""
-    return {name: value for name, value in model.state_dict().items() if name.endswith(_EXTRA)}
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

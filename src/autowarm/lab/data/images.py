@@ -90,7 +90,8 @@ def open_images(data: DataConfig, model: str) -> Images:
             ) from None
         parts[part].transform = create_transform(**common, is_training=training, **(_AUGMENTATION if training else {}))
     train, val = parts["train"], parts["validation"]
-    names, held_out = (_classes(part) for part in (train, val))
+    # The labels by the names of their classes; empty if the reader does not know them.
+    names, held_out = (getattr(getattr(part, "reader", part), "class_to_idx", None) or {} for part in (train, val))
     if names != held_out:
         differ = sorted(map(str, names.keys() ^ held_out.keys()))
         raise LabError(
@@ -100,11 +101,6 @@ def open_images(data: DataConfig, model: str) -> Images:
     classes = 1 + max(names.values()) if names else int(about.num_classes)
     digest = f"{data.images} {len(train)} {len(val)}"
     return Images(data.images, digest, train, val, classes, settings["input_size"])
-
-
-def _classes(part: Any) -> dict[Any, int]:
-    """The labels of a part's classes, by name; empty if its reader does not know them."""
-    return getattr(getattr(part, "reader", part), "class_to_idx", None) or {}
 
 
 class _Placed(Dataset[tuple[Tensor, int]]):

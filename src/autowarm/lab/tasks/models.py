@@ -115,12 +115,11 @@ def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, i
     "swin" is a Swin of two stages, with one token per pixel and windows of 4×4. Any other name is timm's.
     """
     options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
-    name = config.name
-    if name == "swin":
-        name = "swin_tiny_patch4_window7_224"
+    name = "swin_tiny_patch4_window7_224" if config.name == "swin" else config.name
+    timms_word_on(name)
+    if config.name == "swin":
         options |= {"img_size": shape[1:], "patch_size": 1, "window_size": 4, "embed_dim": config.width,
                     "depths": (config.layers,) * 2, "num_heads": (config.heads, 2 * config.heads)}  # fmt: skip
-    timms_word_on(name)
     import timm
 
     with torch.random.fork_rng(devices=[]):
@@ -219,13 +218,11 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
             if any(isinstance(module, _Rows) for module in model.modules()):
                 state = _unfused(model.state_dict() if state is None else state)
             model.save_pretrained(folder, state_dict=None if state is None else dict(state))
-        elif state is None and any(not isinstance(value, Tensor) for value in model.state_dict().values()):
-            # The extra state of modules, which may be of any type, is left out.
-            state = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-            save_file(state, path, metadata={"format": "pt"})
-        elif state is None:
+        elif state is None and all(isinstance(value, Tensor) for value in model.state_dict().values()):
             save_model(model, str(path), metadata={"format": "pt"})
         else:
+            if state is None:  # the extra state of modules, which may be of any type, is left out
+                state = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
             save_file({name: value.contiguous() for name, value in state.items()}, path, metadata={"format": "pt"})
     except SafetensorError as error:  # also raised on a full disk
         raise OSError(f"{path} cannot be written: {error}") from None

@@ -160,7 +160,9 @@ def pack(task: Any) -> PackedTask:
     if not isinstance(optimizers, Mapping) or not all(map(callable, optimizers.values())):
         raise LabError(f"{place_of(type(task))}optimizers of the task {name} must map names to functions (model, peak "
                        f"rate) → optimizer, got {said(optimizers)}")  # fmt: skip
-    file = _file_of(task)
+    # The file of its code, under the name that tracebacks use.
+    codes = (getattr(inspect.unwrap(getattr(task, method)), "__code__", None) for method in _METHODS)
+    file = next((code.co_filename for code in codes if code), "")
     sha256 = fingerprint(task, without=frozenset({"defaults", "folder"}))
     return PackedTask(name, sha256, file, tuple(optimizers), hasattr(task, "prepare"), _pickled(task))
 
@@ -194,11 +196,3 @@ def _pickled(task: Any) -> bytes:
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)
-
-
-def _file_of(task: Any) -> str:
-    """Return the file of a task's code, under the name that tracebacks use."""
-    for method in _METHODS:
-        if code := getattr(inspect.unwrap(getattr(task, method)), "__code__", None):
-            return str(code.co_filename)
-    return ""

@@ -182,7 +182,11 @@ class Checkpoints:
         if manifest["schema"] != SCHEMA:
             raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: delete it, or use "
                            "the version that wrote it")  # fmt: skip
-        if not _whole(path, manifest["files"]):
+        try:
+            there = {file.name: sha256(file) for file in path.iterdir() if file.name != _MANIFEST}
+        except OSError:
+            there = {}
+        if there != manifest["files"] or _REST not in there:
             return "does not match its checksums"
         if (manifest["run"], f"checkpoint-{manifest['step']:08d}") != (self.run, path.name):
             return f"is of update {manifest['step']} of the run {manifest['run']!r}, but this is the run {self.run!r}"
@@ -243,12 +247,3 @@ def _place_for(about: Any, param: Tensor, device: str) -> Tensor:
     if about.size == param.shape and device == param.device.type:
         return torch.zeros_like(param, dtype=about.properties.dtype, requires_grad=False)
     return torch.zeros(about.size, dtype=about.properties.dtype, device=param.device if device != "cpu" else "cpu")
-
-
-def _whole(path: Path, files: Any) -> bool:
-    """Whether a folder holds these files and no others."""
-    try:
-        there = {file.name: sha256(file) for file in path.iterdir() if file.name != _MANIFEST}
-    except OSError:
-        return False
-    return there == files and _REST in there

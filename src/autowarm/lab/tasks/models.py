@@ -67,14 +67,14 @@ _QKV = ("q_proj", "k_proj", "v_proj")
 
 
 class _Rows(nn.Module):
-    """Some of the outputs of a linear layer, which is not a part of it."""
+    """The outputs q, k or v of a linear layer for all three, which is not a part of it."""
 
-    def __init__(self, whole: nn.Linear, index: int, count: int) -> None:
+    def __init__(self, whole: nn.Linear, index: int) -> None:
         super().__init__()
-        self.whole, self.index, self.count = (whole,), index, count  # in a tuple, so that it is no submodule
+        self.whole, self.index = (whole,), index  # in a tuple, so that it is no submodule
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.whole[0].weight.chunk(self.count)[self.index])
+        return F.linear(x, self.whole[0].weight.chunk(len(_QKV))[self.index])
 
 
 def _fuse_qkv(attention: Any) -> None:
@@ -84,7 +84,7 @@ def _fuse_qkv(attention: Any) -> None:
     whole.weight = nn.Parameter(torch.cat([part.detach() for part in parts]))
     attention.qkv = whole
     for index, name in enumerate(_QKV):
-        setattr(attention, name, _Rows(whole, index, len(_QKV)))
+        setattr(attention, name, _Rows(whole, index))
 
 
 def _unfused(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -316,11 +316,7 @@ def table_model(sources: Sources) -> str:
 
 
 def known(name: str) -> Picture:
-    """Return the gallery's entry of this name.
-
-    Raises:
-        UsageError: there is none; the message suggests the nearest name.
-    """
+    """Return the gallery's entry of this name; UsageError suggests the nearest if there is none."""
     if name not in GALLERY:
         raise UsageError(f"unknown figure {name!r}; {nearest(name, GALLERY)}")
     return GALLERY[name]

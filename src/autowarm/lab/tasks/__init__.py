@@ -116,10 +116,9 @@ class Source(Protocol):
 
 
 def make_task(config: RunConfig, own: Source | None = None) -> "Task":
-    """Make the task of a run and prepare its data. `own` is the task's source if the config names none of the lab's.
+    """Make the task of a run and prepare its data; LabError if these are missing.
 
-    Raises:
-        LabError: the data is missing.
+    `own` is the task's source if the config names none of the lab's.
     """
     if own is not None:
         return own.make(config)
@@ -136,7 +135,6 @@ class Task:
 
     Args:
         made: an object with the methods of `OwnTask`.
-        config: the run.
         name: name of the task or of its data.
         sha256: hash of the data, and of the code if that is outside the lab, whose code a run's id covers.
         file: the file of a user's task. The global generators are seeded for its methods, and a mistake in them is one

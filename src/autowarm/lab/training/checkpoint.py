@@ -128,15 +128,9 @@ class Checkpoints:
             self._writing = None
 
     def load(self, model: nn.Module, optimizer: Optimizer, last: int | None = None) -> dict[str, Any] | None:
-        """Load the newest intact checkpoint into the model and the optimizer.
+        """Load the newest intact checkpoint, up to step `last`, and return its rest; None if there is no checkpoint.
 
         Damaged checkpoints and those of other runs are set aside, with a message in the log.
-
-        Args:
-            last: the last step whose checkpoint may be used.
-
-        Returns:
-            The rest of what was saved; None if there is no checkpoint.
 
         Raises:
             LabError: a checkpoint is of another schema.

@@ -76,7 +76,6 @@ def train(
     """Train one run to its end. If the folder holds an unfinished run, resume it.
 
     Args:
-        config: the run.
         folder: the run's folder, created if needed; the same on all ranks.
         on_step: called after each step. If it returns True, the run stops there, and a later call can resume it.
         watch: makes an observer of the updates, such as `autowarm.smoothness.Probe`. It must not disturb them, and

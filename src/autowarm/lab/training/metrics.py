@@ -235,11 +235,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_result(folder: Path, run: str) -> dict[str, Any]:
-    """Read the `result.json` of a finished run and check its id.
-
-    Raises:
-        LabError: the file is damaged, or belongs to another run.
-    """
+    """Read the `result.json` of a finished run; LabError if the file is damaged, or belongs to another run."""
     path, remedy = folder / "result.json", "delete it, and the same command makes the run again"
     result = read_object(path, remedy, "id", "cell", "schedule", "seed", "val_loss", "diverged")
     if result["id"] != run:

@@ -44,11 +44,7 @@ class Ranks:
         return dist.group.WORLD if self.world > 1 else None
 
     def rows(self, config: RunConfig) -> slice:
-        """Return this rank's rows of a global batch.
-
-        Raises:
-            UsageError: the batch cannot be split evenly.
-        """
+        """Return this rank's rows of a global batch; UsageError if it cannot be split evenly."""
         pieces = self.world * config.engine.accumulate
         if config.task is None and config.batch_size % pieces:  # a task has batches of its own size
             raise UsageError(
@@ -59,11 +55,7 @@ class Ranks:
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def agree(self, who: Mapping[str, Any]) -> None:
-        """Check that all ranks were given the same run.
-
-        Raises:
-            LabError: on every rank, if one was given another run; the message lists the differences.
-        """
+        """Check that all ranks were given the same run; if not, LabError lists the differences on every rank."""
         if self.world == 1:
             return
         everyone: list[Any] = [None] * self.world

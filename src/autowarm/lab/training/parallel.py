@@ -123,9 +123,8 @@ def joined(engine: EngineConfig) -> Iterator[Ranks]:
     if ours:
         # Use gloo for numbers on the host and NCCL for gradients on GPUs.
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
-    several = dist.is_initialized() and dist.get_world_size() > 1
     try:
-        yield Ranks(dist.get_rank() if several else 0, dist.get_world_size() if several else 1, device)
+        yield Ranks(dist.get_rank(), dist.get_world_size(), device) if dist.is_initialized() else Ranks(0, 1, device)
     finally:
         if ours:
             dist.destroy_process_group()

@@ -94,22 +94,19 @@ class Drawn:
 
 
 class Source(Protocol):
-    """What makes the task of a run whose config names none of the lab's; it is sent to worker processes.
-
-    Attributes:
-        name: the task's name.
-        sha256: hash of everything outside the lab that determines the task.
-        file: the file of its code, beside which mistakes are looked for.
-    """
+    """What makes the task of a run whose config names none of the lab's; it is sent to worker processes."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The task's name."""
 
     @property
-    def sha256(self) -> str: ...
+    def sha256(self) -> str:
+        """Hash of everything outside the lab that determines the task."""
 
     @property
-    def file(self) -> str: ...
+    def file(self) -> str:
+        """The file of its code, beside which mistakes are looked for."""
 
     def make(self, config: RunConfig) -> "Task":
         """Make the task in a run; its `sha256` is the source's."""

@@ -186,8 +186,7 @@ class _Run:
             if engine.keep_weights:
                 self._keep_weights(self.folder)
             if self.ranks.rank == 0:
-                kept = [path for name in _KEPT if (path := self.folder / name).exists()]
-                result["files"] = {path.name: sha256(path) for path in kept}
+                result["files"] = {name: sha256(path) for name in _KEPT if (path := self.folder / name).exists()}
                 write_json(self.folder / "result.json", result)
             self.checkpoints.clear()
         self.checkpoints.close()

@@ -129,9 +129,10 @@ def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_labs_own_metrics(tmp_path: Path) -> None:
+    from autowarm.lab.config import RunConfig
     from autowarm.lab.training.metrics import MetricsLog, Progress
 
-    writer = MetricsLog(tmp_path, 0, None, "id", None, events=True, quiet=False, counted=None)
+    writer = MetricsLog(tmp_path, 0, "id", RunConfig(), quiet=False, counted=None)
     for step in range(1, 101):
         loss = float("nan") if step == 7 else 4.0 - step / 100
         writer.write(Progress(step=step, loss=loss, lr=PEAK * min(1.0, step / WARMUP)))

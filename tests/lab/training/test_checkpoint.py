@@ -81,6 +81,12 @@ def test_the_extra_state_of_a_module_comes_back(tmp_path: Path) -> None:
     assert torch.equal(model[0].weight, other[0].weight)
 
 
+def test_weights_beside_extra_state_may_have_any_layout(tmp_path: Path) -> None:
+    last = torch.nn.Conv2d(2, 2, 2).to(memory_format=torch.channels_last)
+    save_weights(torch.nn.Sequential(Counting(2, 2), last), tmp_path)
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["1.weight"], last.weight)
+
+
 def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_path: Path) -> None:
     model, optimizer = trained(1)
     checkpoints = Checkpoints(tmp_path, ALONE, keep=2)

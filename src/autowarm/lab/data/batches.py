@@ -100,11 +100,9 @@ def read_ahead(make: Callable[[int], T], first: int, last: int, ahead: int = _AH
 def validation_batches(
     tokens: Tokens, count: int | None, batch_size: int, seq_len: int, rows: slice = _ALL
 ) -> Iterator[Batch]:
-    """Yield windows spread evenly over the whole validation part, the same for every run and every seed.
+    """Yield `count` batches spread evenly over the whole validation part, the same for every run and every seed.
 
-    Args:
-        count: number of batches. None takes every window once, one after the other; a last batch that is not full is
-            left out.
+    None takes every window once, one after the other; a last batch that is not full is left out.
     """
     if len(tokens) <= seq_len:
         raise LabError(f"a sequence needs {seq_len + 1} tokens, the validation part has {len(tokens)}")

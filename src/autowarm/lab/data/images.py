@@ -63,10 +63,9 @@ def digits() -> Images:
 
 
 def open_images(data: DataConfig, model: str) -> Images:
-    """Open the configured images. Those that timm reads get the size and normalisation of the timm model.
+    """Open the configured images; LabError says what to do if they are missing.
 
-    Raises:
-        LabError: the images are missing; the message says what to do.
+    Those that timm reads get the size and normalisation of the timm model.
     """
     if data.images == "digits":
         return digits()
@@ -90,7 +89,8 @@ def open_images(data: DataConfig, model: str) -> Images:
             ) from None
         parts[part].transform = create_transform(**common, is_training=training, **(_AUGMENTATION if training else {}))
     train, val = parts["train"], parts["validation"]
-    names, held_out = (_classes(part) for part in (train, val))
+    # The labels by the names of their classes; empty if the reader does not know them.
+    names, held_out = (getattr(getattr(part, "reader", part), "class_to_idx", None) or {} for part in (train, val))
     if names != held_out:
         differ = sorted(map(str, names.keys() ^ held_out.keys()))
         raise LabError(
@@ -100,11 +100,6 @@ def open_images(data: DataConfig, model: str) -> Images:
     classes = 1 + max(names.values()) if names else int(about.num_classes)
     digest = f"{data.images} {len(train)} {len(val)}"
     return Images(data.images, digest, train, val, classes, settings["input_size"])
-
-
-def _classes(part: Any) -> dict[Any, int]:
-    """The labels of a part's classes, by name; empty if its reader does not know them."""
-    return getattr(getattr(part, "reader", part), "class_to_idx", None) or {}
 
 
 class _Placed(Dataset[tuple[Tensor, int]]):
@@ -138,11 +133,7 @@ def training_batches(
     workers: int = 0,
     mix: Mix | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield this rank's rows, as images and labels, of the batches of steps first to last − 1.
-
-    Args:
-        mix: see `mixing`. Labels are then probabilities.
-    """
+    """Yield the images and labels of this rank's rows at steps first to last − 1; `mix` is what `mixing` returns."""
     places = ([step * batch_size + row for row in range(batch_size)[rows]] for step in range(first, last))
     own = torch.Generator()  # or a loader would draw its workers' seeds from the one for dropout
     loader = DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers, generator=own)
@@ -167,10 +158,9 @@ def mixing(data: DataConfig, classes: int) -> Mix | None:
 def validation_batches(
     images: Images, count: int | None, batch_size: int, rows: slice, workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield images spread evenly over the whole validation part, the same for every run and every seed.
+    """Yield `count` batches spread evenly over the whole validation part, the same for every run and every seed.
 
-    Args:
-        count: number of batches. None takes every image once; a last batch that is not full is left out.
+    None takes every image once; a last batch that is not full is left out.
     """
     if count is None:
         count = len(images.val) // batch_size

@@ -111,8 +111,8 @@ def is_sharded(folder: Path) -> bool:
     return (folder / MANIFEST).is_file() or any(folder.glob("*.bin"))
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Read the manifest that `autowarm data` wrote; None if the folder has none."""
+def read_manifest(folder: Path, finished: bool = False) -> dict[str, Any] | None:
+    """Read the manifest that `autowarm data` wrote; None if the folder has none. It may have to be `finished`."""
     path, remedy = folder / MANIFEST, "delete the folder and make it again"
     if not path.exists():
         return None
@@ -123,6 +123,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         if not isinstance(row, dict) or not {"file", "part", "tokens", "sha256"} <= row.keys():
             raise LabError(f"{path} is damaged (it lists a shard as {row!r}): {remedy}")
         within(folder, row["file"])
+    if finished and not manifest["complete"]:
+        raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
     return manifest
 
 
@@ -132,11 +134,6 @@ def require_all(folder: Path, manifest: dict[str, Any]) -> None:
         raise LabError(f"{folder} lacks {', '.join(missing)}: delete the folder and make it again")
 
 
-def _require_finished(folder: Path, manifest: dict[str, Any]) -> None:
-    if not manifest["complete"]:
-        raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
-
-
 def read_shards(folder: Path, vocab_size: int) -> Corpus:
     """Read a folder of shards as a corpus.
 
@@ -144,12 +141,11 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
         LabError: a file is damaged or missing, the folder is not finished, or the vocabulary is too small for its
             tokens.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, finished=True)
     if manifest is None:
         rows = [{"file": path.name, "part": part} for part in _PARTS for path in sorted(folder.glob(f"*{part}*.bin"))]
         needed, digest = _GPT2_VOCABULARY, sha256(b"".join(_edges(folder / row["file"]) for row in rows))
     else:
-        _require_finished(folder, manifest)
         rows, needed = manifest["shards"], manifest["tokenizer"]["vocab_size"]
         require_all(folder, manifest)
         for row in rows:
@@ -182,9 +178,8 @@ def check(folder: Path) -> int:
     Raises:
         LabError: there is no manifest, or shards differ from it; the message names all of these.
     """
-    if (manifest := read_manifest(folder)) is None:
+    if (manifest := read_manifest(folder, finished=True)) is None:
         raise LabError(f"{folder} has no {MANIFEST}: only folders made by `autowarm data` can be checked")
-    _require_finished(folder, manifest)
     files = {row["file"]: row["sha256"] for row in manifest["shards"]}
     wrong = [name for name in files if not (folder / name).exists() or sha256(folder / name) != files[name]]
     if wrong:

@@ -12,6 +12,7 @@ import math
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -90,11 +91,9 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
         root = Path(sysconfig.get_path("stdlib"))
         files = [path for path in files_in(root) if path.suffix == ".py"]
         files = [path for path in files if not _SKIPPED & set(path.relative_to(root).parts)]
-        try:
+        with suppress(ImportError):  # some distributions leave it out; the source alone is enough
             from pydoc_data.topics import topics
-        except ImportError:  # some distributions leave it out; the source alone is enough
-            pass
-        else:
+
             yield from ((f"documentation/{name}", text) for name, text in topics.items())
     else:
         root = Path(data.corpus)

@@ -137,16 +137,12 @@ def _documents_in(files: list[str]) -> Iterator[dict[str, str]]:
 def make_shards(
     config: ShardsConfig, source: str, open_stream: Callable[[], Any], report: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Make the shards that do not exist yet. The first shard is the validation part.
+    """Make the shards that do not exist yet, and return the manifest. The first shard is the validation part.
 
     Args:
-        config: which shards to make.
         source: where the documents come from; pass the same value to continue an interrupted call.
         open_stream: makes a `datasets.IterableDataset` with a column "text".
         report: called after each piece with the numbers of tokens and documents so far.
-
-    Returns:
-        The manifest.
 
     Raises:
         LabError: the folder holds shards from another source, or the stream broke off; finished shards are kept.

@@ -123,17 +123,13 @@ def _results(sources: Sources, sweep: str) -> Results:
         raise LabError(f"{error} (autowarm figure makes missing results)") from None
 
 
-def _summaries(sources: Sources, sweep: str) -> Sequence[Summary]:
-    return _results(sources, sweep).summaries
-
-
 def _grid_order(summary: Summary) -> tuple[Any, ...]:
     cell = summary.cell
     return cell["batch_size"], cell["steps"], _ORDER.index(cell["optimizer"])
 
 
 def _warmup_sweep(sources: Sources, size: str) -> Figure:
-    return sweep_figure(sorted(_summaries(sources, f"warmup-sweep-{size}"), key=_grid_order))
+    return sweep_figure(sorted(_results(sources, f"warmup-sweep-{size}").summaries, key=_grid_order))
 
 
 for _size in ("124M", "210M"):
@@ -147,7 +143,7 @@ for _size in ("124M", "210M"):
 
 def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
     """Plot Algorithm 1 and the default over one setting, with the best hand-set warm-up for comparison."""
-    summaries = _summaries(sources, sweep)
+    summaries = _results(sources, sweep).summaries
     figure, (axes,) = axes_of()
     values: list[float] = []
     for kind, name in (("paper", "Algorithm 1"), ("adaptive", "adaptive (default)")):
@@ -177,7 +173,7 @@ for _name, _panel, _key, _label in (("target-loss", "a", "schedule.target_loss",
          paper="Figure ablations (c)", sweeps=("ablation-schedule",))  # fmt: skip
 def ablation_schedule(sources: Sources) -> Figure:
     """Plot three points for each form. Bars would mislead, because the axis does not start at 0."""
-    summaries = _summaries(sources, "ablation-schedule")
+    summaries = _results(sources, "ablation-schedule").summaries
     figure, (axes,) = axes_of(width=6.4)
     kinds = {"best": "best hand-set", "adaptive": "adaptive (default)", "paper": "Algorithm 1"}
     for shift, (kind, name) in enumerate(kinds.items(), -1):
@@ -204,7 +200,7 @@ def swin(sources: Sources) -> Figure:
 def table_swin(sources: Sources) -> str:
     """Return CSV with one row per peak rate: losses, and accuracies in per cent."""
     configs, lines = _paper_runs(sources, "swin"), []
-    for loss, accuracy in zip(_summaries(sources, "swin"), _accuracies(sources), strict=True):
+    for loss, accuracy in zip(_results(sources, "swin").summaries, _accuracies(sources), strict=True):
         cell, config = loss.cell, configs[loss.cell["name"]]
         highest = max(accuracy.manual, key=lambda point: -math.inf if point.diverged else point.val_loss)
         percent = ["–" if point is None or point.diverged else f"{100 * point.val_loss:.1f}"
@@ -229,7 +225,7 @@ def _accuracies(sources: Sources) -> list[Summary]:
 def baselines(sources: Sources) -> Figure:
     """Draw one row per method, each at the best of the rates that were tried."""
     best: dict[str, tuple[Summary, Point]] = {}
-    for summary in _summaries(sources, "baselines"):
+    for summary in _results(sources, "baselines").summaries:
         name, point = summary.cell["name"], summary.lowest
         if point is not None and (name not in best or point.val_loss < best[name][1].val_loss):
             best[name] = summary, point
@@ -254,7 +250,7 @@ def table_main(sources: Sources) -> str:
     lines = []
     for size in ("124M", "210M"):
         configs = _paper_runs(sources, f"warmup-sweep-{size}")
-        for summary in sorted(_summaries(sources, f"warmup-sweep-{size}"), key=_grid_order):
+        for summary in sorted(_results(sources, f"warmup-sweep-{size}").summaries, key=_grid_order):
             cell, config = summary.cell, configs[summary.cell["name"]]
             options = ", ".join(f"{key} {value}" for key, value in config["optimizer"]["options"].items())
             lines.append([size if sources.scale == "paper" else cell["model"], summary.name, cell["batch_size"],
@@ -320,11 +316,7 @@ def table_model(sources: Sources) -> str:
 
 
 def known(name: str) -> Picture:
-    """Return the gallery's entry of this name.
-
-    Raises:
-        UsageError: there is none; the message suggests the nearest name.
-    """
+    """Return the gallery's entry of this name; UsageError suggests the nearest if there is none."""
     if name not in GALLERY:
         raise UsageError(f"unknown figure {name!r}; {nearest(name, GALLERY)}")
     return GALLERY[name]

@@ -14,21 +14,10 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from autowarm import AdaptiveWarmup, Lion
+from autowarm import AdaptiveWarmup, Lion, theory
 from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, calibrate
 from autowarm.smoothness import plot_study
-from autowarm.theory import (
-    Smoothness,
-    catalogue,
-    check_decay_only,
-    check_theorem_1,
-    decay_only_bound,
-    decay_only_rate,
-    descend,
-    theorem_1_bound,
-    theorem_1_rate,
-)
 
 from ..analysis import figures
 from ..analysis.figures import axes_of
@@ -76,11 +65,11 @@ def picture(name: str, about: str, **needs: Any) -> Callable[[Callable[[Sources]
          paper="Figure eta_behavior")  # fmt: skip
 def eta_behaviour(sources: Sources) -> Figure:
     """Plot the rate of Theorem 1 over t, with its peak at Δ' = √(K0/Kρ)."""
-    K = Smoothness(rho=2.0, K0=1e-4, K1=0.0, K_rho=1e3)
+    K = theory.Smoothness(rho=2.0, K0=1e-4, K1=0.0, K_rho=1e3)
     t = np.arange(1, 20_001)
     peak = K.peak_gap
     figure, (axes,) = axes_of()
-    axes.plot(t, theorem_1_rate(1.0 / t, K, D=1.0), color=BLUE)
+    axes.plot(t, theory.theorem_1_rate(1.0 / t, K, D=1.0), color=BLUE)
     axes.axvline(1 / peak, color=GREY, linestyle="--", linewidth=1)
     axes.annotate(f"Δ' = √(K0/Kρ) = {peak:.2e}\nt = {1 / peak:.0f}", (1 / peak, 0.25), xytext=(8, 0),
                   textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
@@ -101,14 +90,14 @@ def theorem_bounds(sources: Sources) -> Figure:
     norms = {"l2": "ℓ2 (normSGD)", "linf": "ℓ∞ (signSGD)", "spectral": "spectral (Muon)"}
     figure, panels = axes_of(columns=3, rows=2, width=3.2, height=2.9)
     for column, (norm, title) in enumerate(norms.items()):
-        f = catalogue()[f"{norm}-barrier"]
+        f = theory.catalogue()[f"{norm}-barrier"]
         x0 = f.point(gap0, torch.Generator().manual_seed(0))
         D, start = f.radius(x0), f.gap(x0)
-        adaptive = descend(f, x0, partial(theorem_1_rate, K=f.K, D=D), steps)
-        decay = descend(f, x0, partial(decay_only_rate, K=f.K, D=D, gap0=start), steps)
-        check_theorem_1(adaptive)
-        check_decay_only(decay)
-        constant = descend(f, x0, lambda gap, rate=float(adaptive.rates[0]): rate, steps)
+        adaptive = theory.descend(f, x0, partial(theory.theorem_1_rate, K=f.K, D=D), steps)
+        decay = theory.descend(f, x0, partial(theory.decay_only_rate, K=f.K, D=D, gap0=start), steps)
+        theory.check_theorem_1(adaptive)
+        theory.check_decay_only(decay)
+        constant = theory.descend(f, x0, lambda gap, rate=float(adaptive.rates[0]): rate, steps)
         top, bottom = panels[column], panels[3 + column]
         shown = [(adaptive, BLUE, "Theorem 1"), (decay, ORANGE, "decay only"), (constant, GREY, "constant")]
         for run, colour, label in shown:
@@ -117,8 +106,8 @@ def theorem_bounds(sources: Sources) -> Figure:
             seen = slice(int(below[0]) if below.size else None)
             top.plot(t[seen], gaps[seen], color=colour, label=label)
             bottom.plot(t, run.rates, color=colour, label=label)
-        top.plot(t, theorem_1_bound(adaptive.curvatures[:-1], D), color=BLUE, linestyle="--", linewidth=1)
-        top.plot(t, decay_only_bound(f.K, D, start, steps), color=ORANGE, linestyle="--", linewidth=1)
+        top.plot(t, theory.theorem_1_bound(adaptive.curvatures[:-1], D), color=BLUE, linestyle="--", linewidth=1)
+        top.plot(t, theory.decay_only_bound(f.K, D, start, steps), color=ORANGE, linestyle="--", linewidth=1)
         top.set(xscale="log", yscale="log", title=title)
         bottom.set(xscale="log", yscale="log", xlabel="update")
     panels[0].set_ylabel("gap Δ (bounds dashed)")

@@ -15,8 +15,6 @@ from typing import Any
 from ..config import RunConfig
 from ..config.yaml_files import load_yaml
 
-__all__ = ["ASSUMPTION", "MAIN", "SWIN", "Deviation", "Setting", "deviations"]
-
 
 @dataclass(frozen=True)
 class Setting:

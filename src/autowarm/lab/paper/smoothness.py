@@ -107,16 +107,13 @@ def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[i
     corpus = prepare(run.data, run.model.vocab_size)
     # Training never reaches this step, so the batch is from its distribution but not one of its batches.
     tokens = torch.from_numpy(batch(corpus.train, run.seed, run.steps, run.batch_size, run.model.seq_len))
-    steps = 0
 
     @contextmanager
     def watched(closure: Callable[[], Tensor]) -> Iterator[Tensor]:
-        nonlocal steps
-        if steps % every == 0:
+        if probe.step % every == 0:
             params = [p for p in probe.model.parameters() if p.requires_grad]
             top = sharpness(lambda: token_loss(probe.model, tokens), params, iterations=25, tolerance=1e-2)
-            found.append((steps, top))
-        steps += 1
+            found.append((probe.step, top))
         with probe(closure) as loss:
             yield loss
 

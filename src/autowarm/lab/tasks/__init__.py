@@ -94,32 +94,28 @@ class Drawn:
 
 
 class Source(Protocol):
-    """What makes the task of a run whose config names none of the lab's; it is sent to worker processes.
-
-    Attributes:
-        name: the task's name.
-        sha256: hash of everything outside the lab that determines the task.
-        file: the file of its code, beside which mistakes are looked for.
-    """
+    """What makes the task of a run whose config names none of the lab's; it is sent to worker processes."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The task's name."""
 
     @property
-    def sha256(self) -> str: ...
+    def sha256(self) -> str:
+        """Hash of everything outside the lab that determines the task."""
 
     @property
-    def file(self) -> str: ...
+    def file(self) -> str:
+        """The file of its code, beside which mistakes are looked for."""
 
     def make(self, config: RunConfig) -> "Task":
         """Make the task in a run; its `sha256` is the source's."""
 
 
 def make_task(config: RunConfig, own: Source | None = None) -> "Task":
-    """Make the task of a run and prepare its data. `own` is the task's source if the config names none of the lab's.
+    """Make the task of a run and prepare its data; LabError if these are missing.
 
-    Raises:
-        LabError: the data is missing.
+    `own` is the task's source if the config names none of the lab's.
     """
     if own is not None:
         return own.make(config)
@@ -136,7 +132,6 @@ class Task:
 
     Args:
         made: an object with the methods of `OwnTask`.
-        config: the run.
         name: name of the task or of its data.
         sha256: hash of the data, and of the code if that is outside the lab, whose code a run's id covers.
         file: the file of a user's task. The global generators are seeded for its methods, and a mistake in them is one

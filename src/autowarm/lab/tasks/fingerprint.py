@@ -32,21 +32,24 @@ def fingerprint(value: Any, without: frozenset[str] = frozenset()) -> str:
     """Return a hex digest of an object and of the user's code that it reaches.
 
     Args:
-        value: any object.
         without: attributes of the object, or of its classes, to leave out.
     """
     walk = _Walk(value, without)
     found = walk.digest(value)
-    modules = {name: module.__file__ for name, module in walk.finder.modules.items() if module.__file__}
-    return _hash(found, *(Path(modules[name]).read_bytes() for name in sorted(modules))).hex()
+    files = [module.__file__ for _, module in sorted(walk.finder.modules.items()) if module.__file__]
+    return _hash(found, *(Path(file).read_bytes() for file in files)).hex()
 
 
 def is_users(module: str) -> bool:
     """Whether a module is the user's own: neither built in nor part of an installed package."""
     if module == "__main__":
         return True
-    place = _source(module)
-    return place is not None and not _is_installed(place)
+    try:  # without importing it
+        spec = getattr(sys.modules.get(module), "__spec__", None) or importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    origin = getattr(spec, "origin", None) or ""
+    return origin.endswith(".py") and not _is_installed(Path(origin))
 
 
 def _is_installed(file: Path) -> bool:
@@ -105,8 +108,7 @@ class _Walk:
 
     def code(self, code: CodeType) -> Iterator[bytes]:
         yield code.co_code
-        for part in (code.co_names, code.co_varnames, code.co_freevars, code.co_consts):
-            yield self.digest(part)
+        yield from map(self.digest, (code.co_names, code.co_varnames, code.co_freevars, code.co_consts))
         for instruction in dis.get_instructions(code):
             if instruction.opname == "IMPORT_NAME":  # an import inside a function, which no global holds
                 yield self.module(instruction.argval)
@@ -145,8 +147,7 @@ class _Walk:
             yield self.digest(getattr(value, "__wrapped__", None))
             return
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-        for part in (make, arguments, state, list(items or ()), list(pairs or ())):
-            yield self.digest(part)
+        yield from map(self.digest, (make, arguments, state, list(items or ()), list(pairs or ())))
 
     def module(self, name: str) -> bytes:
         """Return a module's name. If it is the user's, also note its source and those of its imports."""
@@ -166,13 +167,3 @@ def _names(code: CodeType) -> set[str]:
     """Return the global names that the code and its nested functions look up."""
     found = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return found.union(*(_names(const) for const in code.co_consts if isinstance(const, CodeType)))
-
-
-def _source(name: str) -> Path | None:
-    """Find the Python file of a module without importing it; None if it has none."""
-    try:
-        spec = getattr(sys.modules.get(name), "__spec__", None) or importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    origin = getattr(spec, "origin", None)
-    return Path(origin) if origin and origin.endswith(".py") else None

@@ -67,14 +67,14 @@ _QKV = ("q_proj", "k_proj", "v_proj")
 
 
 class _Rows(nn.Module):
-    """Some of the outputs of a linear layer, which is not a part of it."""
+    """The outputs q, k or v of a linear layer for all three, which is not a part of it."""
 
-    def __init__(self, whole: nn.Linear, index: int, count: int) -> None:
+    def __init__(self, whole: nn.Linear, index: int) -> None:
         super().__init__()
-        self.whole, self.index, self.count = (whole,), index, count  # in a tuple, so that it is no submodule
+        self.whole, self.index = (whole,), index  # in a tuple, so that it is no submodule
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.whole[0].weight.chunk(self.count)[self.index])
+        return F.linear(x, self.whole[0].weight.chunk(len(_QKV))[self.index])
 
 
 def _fuse_qkv(attention: Any) -> None:
@@ -84,7 +84,7 @@ def _fuse_qkv(attention: Any) -> None:
     whole.weight = nn.Parameter(torch.cat([part.detach() for part in parts]))
     attention.qkv = whole
     for index, name in enumerate(_QKV):
-        setattr(attention, name, _Rows(whole, index, len(_QKV)))
+        setattr(attention, name, _Rows(whole, index))
 
 
 def _unfused(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -218,13 +218,11 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
             if any(isinstance(module, _Rows) for module in model.modules()):
                 state = _unfused(model.state_dict() if state is None else state)
             model.save_pretrained(folder, state_dict=None if state is None else dict(state))
-        elif state is None and any(not isinstance(value, Tensor) for value in model.state_dict().values()):
-            # The extra state of modules, which may be of any type, is left out.
-            state = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-            save_file(state, path, metadata={"format": "pt"})
-        elif state is None:
+        elif state is None and all(isinstance(value, Tensor) for value in model.state_dict().values()):
             save_model(model, str(path), metadata={"format": "pt"})
         else:
+            if state is None:  # the extra state of modules, which may be of any type, is left out
+                state = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
             save_file({name: value.contiguous() for name, value in state.items()}, path, metadata={"format": "pt"})
     except SafetensorError as error:  # also raised on a full disk
         raise OSError(f"{path} cannot be written: {error}") from None

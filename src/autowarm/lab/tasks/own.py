@@ -65,9 +65,18 @@ class PackedTask:
         """Let the task prepare itself in a subfolder, unless it has done so; LabError if its code fails."""
         if not self.prepares:
             return self
-        place = folder / self.sha256[:12]
+        place, before = folder / self.sha256[:12], generators()
         with locked(folder):
-            _prepare(self.content, place, self.file)
+            if not (place / _PREPARED).exists():
+                shutil.rmtree(place, ignore_errors=True)  # what an interrupted `prepare` left
+                place.mkdir(parents=True)
+                try:
+                    with blamed(self.file, "in prepare"):
+                        seed_all(PREPARING)
+                        cloudpickle.loads(self.content).prepare(place)
+                finally:
+                    set_generators(before)
+                write_atomically(place / _PREPARED, "")
         return dataclasses.replace(self, folder=place.resolve())
 
     def check_optimizers(self, names: Iterable[str], key: str = "rates") -> None:
@@ -151,7 +160,9 @@ def pack(task: Any) -> PackedTask:
     if not isinstance(optimizers, Mapping) or not all(map(callable, optimizers.values())):
         raise LabError(f"{place_of(type(task))}optimizers of the task {name} must map names to functions (model, peak "
                        f"rate) → optimizer, got {said(optimizers)}")  # fmt: skip
-    file = _file_of(task)
+    # The file of its code, under the name that tracebacks use.
+    codes = (getattr(inspect.unwrap(getattr(task, method)), "__code__", None) for method in _METHODS)
+    file = next((code.co_filename for code in codes if code), "")
     sha256 = fingerprint(task, without=frozenset({"defaults", "folder"}))
     return PackedTask(name, sha256, file, tuple(optimizers), hasattr(task, "prepare"), _pickled(task))
 
@@ -185,26 +196,3 @@ def _pickled(task: Any) -> bytes:
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)
-
-
-def _prepare(content: bytes, place: Path, file: str) -> None:
-    if (place / _PREPARED).exists():
-        return
-    shutil.rmtree(place, ignore_errors=True)  # what an interrupted `prepare` left
-    place.mkdir(parents=True)
-    before = generators()
-    try:
-        with blamed(file, "in prepare"):
-            seed_all(PREPARING)
-            cloudpickle.loads(content).prepare(place)
-    finally:
-        set_generators(before)
-    write_atomically(place / _PREPARED, "")
-
-
-def _file_of(task: Any) -> str:
-    """Return the file of a task's code, under the name that tracebacks use."""
-    for method in _METHODS:
-        if code := getattr(inspect.unwrap(getattr(task, method)), "__code__", None):
-            return str(code.co_filename)
-    return ""

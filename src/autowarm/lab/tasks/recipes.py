@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 import torch
@@ -48,9 +47,9 @@ def generator(*key: int) -> np.random.Generator:
 
 
 class Block(nn.Module):
-    """Attention and a two-layer MLP, each with a residual and a LayerNorm, either before it or after the sum."""
+    """Attention and a two-layer MLP, each with a residual and a LayerNorm, before it ("pre") or after the sum."""
 
-    def __init__(self, width: int, heads: int, *, causal: bool, norm: Literal["pre", "post"]) -> None:
+    def __init__(self, width: int, heads: int, *, causal: bool, norm: str) -> None:
         super().__init__()
         self.heads, self.causal, self.norm = heads, causal, norm
         self.qkv = nn.Linear(width, 3 * width, bias=False)
@@ -83,9 +82,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(inputs, width) if causal else nn.Linear(inputs, width)
         self.position = nn.Parameter(0.02 * torch.randn(length, width))
-        self.blocks = nn.Sequential(
-            *(Block(width, max(1, width // 16), causal=causal, norm=norm) for _ in range(depth))  # type: ignore[arg-type]
-        )
+        heads = max(1, width // 16)
+        self.blocks = nn.Sequential(*(Block(width, heads, causal=causal, norm=norm) for _ in range(depth)))
         self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
         self.head = nn.Linear(width, outputs, bias=False)
         self.causal = causal

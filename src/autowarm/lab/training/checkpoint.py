@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 SCHEMA = 2
 _MANIFEST, _REST = "manifest.json", "rest.pt"
-_EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns
+_EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
 
 
 class Checkpoints:
@@ -73,7 +73,8 @@ class Checkpoints:
                 (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
         devices = {key: value.device.type for key, value in tensors.items()}
         buffer = io.BytesIO()
-        others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": _extra(model)}
+        extra = {name: value for name, value in model.state_dict().items() if name.endswith(_EXTRA)}
+        others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra}
         torch.save({**rest, **others}, buffer)
         target = self.folder / f"checkpoint-{step:08d}"
         scratch = self.folder / f".{target.name}"
@@ -127,15 +128,9 @@ class Checkpoints:
             self._writing = None
 
     def load(self, model: nn.Module, optimizer: Optimizer, last: int | None = None) -> dict[str, Any] | None:
-        """Load the newest intact checkpoint into the model and the optimizer.
+        """Load the newest intact checkpoint, up to step `last`, and return its rest; None if there is no checkpoint.
 
         Damaged checkpoints and those of other runs are set aside, with a message in the log.
-
-        Args:
-            last: the last step whose checkpoint may be used.
-
-        Returns:
-            The rest of what was saved; None if there is no checkpoint.
 
         Raises:
             LabError: a checkpoint is of another schema.
@@ -181,7 +176,11 @@ class Checkpoints:
         if manifest["schema"] != SCHEMA:
             raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: delete it, or use "
                            "the version that wrote it")  # fmt: skip
-        if not _whole(path, manifest["files"]):
+        try:
+            there = {file.name: sha256(file) for file in path.iterdir() if file.name != _MANIFEST}
+        except OSError:
+            there = {}
+        if there != manifest["files"] or _REST not in there:
             return "does not match its checksums"
         if (manifest["run"], f"checkpoint-{manifest['step']:08d}") != (self.run, path.name):
             return f"is of update {manifest['step']} of the run {manifest['run']!r}, but this is the run {self.run!r}"
@@ -227,11 +226,6 @@ def _weights(model: nn.Module) -> dict[str, Any]:
     return {f"model.{name}": value.detach() for name, value in found.values()}
 
 
-def _extra(model: nn.Module) -> dict[str, Any]:
-    """What modules with a `get_extra_state` keep besides parameters and buffers, of any type."""
-    return {name: value for name, value in model.state_dict().items() if name.endswith(_EXTRA)}
-
-
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The tensors as safetensors needs them: contiguous, and without shared memory."""
     found, places = {}, set()
@@ -247,12 +241,3 @@ def _place_for(about: Any, param: Tensor, device: str) -> Tensor:
     if about.size == param.shape and device == param.device.type:
         return torch.zeros_like(param, dtype=about.properties.dtype, requires_grad=False)
     return torch.zeros(about.size, dtype=about.properties.dtype, device=param.device if device != "cpu" else "cpu")
-
-
-def _whole(path: Path, files: Any) -> bool:
-    """Whether a folder holds these files and no others."""
-    try:
-        there = {file.name: sha256(file) for file in path.iterdir() if file.name != _MANIFEST}
-    except OSError:
-        return False
-    return there == files and _REST in there

@@ -76,7 +76,6 @@ def train(
     """Train one run to its end. If the folder holds an unfinished run, resume it.
 
     Args:
-        config: the run.
         folder: the run's folder, created if needed; the same on all ranks.
         on_step: called after each step. If it returns True, the run stops there, and a later call can resume it.
         watch: makes an observer of the updates, such as `autowarm.smoothness.Probe`. It must not disturb them, and
@@ -145,10 +144,7 @@ class _Run:
     def finish(self, on_step: OnStep | None, watch: Callable[[nn.Module, Optimizer], Watch] | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""
         config, progress, engine = self.config, self.progress, self.config.engine
-        log = MetricsLog(
-            self.folder, progress.step, engine.wandb, self.name, dataclasses.asdict(config),
-            events=engine.keep_weights, counted=self.counted, quiet=self.ranks.rank > 0,
-        )  # fmt: skip
+        log = MetricsLog(self.folder, progress.step, self.name, config, counted=self.counted, quiet=self.ranks.rank > 0)
         with closing(log):
             if progress.step == 0 and self.task.file is not None:
                 self.evaluate(limit=1)  # find a mistake in the user's validation now, not after the last step
@@ -190,8 +186,7 @@ class _Run:
             if engine.keep_weights:
                 self._keep_weights(self.folder)
             if self.ranks.rank == 0:
-                kept = [path for name in _KEPT if (path := self.folder / name).exists()]
-                result["files"] = {path.name: sha256(path) for path in kept}
+                result["files"] = {name: sha256(path) for name in _KEPT if (path := self.folder / name).exists()}
                 write_json(self.folder / "result.json", result)
             self.checkpoints.clear()
         self.checkpoints.close()

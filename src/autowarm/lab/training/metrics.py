@@ -94,8 +94,7 @@ class MetricsLog:
 
     Args:
         step: the checkpoint's step.
-        wandb: a project of Weights & Biases, or None.
-        run, config: the run's id and config, for Weights & Biases only.
+        run, config: the run's id and config, which says whether to log to TensorBoard and Weights & Biases, too.
         counted: tokens or images in a step; None if they are not known.
         quiet: write nothing and only keep the losses, as all ranks but the first do.
     """
@@ -103,16 +102,7 @@ class MetricsLog:
     _EVERY = 50
 
     def __init__(
-        self,
-        folder: Path,
-        step: int,
-        wandb: str | None,
-        run: str,
-        config: Any,
-        *,
-        events: bool,
-        counted: int | None,
-        quiet: bool,
+        self, folder: Path, step: int, run: str, config: RunConfig, *, counted: int | None, quiet: bool
     ) -> None:
         self.path = folder / "metrics.jsonl"
         self.quiet = quiet
@@ -130,11 +120,11 @@ class MetricsLog:
             return
         # Steps after the checkpoint are made again, so delete their lines.
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
-        if events:
+        if config.engine.keep_weights:
             from torch.utils.tensorboard import SummaryWriter
 
             self.board = SummaryWriter(str(folder), purge_step=step + 1)
-        if wandb is not None:
+        if config.engine.wandb is not None:
             try:
                 from wandb import init
                 from wandb.errors import UsageError
@@ -143,8 +133,9 @@ class MetricsLog:
             # A resumed run keeps its id, so it stays the same run there. A folder's name would not identify it.
             try:
                 self.remote = init(
-                    project=wandb, name=folder.name, id=run, dir=str(folder), config=config, resume="allow"
-                )
+                    project=config.engine.wandb, name=folder.name, id=run, dir=str(folder),
+                    config=dataclasses.asdict(config), resume="allow",
+                )  # fmt: skip
             except UsageError as error:
                 raise LabError(
                     f"engine.wandb: {error} Log in to Weights & Biases, or set WANDB_MODE=offline, or leave it null"
@@ -244,11 +235,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_result(folder: Path, run: str) -> dict[str, Any]:
-    """Read the `result.json` of a finished run and check its id.
-
-    Raises:
-        LabError: the file is damaged, or belongs to another run.
-    """
+    """Read the `result.json` of a finished run; LabError if the file is damaged, or belongs to another run."""
     path, remedy = folder / "result.json", "delete it, and the same command makes the run again"
     result = read_object(path, remedy, "id", "cell", "schedule", "seed", "val_loss", "diverged")
     if result["id"] != run:

@@ -22,7 +22,6 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     """Make the configured optimizer for the model's parameters, grouped by the library.
 
     Args:
-        model: the network.
         config: the optimizer; its option `dtype` is torch's name, such as "float64".
         process_group: ranks that hold copies of the model and split Muon's work.
 

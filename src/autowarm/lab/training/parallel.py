@@ -44,11 +44,7 @@ class Ranks:
         return dist.group.WORLD if self.world > 1 else None
 
     def rows(self, config: RunConfig) -> slice:
-        """Return this rank's rows of a global batch.
-
-        Raises:
-            UsageError: the batch cannot be split evenly.
-        """
+        """Return this rank's rows of a global batch; UsageError if it cannot be split evenly."""
         pieces = self.world * config.engine.accumulate
         if config.task is None and config.batch_size % pieces:  # a task has batches of its own size
             raise UsageError(
@@ -59,11 +55,7 @@ class Ranks:
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def agree(self, who: Mapping[str, Any]) -> None:
-        """Check that all ranks were given the same run.
-
-        Raises:
-            LabError: on every rank, if one was given another run; the message lists the differences.
-        """
+        """Check that all ranks were given the same run; if not, LabError lists the differences on every rank."""
         if self.world == 1:
             return
         everyone: list[Any] = [None] * self.world
@@ -131,9 +123,8 @@ def joined(engine: EngineConfig) -> Iterator[Ranks]:
     if ours:
         # Use gloo for numbers on the host and NCCL for gradients on GPUs.
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
-    several = dist.is_initialized() and dist.get_world_size() > 1
     try:
-        yield Ranks(dist.get_rank() if several else 0, dist.get_world_size() if several else 1, device)
+        yield Ranks(dist.get_rank(), dist.get_world_size(), device) if dist.is_initialized() else Ranks(0, 1, device)
     finally:
         if ours:
             dist.destroy_process_group()

@@ -47,11 +47,7 @@ def hand_set(
 
 
 def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
-    """The configured schedule over ``steps`` updates.
-
-    Raises:
-        UsageError: the schedule objects to its settings.
-    """
+    """The configured schedule over ``steps`` updates; UsageError if it objects to its settings."""
     with _as_usage_error():
         return at(SCHEDULES[config.kind].place)(optimizer, config, steps)
 

@@ -1,12 +1,7 @@
 """A language model."""
 
-from torch import nn
+from functools import partial
 
 from ..recipes import Transformer, language
 
-
-def _transformer() -> nn.Module:
-    return Transformer(512, 512, 32, width=48, depth=2, causal=True)
-
-
-TASK = language(_transformer, 512, sequences=16)
+TASK = language(partial(Transformer, 512, 512, 32, width=48, depth=2, causal=True), 512, sequences=16)

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from ...frames import frames_of_ours
 from ..rule import DeviceRule, HostRule
-from ..rule.saved import Checks, boolean, check, count, finite, list_of, number, optional
+from ..rule.saved import Checks, boolean, check, count, finite, list_of, number, optional, row_of, text
 from .detector import Detector
 from .late import LateLosses
 from .snapshot import Snapshot
@@ -57,18 +57,8 @@ class Guard:
         "again": boolean,
         "early": count,
         "copied": optional(count),
-        "waiting": list_of(lambda x: list_of(number)(x) and len(x) == 2),
-        "recoveries": list_of(
-            lambda x: (
-                isinstance(x, list | tuple)
-                and len(x) == 5
-                and count(x[0])
-                and optional(count)(x[1])
-                and isinstance(x[2], str)
-                and finite(x[3])
-                and finite(x[4])
-            )
-        ),
+        "waiting": list_of(row_of(number, number)),
+        "recoveries": list_of(row_of(count, optional(count), text, finite, finite)),
     }
 
     def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:

@@ -18,14 +18,14 @@ import math
 import statistics
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from torch import Tensor
 
 from ...frames import frames_of_ours
 from ...losses import mean_loss
 from ..calibrate import calibrate
-from ..profile import Profile
+from ..profile import Number, Profile
 from .saved import a_share, boolean, check, checks_of, count, finite, list_of, optional, saved, saved_fields
 from .timeline import Plan, Timeline
 
@@ -41,8 +41,6 @@ sets `share`, η/lr for the next update, in (0, 1] except in a search, and `stea
 warm-up, which stay at the peak until the common decay. With `sees_skipped`, losses of updates that a GradScaler skipped
 count. `state_dict` gives the entries "rule" and "search" of a saved schedule. On a device, `name` and `on_host` wait.
 """
-
-Number = TypeVar("Number", float, Tensor)
 
 # If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
 _EXPECTED_FALL = 0.7
@@ -252,8 +250,10 @@ class HostRule:
         self._shorten(trained)
 
     def _shorten(self, trained: bool) -> None:
-        if trained != self.timeline.trained and self.decay_start is None:
-            self.timeline = self.timeline.of_trained_weights(self.updates, trained)
+        timeline = self.timeline
+        if trained != timeline.trained and self.decay_start is None:
+            changed = replace(timeline, trained=trained)
+            self.timeline = changed.extended_in_warmup(self.updates, timeline.planned_steps)
 
     def _end(self, why: str) -> None:
         self.ended_by, self.decay_start = why, self.updates
@@ -291,7 +291,7 @@ class HostRule:
         if self.decay_start is None:
             self._cut_short("alarm")
 
-    def begun_again(self, total_steps: int | None, target_loss: float | None, peak: float | None = None) -> Self:
+    def begun_again(self, total_steps: int | None, target_loss: float | None, peak: float | None) -> Self:
         """A new warm-up from here, with nothing known about the loss, to this peak rate if one is given."""
         plan = self.plan if peak is None else self.plan.at(peak)
         new = self.begin(plan, self.updates, total_steps, target_loss)
@@ -300,7 +300,7 @@ class HostRule:
         return new
 
     def _cut_short(self, why: str) -> None:
-        self.timeline = self.timeline.cut_short(self.share)
+        self.timeline = replace(self.timeline, cut=self.share, decay_peak=self.share)
         self._end(why)
 
     # Saving.

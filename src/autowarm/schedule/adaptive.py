@@ -1,5 +1,7 @@
 """The schedule as users meet it: a learning-rate warm-up that ends by itself, then a standard decay."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -18,9 +20,6 @@ from .scheduler import PhaseScheduler
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
     from matplotlib.axes import Axes
 
     from ..smoothness import Point, Probe
@@ -256,7 +255,7 @@ class AdaptiveWarmup(PhaseScheduler):
             return plot_plan(rule, searching=self.phase == "search", ax=ax)
         return plot_profile(self.profile, rule.fstar, rate=rule.share * self.profile.lr, ax=ax)
 
-    def probe(self, closure: "Callable[[], Tensor]", model: nn.Module) -> "AbstractContextManager[Tensor]":
+    def probe(self, closure: Callable[[], Tensor], model: nn.Module) -> AbstractContextManager[Tensor]:
         """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
 
         Write ``with sched.probe(closure, model) as loss: optimizer.step()`` in place of the forward and backward pass.

@@ -14,10 +14,8 @@ from .rule.timeline import OPEN_HORIZON
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Metrics = dict[str, float | int | str]
 
-
-def metrics(phase: Phase, lr: float) -> Metrics:
+def metrics(phase: Phase, lr: float) -> dict[str, float | int | str]:
     """The dictionary that `AdaptiveWarmup.metrics` describes."""
     if phase.name == "search":
         return {"phase": "search", "share": float(phase.share), "lr": lr}

@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,6 @@ from .rule import OPEN_HORIZON, DeviceRule, HostRule, Phase, placed
 from .search import PeakSearch
 from .shapes import name_of
 from .state import STATE_VERSION, read_state, resumed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class PhaseScheduler(LRScheduler, Joinable):
@@ -314,7 +312,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             self._adopt_groups()
 
     @in_normal_mode
-    def _change(self, change: "Callable[[HostRule], HostRule | None]") -> None:
+    def _change(self, change: Callable[[HostRule], HostRule | None]) -> None:
         """Change the rule in plain numbers, in place or into another; all ranks must make the same change."""
         self._follow_optimizer()
         self._groups.notice()

@@ -400,8 +400,6 @@ class PhaseScheduler(LRScheduler, Joinable):
 
 
 class _Joined(JoinHook):
-    """What a scheduler's rank does once it has no more inputs: it goes on with the losses of the others."""
-
     def __init__(self, scheduler: PhaseScheduler) -> None:
         self._scheduler = scheduler
 

@@ -190,8 +190,7 @@ class PeakSearch:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `read` returns. Without the first weights, the search starts over from the current ones.
 
-        Raises:
-            ValueError: the state is of other weights.
+        ValueError says that the state is of other weights.
         """
         if state["first"] is None:
             self._again = state["begun"]

@@ -22,11 +22,7 @@ class Alarms:
     def check(
         self, notices: Notices, phase: Phase, clock: UpdateClock, ranks: Ranks, *, skipped: bool, observed: bool
     ) -> None:
-        """Check the outcome of a scheduler's step: whether there was an update, and a loss.
-
-        Raises:
-            RuntimeError: ``max_nonfinite`` is reached, or ranks disagree.
-        """
+        """Check the outcome of a scheduler's step; RuntimeError if ranks disagree or ``max_nonfinite`` is reached."""
         updates = phase.updates
         if notices.disagree:
             raise RuntimeError(

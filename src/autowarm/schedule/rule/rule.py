@@ -39,7 +39,8 @@ Phase: TypeAlias = "PeakSearch | HostRule | DeviceRule"
 `reduce` combines the losses of all micro-batches and ranks into one for `advance`, None if no rank has any; `advance`
 sets `share`, η/lr for the next update, in (0, 1] except in a search, and `steady_share`, the same for groups without a
 warm-up, which stay at the peak until the common decay. With `sees_skipped`, losses of updates that a GradScaler skipped
-count. `state_dict` gives the entries "rule" and "search" of a saved schedule. On a device, `name` and `on_host` wait.
+count. `state_dict` gives the entries "rule" and "search" of a saved schedule. On a device, `name`, `on_host`
+and `state_dict` wait.
 """
 
 # If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
@@ -106,7 +107,6 @@ class HostRule:
 
     @property
     def plan(self) -> Plan:
-        """The settings."""
         return self.timeline.plan
 
     @property
@@ -116,12 +116,10 @@ class HostRule:
 
     @property
     def name(self) -> str:
-        """The phase."""
         return "warmup" if self.ended_by is None else "decay"
 
     @property
     def steady_share(self) -> float:
-        """The share of groups without a warm-up."""
         return 1.0 if self.ended_by is None else self.timeline.steady(self.share)
 
     @property
@@ -132,7 +130,6 @@ class HostRule:
         return self.target_loss
 
     def on_host(self) -> "HostRule":
-        """This rule itself."""
         return self
 
     def advance(self, updates: int, loss: float | None) -> None:
@@ -189,7 +186,6 @@ class HostRule:
         return "clock" if ramp is not None and updates >= ramp.end else "loss"
 
     def notices(self) -> Notices:
-        """The notices as of the last update."""
         return Notices(self.updates, self.failures, False, self.decay_start)
 
     def _open(self, loss: float) -> None:
@@ -306,9 +302,7 @@ class HostRule:
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's part of a saved schedule, as plain numbers and text; there is no search."""
-        known = self.profile
-        gaps = {"gap0": None if known is None else known.gap0, "peak_gap": None if known is None else known.peak_gap}
+        gaps = {name: getattr(self.profile, name, None) for name in ("gap0", "peak_gap")}
         rule = saved_fields(Timeline, vars(self.timeline)) | saved_fields(HostRule, vars(self)) | gaps
         return {"rule": rule, "search": None}
 

@@ -185,8 +185,7 @@ def _scatter(passed: int, before: float, after: float) -> float:
 
 def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float], whole: bool) -> Reading:
     """Step a scheduler through a run, with the loss at each update's index and after rates with a sum."""
-    peak = 1.0 if log.rates is None else float(log.rates.max())
-    optimizer = _Still(peak)
+    optimizer = _Still(1.0 if log.rates is None else float(log.rates.max()))
     rates, losses, notes, summed = [], [], [], 0.0
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -44,7 +44,7 @@ def _share_or_updates(x: Any) -> float | int:
     return 1.0 if updates == 1 else updates
 
 
-# For each argument: the conversion to a plain number, the condition on it, and that condition in words.
+# What an argument must be: the conversion to a plain number, the condition on it, and that condition in words.
 _Rule = tuple[Callable[[Any], Any], Callable[[Any], bool], str]
 _POSITIVE: _Rule = (float, lambda x: x > 0 and math.isfinite(x), "must be positive and finite")
 _COUNT: _Rule = (_whole_number, lambda x: x >= 1, "must be a whole number ≥ 1")

@@ -124,9 +124,8 @@ class HostRule:
 
     @property
     def fstar(self) -> float:
-        """f*, as given or derived from the first losses."""
-        if self.target_loss is None:
-            raise RuntimeError("f* depends on the first losses, and there are none yet, or they have no scale")
+        """f*, as given or derived from the first losses. Where there is a profile, there is one."""
+        assert self.target_loss is not None
         return self.target_loss
 
     def on_host(self) -> "HostRule":

@@ -64,18 +64,18 @@ class LateLosses:
         arrived = []
         while len(self._queue) > late:
             at, entry = self._queue.popleft()
-            if (number := self._number(entry)) != math.inf:
-                arrived.append((at, number))
+            if (seen := self._number(entry)) != math.inf:
+                arrived.append((at, seen))
         return arrived
 
     def waiting(self) -> list[list[float]]:
         """The updates and losses that were not read yet, as a list to save. Waits for the device."""
         self._queue = deque((at, self._number(entry)) for at, entry in self._queue)
-        return [[at, number] for at, number in self._queue if isinstance(number, float)]
+        return [[at, loss] for at, loss in self._queue if isinstance(loss, float)]
 
     def load(self, waiting: list[list[float]]) -> None:
         """Continue from `waiting`."""
-        self._queue = deque((int(at), number) for at, number in waiting)
+        self._queue = deque((int(at), loss) for at, loss in waiting)
 
     def _send(self, value: Tensor) -> tuple[Tensor, HostCopy]:
         if not self._read or self._read[-1][0].device != value.device:

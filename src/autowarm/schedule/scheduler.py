@@ -257,7 +257,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             self._look_for_others()
         self._foreign = self._foreign + 1 if changed and self._in_use else 0
         if self._foreign == FOREIGN and not schedulers_beside(self):
-            self._alarms.foreign(self._foreign)
+            self._alarms.foreign()
         self._in_use = False
 
     def _notice_changes(self) -> None:

@@ -54,11 +54,11 @@ class Alarms:
             + ", or step both through torch.optim.lr_scheduler.ChainedScheduler if their product is wanted",
         )
 
-    def foreign(self, updates: int) -> None:
-        """Warn of a loop that sets rates itself, or changes ours, before each of so many updates in a row."""
+    def foreign(self) -> None:
+        """Warn of a loop that sets rates itself, or changes ours, before each of `FOREIGN` updates in a row."""
         self.warn(
             "foreign",
-            f"code that is no scheduler changed the rates before each of the last {updates} updates, so they are not "
+            f"code that is no scheduler changed the rates before each of the last {FOREIGN} updates, so they are not "
             "those of this schedule. If the loop sets group['lr'] by itself, delete these lines, or the AdaptiveWarmup",
         )
 

@@ -6,17 +6,9 @@ import warnings
 from ..schedule import AdaptiveWarmup
 from ..schedule.shapes import is_flat
 
-__all__ = ["warn_at_end", "warn_at_start"]
-
 
 def warn_at_start(scheduler: AdaptiveWarmup, left: float, why: str = "") -> None:
-    """Warn if a trainer's run has more or fewer updates left than its schedule.
-
-    Args:
-        scheduler: the schedule.
-        left: the number of updates that the trainer will still make; infinite if nobody knows.
-        why: the likely cause.
-    """
+    """Warn if a trainer has more or fewer updates left than its schedule. Infinity: nobody knows how many."""
     total, made = scheduler.total_steps, scheduler.last_epoch
     if total is None or math.isinf(left) or _alike(int(left), total - made, total):
         return
@@ -35,17 +27,11 @@ def warn_at_start(scheduler: AdaptiveWarmup, left: float, why: str = "") -> None
 
 
 def warn_at_end(scheduler: AdaptiveWarmup, why: str = "") -> None:
-    """Warn if a trainer's run has ended before its schedule, or after it.
-
-    Nothing is wrong with a run that ends before a flat schedule, once it has warmed up.
-
-    Args:
-        scheduler: the schedule.
-        why: the likely cause.
-    """
+    """Warn if a trainer's run has ended before its schedule, or after it."""
     total, made = scheduler.total_steps, scheduler.last_epoch
     if total is None or _alike(made, total, total):
         return
+    # Once it has warmed up, a flat schedule may end at any time.
     if made < total and scheduler.phase == "decay" and is_flat(scheduler._phase.timeline.decay_shape):
         return
     share = f"{scheduler.metrics()['share']:.0%}".replace("%", " %")

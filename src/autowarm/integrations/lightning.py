@@ -144,8 +144,7 @@ class WarmupCallback(pl.Callback):
             loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
         if len(trainer.optimizers) > 1:
             if self._stepped:
-                self._held.clear()
-                self._stepped = False
+                self._held, self._stepped = [], False
             self._held.append((loss, self._weight))
             return
         for config in _adaptive_configs(trainer):

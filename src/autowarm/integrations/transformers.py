@@ -200,8 +200,7 @@ class AdaptiveWarmupMixin:
         trainer: Any = self
         if self._optim is not None and trainer.optimizer is None:
             trainer.optimizer_cls_and_kwargs = optimizer_by_name(self._optim, trainer.args)
-        made: Optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
-        return made
+        return super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
         """Create an `AdaptiveWarmup` over the whole run, unless a scheduler was given."""

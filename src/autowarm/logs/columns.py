@@ -38,10 +38,8 @@ def logs_of(
 ) -> list[Log]:
     """Return the runs in the rows of a log, where a value that a row lacks was not logged, and None is not finite.
 
-    Columns that are not named are found by the usual names. ``facts`` are further arguments of `make_log`.
-
-    Raises:
-        LogError: no run has the columns; the message lists those that there are.
+    Columns that are not named are found by the usual names. ``facts`` are further arguments of `make_log`. A LogError
+    says that no run has the columns, and lists those that there are.
     """
     columns = list(dict.fromkeys(key for record in records for key in record))
     runs = _split(records, columns, loss)

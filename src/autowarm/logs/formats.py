@@ -40,8 +40,7 @@ def _trainer_state(state: Mapping[str, Any], name: str, *, total_steps: int | No
     planned = state.get("max_steps")
     if total_steps is None and isinstance(planned, int) and planned > 0:
         total_steps = planned
-    rows = _objects(state["log_history"], name)
-    return logs_of(rows, name, averaged=True, total_steps=total_steps, **options)
+    return logs_of(_objects(state["log_history"], name), name, averaged=True, total_steps=total_steps, **options)
 
 
 def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Log]:

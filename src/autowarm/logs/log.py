@@ -100,7 +100,6 @@ def make_log(
     """Put a log in order: count from 1, let later rows win, find the rate of every update.
 
     Args:
-        name: the run's name.
         steps, losses: the logged losses in the order of the file. Steps count from 0 or 1.
         rate_steps, rates: the logged rates, at steps of their own; None if there are none.
         total_steps, used_warmup, averaged, notes: see `Log`; None takes T from the last step, and the warm-up from the

@@ -13,8 +13,6 @@ from .log import Log
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The scheduler's own words, where a reader would have to know its arguments.
-_ENDED_BY = {"loss": "the loss", "clock": "the clock"}
 _MOST_POINTS = 4_000  # of a plotted line; more would show the same, in a larger file
 
 
@@ -52,7 +50,8 @@ class Reading:
         """The end of the warm-up in a few words: "812 (16.2%), by the loss", or "by the clock", at max_warmup."""
         if self.warmup_steps is None or self.ended_by is None:
             return "not ended"
-        return f"{share_of(self.warmup_steps, self.total_steps)}, by {_ENDED_BY.get(self.ended_by, self.ended_by)}"
+        what = f"the {self.ended_by}" if self.ended_by in ("loss", "clock") else self.ended_by
+        return f"{share_of(self.warmup_steps, self.total_steps)}, by {what}"
 
     def __repr__(self) -> str:
         return f"Reading(warm-up {self})"

@@ -1,5 +1,7 @@
 """The schedule as users meet it: a learning-rate warm-up that ends by itself, then a standard decay."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -18,9 +20,6 @@ from .scheduler import PhaseScheduler
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
     from matplotlib.axes import Axes
 
     from ..smoothness import Point, Probe
@@ -204,14 +203,8 @@ class AdaptiveWarmup(PhaseScheduler):
     def recoveries(self) -> list[Recovery]:
         """What happened at each alarm of ``recover``, in order. Never waits for the device.
 
-        An alarm is raised when the level of the loss (the mean of the last fiftieth of the run, without extremes)
-        stands clearly above its minimum, or when losses are not finite. Weights, the optimizer's state and the model's
-        buffers then go back to a copy that was made at a low of the loss. The schedule's clock goes on, with a short
-        ramp from a tenth of its rate. An alarm that comes again before the loss has reached a new low also lowers the
-        peak rate: the run goes on at a third of the rate at the alarm, and a warm-up ends.
-
-        With tensor rates on an accelerator, losses are read four updates late, so that nothing waits. `state_dict` does
-        not contain the copy: a resumed run makes a new one, once the loss is near its lowest level.
+        See docs/recovery.md for when an alarm is raised, what is restored from which copy, and at which rates the run
+        goes on. With tensor rates on an accelerator, losses are read four updates late, so that nothing waits.
         """
         return [] if self._guard is None else list(self._guard.recoveries)
 
@@ -254,9 +247,9 @@ class AdaptiveWarmup(PhaseScheduler):
         rule = self._phase.on_host()
         if self.profile is None:
             return plot_plan(rule, searching=self.phase == "search", ax=ax)
-        return plot_profile(self.profile, rule.fstar, rate=rule.share * self.profile.lr, ax=ax)
+        return plot_profile(self.profile, rule.fstar, rule.share * self.profile.lr, ax)
 
-    def probe(self, closure: "Callable[[], Tensor]", model: nn.Module) -> "AbstractContextManager[Tensor]":
+    def probe(self, closure: Callable[[], Tensor], model: nn.Module) -> AbstractContextManager[Tensor]:
         """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
 
         Write ``with sched.probe(closure, model) as loss: optimizer.step()`` in place of the forward and backward pass.

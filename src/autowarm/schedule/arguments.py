@@ -44,29 +44,23 @@ def _share_or_updates(x: Any) -> float | int:
     return 1.0 if updates == 1 else updates
 
 
-def _positive(x: float) -> bool:
-    return x > 0 and math.isfinite(x)
-
-
-# For each argument: the conversion to a plain number, the condition on it, and that condition in words.
-_RULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
-    "total_steps": (_whole_number, lambda x: x >= 1, "must be a whole number ≥ 1"),
+# What an argument must be: the conversion to a plain number, the condition on it, and that condition in words.
+_Rule = tuple[Callable[[Any], Any], Callable[[Any], bool], str]
+_POSITIVE: _Rule = (float, lambda x: x > 0 and math.isfinite(x), "must be positive and finite")
+_COUNT: _Rule = (_whole_number, lambda x: x >= 1, "must be a whole number ≥ 1")
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("total_steps", "steps"), _COUNT),
+    **dict.fromkeys(("kappa", "sigma_f2", "peak_gap", "chance_loss", "peak"), _POSITIVE),
     "target_loss": (float, math.isfinite, "must be finite"),
-    "kappa": (float, _positive, "must be positive and finite"),
     "div": (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
-    "sigma_f2": (float, _positive, "must be positive and finite"),
-    "peak_gap": (float, _positive, "must be positive and finite"),
     "final_ratio": (float, lambda x: 0 <= x <= 1, "must be in [0, 1]"),
     "max_warmup": (
         lambda x: x if x == "auto" else _share_or_updates(x),
         lambda x: x == "auto" or (x >= 2 if isinstance(x, int) else 0 < x <= 1),
         'is a share of the run, in (0, 1], a whole number of updates ≥ 2, "auto", or None',
     ),
-    "chance_loss": (float, _positive, "must be positive and finite"),
     "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
     "max_nonfinite": (_whole, lambda x: x >= 1, "must be at least 1, or None"),
-    "peak": (float, _positive, "must be positive and finite"),
-    "steps": (_whole_number, lambda x: x >= 1, "must be a whole number ≥ 1"),
 }
 _OPTIONAL = {
     "total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss", "peak",
@@ -83,10 +77,10 @@ def clean(**given: Any) -> dict[str, Any]:
             continue
         try:
             checked[name] = convert(value)
+            if not holds(checked[name]):
+                raise ValueError
         except (TypeError, ValueError):
             raise ValueError(f"{name} {need}, got {value!r}") from None
-        if not holds(checked[name]):
-            raise ValueError(f"{name} {need}, got {value!r}")
     return checked
 
 

@@ -8,16 +8,13 @@ import numpy as np
 
 from ..plotting import axes_or_new
 from .profile import Profile
-from .rule import HostRule, Phase
-from .rule.timeline import OPEN_HORIZON
+from .rule import OPEN_HORIZON, HostRule, Phase
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Metrics = dict[str, float | int | str]
 
-
-def metrics(phase: Phase, lr: float) -> Metrics:
+def metrics(phase: Phase, lr: float) -> dict[str, float | int | str]:
     """The dictionary that `AdaptiveWarmup.metrics` describes."""
     if phase.name == "search":
         return {"phase": "search", "share": float(phase.share), "lr": lr}
@@ -83,23 +80,20 @@ def one_line(phase: Phase, updates: int, lr: float) -> str:
     return f"AdaptiveWarmup({'; '.join(words)})"
 
 
-def plot_profile(
-    profile: Profile, target_loss: float, *, rate: float | None = None, ax: "Axes | None" = None
-) -> "Axes":
+def plot_profile(profile: Profile, target_loss: float, rate: float, ax: "Axes | None") -> "Axes":
     """Plot η against the loss f* + Δ, from f(x0) on the left to f* on the right, and mark the current rate."""
     ax = axes_or_new(ax, 5.5, 3.2)
     gaps = np.linspace(0.0, profile.gap0, 500)[1:]
     ax.plot(target_loss + gaps, profile(gaps), label="η(Δ)")
     switch = target_loss + profile.peak_gap
     ax.axvline(switch, linestyle="--", color="0.5", label=f"switch to decay, loss {switch:.3g}")
-    if rate is not None:
-        ax.axhline(rate, linestyle=":", color="0.3", label=f"rate now, {rate:.3g}")
+    ax.axhline(rate, linestyle=":", color="0.3", label=f"rate now, {rate:.3g}")
     ax.set(xlabel="loss", ylabel="learning rate", xlim=(target_loss + profile.gap0, target_loss), ylim=(0.0, None))
     ax.legend(frameon=False)
     return ax
 
 
-def plot_plan(rule: HostRule, *, searching: bool = False, ax: "Axes | None" = None) -> "Axes":
+def plot_plan(rule: HostRule, *, searching: bool, ax: "Axes | None") -> "Axes":
     """Plot the rate, or its share in a search, against the updates still to come, if no loss ends the warm-up."""
     ax = axes_or_new(ax, 5.5, 3.2)
     timeline, ahead, lr = rule.timeline, replace(rule), 1.0 if searching else rule.plan.lr

@@ -1,7 +1,8 @@
 """A PyTorch scheduler whose rates come from a `Phase`: it takes losses, counts updates, and writes rates."""
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +26,6 @@ from .rule import OPEN_HORIZON, DeviceRule, HostRule, Phase, placed
 from .search import PeakSearch
 from .shapes import name_of
 from .state import STATE_VERSION, read_state, resumed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class PhaseScheduler(LRScheduler, Joinable):
@@ -259,7 +257,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             self._look_for_others()
         self._foreign = self._foreign + 1 if changed and self._in_use else 0
         if self._foreign == FOREIGN and not schedulers_beside(self):
-            self._alarms.foreign(self._foreign)
+            self._alarms.foreign()
         self._in_use = False
 
     def _notice_changes(self) -> None:
@@ -314,7 +312,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             self._adopt_groups()
 
     @in_normal_mode
-    def _change(self, change: "Callable[[HostRule], HostRule | None]") -> None:
+    def _change(self, change: Callable[[HostRule], HostRule | None]) -> None:
         """Change the rule in plain numbers, in place or into another; all ranks must make the same change."""
         self._follow_optimizer()
         self._groups.notice()
@@ -402,8 +400,6 @@ class PhaseScheduler(LRScheduler, Joinable):
 
 
 class _Joined(JoinHook):
-    """What a scheduler's rank does once it has no more inputs: it goes on with the losses of the others."""
-
     def __init__(self, scheduler: PhaseScheduler) -> None:
         self._scheduler = scheduler
 

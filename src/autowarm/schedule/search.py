@@ -16,6 +16,7 @@ from ..losses import is_broken, mean_loss
 from ..optim.wrapped import hook, inside, unwrapped
 from ..rate.restore import may_count
 from ..rate.search import RateSearch, has_broken
+from .hooks.groups import first_tensor
 from .profile import Profile
 from .rule import HostRule, Notices
 from .rule.saved import boolean, check, count, list_of, number, optional
@@ -189,8 +190,7 @@ class PeakSearch:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `read` returns. Without the first weights, the search starts over from the current ones.
 
-        Raises:
-            ValueError: the state is of other weights.
+        ValueError says that the state is of other weights.
         """
         if state["first"] is None:
             self._again = state["begun"]
@@ -222,7 +222,7 @@ class _First:
     def keep_added(self, optimizer: Optimizer) -> None:
         """Keep the groups that are not kept yet."""
         for group in optimizer.param_groups:
-            if (key := _key(group)) in self._counters:
+            if (key := first_tensor(group)) in self._counters:
                 continue
             self._counters[key] = {name: copy.deepcopy(x) for name, x in group.items() if may_count(name, x)}
             for p in group["params"]:
@@ -234,7 +234,7 @@ class _First:
         self.keep_added(optimizer)
         optimizer.state.clear()
         for group in optimizer.param_groups:
-            group.update(self._counters[_key(group)])
+            group.update(self._counters[first_tensor(group)])
         for p, content in self._weights.items():
             with torch.no_grad():
                 p.copy_(content)
@@ -263,10 +263,6 @@ class _First:
             self._weights[p] = content.to(p.device, p.dtype, copy=True)
             self._state[p] = copy.deepcopy(state)
         self._counters |= zip(self._counters, copy.deepcopy(saved["counters"]), strict=False)
-
-
-def _key(group: dict[str, Any]) -> Tensor | None:
-    return group["params"][0] if group["params"] else None
 
 
 def _is_new(optimizer: Optimizer) -> bool:

@@ -10,7 +10,7 @@ from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates
 from .recovery import Guard
 from .rule import HostRule, Plan
-from .rule.saved import Checks, check, count, finite, is_pair, list_of, number, optional, rate
+from .rule.saved import Checks, check, count, finite, items, list_of, number, optional, rate, row_of, text
 from .search import PeakSearch
 
 STATE_VERSION = 9
@@ -40,12 +40,12 @@ _SAVED: Checks = {
     "step_count": count,
     "lr": lambda x: finite(x) and x > 0,
     "base_lrs": list_of(rate),
-    "pending": list_of(lambda x: isinstance(x, list | tuple) and len(x) == 2 and number(x[0]) and rate(x[1])),
-    "said": list_of(lambda x: isinstance(x, str)),
+    "pending": list_of(row_of(number, rate)),
+    "said": list_of(text),
     "clock": UpdateClock.SAVED,
     **GroupRates.SAVED,
-    "recovery": optional(list_of(is_pair)),
-    "search": optional(list_of(is_pair)),
+    "recovery": optional(items),
+    "search": optional(items),
 }
 
 

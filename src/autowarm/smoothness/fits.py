@@ -121,12 +121,12 @@ def fit(
         nonnegative = True
         if not 0 < exponents[-1] < math.inf:
             raise ValueError(f"rho must be positive and finite, got {rho}")
-    elif model in MODELS:
-        exponents = MODELS[model]
-    else:
+    elif model not in MODELS:
         raise ValueError(f"unknown model {model!r}: use one of {sorted([*MODELS, *_WITH_RHO])}")
-    if rho is not None and model not in _WITH_RHO:
+    elif rho is not None:
         raise ValueError(f"rho belongs to {sorted(_WITH_RHO)}; {model!r} has none to set")
+    else:
+        exponents = MODELS[model]
     if len(np.unique(x)) < len(exponents) + free:
         raise ValueError(f"{model} needs more than {len(np.unique(x))} different gaps")
     coefficients = _solve(_design(x, exponents), y, nonnegative)

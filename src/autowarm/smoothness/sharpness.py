@@ -138,9 +138,7 @@ def sharpness(
     sizes = [p.numel() for p in params]
     wide = dtype or gradients[0].dtype
     generator = torch.Generator("cpu").manual_seed(seed)
-    start = torch.randn(sum(sizes), generator=generator, dtype=torch.float64, device="cpu").to(
-        gradients[0].device, wide
-    )
+    start = torch.randn(sum(sizes), generator=generator, dtype=torch.float64, device="cpu")
 
     def product(v: Tensor) -> Tensor:
         pairs = zip(v.split(sizes), gradients, strict=True)
@@ -149,4 +147,5 @@ def sharpness(
             parts = torch.autograd.grad(curved, params, along, retain_graph=True, materialize_grads=True)
             return torch.cat([part.reshape(-1) for part in parts]).to(wide)
 
+    start = start.to(gradients[0].device, wide)
     return lanczos(product, start, iterations=iterations, tolerance=tolerance)[0]

@@ -5,16 +5,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..plotting import INK, ORANGE, PINK, axes_or_new
-from .fits import Fit, Interval, bootstrap, fit
+from .fits import Array, Fit, Interval, bootstrap, fit
 from .measure import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Array = NDArray[np.float64]
 
 _WIDE = 30  # a range of K that a linear axis cannot show
 
@@ -181,10 +178,9 @@ def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = 
     grid = np.linspace(found.gaps.min(), found.gaps.max(), 200)
     low, high = bootstrap(found.gaps, found.quadratic, at=grid)[1]
     ax.fill_between(grid, low, high, color=ORANGE, alpha=0.2, linewidth=0)
-    label = f"quadratic, R² {found.quadratic.r2:.3f}"
-    ax.plot(grid, found.quadratic(grid), color=ORANGE, linewidth=2, label=label)
-    label = f"linear, R² {found.linear.r2:.3f}"
-    ax.plot(grid, found.linear(grid), color=INK, linewidth=1.3, linestyle="--", label=label)
+    curve, line = found.quadratic, found.linear
+    ax.plot(grid, curve(grid), color=ORANGE, linewidth=2, label=f"quadratic, R² {curve.r2:.3f}")
+    ax.plot(grid, line(grid), color=INK, linewidth=1.3, linestyle="--", label=f"linear, R² {line.r2:.3f}")
     if early is not None:
         grid = np.linspace(early.gaps.min(), early.gaps.max(), 2)
         label = f"linear, early part, R² {early.linear.r2:.3f}"
@@ -200,8 +196,7 @@ def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = 
     ax.set(xlabel=f"gap Δ = f(x) − {found.target_loss:.3g}", ylabel="curvature K = ‖Δ∇f‖⋆ / ‖Δx‖")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize="small")
-    figure = ax.figure
-    bar = figure.colorbar(dots, ax=ax, label="update")
+    bar = ax.figure.colorbar(dots, ax=ax, label="update")
     if bar.solids is not None:
         bar.solids.set_alpha(1.0)
     return ax

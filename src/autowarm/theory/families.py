@@ -121,9 +121,8 @@ def regression_family(
         >>> family.K.K0, family.gap(torch.ones(2, dtype=torch.float64))
         (4.0, 1.25)
     """
-    return FiniteSum(
-        [
-            CompositeProblem(Frobenius(), x_star, outer, scale, features=row[None], ripple=ripple, frequency=frequency)
-            for row in rows
-        ]
-    )
+    components = [
+        CompositeProblem(Frobenius(), x_star, outer, scale, features=row[None], ripple=ripple, frequency=frequency)
+        for row in rows
+    ]
+    return FiniteSum(components)

@@ -185,12 +185,11 @@ class CompositeProblem:
         K, c = self.outer.K, self.scale
         return Smoothness(K.rho, self.L * c * K.K0, self.L * K.K1, self.L * c ** (1 - K.rho) * K.K_rho)
 
-    def _transform(self, x: Tensor) -> Tensor:
-        # A·vec(x), for x of x*'s shape.
-        return x.reshape(-1) if self.features is None else self.features @ x.reshape(-1)
-
-    def _inner(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        # q and ∇q with respect to t = A·vec(x − x*), which may have leading dimensions.
+    def _inner(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        # q and ∇q with respect to t = A·vec(x − x*).
+        t = (x - self.x_star).reshape(-1)
+        if self.features is not None:
+            t = self.features @ t
         if self.ripple == 0:
             return 0.5 * torch.linalg.vecdot(t, t), t
         # The wave is bounded and multiplied by t², so any phase is right at t = 0.
@@ -199,12 +198,9 @@ class CompositeProblem:
         slope = t * (wave + 0.5 * self._epsilon * self.frequency * phase.cos())
         return 0.5 * torch.linalg.vecdot(t * t, wave), slope
 
-    def _forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self._inner(self._transform(x - self.x_star))
-
     def gap(self, x: Tensor) -> float:
         """Return Δ = f(x) − f*, accurate to rounding even if tiny."""
-        q = self._forward(x)[0]
+        q = self._inner(x)[0]
         return self.scale * float(self.outer.value(q)) if q < self.outer.edge else math.inf
 
     def value(self, x: Tensor) -> float:
@@ -217,7 +213,7 @@ class CompositeProblem:
 
     def gap_and_gradient(self, x: Tensor) -> tuple[float, Tensor]:
         """Return `gap` and `gradient` from one evaluation of q."""
-        q, dq = self._forward(x)
+        q, dq = self._inner(x)
         if not q < self.outer.edge:
             return math.inf, torch.full_like(x, math.nan)
         if self.features is not None:
@@ -238,7 +234,7 @@ class CompositeProblem:
         if smallest == 0:
             return math.inf
         # The largest entry and the largest singular value are at most the Frobenius norm.
-        frobenius = math.sqrt(2 * float(self._forward(x)[0]) / (1 - self._epsilon)) / smallest
+        frobenius = math.sqrt(2 * float(self._inner(x)[0]) / (1 - self._epsilon)) / smallest
         return frobenius / self.geometry.radius_of(x.shape)
 
     def radius(self, x0: Tensor) -> float:

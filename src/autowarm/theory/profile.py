@@ -83,8 +83,7 @@ class PowerProfile:
 
     def _h(self, gap: float | Array) -> Array:
         s = np.log(np.asarray(gap, dtype=np.float64) / self.peak_gap)
-        found: Array = np.expm1((self.rho - 1) * s) + (self.rho - 1) * np.expm1(-s)
-        return found
+        return np.expm1((self.rho - 1) * s) + (self.rho - 1) * np.expm1(-s)
 
     @cached_property
     def _first(self) -> float:

@@ -26,8 +26,7 @@ class _Known(Protocol):
     @property
     def x_star(self) -> Tensor: ...
 
-    def radius(self, x0: Tensor) -> float:
-        """Return the theorems' D, a bound on ‖x^t − x*‖: ‖x⁰ − x*‖ in ℓ2, otherwise the radius of {f ≤ f(x⁰)}."""
+    def radius(self, x0: Tensor) -> float: ...
 
 
 class Problem(Function, _Known, Protocol):

@@ -29,7 +29,6 @@ result does, but Δ never rises, so D can be the radius of {f ≤ f(x⁰)} if th
 1e-9 in each inequality allows for rounding.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +74,7 @@ class _Claim:
     where: npt.NDArray[np.bool_] | bool = True
 
 
-def _require(theorem: str, claims: Sequence[_Claim]) -> None:
+def _require(theorem: str, *claims: _Claim) -> None:
     violations = []
     for claim in claims:
         left, right = np.broadcast_arrays(claim.left, claim.right)
@@ -138,13 +137,11 @@ def check_theorem_1(run: Run) -> None:
     D = run.D
     _require(
         "Theorem 1",
-        [
-            *_never_rise(run),
-            _Claim("‖x^t − x*‖ ≤ D", run.distances, D),
-            _progress(run, 1 / (2 * D**2) if D > 0 else 0.0, "(Δ^t)²/(2D²K)"),
-            _Claim("Δ^T ≤ 2D²ΣK/T²", run.gaps[1:], theorem_1_bound(run.curvatures[:-1], D), first=1),
-            *_warm_up_then_decay(run),
-        ],
+        *_never_rise(run),
+        _Claim("‖x^t − x*‖ ≤ D", run.distances, D),
+        _progress(run, 1 / (2 * D**2) if D > 0 else 0.0, "(Δ^t)²/(2D²K)"),
+        _Claim("Δ^T ≤ 2D²ΣK/T²", run.gaps[1:], theorem_1_bound(run.curvatures[:-1], D), first=1),
+        *_warm_up_then_decay(run),
     )
 
 
@@ -165,11 +162,9 @@ def check_decay_only(run: Run) -> None:
     bound = decay_only_bound(run.problem.K, run.D, run.gaps[0], len(run.rates))
     _require(
         "The decay-only schedule",
-        [
-            *_never_rise(run),
-            _Claim("‖x^t − x*‖ ≤ D", run.distances, run.D),
-            _Claim("Δ^T ≤ 2D²K(Δ⁰)/T", run.gaps[1:], bound, first=1),
-        ],
+        *_never_rise(run),
+        _Claim("‖x^t − x*‖ ≤ D", run.distances, run.D),
+        _Claim("Δ^T ≤ 2D²K(Δ⁰)/T", run.gaps[1:], bound, first=1),
     )
 
 
@@ -193,10 +188,8 @@ def check_constant(run: Run, D: float) -> None:
     bound = constant_bound(run.rates[0], run.problem.K, D, run.gaps[0], len(run.rates))
     _require(
         "The constant schedule",
-        [
-            _Claim("Δ^t ≤ Δ⁰", run.gaps, run.gaps[0]),
-            _Claim("Δ^T ≤ (1 − η/D)^T·Δ⁰ + D·K(Δ⁰)·η/2", run.gaps[1:], bound, first=1),
-        ],
+        _Claim("Δ^t ≤ Δ⁰", run.gaps, run.gaps[0]),
+        _Claim("Δ^T ≤ (1 − η/D)^T·Δ⁰ + D·K(Δ⁰)·η/2", run.gaps[1:], bound, first=1),
     )
 
 
@@ -226,14 +219,12 @@ def check_theorem_2(run: Run, *, sharp: bool = False) -> None:
     bound = theorem_2_bound(run.curvatures[:-1], lam, sharp=sharp)
     _require(
         "Theorem 2 (sharp)" if sharp else "Theorem 2",
-        [
-            *_never_rise(run),
-            _Claim("‖x^t‖ ≤ 1/λ", run.norms, 1 / lam),
-            _Claim("λη^t ≤ 1", lam * run.rates, 1.0),
-            _progress(run, lam**2 / divisor, f"λ²(Δ^t)²/({divisor}K)"),
-            _Claim(f"Δ^T ≤ {divisor}ΣK/(λ²T²)", run.gaps[1:], bound, first=1),
-            *_warm_up_then_decay(run),
-        ],
+        *_never_rise(run),
+        _Claim("‖x^t‖ ≤ 1/λ", run.norms, 1 / lam),
+        _Claim("λη^t ≤ 1", lam * run.rates, 1.0),
+        _progress(run, lam**2 / divisor, f"λ²(Δ^t)²/({divisor}K)"),
+        _Claim(f"Δ^T ≤ {divisor}ΣK/(λ²T²)", run.gaps[1:], bound, first=1),
+        *_warm_up_then_decay(run),
     )
 
 
@@ -270,14 +261,12 @@ def check_theorem_3(*runs: Run) -> None:
         uniform = theorem_3_uniform_bound(run.problem.K, D, run.problem.largest_gap(D), len(T))
         _require(
             "Theorem 3",
-            [
-                _Claim("‖x^t − x*‖ ≤ D", run.distances, D),
-                _Claim("‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(DK_ξ))²", squares[1:] + gains / D**2, squares[:-1]),
-                _Claim("Σ(Δ_ξ/K_ξ)² ≤ D⁴", np.cumsum(gains), D**4, first=1),
-                _Claim("ΣΔ_ξ/T ≤ D²√(ΣK_ξ²)/T", means, theorem_3_bound(run.curvatures[:-1], D), first=1),
-                _Claim("ΣΔ_ξ/T ≤ D²K(M)/√T", means, uniform, first=1),
-            ],
+            _Claim("‖x^t − x*‖ ≤ D", run.distances, D),
+            _Claim("‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(DK_ξ))²", squares[1:] + gains / D**2, squares[:-1]),
+            _Claim("Σ(Δ_ξ/K_ξ)² ≤ D⁴", np.cumsum(gains), D**4, first=1),
+            _Claim("ΣΔ_ξ/T ≤ D²√(ΣK_ξ²)/T", means, theorem_3_bound(run.curvatures[:-1], D), first=1),
+            _Claim("ΣΔ_ξ/T ≤ D²K(M)/√T", means, uniform, first=1),
         )
     gaps, curvatures = (np.stack([getattr(run, name)[:-1] for run in runs]) for name in ("gaps", "curvatures"))
     means = np.cumsum(gaps.mean(axis=0)) / np.arange(1, gaps.shape[1] + 1)
-    _require("Theorem 3", [_Claim("ΣE[Δ_ξ]/T ≤ D²√(E[ΣK_ξ²])/T", means, theorem_3_bound(curvatures, D), first=1)])
+    _require("Theorem 3", _Claim("ΣE[Δ_ξ]/T ≤ D²√(E[ΣK_ξ²])/T", means, theorem_3_bound(curvatures, D), first=1))

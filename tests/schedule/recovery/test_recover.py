@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
-from autowarm.schedule.recovery import late
+from autowarm.schedule.recovery import guard as guards
 from autowarm.schedule.recovery.snapshot import Snapshot
 from tests.cases import each
 from tests.schedule.recovery.recovery_runs import MAKERS, Run, batch, halfway, lost, quiet
@@ -229,7 +229,7 @@ def test_tensor_rates_recover_as_floats_do(name: str, fault: str) -> None:
 
 def test_losses_that_are_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator."""
-    monkeypatch.setattr(late, "lag", lambda device: 4)
+    monkeypatch.setattr(guards, "lag", lambda device: 4)
     run = Run(faults=NAN, recover=True, tensor=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

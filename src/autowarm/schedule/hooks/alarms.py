@@ -22,11 +22,7 @@ class Alarms:
     def check(
         self, notices: Notices, phase: Phase, clock: UpdateClock, ranks: Ranks, *, skipped: bool, observed: bool
     ) -> None:
-        """Check the outcome of a scheduler's step: whether there was an update, and a loss.
-
-        Raises:
-            RuntimeError: ``max_nonfinite`` is reached, or ranks disagree.
-        """
+        """Check the outcome of a scheduler's step; RuntimeError if ranks disagree or ``max_nonfinite`` is reached."""
         updates = phase.updates
         if notices.disagree:
             raise RuntimeError(
@@ -58,11 +54,11 @@ class Alarms:
             + ", or step both through torch.optim.lr_scheduler.ChainedScheduler if their product is wanted",
         )
 
-    def foreign(self, updates: int) -> None:
-        """Warn of a loop that sets rates itself, or changes ours, before each of so many updates in a row."""
+    def foreign(self) -> None:
+        """Warn of a loop that sets rates itself, or changes ours, before each of `FOREIGN` updates in a row."""
         self.warn(
             "foreign",
-            f"code that is no scheduler changed the rates before each of the last {updates} updates, so they are not "
+            f"code that is no scheduler changed the rates before each of the last {FOREIGN} updates, so they are not "
             "those of this schedule. If the loop sets group['lr'] by itself, delete these lines, or the AdaptiveWarmup",
         )
 

@@ -31,7 +31,7 @@ def first_peak(optimizer: Optimizer) -> float:
 class _Group:
     """What is known of one group and its rate."""
 
-    first: Tensor | None  # its first tensor, which is in no other group and so tells it wherever it moves
+    first: Tensor | None  # by which it is known, see `first_tensor`
     warms: bool  # whether it has a warm-up
     factor: Any = None  # what others multiply the rate by; None stands for 1 and saves a device the multiplication
     written: Rate = 0.0
@@ -118,19 +118,19 @@ class GroupRates:
 
     def regrouped(self) -> bool:
         """Whether groups were added or moved since the last call of `adopt`."""
-        return [id(own.first) for own in self._all] != [id(_first(group)) for group in self._optimizer.param_groups]
+        groups = self._optimizer.param_groups
+        return [id(own.first) for own in self._all] != [id(first_tensor(group)) for group in groups]
 
     def take_as_peaks(self, peaks: list[Rate]) -> bool:
         """Take the rates that were set before the first update as the peaks, if they can be; whether one changed."""
-        taken = False
         values = [float(group["lr"]) for group in self._optimizer.param_groups]
         if not all(rate >= 0 and math.isfinite(rate) for rate in values):
             return False
-        for i, (group, own, value) in enumerate(zip(self._optimizer.param_groups, self._all, values, strict=True)):
-            if value != float(own.written):
-                peaks[i] = group["initial_lr"] = _copy(group["lr"])
-                taken = True
-        return taken
+        changed = [i for i, own in enumerate(self._all) if values[i] != float(own.written)]
+        for i in changed:
+            group = self._optimizer.param_groups[i]
+            peaks[i] = group["initial_lr"] = _copy(group["lr"])
+        return bool(changed)
 
     def are_zero(self) -> bool:
         """Whether all rates are 0, and not all were written so. Waits for the device."""
@@ -218,14 +218,14 @@ class GroupRates:
             warms = groups[i].get("warmup", True)
             if not isinstance(warms, bool):
                 raise ValueError(f"parameter group {i} has warmup={warms!r}: it must be True or False")
-            self._all.insert(i, _Group(_first(groups[i]), warms))
+            self._all.insert(i, _Group(first_tensor(groups[i]), warms))
             self._all[i].record(groups[i]["lr"])  # nobody has changed it
         for group, own in zip(groups, self._all, strict=True):
-            own.first = _first(group)
+            own.first = first_tensor(group)
 
     def _reorder(self, peaks: list[Rate]) -> None:
         """Put what is known in the order of the groups. Groups whose tensors were replaced are where they were."""
-        places = {id(_first(group)): i for i, group in reversed(list(enumerate(self._optimizer.param_groups)))}
+        places = {id(first_tensor(group)): i for i, group in reversed(list(enumerate(self._optimizer.param_groups)))}
         if not all(id(own.first) in places for own in self._all):
             return
         order = sorted(range(len(self._all)), key=lambda i: places[id(self._all[i].first)])
@@ -312,7 +312,8 @@ class GroupRates:
         return [own.written for own in self._all]
 
 
-def _first(group: dict[str, Any]) -> Tensor | None:
+def first_tensor(group: dict[str, Any]) -> Tensor | None:
+    """What a group is known by: this tensor is in no other group, and moves with it."""
     return group["params"][0] if group["params"] else None
 
 

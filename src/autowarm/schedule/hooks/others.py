@@ -50,7 +50,8 @@ def unwanted(found: list[Any], ours: LRScheduler) -> list[str]:
 
     A `ReduceLROnPlateau`, and what shares a `ChainedScheduler` or `SequentialLR` with ours, is there on purpose.
     """
-    wanted = {id(one) for group in found if _contains(group, ours) for one in _members(group)}
+    families = [_members(one) for one in found]
+    wanted = {id(one) for family in families if any(member is ours for member in family) for one in family}
     return sorted(
         type(one).__name__
         for one in found
@@ -61,10 +62,6 @@ def unwanted(found: list[Any], ours: LRScheduler) -> list[str]:
 def _members(scheduler: Any) -> list[Any]:
     inner = getattr(scheduler, "_schedulers", ())
     return [scheduler, *(member for one in inner for member in _members(one))]
-
-
-def _contains(scheduler: Any, ours: LRScheduler) -> bool:
-    return any(one is ours for one in _members(scheduler)[1:])
 
 
 def _wrote_last(scheduler: Any, optimizer: Optimizer) -> bool:

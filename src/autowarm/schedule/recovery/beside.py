@@ -17,14 +17,14 @@ from ..hooks.alarms import MOST_IDLE
 from ..hooks.clock import UpdateClock
 from ..hooks.groups import first_peak
 from ..rule import OPEN_HORIZON
-from ..rule.saved import Checks, check, count, finite, is_pair, list_of
+from ..rule.saved import Checks, check, count, finite, items
 from .guard import Guard, Recovery
 
 _SAVED: Checks = {
     "updates": count,
     "lowered": lambda x: finite(x) and 0 < x <= 1,
     "clock": UpdateClock.SAVED,
-    "recovery": list_of(is_pair),
+    "recovery": items,
 }
 
 

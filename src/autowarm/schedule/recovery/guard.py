@@ -2,17 +2,19 @@
 
 import math
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from torch import Tensor, full_like, nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...devices import HostCopy
 from ...frames import frames_of_ours
 from ..rule import DeviceRule, HostRule
-from ..rule.saved import Checks, boolean, check, count, finite, list_of, number, optional
+from ..rule.saved import Checks, boolean, check, count, finite, list_of, number, optional, row_of, text
 from .detector import Detector
-from .late import LateLosses
 from .snapshot import Snapshot
 
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses
@@ -37,6 +39,60 @@ class Recovery(NamedTuple):
     peak_after: float
 
 
+def lag(device: torch.device) -> int:
+    """How many updates after its own a loss is read. By then it has been computed, so reading it does not wait."""
+    return 0 if device.type == "cpu" else 4
+
+
+class LateLosses:
+    """Losses on their way to the host. What is read depends on the number of updates alone, and never on timing."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[int, float | tuple[Tensor, HostCopy]]] = deque()
+        self._read: list[tuple[Tensor, HostCopy]] = []  # to use again: pinned memory and events are slow to make
+
+    def put(self, updates: int, loss: Any) -> list[tuple[int, float]]:
+        """Put in the loss of an update, as a phase's `reduce` returns it; return the updates and losses read now."""
+        late = 0
+        if loss is None or isinstance(loss, float):
+            self._queue.append((updates, math.inf if loss is None else loss))
+        else:
+            # As on the host, a loss that is not finite is NaN; ∞ stands for none.
+            none_or_nan = torch.where(loss.good, math.inf, math.nan)
+            value, late = torch.where(loss.finite, loss.mean, none_or_nan), lag(loss.mean.device)
+            self._queue.append((updates, self._send(value) if late else float(value)))
+        arrived = []
+        while len(self._queue) > late:
+            at, entry = self._queue.popleft()
+            if (seen := self._number(entry)) != math.inf:
+                arrived.append((at, seen))
+        return arrived
+
+    def waiting(self) -> list[list[float]]:
+        """The updates and losses that were not read yet, as a list to save. Waits for the device."""
+        self._queue = deque((at, self._number(entry)) for at, entry in self._queue)
+        return [[at, loss] for at, loss in self._queue if isinstance(loss, float)]
+
+    def load(self, waiting: list[list[float]]) -> None:
+        """Continue from `waiting`."""
+        self._queue = deque((int(at), loss) for at, loss in waiting)
+
+    def _send(self, value: Tensor) -> tuple[Tensor, HostCopy]:
+        if not self._read or self._read[-1][0].device != value.device:
+            content = torch.empty(1, dtype=value.dtype, device=value.device)
+            self._read.append((content, HostCopy(content)))
+        content, copy = self._read.pop()
+        content.copy_(value)
+        copy.send()
+        return content, copy
+
+    def _number(self, entry: float | tuple[Tensor, HostCopy]) -> float:
+        if isinstance(entry, float):
+            return entry
+        self._read.append(entry)
+        return float(entry[1].wait()[0])
+
+
 class _Kept(NamedTuple):
     """A copy of the run after an update, with the schedule's averaged loss."""
 
@@ -57,18 +113,8 @@ class Guard:
         "again": boolean,
         "early": count,
         "copied": optional(count),
-        "waiting": list_of(lambda x: list_of(number)(x) and len(x) == 2),
-        "recoveries": list_of(
-            lambda x: (
-                isinstance(x, list | tuple)
-                and len(x) == 5
-                and count(x[0])
-                and optional(count)(x[1])
-                and isinstance(x[2], str)
-                and finite(x[3])
-                and finite(x[4])
-            )
-        ),
+        "waiting": list_of(row_of(number, number)),
+        "recoveries": list_of(row_of(count, optional(count), text, finite, finite)),
     }
 
     def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:
@@ -179,7 +225,7 @@ class Guard:
         if phase is not None:
             average = kept.average
             if isinstance(phase.smoothed, Tensor) and not isinstance(average, Tensor):
-                average = full_like(phase.smoothed, average)  # the phase has moved to a device since
+                average = torch.full_like(phase.smoothed, average)  # the phase has moved to a device since
             phase.smoothed = average
         detector.forget()
         self._since, self._again, self._early = updates, True, self._early + 1 if early else 0

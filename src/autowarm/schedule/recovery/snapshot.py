@@ -1,13 +1,13 @@
 """Everything that an update changes, as it was at some update, to go back to any number of times."""
 
 from itertools import chain
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...optim.wrapped import inside
 from ...rate.restore import Keeper, Restore, may_count
+from ..hooks.groups import first_tensor
 
 
 class Snapshot:
@@ -32,7 +32,7 @@ class Snapshot:
             return
         for group in optimizer.param_groups:
             self._weights |= {p: self._keep(p) for p in group["params"] if p not in self._weights}
-            if (first := _first(group)) not in self._counters:
+            if (first := first_tensor(group)) not in self._counters:
                 self._counters[first] = {name: self._keep(x) for name, x in group.items() if may_count(name, x)}
 
     def restore(self, optimizer: Optimizer) -> None:
@@ -45,11 +45,7 @@ class Snapshot:
             one.state.clear()
             one.state.update(content)
         for group in optimizer.param_groups:
-            group.update({name: restore() for name, restore in self._counters.get(_first(group), {}).items()})
+            group.update({name: restore() for name, restore in self._counters.get(first_tensor(group), {}).items()})
         for p in self._weights:
             if p.grad is not None:
                 p.grad.zero_()
-
-
-def _first(group: dict[str, Any]) -> Tensor | None:
-    return group["params"][0] if group["params"] else None

@@ -7,6 +7,6 @@ or a search for the peak rate, is a run's `Phase`.
 
 from .device import DeviceRule, placed
 from .rule import HostRule, Notices, Phase
-from .timeline import OPEN_HORIZON, Plan, Ramp, Timeline
+from .timeline import OPEN_HORIZON, Plan
 
-__all__ = ["OPEN_HORIZON", "DeviceRule", "HostRule", "Notices", "Phase", "Plan", "Ramp", "Timeline", "placed"]
+__all__ = ["OPEN_HORIZON", "DeviceRule", "HostRule", "Notices", "Phase", "Plan", "placed"]

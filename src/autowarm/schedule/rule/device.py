@@ -25,7 +25,8 @@ from .rule import HostRule, Notices, Phase
 def placed(phase: Phase, rate: Tensor | float) -> Phase:
     """Move a phase to where the rate is: to its device if the rate is a tensor, to the host if it is a float.
 
-    The rule stays on the host until the calibration is done. Leaving a device waits for it.
+    The rule stays on the host until the calibration is done. Leaving a device waits for it. Raise ValueError if the
+    decay is a user's function that does not accept tensors.
     """
     device = rate.device if isinstance(rate, Tensor) else None
     if phase.device == device:
@@ -53,9 +54,6 @@ class DeviceRule:
     finite.
 
     Rates do not depend on when a notice arrives: a notice only saves operators whose result is already known.
-
-    Raises:
-        ValueError: the decay is a user's function that does not accept tensors.
     """
 
     def __init__(self, rule: HostRule, device: torch.device) -> None:
@@ -75,7 +73,6 @@ class DeviceRule:
         self.share = torch.full_like(self._zero, rule.share)
         self.smoothed = torch.full_like(self._zero, rule.smoothed)
         self._last_seen = torch.full_like(self._zero, rule.last_seen)
-        _check_takes_tensors(self.timeline.decay_shape, self._zero)
         self._copy = HostCopy(self._told)
         self._notices = Notices(rule.updates, rule.failures, False, rule.decay_start)
 
@@ -87,16 +84,13 @@ class DeviceRule:
 
     @property
     def name(self) -> str:
-        """The phase. Waits for the device."""
         return self.on_host().name
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's part of a saved schedule. Waits for the device."""
         return self.on_host().state_dict()
 
     @property
     def steady_share(self) -> Tensor:
-        """The share of groups without a warm-up."""
         if self._notices.decay_start is None:
             return torch.where(self._decay_start <= self.updates, self.share, self._one)
         return self.timeline.steady(self.share)
@@ -131,7 +125,6 @@ class DeviceRule:
         return _Loss(total / weight, finite, finite | (bad == 0))
 
     def is_broken(self, loss: _Loss | None) -> bool:
-        """Whether there is a loss, and it is not finite. Waits for the device."""
         return loss is not None and not bool(loss.good)
 
     def advance(self, updates: int, loss: _Loss | None) -> None:

@@ -18,14 +18,14 @@ import math
 import statistics
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from torch import Tensor
 
 from ...frames import frames_of_ours
 from ...losses import is_broken, mean_loss
 from ..calibrate import calibrate
-from ..profile import Profile
+from ..profile import Number, Profile
 from .saved import a_share, boolean, check, checks_of, count, finite, list_of, optional, saved, saved_fields
 from .timeline import Plan, Timeline
 
@@ -39,10 +39,8 @@ Phase: TypeAlias = "PeakSearch | HostRule | DeviceRule"
 `reduce` combines the losses of all micro-batches and ranks into one for `advance`, None if no rank has any; `is_broken`
 tells whether that is not finite. `advance` sets `share`, η/lr for the next update, in (0, 1] except in a search, and
 `steady_share`, the same for groups without a warm-up, which stay at the peak until the common decay. `state_dict` gives
-the entries "rule" and "search" of a saved schedule. On a device, `is_broken`, `name` and `on_host` wait.
+the entries "rule" and "search" of a saved schedule. On a device, `is_broken`, `name`, `on_host` and `state_dict` wait.
 """
-
-Number = TypeVar("Number", float, Tensor)
 
 # If f* is not given, we expect the loss to fall by at most this share of f(x0). In the paper's setup f* is then 3.3.
 _EXPECTED_FALL = 0.7
@@ -107,7 +105,6 @@ class HostRule:
 
     @property
     def plan(self) -> Plan:
-        """The settings."""
         return self.timeline.plan
 
     @property
@@ -117,23 +114,19 @@ class HostRule:
 
     @property
     def name(self) -> str:
-        """The phase."""
         return "warmup" if self.ended_by is None else "decay"
 
     @property
     def steady_share(self) -> float:
-        """The share of groups without a warm-up."""
         return 1.0 if self.ended_by is None else self.timeline.steady(self.share)
 
     @property
     def fstar(self) -> float:
-        """f*, as given or derived from the first losses."""
-        if self.target_loss is None:
-            raise RuntimeError("f* depends on the first losses, and there are none yet, or they have no scale")
+        """f*, as given or derived from the first losses. Where there is a profile, there is one."""
+        assert self.target_loss is not None
         return self.target_loss
 
     def on_host(self) -> "HostRule":
-        """This rule itself."""
         return self
 
     def advance(self, updates: int, loss: float | None) -> None:
@@ -190,7 +183,6 @@ class HostRule:
         return "clock" if ramp is not None and updates >= ramp.end else "loss"
 
     def notices(self) -> Notices:
-        """The notices as of the last update."""
         return Notices(self.updates, self.failures, False, self.decay_start)
 
     def _open(self, loss: float) -> None:
@@ -251,8 +243,10 @@ class HostRule:
         self._shorten(trained)
 
     def _shorten(self, trained: bool) -> None:
-        if trained != self.timeline.trained and self.decay_start is None:
-            self.timeline = self.timeline.of_trained_weights(self.updates, trained)
+        timeline = self.timeline
+        if trained != timeline.trained and self.decay_start is None:
+            changed = replace(timeline, trained=trained)
+            self.timeline = changed.extended_in_warmup(self.updates, timeline.planned_steps)
 
     def _end(self, why: str) -> None:
         self.ended_by, self.decay_start = why, self.updates
@@ -290,7 +284,7 @@ class HostRule:
         if self.decay_start is None:
             self._cut_short("alarm")
 
-    def begun_again(self, total_steps: int | None, target_loss: float | None, peak: float | None = None) -> Self:
+    def begun_again(self, total_steps: int | None, target_loss: float | None, peak: float | None) -> Self:
         """A new warm-up from here, with nothing known about the loss, to this peak rate if one is given."""
         plan = self.plan if peak is None else self.plan.at(peak)
         new = self.begin(plan, self.updates, total_steps, target_loss)
@@ -299,15 +293,13 @@ class HostRule:
         return new
 
     def _cut_short(self, why: str) -> None:
-        self.timeline = self.timeline.cut_short(self.share)
+        self.timeline = replace(self.timeline, cut=self.share, decay_peak=self.share)
         self._end(why)
 
     # Saving.
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's part of a saved schedule, as plain numbers and text; there is no search."""
-        known = self.profile
-        gaps = {"gap0": None if known is None else known.gap0, "peak_gap": None if known is None else known.peak_gap}
+        gaps = {name: getattr(self.profile, name, None) for name in ("gap0", "peak_gap")}
         rule = saved_fields(Timeline, vars(self.timeline)) | saved_fields(HostRule, vars(self)) | gaps
         return {"rule": rule, "search": None}
 

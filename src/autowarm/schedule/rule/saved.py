@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
+from operator import call
 from typing import Any
 
 Holds = Callable[[Any], bool]
@@ -25,6 +26,10 @@ def boolean(x: Any) -> bool:
     return isinstance(x, bool)
 
 
+def text(x: Any) -> bool:
+    return isinstance(x, str)
+
+
 def a_share(x: Any) -> bool:
     return finite(x) and 0 <= x <= 1
 
@@ -37,13 +42,16 @@ def list_of(holds: Holds) -> Holds:
     return lambda x: isinstance(x, list | tuple) and all(map(holds, x))
 
 
+def row_of(*holds: Holds) -> Holds:
+    """A list or tuple with one entry for each condition."""
+    return lambda x: isinstance(x, list | tuple) and len(x) == len(holds) and all(map(call, holds, x))
+
+
 def optional(holds: Holds) -> Holds:
     return lambda x: x is None or holds(x)
 
 
-def is_pair(x: Any) -> bool:
-    """Whether this is an item of a dictionary that is saved as a list or tuple of its items."""
-    return isinstance(x, list | tuple) and len(x) == 2 and isinstance(x[0], str)
+items: Holds = list_of(row_of(text, lambda _: True))  # a dictionary that is saved as a list or tuple of its items
 
 
 def saved(holds: Holds, default: Any = None) -> Any:

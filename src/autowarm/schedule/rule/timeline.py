@@ -6,15 +6,14 @@ early, makes a new timeline.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from ..profile import Number
 from ..shapes import DECAYS, Shape, name_of
-from .saved import a_share, boolean, count, finite, optional, saved, saved_fields
-
-Number = TypeVar("Number", float, Tensor)
+from .saved import a_share, boolean, count, finite, optional, row_of, saved, saved_fields
 
 # The length that shares of the run refer to if the end is open. Half of it, the default for the longest warm-up, is
 # 2/(1 − β2) updates for Adam's β2 of 0.999: twice the memory of its second moments.
@@ -69,10 +68,6 @@ class Ramp(NamedTuple):
         return self.share + (1.0 - self.share) * float(shape(1.0 - (updates - self.start) / (self.end - self.start)))
 
 
-def _is_ramp(x: Any) -> bool:
-    return isinstance(x, list | tuple) and len(x) == 3 and count(x[0]) and finite(x[1]) and finite(x[2])
-
-
 @dataclass(frozen=True)
 class Timeline:
     """The warm-up and decay of a run.
@@ -86,12 +81,12 @@ class Timeline:
     planned_steps: int | None = saved(optional(count))  # T as given or extended; None if the end is open
     total_steps: int | None = saved(optional(count))  # the same, or the end that `AdaptiveWarmup.decay_now` set
     origin: int = saved(count, 0)  # the update at which the current warm-up began
-    ramp: Ramp | None = saved(optional(_is_ramp))
+    ramp: Ramp | None = saved(optional(row_of(count, finite, finite)))
     trained: bool = saved(boolean, False)  # whether the weights were, so that the ramp takes a tenth of the run at most
     decay: str | None = saved(lambda x: x is None or x in DECAYS)  # its name; None for the plan's
     decay_peak: float = saved(a_share, 1.0)
     cut: float = saved(a_share, 1.0)
-    bound: Ramp | None = saved(optional(_is_ramp))
+    bound: Ramp | None = saved(optional(row_of(count, finite, finite)))
 
     @classmethod
     def begin(cls, plan: Plan, updates: int, total_steps: int | None) -> Self:
@@ -159,10 +154,6 @@ class Timeline:
 
     # Other timelines, for what users change during the run.
 
-    def of_trained_weights(self, updates: int, trained: bool) -> Self:
-        """The same run of weights that were trained before, or not; the ramp goes on from its current share."""
-        return replace(self, trained=trained).extended_in_warmup(updates, self.planned_steps)
-
     def extended_in_warmup(self, updates: int, total_steps: int | None) -> Self:
         """Another T: the ramp continues from its current share to its end on the new horizon."""
         share = 1.0 / self.plan.div if self.ramp is None else self.ramp_share(updates)
@@ -176,10 +167,6 @@ class Timeline:
             left = OPEN_HORIZON if total_steps is None else total_steps - updates
             return replace(new, bound=new._ramp_from(updates, share, updates, left)), start
         return (replace(new, decay_peak=share), updates) if then < share else (new, start)
-
-    def cut_short(self, share: float) -> Self:
-        """A warm-up that ends at this share."""
-        return replace(self, cut=share, decay_peak=share)
 
     def decaying(self, updates: int, share: float, steps: int, decay: str) -> Self:
         """A decay that begins at this update, from this share, over this many updates."""

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from autowarm import AdaptiveWarmup
-from autowarm.logs.drive import as_recorded, closed_loop
 from autowarm.logs.log import Log, make_log
+from autowarm.logs.replaying import as_recorded, closed_loop
 
 T = 400
 

@@ -12,7 +12,9 @@ from autowarm import AdaptiveWarmup, SpikeGuard
 BROKEN = 150
 
 
-def trained(guarded: str, scaled: bool, rate: Tensor | float) -> tuple[AdaptiveWarmup | SpikeGuard, list[float], list[str]]:
+def trained(
+    guarded: str, scaled: bool, rate: Tensor | float
+) -> tuple[AdaptiveWarmup | SpikeGuard, list[float], list[str]]:
     """A run of 300 steps whose weights are broken in the middle: what guards it, its losses, its warnings."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1)

@@ -40,7 +40,7 @@ def show(replays: Sequence[Replay], console: Console) -> None:
     console.print(table)
     for text, names in notes(replays).items():
         where = "" if len(names) == len(replays) else f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: "
-        console.print(f"note: {where}{text}", markup=False, soft_wrap=True)
+        console.out(f"note: {where}{text}")
 
 
 def notes(replays: Sequence[Replay]) -> dict[str, list[str]]:

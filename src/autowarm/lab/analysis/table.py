@@ -39,9 +39,9 @@ def show(summaries: Sequence[Summary], failed: Mapping[str, str], console: Conso
     """Print the table, a verdict for each row, and how many runs failed."""
     console.print(table(summaries))
     for summary in summaries:
-        console.print(f"{summary.title}: {verdict(summary)}", markup=False)
+        console.print(Text(f"{summary.title}: {verdict(summary)}"))
     if failed:
-        console.print(f"failed runs: {len(failed)}. {next(iter(failed.values()))}", markup=False)
+        console.print(Text(f"failed runs: {len(failed)}. {next(iter(failed.values()))}"))
 
 
 def _loss_and_length(point: Point | None, total: int) -> tuple[str, str]:

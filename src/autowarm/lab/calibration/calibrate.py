@@ -105,7 +105,7 @@ def present(config: CalibrateConfig, console: Console | None = None) -> list[Pat
     console = console or Console(highlight=False)
     found = calibration(config)
     console.print(table(found))
-    console.print(terminal(found, console), markup=False, soft_wrap=True)
+    console.out(terminal(found, console))
     folder = Path(config.out)
     paths = save(figure(found), folder / "calibration")
     write_json(folder / "calibration.json", found.to_json())

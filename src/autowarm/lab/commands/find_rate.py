@@ -42,10 +42,10 @@ def run(argv: list[str]) -> int:
 
     found, console = search(config, own), Console(highlight=False)
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
-        console.print(terminal(found, console), markup=False, soft_wrap=True)
-        console.print(words(found, config.run.steps), markup=False, soft_wrap=True)
+        console.out(terminal(found, console))
+        console.out(words(found, config.run.steps))
         for path in write(found, Path(config.out)):
-            console.print(str(path), markup=False, soft_wrap=True)
+            console.out(str(path))
     return 0 if found.reason is None else 1
 
 

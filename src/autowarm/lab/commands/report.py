@@ -36,7 +36,7 @@ def _show(results: "Results", files: Sequence[Path]) -> None:
     console = Console(highlight=False)
     table.show(results.summaries, results.failed, console)
     for path in (results.folder / "results.json", *files):
-        console.print(str(path), markup=False, soft_wrap=True)
+        console.out(str(path))
 
 
 def make_and_show(config: CompareConfig | SweepConfig, own: Any = None) -> int:

@@ -242,7 +242,7 @@ def _print_help(
     for option, about in rows.items():
         table.add_row(Text(f"  {option}"), Text(about))
     console = Console(highlight=False)
-    console.print(f"usage: {usage}\n\n{parser.description}\n", markup=False)
+    console.print(Text(f"usage: {usage}\n\n{parser.description}\n"))
     console.print(table)
 
 

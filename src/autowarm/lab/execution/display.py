@@ -49,7 +49,7 @@ class Display:
 
     def line(self, text: str) -> None:
         """Print a line that stays."""
-        self.console.print(printable(text), markup=False, soft_wrap=True)
+        self.console.out(printable(text))
 
     def begin(self, runs: Sequence[tuple[str, int]], done: int, workers: int) -> None:
         """Start showing runs, given as (label, steps), in place of earlier ones; `done` others are already finished."""

@@ -131,10 +131,10 @@ class Spectral(Geometry):
     def matrix_shape(self, shape: Sequence[int]) -> tuple[int, int]:
         """Return the rows and columns of the matrices that a tensor of this shape is read as."""
         m, n = shape[-2:] if self.stacked else rows_columns(shape)
-        if not self.turns(shape) and self.transposed:
-            return n, m // self.blocks  # a transposed convolution's groups share out its inputs
-        if self.transposed:
+        if self.turns(shape):
             m, n = n, m
+        elif self.transposed:
+            return n, m // self.blocks  # a transposed convolution's groups share out its inputs
         return m // self.blocks, n
 
     def stack_size(self, shape: Sequence[int]) -> tuple[int, int]:

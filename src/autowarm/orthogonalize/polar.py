@@ -21,7 +21,7 @@ from torch import Tensor
 from ..devices import traced_as_constant
 from ..modes import without_autocast
 from .coefficients import JORDAN, Quintic, polar_express
-from .iterate import frobenius_scaled_, iterate, iterate_reference, plan
+from .iterate import frobenius_scaled_, iterate, plan
 from .precision import least_norm, product_precision, working_dtype
 
 # Up to this short side, an iteration spends its time launching products, not computing them.
@@ -105,7 +105,9 @@ def orthogonalize(
     if G.numel() == 0:
         return torch.zeros_like(G)
     if method == "svd":
-        return _polar_svd(G)
+        U, S, Vh = torch.linalg.svd(G if G.dtype == torch.float64 else G.float(), full_matrices=False)
+        # Directions that are zero up to rounding have no meaningful sign; dropping them keeps LMO(0) = 0.
+        return ((U * (_rounding(G, S) < S).unsqueeze(-2)) @ Vh).to(G.dtype)
     X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=dtype or working_dtype(G.device), device=G.device)
     X.copy_(G.detach().reshape(X.shape))
     return orthogonalize_(X, method=method, steps=steps).to(G.dtype).reshape(G.shape)
@@ -154,7 +156,13 @@ def orthogonalize_reference(G: Tensor, *, method: Method = "polar-express", step
     if G.shape[0] > G.shape[1]:
         return orthogonalize_reference(G.T, method=method, steps=steps).T
     X = G / torch.linalg.matrix_norm(G).clamp(min=least_norm(G.dtype))
-    return iterate_reference(X, _schedule(method, steps), tighten=method == "polar-express")
+    if method == "polar-express":
+        R = X @ X.T
+        X = X / torch.linalg.matrix_norm(R @ R).clamp(min=least_norm(G.dtype)) ** 0.25
+    for a, b, c in _schedule(method, steps):
+        R = X @ X.T
+        X = a * X + (b * R + c * (R @ R)) @ X
+    return X
 
 
 def _check(method: Method, steps: int | None) -> int:
@@ -174,10 +182,3 @@ def _schedule(method: Method, steps: int) -> tuple[Quintic, ...]:
 
 def _rounding(G: Tensor, S: Tensor) -> Tensor:
     return max(G.shape[-2:]) * torch.finfo(S.dtype).eps * S.amax(-1, keepdim=True)
-
-
-def _polar_svd(G: Tensor) -> Tensor:
-    wide = G if G.dtype == torch.float64 else G.float()
-    U, S, Vh = torch.linalg.svd(wide, full_matrices=False)
-    # Directions that are zero up to rounding have no meaningful sign; dropping them keeps LMO(0) = 0.
-    return ((U * (_rounding(G, S) < S).unsqueeze(-2)) @ Vh).to(G.dtype)

@@ -17,6 +17,7 @@ from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
 from ..frames import frames_of_ours
 from ..losses import NO_BACKWARD
+from .partition import WRAPPERS
 from .step.dtensors import check_placed, local
 
 _SWITCHES = {"nesterov", "capturable", "adamw_eps_hat"}
@@ -51,11 +52,16 @@ def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
 
 def _check_no_text(name: str, value: Any) -> None:
     for one in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(one, str) and _reads_as_number(one):
-            raise ValueError(
-                f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or "
-                f"pass float({one!r})"
-            )
+        if not isinstance(one, str):
+            continue
+        try:
+            float(one)
+        except ValueError:
+            continue
+        raise ValueError(
+            f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or pass "
+            f"float({one!r})"
+        )
 
 
 def check_betas(name: str, betas: Sequence[float]) -> None:
@@ -210,11 +216,8 @@ def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: x if name == "params" else plain(x) for name, x in options.items()}
 
 
-# What wrappers (DDP, torch.compile, FSDP, activation checkpointing) put before the names of a model's tensors.
-_WRAPPERS = re.compile(
-    r"^((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
-    r"|(?<=\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
-)
+_INSERTED = "|".join(WRAPPERS)
+_WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
 
 
 def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,14 +308,6 @@ def _names_of(group: Mapping[str, Any]) -> list[str] | None:
     if named is None or len(named) != len(numbers):
         return None if numbers else []
     return [_WRAPPERS.sub("", name) for name in named]
-
-
-def _reads_as_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_number(x: Any) -> bool:

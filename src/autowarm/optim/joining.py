@@ -11,8 +11,6 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from ..devices import collective_device
 from .step.dtensors import is_dtensor
 
-__all__ = ["Joining"]
-
 
 class Joining(Joinable):
     """Lets an optimizer train within `Join`: a rank without further inputs answers the others' messages.

@@ -221,11 +221,7 @@ _WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
 
 
 def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved state with its groups and tensors in the order of these groups, by the tensors' names.
-
-    Raises:
-        ValueError: this is not an optimizer's state, or not of these tensors, or it is not finite.
-    """
+    """Return a saved state in the order of these groups, by their tensors' names; ValueError if it is not theirs."""
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise ValueError(

@@ -163,9 +163,6 @@ def by_reading(
     """Group tensors of a model by the geometry that reads each as the matrices that its layer multiplies by.
 
     ``blocks`` maps regular expressions to numbers of blocks of rows, see `autowarm.Muon.from_model`.
-
-    Raises:
-        ValueError: a transposed convolution is to be split into blocks.
     """
     found: dict[G, list[Named]] = defaultdict(list)
     stacks = {name for name, _ in parts.stacks}
@@ -264,8 +261,7 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
     outermost = by_depth[min(by_depth)] if by_depth else []
     if outermost:
         return _side_by_side(outermost)
-    children = map(_unwrapped, model.children())
-    trained = [child for child in children if next(child.parameters(), None) is not None]
+    trained = [child for child in map(_unwrapped, model.children()) if next(child.parameters(), None) is not None]
     if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
         last = trained[-1]
         if isinstance(last, nn.Linear):

@@ -160,9 +160,7 @@ class _Sharing:
         out = self._empty(sum(self.xs[i].numel() for i in outgoing))
         views = iter(self._unflat(out, outgoing))
         for part in self._parts(outgoing):
-            directions = self.taken(self.tensors.at(part))
-            torch._foreach_copy_([next(views) for _ in part], directions)
-            del directions
+            torch._foreach_copy_([next(views) for _ in part], self.taken(self.tensors.at(part)))
         sizes = [sum(self.xs[i].numel() for i in places) for places in mine]
         shapes = [[self._shard(i, rank) for i in mine[self.piece]] for rank in range(self.cut)]
         came, wait = _all_to_all(out, sizes, [sum(s.numel() for s in ss) for ss in shapes], self.shards)

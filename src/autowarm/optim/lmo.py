@@ -424,7 +424,6 @@ class LMO(Optimizer, Joining):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         Joining.__init__(self)
-        self.__dict__.setdefault("_skipped", SkippedUpdates(20))
         self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
         for group in self.param_groups:
             for name, value in self.defaults.items():

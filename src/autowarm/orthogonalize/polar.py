@@ -101,7 +101,7 @@ def orthogonalize(
     """
     if G.ndim < 2:
         raise ValueError(f"orthogonalize needs a matrix or a stack of them, got shape {tuple(G.shape)}")
-    steps = _check(method, steps)
+    steps = checked_steps(method, steps)
     if G.numel() == 0:
         return torch.zeros_like(G)
     if method == "svd":
@@ -124,7 +124,7 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Te
     Returns:
         The result, which is X itself except under `torch.compile`.
     """
-    steps = _check(method, steps)
+    steps = checked_steps(method, steps)
     if not X.numel():
         return X
     precision = product_precision(X.dtype, X.device)
@@ -149,7 +149,7 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Te
 @without_autocast
 def orthogonalize_reference(G: Tensor, *, method: Method = "polar-express", steps: int | None = None) -> Tensor:
     """`orthogonalize` one matrix (m, n) by the plain formulas, in G's precision: the reference for the fast path."""
-    steps = _check(method, steps)
+    steps = checked_steps(method, steps)
     if method == "svd":
         U, S, Vh = torch.linalg.svd(G, full_matrices=False)
         return U @ torch.diag((_rounding(G, S) < S).to(G.dtype)) @ Vh
@@ -165,7 +165,8 @@ def orthogonalize_reference(G: Tensor, *, method: Method = "polar-express", step
     return X
 
 
-def _check(method: Method, steps: int | None) -> int:
+def checked_steps(method: Method, steps: int | None) -> int:
+    """Return how many iterations to make; ValueError if the method is unknown or ``steps < 1``."""
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: use one of {METHODS}")
     if steps is None:

@@ -6,7 +6,7 @@ launch should do as much as possible, so the limit bounds a step's peak memory, 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -123,14 +123,13 @@ def fill_(batch: Batch, slots: list[Tensor], directions: list[Tensor]) -> None:
     torch._foreach_copy_(slots, directions)
 
 
-def taken(batch: Batch, slots: list[Tensor], shapes: Iterable[torch.Size]) -> list[Tensor]:
-    """Return the slots' contents in the shapes of their tensors."""
+def taken(batch: Batch, slots: list[Tensor], shape: torch.Size) -> list[Tensor]:
+    """Return the contents of slots of a run, whose tensors have this shape."""
     if batch.plain:
         return slots
-    return [
-        slot.reshape(_flipped(shape)).mT if shape in batch.turned else slot.reshape(shape)
-        for slot, shape in zip(slots, shapes, strict=True)
-    ]
+    if shape not in batch.turned:
+        return [slot.reshape(shape) for slot in slots]
+    return [slot.reshape(_flipped(shape)).mT for slot in slots]
 
 
 def _flipped(shape: torch.Size) -> torch.Size:
@@ -155,11 +154,10 @@ def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) ->
             for part in parts_of(run_xs, batch.part_bytes, itemsize=wide.itemsize):
                 _move_by_block(run_xs[part], block_of(batch, stack, run, part), run_rate[part], -run.radius)
         elif isinstance(rate.lr, Tensor):
-            run_rate.step_each_(run_xs, taken(batch, run_slots, [run.shape] * len(run_xs)), [-run.radius] * len(run_xs))
+            run_rate.step_each_(run_xs, taken(batch, run_slots, run.shape), [-run.radius] * len(run_xs))
         else:
             for part in parts_of(run_xs, batch.part_bytes):
-                some = run_xs[part]
-                run_rate.step_(some, taken(batch, run_slots[part], [run.shape] * len(some)), -run.radius)
+                run_rate.step_(run_xs[part], taken(batch, run_slots[part], run.shape), -run.radius)
 
 
 def _move_by_block(xs: list[Tensor], updates: Tensor, rate: Rate, scale: float) -> None:
@@ -222,7 +220,7 @@ def _batches_of(geometry: Any, tensors: Tensors) -> tuple[Batch, ...]:
             stack = (device, max(matrix, matrix[::-1], key=lambda size: (elements[device, size], size)))
         together[stack].append(shape)
     return tuple(
-        _batch(geometry, device, size, part, bounds[device])
+        _batch(geometry, size, part, bounds[device])
         for (device, size), shapes in together.items()
         for part in _cut({shape: alike[device, shape] for shape in shapes}, bounds[device].most(size), geometry)
     )
@@ -278,9 +276,7 @@ def _stacks_at_peak(size: tuple[int, int]) -> float:
     return max(2 + gram, 1 + (4 if gram <= 2 / 3 else 2) * gram)
 
 
-def _batch(
-    geometry: Any, device: torch.device, size: tuple[int, int], by_shape: dict[torch.Size, list[int]], bounds: _Bounds
-) -> Batch:
+def _batch(geometry: Any, size: tuple[int, int], by_shape: dict[torch.Size, list[int]], bounds: _Bounds) -> Batch:
     each = [_matrices(geometry, shape) for shape in by_shape]
     tensors = pairwise(accumulate((len(places) for places in by_shape.values()), initial=0))
     matrices = pairwise(accumulate((n * len(p) for n, p in zip(each, by_shape.values(), strict=True)), initial=0))
@@ -295,7 +291,7 @@ def _batch(
     padded = any(sorted(run.size) != sorted(size) for run in runs)
     single = all(run.each == 1 for run in runs)
     plain = single and all(run.shape == run.size for run in runs) and not turned
-    return Batch(device, bounds.dtype, size, count, turned, runs, members, part_bytes, padded, single, plain)
+    return Batch(bounds.device, bounds.dtype, size, count, turned, runs, members, part_bytes, padded, single, plain)
 
 
 def _matrices(geometry: Any, shape: torch.Size) -> int:

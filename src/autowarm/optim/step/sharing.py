@@ -194,9 +194,11 @@ class _Sharing:
             for i in batch.members:
                 wholes[i] = self._empty(0)
             stack = orthogonalize_(stack, method=self.polar.method, steps=self.polar.steps)
-            shapes = [self.shapes[places[i]] for i in batch.members]
-            for i, answer in zip(batch.members, taken(batch, slots_of(batch, stack), shapes), strict=True):
-                found[i] = answer
+            slots = slots_of(batch, stack)
+            for run in batch.runs:
+                for i, answer in zip(run.places, taken(batch, slots[run.tensors], run.shape), strict=True):
+                    found[i] = answer
+            del slots  # views of memory that the next stack may take
         return found
 
     def send_back(self, some: list[list[int]], answers: Tensor) -> Landing:

@@ -123,41 +123,29 @@ def fill_(batch: Batch, slots: list[Tensor], directions: list[Tensor]) -> None:
     torch._foreach_copy_(slots, directions)
 
 
-def taken(batch: Batch, slots: list[Tensor], shape: torch.Size) -> list[Tensor]:
-    """Return the contents of slots of a run, whose tensors have this shape."""
-    if batch.plain:
-        return slots
-    if shape not in batch.turned:
-        return [slot.reshape(shape) for slot in slots]
-    return [slot.reshape(_flipped(shape)).mT for slot in slots]
-
-
-def _flipped(shape: torch.Size) -> torch.Size:
-    return torch.Size([*shape[:-2], shape[-1], shape[-2]])
-
-
 def block_of(batch: Batch, stack: Tensor, run: Run, part: slice) -> Tensor:
     """Return the stack's contents for some tensors of a run as one tensor (tensors, *shape)."""
+    count, shape = part.stop - part.start, run.shape
     matrices = _of_run(batch, stack, run)[part.start * run.each : part.stop * run.each]
-    if run.shape not in batch.turned:
-        return matrices.reshape(part.stop - part.start, *run.shape)
-    return matrices.reshape(part.stop - part.start, *_flipped(run.shape)).mT
+    if shape not in batch.turned:
+        return matrices.reshape(count, *shape)
+    return matrices.reshape(count, *shape[:-2], shape[-1], shape[-2]).mT
 
 
 def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) -> None:
     """Update a batch's tensors, in its order, by the polar factors in its stack, which this overwrites."""
-    slots = slots_of(batch, stack)
     for run in batch.runs:
-        run_xs, run_slots, run_rate = xs[run.tensors], slots[run.tensors], rate[run.tensors]
+        run_xs, run_rate = xs[run.tensors], rate[run.tensors]
         if isinstance(rate.lr, Tensor) and run_xs[0].nbytes < _LARGE:
             wide = torch.promote_types(run_xs[0].dtype, torch.float32)
             for part in parts_of(run_xs, batch.part_bytes, itemsize=wide.itemsize):
                 _move_by_block(run_xs[part], block_of(batch, stack, run, part), run_rate[part], -run.radius)
         elif isinstance(rate.lr, Tensor):
-            run_rate.step_each_(run_xs, taken(batch, run_slots, run.shape), [-run.radius] * len(run_xs))
+            updates = block_of(batch, stack, run, slice(0, len(run_xs))).unbind()
+            run_rate.step_each_(run_xs, list(updates), [-run.radius] * len(run_xs))
         else:
             for part in parts_of(run_xs, batch.part_bytes):
-                run_rate.step_(run_xs[part], taken(batch, run_slots[part], run.shape), -run.radius)
+                run_rate.step_(run_xs[part], list(block_of(batch, stack, run, part).unbind()), -run.radius)
 
 
 def _move_by_block(xs: list[Tensor], updates: Tensor, rate: Rate, scale: float) -> None:

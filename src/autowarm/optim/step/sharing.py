@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...geometry import Geometry, Rate
 from ...orthogonalize import orthogonalize_, working_dtype
-from .batches import batches_of, empty_stack, fill_, parts_of, slots_of, taken, temporaries
+from .batches import batches_of, block_of, empty_stack, fill_, parts_of, slots_of, temporaries
 from .buckets import Bucket, Tensors
 
 # Peak memory in multiples of the tensors that a rank owns in a round: the next round's messages, sent and received, a
@@ -194,11 +194,10 @@ class _Sharing:
             for i in batch.members:
                 wholes[i] = self._empty(0)
             stack = orthogonalize_(stack, method=self.polar.method, steps=self.polar.steps)
-            slots = slots_of(batch, stack)
             for run in batch.runs:
-                for i, answer in zip(run.places, taken(batch, slots[run.tensors], run.shape), strict=True):
+                answers = block_of(batch, stack, run, slice(0, len(run.places))).unbind()
+                for i, answer in zip(run.places, answers, strict=True):
                     found[i] = answer
-            del slots  # views of memory that the next stack may take
         return found
 
     def send_back(self, some: list[list[int]], answers: Tensor) -> Landing:

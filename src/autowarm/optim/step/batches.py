@@ -84,7 +84,6 @@ class Batch:
     members: tuple[int, ...]  # the same, as indices among all tensors
     part_bytes: int | None  # how many bytes of tensors may be copied at a time; None to fit the cache
     padded: bool  # whether some matrices are smaller than the stack's
-    single: bool  # whether each tensor is one matrix
     plain: bool  # whether each has the shape of its slot
 
 
@@ -98,11 +97,11 @@ def empty_stack(batch: Batch) -> Tensor:
 
 
 def slots_of(batch: Batch, stack: Tensor) -> list[Tensor]:
-    """Return each member's view of the stack: (count, m, n), or (m, n) if every tensor is one matrix."""
+    """Return each member's view of the stack: (count, m, n), or (m, n) if it is one matrix."""
     slots: list[Tensor] = []
     for run in batch.runs:
         matrices = _of_run(batch, stack, run)
-        slots += matrices.unbind() if batch.single else matrices.unflatten(0, (len(run.places), run.each)).unbind()
+        slots += matrices.unbind() if run.each == 1 else matrices.unflatten(0, (len(run.places), run.each)).unbind()
     return slots
 
 
@@ -277,9 +276,8 @@ def _batch(geometry: Any, size: tuple[int, int], by_shape: dict[torch.Size, list
     part_bytes = bounds.part_bytes(size, count)
     turned = tuple(shape for shape in by_shape if geometry.turns(shape))
     padded = any(sorted(run.size) != sorted(size) for run in runs)
-    single = all(run.each == 1 for run in runs)
-    plain = single and all(run.shape == run.size for run in runs) and not turned
-    return Batch(bounds.device, bounds.dtype, size, count, turned, runs, members, part_bytes, padded, single, plain)
+    plain = not turned and all(run.each == 1 and run.shape == run.size for run in runs)
+    return Batch(bounds.device, bounds.dtype, size, count, turned, runs, members, part_bytes, padded, plain)
 
 
 def _matrices(geometry: Any, shape: torch.Size) -> int:

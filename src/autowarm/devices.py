@@ -40,8 +40,7 @@ class HostCopy:
 
     def __init__(self, content: Tensor) -> None:
         self._content = content
-        has_streams = content.device.type not in ("cpu", "meta")
-        module: Any = _module(content.device) if has_streams else None
+        module = _module(content.device) if content.device.type not in ("cpu", "meta") else None
         self._streams: Any = module if hasattr(module, "Event") and hasattr(module, "current_stream") else None
         self._arrived = self._streams.Event() if self._streams else None
         # Copies to memory that is not pinned are not asynchronous.

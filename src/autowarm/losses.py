@@ -23,12 +23,7 @@ L = TypeVar("L")
 
 
 def run_closure(closure: Callable[[], L], params: Iterable[Tensor]) -> L:
-    """Return the loss of a closure, which runs forward and backward.
-
-    Raises:
-        TypeError: it returns nothing.
-        ValueError: after it, none of these tensors has a gradient.
-    """
+    """Return a closure's loss; TypeError if it returns none, ValueError if no tensor has a gradient afterwards."""
     loss = closure()
     if loss is None:
         raise TypeError("the closure returns nothing: let it return the loss")

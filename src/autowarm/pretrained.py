@@ -93,13 +93,12 @@ def detect(
     world = dist.get_world_size(process_group) if dist.is_available() and dist.is_initialized() else 1
     found = _Evidence()
     tensors = [p for p in _tensors(source) if p.is_floating_point() and p.layout is torch.strided and not p.is_meta]
-    matrices = [(p, local(p.detach())) for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
-    vectors = [(p, local(p.detach())) for p in tensors if p.ndim == 1]
-    vectors = [(p, v) for p, v in vectors if v.numel() >= _FEWEST]
-    pairs = [*(_score(w) for _, w in matrices), *(_gain(v) for _, v in vectors)]
+    matrices = [p for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
+    vectors = [v for p in tensors if p.ndim == 1 and (v := local(p.detach())).numel() >= _FEWEST]
+    pairs = [*(_score(local(p.detach())) for p in matrices), *map(_gain, vectors)]
     read = torch.stack([pair.to(pairs[0].device) for pair in pairs]).tolist() if pairs else []
     zero, random = Counter[int](), Counter[int]()
-    for (p, _), (score, is_zero) in zip(matrices, read[: len(matrices)], strict=True):
+    for p, (score, is_zero) in zip(matrices, read[: len(matrices)], strict=True):
         rows, columns = p.shape[0], p.shape[1:].numel()
         zero[columns] += bool(is_zero and 4 * columns < rows)
         random[rows] += bool(not is_zero and 4 * rows < columns)

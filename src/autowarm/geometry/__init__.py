@@ -22,8 +22,7 @@ adjustment" is such a radius.
 """
 
 from .base import RADIUS_RULES, Geometry, Locality, RadiusRule
-from .elementwise import Sign
-from .euclidean import Columns, Frobenius, Rows
+from .euclidean import Columns, Frobenius, Rows, Sign
 from .layers import GeometryName, MaxOverLayers, resolve, total_kappa
 from .rate import Rate
 from .spectral import Polar, Spectral

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ..modes import without_autocast
 from .base import Geometry
-from .elementwise import Sign
-from .euclidean import Columns, Frobenius, Rows
+from .euclidean import Columns, Frobenius, Rows, Sign
 from .spectral import Spectral
 
 GeometryName = Literal["spectral", "sign", "frobenius", "rows", "columns"]

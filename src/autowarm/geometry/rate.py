@@ -87,7 +87,6 @@ def each(factor: Any) -> Any:
 
 
 def negated(scale: float | list[float]) -> float | list[float]:
-    """−scale."""
     return [-one for one in scale] if isinstance(scale, list) else -scale
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ..orthogonalize import METHODS, Method, as_matrices, nuclear_norm, orthogonalize, spectral_norm
+from ..orthogonalize import Method, as_matrices, nuclear_norm, orthogonalize, spectral_norm
+from ..orthogonalize.polar import checked_steps
 from .base import Geometry, Locality, rows_columns
 
 
@@ -76,10 +77,7 @@ class Spectral(Geometry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.method not in METHODS:
-            raise ValueError(f"unknown method {self.method!r}: use one of {METHODS}")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        checked_steps(self.method, self.steps)
         if self.blocks < 1:
             raise ValueError(f"blocks must be at least 1, got {self.blocks}")
 
@@ -131,10 +129,10 @@ class Spectral(Geometry):
     def matrix_shape(self, shape: Sequence[int]) -> tuple[int, int]:
         """Return the rows and columns of the matrices that a tensor of this shape is read as."""
         m, n = shape[-2:] if self.stacked else rows_columns(shape)
-        if not self.turns(shape) and self.transposed:
-            return n, m // self.blocks  # a transposed convolution's groups share out its inputs
-        if self.transposed:
+        if self.turns(shape):
             m, n = n, m
+        elif self.transposed:
+            return n, m // self.blocks  # a transposed convolution's groups share out its inputs
         return m // self.blocks, n
 
     def stack_size(self, shape: Sequence[int]) -> tuple[int, int]:

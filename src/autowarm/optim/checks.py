@@ -17,6 +17,7 @@ from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
 from ..frames import frames_of_ours
 from ..losses import NO_BACKWARD
+from .partition import WRAPPERS
 from .step.dtensors import check_placed, local
 
 _SWITCHES = {"nesterov", "capturable", "adamw_eps_hat"}
@@ -51,11 +52,16 @@ def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
 
 def _check_no_text(name: str, value: Any) -> None:
     for one in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(one, str) and _reads_as_number(one):
-            raise ValueError(
-                f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or "
-                f"pass float({one!r})"
-            )
+        if not isinstance(one, str):
+            continue
+        try:
+            float(one)
+        except ValueError:
+            continue
+        raise ValueError(
+            f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or pass "
+            f"float({one!r})"
+        )
 
 
 def check_betas(name: str, betas: Sequence[float]) -> None:
@@ -210,19 +216,12 @@ def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: x if name == "params" else plain(x) for name, x in options.items()}
 
 
-# What wrappers (DDP, torch.compile, FSDP, activation checkpointing) put before the names of a model's tensors.
-_WRAPPERS = re.compile(
-    r"^((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
-    r"|(?<=\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
-)
+_INSERTED = "|".join(WRAPPERS)
+_WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
 
 
 def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved state with its groups and tensors in the order of these groups, by the tensors' names.
-
-    Raises:
-        ValueError: this is not an optimizer's state, or not of these tensors, or it is not finite.
-    """
+    """Return a saved state in the order of these groups, by their tensors' names; ValueError if it is not theirs."""
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise ValueError(
@@ -251,11 +250,10 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
 
 def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """The state in the order of these groups, or as it is without names, or with another number of groups."""
-    here = [_names_of(group) for group in groups]
-    saved = [_names_of(group) for group in state_dict["param_groups"]]
-    mine, theirs = ([name for names in each for name in names or ()] for each in (here, saved))
-    if None in here or None in saved or len({*mine}) < len(mine) or len({*theirs}) < len(theirs):
+    here, saved = _names_of(groups), _names_of(state_dict["param_groups"])
+    if here is None or saved is None:
         return dict(state_dict)
+    mine, theirs = [*chain.from_iterable(here)], [*chain.from_iterable(saved)]
     if differ := {*mine} ^ {*theirs}:
         unknown, missing = ([name for name in names if name in differ] for names in (theirs, mine))
         raise ValueError(
@@ -268,13 +266,13 @@ def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, A
         )
     if len(here) != len(saved):
         return dict(state_dict)  # the caller says which groups it has
-    places = {frozenset(names or ()): i for i, names in enumerate(saved)}
-    if others := [i for i, names in enumerate(here) if frozenset(names or ()) not in places]:
-        was = {name: i for i, names in enumerate(saved) for name in names or ()}
+    places = {frozenset(names): i for i, names in enumerate(saved)}
+    if others := [i for i, names in enumerate(here) if frozenset(names) not in places]:
+        was = {name: i for i, names in enumerate(saved) for name in names}
         moved = [
             f"{name} was in {called(was[name], state_dict['param_groups'])}, and is in {called(i, groups)} here"
             for i in others
-            for name in here[i] or ()
+            for name in here[i]
             if was[name] != i
         ]
         raise ValueError(
@@ -284,10 +282,10 @@ def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, A
         )
     ordered = []
     for group, names in zip(groups, here, strict=True):
-        i = places[frozenset(names or ())]
+        i = places[frozenset(names)]
         was = state_dict["param_groups"][i]
-        numbers = dict(zip(saved[i] or (), was["params"], strict=True))
-        found = {**was, "params": [numbers[name] for name in names or ()]}
+        numbers = dict(zip(saved[i], was["params"], strict=True))
+        found = {**was, "params": [numbers[name] for name in names]}
         ordered.append(found | ({"param_names": group["param_names"]} if "param_names" in was else {}))
     return {**state_dict, "param_groups": ordered}
 
@@ -297,22 +295,18 @@ def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:
     return f"group {i}" + (f" ({groups[i]['role']})" if "role" in groups[i] else "")
 
 
-def _names_of(group: Mapping[str, Any]) -> list[str] | None:
-    """The names of a group's tensors without wrappers; None if it has none."""
-    # Distributed checkpoints number tensors by their names, in the order of the optimizer that loads them.
-    numbers = group["params"]
-    named = numbers if numbers and all(isinstance(one, str) for one in numbers) else group.get("param_names")
-    if named is None or len(named) != len(numbers):
-        return None if numbers else []
-    return [_WRAPPERS.sub("", name) for name in named]
-
-
-def _reads_as_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _names_of(groups: Sequence[Mapping[str, Any]]) -> list[list[str]] | None:
+    """The names of each group's tensors without wrappers; None if some have none, or two have the same."""
+    found = []
+    for group in groups:
+        numbers = group["params"]
+        # Distributed checkpoints number tensors by their names, in the order of the optimizer that loads them.
+        named = numbers if all(isinstance(one, str) for one in numbers) else group.get("param_names") or ()
+        if len(named) != len(numbers):
+            return None
+        found.append([_WRAPPERS.sub("", name) for name in named])
+    names = [*chain.from_iterable(found)]
+    return found if len({*names}) == len(names) else None
 
 
 def _is_number(x: Any) -> bool:

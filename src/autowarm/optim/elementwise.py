@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from .checks import check_betas
 from .lmo import LMO
 from .step.update import FromWeights, TwoMomenta
 
@@ -97,10 +96,6 @@ class Lion(LMO):
             max_nonfinite=max_nonfinite,
             betas=betas,
         )
-
-    def _check_group(self, options: Mapping[str, Any]) -> None:
-        super()._check_group(options)
-        check_betas("betas", options["betas"])
 
 
 class NormSGD(LMO):

@@ -11,8 +11,6 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from ..devices import collective_device
 from .step.dtensors import is_dtensor
 
-__all__ = ["Joining"]
-
 
 class Joining(Joinable):
     """Lets an optimizer train within `Join`: a rank without further inputs answers the others' messages.
@@ -85,14 +83,10 @@ class _Joined(JoinHook):
         last = torch.tensor(dist.get_rank() if is_last_joiner else -1, device=device)
         dist.all_reduce(last, op=dist.ReduceOp.MAX, group=ranks)
         params, state = self._optimizer._params(), self._optimizer.state
-        held = [{name: _moved(x, "cpu") for name, x in state.get(p, {}).items()} for p in params]
+        held = [{name: x.cpu() if isinstance(x, Tensor) else x for name, x in state.get(p, {}).items()} for p in params]
         box = [held]
         dist.broadcast_object_list(box, src=int(last), group=ranks, device=device)
         if int(last) != dist.get_rank():
             for p, found in zip(params, box[0], strict=True):
                 # A step count stays where it is until a kernel needs it elsewhere.
-                state[p] = {name: _moved(x, p.device) if getattr(x, "ndim", 0) else x for name, x in found.items()}
-
-
-def _moved(x: Any, device: torch.device | str) -> Any:
-    return x.to(device) if isinstance(x, Tensor) else x
+                state[p] = {name: x.to(p.device) if getattr(x, "ndim", 0) else x for name, x in found.items()}

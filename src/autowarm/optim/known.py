@@ -103,8 +103,7 @@ def _known(optimizer: Optimizer) -> Geometry | None:
         for group in optimizer.param_groups:
             if group.get("algorithm") != "adamw":
                 # How the first group's tensors are laid out says nothing of the other groups.
-                geometry: Geometry = group["geometry"].plain()
-                return geometry
+                return group["geometry"].plain()
     # A wrapper (a trainer's, or PyTorch's own for schedulers) may subclass: the nearest known class decides.
     for cls in type(optimizer).__mro__:
         if _SPECTRAL.search(cls.__name__):
@@ -129,11 +128,6 @@ def _keeps_second_moments(optimizer: Optimizer) -> bool:
     return False
 
 
-def _is_matrix(p: Tensor) -> bool:
-    # A scale per channel, of shape (C, 1, 1), is a vector in a shape that broadcasts.
-    return p.ndim == 2 or (p.ndim > 2 and sum(size > 1 for size in p.shape) > 1)
-
-
 def geometry_in(group: dict[str, Any], p: Tensor, main: Geometry) -> Geometry:
     """Return the optimizer's main geometry as it reads a tensor of this group: matrix by matrix, at the same radius."""
     own = group.get("geometry")
@@ -156,6 +150,7 @@ def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
     total = 0.0
     for group in optimizer.param_groups:
         for p in group["params"]:
-            if p.requires_grad and _is_matrix(p):
+            is_matrix = p.ndim == 2 or sum(size > 1 for size in p.shape) > 1
+            if p.requires_grad and is_matrix:
                 total += total_kappa([p], geometry_in(group, p, geometry))
     return total or total_kappa([], geometry)  # which says what is missing

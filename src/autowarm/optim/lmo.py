@@ -16,6 +16,7 @@ from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
 from .checks import (
     called,
+    check_betas,
     check_capture,
     check_gradient,
     check_options,
@@ -179,6 +180,9 @@ class LMO(Optimizer, Joining):
     def _check_group(self, options: Mapping[str, Any]) -> None:
         """Raise ValueError if a group's option is out of range."""
         check_options(options, of_group=True)
+        for name in self._ends:
+            if name.endswith("betas"):
+                check_betas(name, options[name])
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         """Raise ValueError or NotImplementedError if the group's options cannot update its tensors."""
@@ -308,12 +312,9 @@ class LMO(Optimizer, Joining):
     @in_normal_mode
     @torch.no_grad()
     def check_step(self) -> None:
-        """Run the checks of `step` on the present gradients without a step.
+        """Raise the errors of `step` that the present gradients would cause, without a step.
 
         Ranks that share tensors must call this together: if one refuses its gradients, all raise.
-
-        Raises:
-            ValueError, RuntimeError: see `step`.
         """
         if self._is_shared():
             self._agree(self._check_all_gradients)
@@ -386,11 +387,7 @@ class LMO(Optimizer, Joining):
             state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Run the checks of `load_state_dict` without loading anything.
-
-        Raises:
-            ValueError: see `load_state_dict`.
-        """
+        """Raise the ValueErrors of `load_state_dict` without loading anything."""
         self._checked(state_dict)
 
     def _checked(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -427,7 +424,6 @@ class LMO(Optimizer, Joining):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         Joining.__init__(self)
-        self.__dict__.setdefault("_skipped", SkippedUpdates(20))
         self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
         for group in self.param_groups:
             for name, value in self.defaults.items():

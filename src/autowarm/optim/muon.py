@@ -11,7 +11,6 @@ from torch.optim.optimizer import ParamsT
 
 from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
-from .checks import check_betas
 from .lmo import LMO
 from .partition import Named, by_reading, check_patterns, partition
 from .step.adamw import AdamW
@@ -31,10 +30,7 @@ class Muon(LMO):
     Args:
         params: matrices, or groups of them. A matrix is a tensor of two or more dimensions; a convolution kernel is
             read as (out, in·k·k).
-        lr: peak rate η > 0, a float or a one-element tensor.
-        momentum: β in [0, 1).
-        nesterov: use β·m + (1−β)·g as the momentum that the step follows, instead of m.
-        weight_decay: λ ≥ 0.
+        lr, momentum, nesterov, weight_decay: see `LMO`.
         radius: R, which scales each step: a number, or a rule that computes it from the shape. "match_rms_adamw" is
             Moonlight's 0.2·√max(m, n), with which Muon trains well at AdamW's learning rates; "original" is √max(1,
             m/n) and "spectral_unclamped" is √(m/n).
@@ -189,7 +185,6 @@ class Muon(LMO):
 
     def _check_group(self, options: Mapping[str, Any]) -> None:
         super()._check_group(options)
-        check_betas("adamw_betas", options["adamw_betas"])
         if not (isinstance(options["adamw_eps"], (int, float)) and 0 <= options["adamw_eps"] < math.inf):
             raise ValueError(f"adamw_eps must be finite and not negative, got {options['adamw_eps']!r}")
         if options["algorithm"] not in self._rules:

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from ..geometry import Geometry
 
 # What wrappers (torch.compile, FSDP, activation checkpointing) insert into the names of modules; DDP's is at the front.
-_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 # Usual names of output layers, for models that do not name theirs.
 _HEADS = {
     "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
@@ -38,9 +38,9 @@ _LOOKED_UP = re.compile(
 # Tensors that multiply entry by entry, such as the decays of a state-space model.
 _ENTRYWISE = re.compile(r"(^|_)scales?$|^(A_logs?|Ds?)$")
 _CONTAINERS = (nn.ParameterList, nn.ParameterDict)
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_LAYERS = (nn.Linear, *_CONVOLUTIONS)
 _TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED_CONVOLUTIONS)
+_LAYERS = (nn.Linear, *_CONVOLUTIONS)
 # Their weights may have several dimensions, and multiply entry by entry.
 _NORMS = (nn.LayerNorm, nn.RMSNorm)
 # Linear layers, by class name, that store their weight as (in, out), such as transformers' for GPT-2.
@@ -163,9 +163,6 @@ def by_reading(
     """Group tensors of a model by the geometry that reads each as the matrices that its layer multiplies by.
 
     ``blocks`` maps regular expressions to numbers of blocks of rows, see `autowarm.Muon.from_model`.
-
-    Raises:
-        ValueError: a transposed convolution is to be split into blocks.
     """
     found: dict[G, list[Named]] = defaultdict(list)
     stacks = {name for name, _ in parts.stacks}
@@ -232,7 +229,7 @@ def _rows_columns(p: Parameter, *, layer: bool) -> tuple[int, int]:
 def _unwrapped(model: nn.Module) -> nn.Module:
     """What DDP, torch.compile and other wrappers hold."""
     names = [name for name, _ in model.named_children()]
-    if len(names) == 1 and names[0] in (*_WRAPPERS, "module") and not [*model.parameters(recurse=False)]:
+    if len(names) == 1 and names[0] in (*WRAPPERS, "module") and not [*model.parameters(recurse=False)]:
         return _unwrapped(getattr(model, names[0]))
     return model
 
@@ -248,7 +245,7 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
             return layers
     by_depth: dict[int, list[tuple[str, bool, list[nn.Module]]]] = defaultdict(list)
     # What a wrapper holds takes its name.
-    named = {".".join(own for own in name.split(".") if own not in _WRAPPERS): m for name, m in model.named_modules()}
+    named = {".".join(own for own in name.split(".") if own not in WRAPPERS): m for name, m in model.named_modules()}
     for name, module in named.items():
         place, _, own = name.rpartition(".")
         is_list = isinstance(module, _SEVERAL) and _are_heads(own)
@@ -264,8 +261,7 @@ def _output_layers(model: nn.Module) -> list[nn.Module]:
     outermost = by_depth[min(by_depth)] if by_depth else []
     if outermost:
         return _side_by_side(outermost)
-    children = map(_unwrapped, model.children())
-    trained = [child for child in children if next(child.parameters(), None) is not None]
+    trained = [child for child in map(_unwrapped, model.children()) if next(child.parameters(), None) is not None]
     if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
         last = trained[-1]
         if isinstance(last, nn.Linear):

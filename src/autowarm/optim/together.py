@@ -75,11 +75,7 @@ class Together(Optimizer, Joining):
         return _States(self.optimizers)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Not possible here.
-
-        Raises:
-            TypeError: always; the message says where to add the group.
-        """
+        """Raise TypeError, whose message says where to add the group instead."""
         raise TypeError("add the group to one of Together's optimizers, Together(...).optimizers[i], instead")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -145,8 +141,7 @@ class Together(Optimizer, Joining):
             state |= {first + i: value for i, value in own["state"].items()}
             groups += [{**group, "params": [first + i for i in group["params"]]} for group in own["param_groups"]]
             first += sum(len(group["params"]) for group in own["param_groups"])
-        found = {"state": state, "param_groups": groups}
-        return through(self._optimizer_state_dict_post_hooks, self, found)
+        return through(self._optimizer_state_dict_post_hooks, self, {"state": state, "param_groups": groups})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check every optimizer's share before loading any.
@@ -162,11 +157,7 @@ class Together(Optimizer, Joining):
             after(self)
 
     def check_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Run the checks of `load_state_dict` without loading anything.
-
-        Raises:
-            ValueError: see `load_state_dict`.
-        """
+        """Raise the ValueErrors of `load_state_dict` without loading anything."""
         self._checked_shares(state_dict)
 
     def _checked_shares(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:

@@ -114,8 +114,7 @@ def hook(register: Callable[..., Any], owner: object, call: Callable[..., None])
             call(alive, *args)
 
     fire.owner = this  # type: ignore[attr-defined]
-    handle = register(fire)
-    weakref.finalize(owner, handle.remove)
+    weakref.finalize(owner, register(fire).remove)
 
 
 def is_ours(call: Callable[..., Any]) -> bool:

@@ -70,7 +70,7 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
                 tighten = False
                 R, W, scale = _tight(R, b, c, keep=left > 0)
             else:
-                W = _quadratic(R, b, c)
+                W = torch.baddbmm(R, R, R, beta=b, alpha=c)  # bR + cR²
             if left:
                 W.diagonal(dim1=-2, dim2=-1).add_(a)  # W is now Z; it enters Q and the next Gram matrix
                 R = torch.bmm(torch.bmm(R, W), W)
@@ -95,11 +95,6 @@ def iterate(X: Tensor, schedule: Sequence[Quintic], segments: Sequence[int], *, 
 def _gram(X: Tensor) -> Tensor:
     """Return R = XXᵀ, or XᵀX if X is tall."""
     return torch.bmm(X, X.mT) if X.shape[-2] <= X.shape[-1] else torch.bmm(X.mT, X)
-
-
-def _quadratic(R: Tensor, b: float, c: float) -> Tensor:
-    """Return bR + cR² for a symmetric R."""
-    return torch.baddbmm(R, R, R, beta=b, alpha=c)
 
 
 def _times_(X: Tensor, F: Tensor, a: float) -> Tensor:
@@ -127,14 +122,3 @@ def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor
     linear = R.mul(b) if keep else R.mul_(b)
     W = torch.addcmul(linear, W, factor, value=c, out=W)
     return R, W, factor.sqrt()
-
-
-def iterate_reference(X: Tensor, schedule: Sequence[Quintic], *, tighten: bool) -> Tensor:
-    """Compute what `iterate` does by the plain formula, for one matrix (m, n) with m ≤ n, one iteration at a time."""
-    if tighten:
-        R = X @ X.T
-        X = X / torch.linalg.matrix_norm(R @ R).clamp(min=least_norm(R.dtype)) ** 0.25
-    for a, b, c in schedule:
-        R = X @ X.T
-        X = a * X + (b * R + c * (R @ R)) @ X
-    return X

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..devices import traced_as_constant
 from ..modes import without_autocast
 from .coefficients import JORDAN, Quintic, polar_express
-from .iterate import frobenius_scaled_, iterate, iterate_reference, plan
+from .iterate import frobenius_scaled_, iterate, plan
 from .precision import least_norm, product_precision, working_dtype
 
 # Up to this short side, an iteration spends its time launching products, not computing them.
@@ -101,11 +101,13 @@ def orthogonalize(
     """
     if G.ndim < 2:
         raise ValueError(f"orthogonalize needs a matrix or a stack of them, got shape {tuple(G.shape)}")
-    steps = _check(method, steps)
+    steps = checked_steps(method, steps)
     if G.numel() == 0:
         return torch.zeros_like(G)
     if method == "svd":
-        return _polar_svd(G)
+        U, S, Vh = torch.linalg.svd(G if G.dtype == torch.float64 else G.float(), full_matrices=False)
+        # Directions that are zero up to rounding have no meaningful sign; dropping them keeps LMO(0) = 0.
+        return ((U * (_rounding(G, S) < S).unsqueeze(-2)) @ Vh).to(G.dtype)
     X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=dtype or working_dtype(G.device), device=G.device)
     X.copy_(G.detach().reshape(X.shape))
     return orthogonalize_(X, method=method, steps=steps).to(G.dtype).reshape(G.shape)
@@ -122,7 +124,7 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Te
     Returns:
         The result, which is X itself except under `torch.compile`.
     """
-    steps = _check(method, steps)
+    steps = checked_steps(method, steps)
     if not X.numel():
         return X
     precision = product_precision(X.dtype, X.device)
@@ -147,17 +149,24 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Te
 @without_autocast
 def orthogonalize_reference(G: Tensor, *, method: Method = "polar-express", steps: int | None = None) -> Tensor:
     """`orthogonalize` one matrix (m, n) by the plain formulas, in G's precision: the reference for the fast path."""
-    steps = _check(method, steps)
+    steps = checked_steps(method, steps)
     if method == "svd":
         U, S, Vh = torch.linalg.svd(G, full_matrices=False)
         return U @ torch.diag((_rounding(G, S) < S).to(G.dtype)) @ Vh
     if G.shape[0] > G.shape[1]:
         return orthogonalize_reference(G.T, method=method, steps=steps).T
     X = G / torch.linalg.matrix_norm(G).clamp(min=least_norm(G.dtype))
-    return iterate_reference(X, _schedule(method, steps), tighten=method == "polar-express")
+    if method == "polar-express":
+        R = X @ X.T
+        X = X / torch.linalg.matrix_norm(R @ R).clamp(min=least_norm(G.dtype)) ** 0.25
+    for a, b, c in _schedule(method, steps):
+        R = X @ X.T
+        X = a * X + (b * R + c * (R @ R)) @ X
+    return X
 
 
-def _check(method: Method, steps: int | None) -> int:
+def checked_steps(method: Method, steps: int | None) -> int:
+    """Return how many iterations to make; ValueError if the method is unknown or ``steps < 1``."""
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: use one of {METHODS}")
     if steps is None:
@@ -174,10 +183,3 @@ def _schedule(method: Method, steps: int) -> tuple[Quintic, ...]:
 
 def _rounding(G: Tensor, S: Tensor) -> Tensor:
     return max(G.shape[-2:]) * torch.finfo(S.dtype).eps * S.amax(-1, keepdim=True)
-
-
-def _polar_svd(G: Tensor) -> Tensor:
-    wide = G if G.dtype == torch.float64 else G.float()
-    U, S, Vh = torch.linalg.svd(wide, full_matrices=False)
-    # Directions that are zero up to rounding have no meaningful sign; dropping them keeps LMO(0) = 0.
-    return ((U * (_rounding(G, S) < S).unsqueeze(-2)) @ Vh).to(G.dtype)

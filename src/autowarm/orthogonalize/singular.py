@@ -83,14 +83,9 @@ def _max_by_eigenvalues(gram: Tensor) -> Tensor:
     return _eigenvalues(gram).amax(-1).sqrt()
 
 
-def _trace(A: Tensor) -> Tensor:
-    return A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-
-
 def _unit_trace(A: Tensor) -> tuple[Tensor, Tensor]:
-    trace = _trace(A)
-    trace = torch.where(trace == 0, torch.ones_like(trace), trace)  # a zero matrix stays zero
-    return A / trace, trace
+    trace = A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    return A / torch.where(trace == 0, torch.ones_like(trace), trace), trace  # a zero matrix stays zero
 
 
 def _sum_by_products(gram: Tensor) -> Tensor:
@@ -112,5 +107,4 @@ def _max_by_products(gram: Tensor) -> Tensor:
     for k in range(1, _SQUARINGS + 1):
         A, scale = _unit_trace(A @ A)
         log = log + scale.log() / 2**k
-    zero = _trace(gram) == 0
-    return torch.where(zero, torch.zeros_like(log), (0.5 * log).exp())[..., 0, 0]
+    return (0.5 * log).exp()[..., 0, 0]

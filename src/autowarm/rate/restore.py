@@ -95,7 +95,7 @@ class Keeper:
         if isinstance(value, dict):
             # Registered before its items, which may refer back to it.
             items: dict[Any, Restore] = {}
-            restore = self._know(value, lambda: _refill(value, items))
+            restore = self._know(value, lambda: _refilled(value, {key: restore() for key, restore in items.items()}))
             items |= {key: self(item) for key, item in value.items()}
             return restore
         if isinstance(value, tuple):
@@ -103,7 +103,7 @@ class Keeper:
             return self._know(value, lambda: _each_again(value, held))
         if isinstance(value, list | deque):
             parts: list[Restore] = []
-            restore = self._know(value, lambda: _fill_again(value, parts))
+            restore = self._know(value, lambda: _refilled(value, [restore() for restore in parts]))
             parts += map(self, value)
             return restore
         if isinstance(value, GradScaler):
@@ -154,21 +154,16 @@ def may_count(name: str, value: Any) -> bool:
     return isinstance(value, int | float | Tensor) and name not in _OPTIONS
 
 
-def _refill(value: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:
-    content = {key: restore() for key, restore in items.items()}
-    value.clear()
-    value.update(content)
-    return value
-
-
 def _each_again(value: tuple[Any, ...], held: list[Restore]) -> tuple[Any, ...]:
     for restore in held:
         restore()
     return value
 
 
-def _fill_again(value: Any, parts: list[Restore]) -> Any:
-    content = [part() for part in parts]
+def _refilled(value: Any, content: Any) -> Any:
     value.clear()
-    value.extend(content)
+    if isinstance(value, dict):
+        value.update(content)
+    else:
+        value.extend(content)
     return value

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,12 +18,6 @@ _BEGUN = 0.2  # the fall has begun once this share of it is done
 _SPAN = 100.0  # rate at the break over rate where the fall begins, if the losses do not show the latter
 _SURE = 8.0  # a fall counts if it exceeds this many standard errors of the smoothed losses
 _FEWEST = 10  # finite losses needed to say anything
-
-
-class _Verdict(NamedTuple):
-    suggestion: float
-    interval: tuple[float, float]
-    reason: str | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,7 +65,8 @@ class RateSearch:
         Raises:
             RuntimeError: the losses do not tell; the message is `reason`.
         """
-        return self._told().suggestion
+        low, high = self.interval
+        return math.sqrt(low * high)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -80,12 +75,14 @@ class RateSearch:
         Raises:
             RuntimeError: as for `suggestion`.
         """
-        return self._told().interval
+        if isinstance(self._found, str):
+            raise RuntimeError(f"no rate can be suggested: {self._found}")
+        return self._found
 
     @property
     def reason(self) -> str | None:
         """Why no rate can be suggested, and what to change; None if there is a suggestion."""
-        return self._verdict.reason
+        return self._found if isinstance(self._found, str) else None
 
     @cached_property
     def smoothed(self) -> np.ndarray:
@@ -139,19 +136,14 @@ class RateSearch:
         low, high = self.interval
         return f"RateSearch(suggestion {self.suggestion:.2g}, interval {low:.2g} to {high:.2g}; {tried})"
 
-    def _told(self) -> _Verdict:
-        if self.reason is not None:
-            raise RuntimeError(f"no rate can be suggested: {self.reason}")
-        return self._verdict
-
     @cached_property
-    def _verdict(self) -> _Verdict:
-        """Find the fall from the first losses to the lowest point, and where its parts are done."""
+    def _found(self) -> tuple[float, float] | str:
+        """The interval, from where the fall to the lowest loss begins to the break; or why the losses do not tell."""
         if (finite := int(np.isfinite(self.losses).sum())) == 0:
-            return _untold("the first loss is not finite: check the model and the data")
+            return "the first loss is not finite: check the model and the data"
         if finite < _FEWEST:
             how = "broke" if np.isfinite(self.losses[-1]) else "was not finite"
-            return _untold(f"the loss {how} after {finite} updates: lower `lowest`")
+            return f"the loss {how} after {finite} updates: lower `lowest`"
         smoothed = self.smoothed
         bottom = int(np.nanargmin(smoothed))
         level_steps = max(3, bottom // 5)
@@ -161,17 +153,17 @@ class RateSearch:
         averaged = max(1.0, 2 * math.sqrt(math.pi) * _WIDTH * per_decade)  # how many losses a smoothed loss averages
         error = self.noise / math.sqrt(averaged)
         if self.broken and self.rates[-1] < 30 * self.rates[0]:
-            return _untold(f"the loss breaks at {self.rates[-1]:.2g}, soon after the lowest rate: lower `lowest`")
+            return f"the loss breaks at {self.rates[-1]:.2g}, soon after the lowest rate: lower `lowest`"
         if not fall > _SURE * error or fall <= 1e-12 * abs(start):
-            return _untold(
+            return (
                 f"the loss never fell clear of its noise (by {max(fall, 0.0):.3g}, and one loss differs from the next "
                 f"by about {self.noise:.3g}): use larger batches or more steps, or check that the model learns at all"
             )
         begun, at = self._rate_at(start - _BEGUN * fall, bottom)
         if at < level_steps:
-            return _untold(f"the loss falls from the lowest rate on, {self.rates[0]:.2g}: lower `lowest`")
+            return f"the loss falls from the lowest rate on, {self.rates[0]:.2g}: lower `lowest`"
         if not self.broken:
-            return _untold(f"the loss has not broken at the highest rate, {self.rates[-1]:.2g}: raise `highest`")
+            return f"the loss has not broken at the highest rate, {self.rates[-1]:.2g}: raise `highest`"
         return self._between(begun)
 
     @property
@@ -185,14 +177,15 @@ class RateSearch:
             return self.suggestion
         if not self.broken or self.rates[-1] < 30 * self.rates[0]:
             return None
-        return self._between(float(self.rates[-1]) / _SPAN).suggestion
+        low, high = self._between(float(self.rates[-1]) / _SPAN)
+        return math.sqrt(low * high)
 
-    def _between(self, begun: float) -> _Verdict:
-        """The verdict for a fall that begins at this rate."""
+    def _between(self, begun: float) -> tuple[float, float]:
+        """The interval for a fall that begins at this rate."""
         growth = float(self.rates[-1] / self.rates[0]) ** (1 / (len(self.rates) - 1))
         travelled = growth / (growth - 1)  # the sum of all rates up to a rate, divided by that rate
         low, high = (travelled * rate / math.sqrt(self.total_steps) for rate in (begun, float(self.rates[-1])))
-        return _Verdict(math.sqrt(low * high), (low, high))
+        return low, high
 
     def _rate_at(self, level: float, bottom: int) -> tuple[float, int]:
         """The rate at which the smoothed losses last fall through a level, and the step before it."""
@@ -203,10 +196,6 @@ class RateSearch:
         first, second = self.smoothed[i], self.smoothed[i + 1]
         share = min(1.0, float((first - level) / (first - second)))
         return float(self.rates[i] ** (1 - share) * self.rates[i + 1] ** share), i
-
-
-def _untold(reason: str) -> _Verdict:
-    return _Verdict(math.nan, (math.nan, math.nan), reason)
 
 
 def noise_of(losses: Sequence[float] | np.ndarray) -> float:

@@ -89,11 +89,7 @@ class Agreement:
         return agreed
 
     def follow(self, who: str, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Take part in what the other ranks exchange in `reach`; this rank has no more inputs.
-
-        Raises:
-            RuntimeError: the others have different tensors or gradients.
-        """
+        """Take part in what the other ranks exchange in `reach`, with its error; this rank has no more inputs."""
         params = [p for group in groups for p in group["params"]]
         self._look_at(who, params)
         if self._meet(None, bad=False, failed=False):
@@ -287,8 +283,7 @@ class _Exchange:
 
 def read(numbers: Tensor) -> list[int]:
     """Numbers on the host; waits for the device."""
-    found: list[int] = numbers.tolist()
-    return found
+    return numbers.tolist()
 
 
 def _sharing(params: list[Tensor], process_group: Any) -> dict[Any, list[int]]:

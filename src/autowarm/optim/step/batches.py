@@ -6,7 +6,7 @@ launch should do as much as possible, so the limit bounds a step's peak memory, 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -84,7 +84,6 @@ class Batch:
     members: tuple[int, ...]  # the same, as indices among all tensors
     part_bytes: int | None  # how many bytes of tensors may be copied at a time; None to fit the cache
     padded: bool  # whether some matrices are smaller than the stack's
-    single: bool  # whether each tensor is one matrix
     plain: bool  # whether each has the shape of its slot
 
 
@@ -98,11 +97,11 @@ def empty_stack(batch: Batch) -> Tensor:
 
 
 def slots_of(batch: Batch, stack: Tensor) -> list[Tensor]:
-    """Return each member's view of the stack: (count, m, n), or (m, n) if every tensor is one matrix."""
+    """Return each member's view of the stack: (count, m, n), or (m, n) if it is one matrix."""
     slots: list[Tensor] = []
     for run in batch.runs:
         matrices = _of_run(batch, stack, run)
-        slots += matrices.unbind() if batch.single else matrices.unflatten(0, (len(run.places), run.each)).unbind()
+        slots += matrices.unbind() if run.each == 1 else matrices.unflatten(0, (len(run.places), run.each)).unbind()
     return slots
 
 
@@ -123,43 +122,29 @@ def fill_(batch: Batch, slots: list[Tensor], directions: list[Tensor]) -> None:
     torch._foreach_copy_(slots, directions)
 
 
-def taken(batch: Batch, slots: list[Tensor], shapes: Iterable[torch.Size]) -> list[Tensor]:
-    """Return the slots' contents in the shapes of their tensors."""
-    if batch.plain:
-        return slots
-    return [
-        slot.reshape(_flipped(shape)).mT if shape in batch.turned else slot.reshape(shape)
-        for slot, shape in zip(slots, shapes, strict=True)
-    ]
-
-
-def _flipped(shape: torch.Size) -> torch.Size:
-    return torch.Size([*shape[:-2], shape[-1], shape[-2]])
-
-
 def block_of(batch: Batch, stack: Tensor, run: Run, part: slice) -> Tensor:
     """Return the stack's contents for some tensors of a run as one tensor (tensors, *shape)."""
+    count, shape = part.stop - part.start, run.shape
     matrices = _of_run(batch, stack, run)[part.start * run.each : part.stop * run.each]
-    if run.shape not in batch.turned:
-        return matrices.reshape(part.stop - part.start, *run.shape)
-    return matrices.reshape(part.stop - part.start, *_flipped(run.shape)).mT
+    if shape not in batch.turned:
+        return matrices.reshape(count, *shape)
+    return matrices.reshape(count, *shape[:-2], shape[-1], shape[-2]).mT
 
 
 def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) -> None:
     """Update a batch's tensors, in its order, by the polar factors in its stack, which this overwrites."""
-    slots = slots_of(batch, stack)
     for run in batch.runs:
-        run_xs, run_slots, run_rate = xs[run.tensors], slots[run.tensors], rate[run.tensors]
+        run_xs, run_rate = xs[run.tensors], rate[run.tensors]
         if isinstance(rate.lr, Tensor) and run_xs[0].nbytes < _LARGE:
             wide = torch.promote_types(run_xs[0].dtype, torch.float32)
             for part in parts_of(run_xs, batch.part_bytes, itemsize=wide.itemsize):
                 _move_by_block(run_xs[part], block_of(batch, stack, run, part), run_rate[part], -run.radius)
         elif isinstance(rate.lr, Tensor):
-            run_rate.step_each_(run_xs, taken(batch, run_slots, [run.shape] * len(run_xs)), [-run.radius] * len(run_xs))
+            updates = block_of(batch, stack, run, slice(0, len(run_xs))).unbind()
+            run_rate.step_each_(run_xs, list(updates), [-run.radius] * len(run_xs))
         else:
             for part in parts_of(run_xs, batch.part_bytes):
-                some = run_xs[part]
-                run_rate.step_(some, taken(batch, run_slots[part], [run.shape] * len(some)), -run.radius)
+                run_rate.step_(run_xs[part], list(block_of(batch, stack, run, part).unbind()), -run.radius)
 
 
 def _move_by_block(xs: list[Tensor], updates: Tensor, rate: Rate, scale: float) -> None:
@@ -222,7 +207,7 @@ def _batches_of(geometry: Any, tensors: Tensors) -> tuple[Batch, ...]:
             stack = (device, max(matrix, matrix[::-1], key=lambda size: (elements[device, size], size)))
         together[stack].append(shape)
     return tuple(
-        _batch(geometry, device, size, part, bounds[device])
+        _batch(geometry, size, part, bounds[device])
         for (device, size), shapes in together.items()
         for part in _cut({shape: alike[device, shape] for shape in shapes}, bounds[device].most(size), geometry)
     )
@@ -278,9 +263,7 @@ def _stacks_at_peak(size: tuple[int, int]) -> float:
     return max(2 + gram, 1 + (4 if gram <= 2 / 3 else 2) * gram)
 
 
-def _batch(
-    geometry: Any, device: torch.device, size: tuple[int, int], by_shape: dict[torch.Size, list[int]], bounds: _Bounds
-) -> Batch:
+def _batch(geometry: Any, size: tuple[int, int], by_shape: dict[torch.Size, list[int]], bounds: _Bounds) -> Batch:
     each = [_matrices(geometry, shape) for shape in by_shape]
     tensors = pairwise(accumulate((len(places) for places in by_shape.values()), initial=0))
     matrices = pairwise(accumulate((n * len(p) for n, p in zip(each, by_shape.values(), strict=True)), initial=0))
@@ -293,9 +276,8 @@ def _batch(
     part_bytes = bounds.part_bytes(size, count)
     turned = tuple(shape for shape in by_shape if geometry.turns(shape))
     padded = any(sorted(run.size) != sorted(size) for run in runs)
-    single = all(run.each == 1 for run in runs)
-    plain = single and all(run.shape == run.size for run in runs) and not turned
-    return Batch(device, bounds.dtype, size, count, turned, runs, members, part_bytes, padded, single, plain)
+    plain = not turned and all(run.each == 1 and run.shape == run.size for run in runs)
+    return Batch(bounds.device, bounds.dtype, size, count, turned, runs, members, part_bytes, padded, plain)
 
 
 def _matrices(geometry: Any, shape: torch.Size) -> int:

@@ -14,7 +14,6 @@ with one: the finer shards are gathered first, some tensors at a time, and the r
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from ...geometry import Geometry, Rate
 from ...orthogonalize import orthogonalize_, working_dtype
-from .batches import batches_of, empty_stack, fill_, parts_of, slots_of, taken, temporaries
+from .batches import batches_of, block_of, empty_stack, fill_, parts_of, slots_of, temporaries
 from .buckets import Bucket, Tensors
 
 # Peak memory in multiples of the tensors that a rank owns in a round: the next round's messages, sent and received, a
@@ -75,7 +74,7 @@ def move_finer_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Tak
         whole = replace(bucket, layout=layout._replace(finer=()), shapes=tuple(bucket.shapes[i] for i in part))
         held = Tensors(some.group, answers, directions, [], checked=True)
         move_gathered_(geometry, whole, held, lambda tensors, wanted=True: tensors.gs, Rate(1.0))
-        updates = [_narrowed(answer, shapes, layout.finer) for answer, shapes in zip(answers, nested, strict=True)]
+        updates = [_finest(answer, layout.finer) for answer in answers]
         rate.step_each_(some.xs, updates, [1.0] * len(part), part)
 
 
@@ -112,11 +111,10 @@ def _joined(xs: list[Tensor], nested: list[list[torch.Size]], finer: Sequence[tu
     return xs
 
 
-def _narrowed(x: Tensor, shapes: list[torch.Size], finer: Sequence[tuple[Any, int]]) -> Tensor:
+def _finest(x: Tensor, finer: Sequence[tuple[Any, int]]) -> Tensor:
     """This rank's finest shard of its coarsest one."""
-    for (whole, part), (ranks, dim) in zip(pairwise(shapes), reversed(finer), strict=True):
-        count, rank = _size_and_rank(ranks)
-        x = x.narrow(dim, min(whole[dim], rank * -(-whole[dim] // count)), part[dim])
+    for ranks, dim in reversed(finer):
+        x = _cut(x, dim, *_size_and_rank(ranks))
     return x
 
 
@@ -162,9 +160,7 @@ class _Sharing:
         out = self._empty(sum(self.xs[i].numel() for i in outgoing))
         views = iter(self._unflat(out, outgoing))
         for part in self._parts(outgoing):
-            directions = self.taken(self.tensors.at(part))
-            torch._foreach_copy_([next(views) for _ in part], directions)
-            del directions
+            torch._foreach_copy_([next(views) for _ in part], self.taken(self.tensors.at(part)))
         sizes = [sum(self.xs[i].numel() for i in places) for places in mine]
         shapes = [[self._shard(i, rank) for i in mine[self.piece]] for rank in range(self.cut)]
         came, wait = _all_to_all(out, sizes, [sum(s.numel() for s in ss) for ss in shapes], self.shards)
@@ -187,7 +183,7 @@ class _Sharing:
             found = self._orthogonalized(places, wholes)
         else:
             found = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
-        cut = [self._cut(i, answer, rank) for rank in range(self.cut) for i, answer in zip(places, found, strict=True)]
+        cut = [_cut(answer, self.dim, self.cut, rank) for rank in range(self.cut) for answer in found]
         return torch.cat([t.reshape(-1) for t in cut]) if cut else self._empty(0)
 
     def _orthogonalized(self, places: list[int], wholes: list[Tensor]) -> list[Tensor]:
@@ -198,9 +194,10 @@ class _Sharing:
             for i in batch.members:
                 wholes[i] = self._empty(0)
             stack = orthogonalize_(stack, method=self.polar.method, steps=self.polar.steps)
-            shapes = [self.shapes[places[i]] for i in batch.members]
-            for i, answer in zip(batch.members, taken(batch, slots_of(batch, stack), shapes), strict=True):
-                found[i] = answer
+            for run in batch.runs:
+                answers = block_of(batch, stack, run, slice(0, len(run.places))).unbind()
+                for i, answer in zip(run.places, answers, strict=True):
+                    found[i] = answer
         return found
 
     def send_back(self, some: list[list[int]], answers: Tensor) -> Landing:
@@ -240,12 +237,6 @@ class _Sharing:
     def _shard(self, i: int, rank: int) -> torch.Size:
         return _shard(self.shapes[i], self.dim, self.cut, rank)
 
-    def _cut(self, i: int, answer: Tensor, rank: int) -> Tensor:
-        if self.dim is None:
-            return answer
-        start = sum(self._shard(i, before)[self.dim] for before in range(rank))
-        return answer.narrow(self.dim, start, self._shard(i, rank)[self.dim])
-
 
 def _dtype_sent(geometry: Geometry, x: Tensor) -> torch.dtype:
     """The iterations' dtype, to which they would round anyway: rounding first halves the messages."""
@@ -277,6 +268,14 @@ def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.S
     size = -(-shape[dim] // world)
     held = max(0, min(size, shape[dim] - rank * size))
     return torch.Size([*shape[:dim], held, *shape[dim + 1 :]])
+
+
+def _cut(x: Tensor, dim: int | None, world: int, rank: int) -> Tensor:
+    """Return a rank's shard of a tensor."""
+    if dim is None:
+        return x
+    start = min(x.shape[dim], rank * -(-x.shape[dim] // world))
+    return x.narrow(dim, start, _shard(x.shape, dim, world, rank)[dim])
 
 
 def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -> tuple[Tensor, Callable[[], Any]]:

@@ -126,10 +126,9 @@ class Oracle:
             some = tensors[part]
             if not some.checked:
                 some.finite = skipped.check(some.gs)
-            directions = self.taken(some)
             radii = bucket.radii[part] if isinstance(bucket.radii, list) else bucket.radii
-            geometry.step_(some.xs, directions, rate.where(some.finite), radii, owned=owned, total=total)
-            del directions  # before the next part's are made
+            # No variable holds the directions until the next part's are made.
+            geometry.step_(some.xs, self.taken(some), rate.where(some.finite), radii, owned=owned, total=total)
 
     def _by_stacks(self, bucket: Bucket, tensors: Tensors, rate: Rate, skipped: SkippedUpdates) -> None:
         polar = tensors.group["geometry"].polar
@@ -144,9 +143,7 @@ class Oracle:
             stack = empty_stack(batch)
             slots = slots_of(batch, stack)
             for part in parts_of(own.gs, batch.part_bytes):
-                directions = self.taken(own[part])
-                fill_(batch, slots[part], directions)
-                del directions  # before the next part's are made
+                fill_(batch, slots[part], self.taken(own[part]))
             del slots  # views of the memory that the iterations free
             stack = orthogonalize_(stack, method=polar.method, steps=polar.steps)
             move_by_stack_(own.xs, batch, stack, own_rate)

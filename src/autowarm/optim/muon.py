@@ -30,7 +30,10 @@ class Muon(LMO):
     Args:
         params: matrices, or groups of them. A matrix is a tensor of two or more dimensions; a convolution kernel is
             read as (out, in·k·k).
-        lr, momentum, nesterov, weight_decay: see `LMO`.
+        lr: peak rate η > 0, a float or a one-element tensor.
+        momentum: β in [0, 1).
+        nesterov: use β·m + (1−β)·g as the momentum that the step follows, instead of m.
+        weight_decay: λ ≥ 0.
         radius: R, which scales each step: a number, or a rule that computes it from the shape. "match_rms_adamw" is
             Moonlight's 0.2·√max(m, n), with which Muon trains well at AdamW's learning rates; "original" is √max(1,
             m/n) and "spectral_unclamped" is √(m/n).

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from autowarm.logs import LogError, read
 
@@ -62,3 +63,16 @@ def test_an_empty_folder_and_a_missing_file(tmp_path: Path) -> None:
         read(tmp_path)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "log")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_an_event_file_of_any_name_may_be_compressed(compressed: bool, tmp_path: Path) -> None:
+    with SummaryWriter(str(tmp_path / "run")) as writer:
+        for step, loss in enumerate((4.0, 3.0, 2.0), 1):
+            writer.add_scalar("loss", loss, step)
+    [file] = (tmp_path / "run").iterdir()
+    data = file.read_bytes()
+    (tmp_path / "log").write_bytes(gzip.compress(data) if compressed else data)
+    [log] = read(tmp_path / "log")
+    assert log.losses.tolist() == [4.0, 3.0, 2.0]
+    assert log.name == f"{tmp_path.name}/log"

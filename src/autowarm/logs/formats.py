@@ -169,12 +169,12 @@ def _pointed(column: Sequence[str], *, comma: bool) -> tuple[str, ...]:
     return tuple(cell.replace(".", "").replace(",", ".") if comma else cell.replace(",", "") for cell in column)
 
 
-def rows_of_events(path: Path) -> list[dict[str, Any]]:
+def rows_of_events(path: Path, name: str) -> list[dict[str, Any]]:
     """Return the scalars of an event file, or of a folder of them, as rows with a step and one value."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
-        raise LogError(f"{path}: reading TensorBoard's events needs its package: pip install tensorboard") from None
+        raise LogError(f"{name}: reading TensorBoard's events needs its package: pip install tensorboard") from None
     # 0 keeps every event; a step that comes again after a resume is ours to put in order.
     events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0}, purge_orphaned_data=False)
     events.Reload()
@@ -193,6 +193,6 @@ def rows_of_events(path: Path) -> list[dict[str, Any]]:
     ]
     if not rows:
         raise LogError(
-            f"{path}: the event files hold no scalars (tags: {', '.join(map(str, tags['tensors'])) or 'none'})"
+            f"{name}: the event files hold no scalars (tags: {', '.join(map(str, tags['tensors'])) or 'none'})"
         )
     return rows

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import os
 import re
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,10 @@ def read(
         except (OSError, EOFError, zlib.error) as error:
             raise LogError(f"{name}: the compressed file is damaged: {error}") from None
     if b"brain.Event:" in data[:64]:  # the record of its version, with which TensorBoard begins an event file
-        return logs_of(rows_of_events(path), name, **options)
+        with tempfile.TemporaryDirectory() as folder:  # its package reads no compressed file, and only such names
+            file = Path(folder, "events.out.tfevents")
+            file.write_bytes(data)
+            return logs_of(rows_of_events(file, name), name, **options)
     if (text := _text(data)) is None:
         raise LogError(
             f"{name}: a binary file that is no event file of TensorBoard. Export the run as CSV or JSON lines"
@@ -94,7 +98,7 @@ def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:
     logs, failed = [], []
     for run in runs:
         try:
-            logs += logs_of(rows_of_events(run), _name(run), **options)
+            logs += logs_of(rows_of_events(run, _name(run)), _name(run), **options)
         except LogError as error:
             failed.append(error)
     if not logs:

@@ -23,6 +23,7 @@ from autowarm.schedule import calibrate
         ({"kappa": -1.0}, "kappa must be positive and finite, got -1.0"),
         ({"peak_gap": 0.0}, "peak_gap must be positive and finite, got 0.0"),
         ({"target_loss": math.nan}, "target_loss must be finite, got nan"),
+        ({"target_loss": 10**400}, "target_loss must be finite, got 10000"),
         ({"final_ratio": 1.5}, r"final_ratio must be in \[0, 1\], got 1.5"),
         (
             {"max_warmup": 2.0},

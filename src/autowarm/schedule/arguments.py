@@ -79,7 +79,7 @@ def clean(**given: Any) -> dict[str, Any]:
             checked[name] = convert(value)
             if not holds(checked[name]):
                 raise ValueError
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # float(10**400)
             raise ValueError(f"{name} {need}, got {value!r}") from None
     return checked
 

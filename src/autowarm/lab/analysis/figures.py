@@ -69,7 +69,7 @@ def curves_figure(found: Sequence[tuple[Summary, Sequence[Curve]]]) -> Figure:
             values = [math.nan if row["loss"] is None else row["loss"] for row in curve.rows]
             top.plot(steps, smoothed(values), **style)
             bottom.plot(steps, [row["lr"] for row in curve.rows], **style)
-        top.set_title(_heading(summary))
+        top.set_title(_heading(summary), parse_math=False)
         top.set_ylabel("loss, smoothed")
         bottom.set_ylabel("learning rate")
         bottom.set_xlabel("update")
@@ -101,12 +101,7 @@ def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]
 
 def _heading(summary: Summary) -> str:
     """Return the cell's title, on two lines if a sweep names its cells, because panels are narrow."""
-    return literal(summary.title).replace(": ", "\n", 1)
-
-
-def literal(text: str) -> str:
-    """Escape text so that matplotlib shows it literally, without reading it as mathematics."""
-    return text.replace("\\", "\\\\").replace("$", r"\$") if "$" in text else text
+    return summary.title.replace(": ", "\n", 1)
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
@@ -185,7 +180,8 @@ def _draw_pairs(axes: Axes, summary: Summary, ours: Point) -> None:
         axes.get_xticklabels()[summary.manual.index(summary.best)].set_fontweight("bold")
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.45 * (high - low))  # room for the legend
-    axes.set(title=_heading(summary), xlabel="hand-set warm-up, updates (bold: best)",
+    axes.set_title(_heading(summary), parse_math=False)
+    axes.set(xlabel="hand-set warm-up, updates (bold: best)",
              ylabel=f"loss: default − hand-set{summary.unit and f' ({summary.unit.strip()})'}")  # fmt: skip
     axes.legend(loc="upper right")
 
@@ -228,6 +224,7 @@ def _draw_sweep(axes: Axes, summary: Summary, quantity: str, unit: float) -> Non
     for point in summary.manual:
         if point.diverged:
             _mark_diverged(axes, point.warmup_steps, point)
-    axes.set(title=_heading(summary), xlabel="warm-up length (updates)", ylabel=quantity)
+    axes.set_title(_heading(summary), parse_math=False)
+    axes.set(xlabel="warm-up length (updates)", ylabel=quantity)
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.legend(loc="upper right")

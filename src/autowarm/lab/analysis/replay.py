@@ -13,7 +13,7 @@ from rich.text import Text
 from autowarm.logs import Reading, Replay
 from autowarm.plotting import styled
 
-from .figures import axes_of, literal
+from .figures import axes_of
 from .report import data_uri, rendered
 
 HEADINGS = ("run", "updates", "warm-up used", "as recorded", "closed loop")
@@ -76,7 +76,7 @@ def figure(replays: Sequence[Replay]) -> Figure:
     for part, replay in zip(parts, replays, strict=False):
         axes = part.subplots(2, sharex=True)
         replay.plot(axes)
-        axes[0].set_title(literal(replay.name))
+        axes[0].set_title(replay.name, parse_math=False)
     return drawn
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..analysis import markdown, report
-from ..analysis.figures import COLOURS, axes_of, errorbars, literal, sweep_figure
+from ..analysis.figures import COLOURS, axes_of, errorbars, sweep_figure
 from ..analysis.results import Results, read_results
 from ..analysis.summary import Point, Summary, summarise
 from ..analysis.table import cells
@@ -179,7 +179,7 @@ def ablation_schedule(sources: Sources) -> Figure:
     for shift, (kind, name) in enumerate(kinds.items(), -1):
         placed = [(x + 0.18 * shift, point) for x, s in enumerate(summaries) if (point := getattr(s, kind))]
         errorbars(axes, placed, kind, name, linestyle="none")
-    axes.set_xticks(range(len(summaries)), [literal(s.cell["name"]) for s in summaries])
+    axes.set_xticks(range(len(summaries)), [s.cell["name"] for s in summaries], parse_math=False)
     axes.set(xlabel="warm-up–decay", ylabel="final validation loss")
     axes.legend()
     return figure

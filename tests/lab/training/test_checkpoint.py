@@ -1,10 +1,12 @@
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from autowarm.lab.config import LabError
 from autowarm.lab.tasks.models import save_weights
 from autowarm.lab.training.checkpoint import Checkpoints
 
@@ -79,6 +81,14 @@ def test_the_extra_state_of_a_module_comes_back(tmp_path: Path) -> None:
     save_weights(other, tmp_path)
     assert load_file(tmp_path / "model.safetensors").keys() == {"0.weight", "0.bias"}
     assert torch.equal(model[0].weight, other[0].weight)
+
+
+def test_extra_state_that_could_not_be_loaded_again_is_refused_at_once(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(Counting(2, 2))
+    model[0].count = np.ones(2)
+    with pytest.raises(LabError, match=r"0\._extra_state: a checkpoint cannot hold .* Let it return tensors"):
+        Checkpoints(tmp_path, ALONE).save(1, model, torch.optim.AdamW(model.parameters()), {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_beside_extra_state_may_have_any_layout(tmp_path: Path) -> None:

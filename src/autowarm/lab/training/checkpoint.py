@@ -9,6 +9,7 @@ import io
 import itertools
 import logging
 import os
+import pickle
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -74,6 +75,7 @@ class Checkpoints:
         devices = {key: value.device.type for key, value in tensors.items()}
         buffer = io.BytesIO()
         extra = {name: value for name, value in model.state_dict().items() if name.endswith(_EXTRA)}
+        _require_loadable(extra)
         others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra}
         torch.save({**rest, **others}, buffer)
         target = self.folder / f"checkpoint-{step:08d}"
@@ -224,6 +226,21 @@ def _weights(model: nn.Module) -> dict[str, Any]:
         if not name.endswith(_EXTRA):
             found.setdefault(id(value), (name, value))
     return {f"model.{name}": value.detach() for name, value in found.values()}
+
+
+def _require_loadable(extra: Mapping[str, Any]) -> None:
+    """Raise LabError for a module's extra state that `load`, which runs no code of a checkpoint, would refuse."""
+    for name, value in extra.items():
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
+        buffer.seek(0)
+        try:
+            torch.load(buffer, weights_only=True)
+        except pickle.UnpicklingError:
+            raise LabError(
+                f"{name}: a checkpoint cannot hold what this module's get_extra_state returns. Let it return tensors, "
+                "numbers, text, or lists and dictionaries of them"
+            ) from None
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -167,6 +167,16 @@ def test_a_dry_run_says_where_it_knows_nothing(capsys: pytest.CaptureFixture[str
     assert "activations not counted: weights" in capsys.readouterr().out
 
 
+def test_a_dry_run_counts_the_operations_of_a_classifier_of_timm(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = {}
+    for name in ("resnet18", "swin_base_patch4_window7_224", "swin_tiny_patch4_window7_224"):
+        assert main(["train", "--model.name", name, "--batch_size=512", "--dry-run"]) == 0
+        steps[name] = float(re.search(r"step +([\d,]+) ms", capsys.readouterr().out)[1].replace(",", ""))  # type: ignore[index]
+    small, base, tiny = steps.values()
+    assert 15.4 / 1.8 * 0.9 < base / small < 15.4 / 1.8 * 1.1  # as their papers count the multiply-adds of an image
+    assert 15.4 / 4.5 * 0.9 < base / tiny < 15.4 / 4.5 * 1.1
+
+
 def test_a_dry_run_refuses_a_batch_that_ranks_cannot_share(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

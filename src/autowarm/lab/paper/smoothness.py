@@ -112,7 +112,8 @@ def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[i
     def watched(closure: Callable[[], Tensor]) -> Iterator[Tensor]:
         if probe.step % every == 0:
             params = [p for p in probe.model.parameters() if p.requires_grad]
-            top = sharpness(lambda: token_loss(probe.model, tokens), params, iterations=25, tolerance=1e-2)
+            fixed = tokens.to(params[0].device)
+            top = sharpness(lambda: token_loss(probe.model, fixed), params, iterations=25, tolerance=1e-2)
             found.append((probe.step, top))
         with probe(closure) as loss:
             yield loss

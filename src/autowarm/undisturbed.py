@@ -39,7 +39,14 @@ def untouched(model: nn.Module, params: Iterable[Tensor]) -> Iterator[None]:
                 # A forward pass may change a buffer in place or replace it.
                 if not overlaps_itself(buffer):
                     buffer.copy_(content)
-                module._buffers[name] = buffer
+                put_back(module, name, buffer)
+
+
+def put_back(module: nn.Module, name: str, buffer: Tensor) -> None:
+    """Let a module have its buffer again, but leave it one that has grown: its attributes count on the new size."""
+    now = module._buffers.get(name)
+    if now is None or now.shape == buffer.shape:
+        module._buffers[name] = buffer
 
 
 def overlaps_itself(x: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """The search on real models: nothing is left behind, and the rate is of the right order."""
 
 import copy
+import itertools
 import math
 import random
 import warnings
@@ -383,3 +384,41 @@ def test_an_expanded_buffer_is_no_obstacle() -> None:
 
     find_rate(model, opt, closure, total_steps=1000)
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Growing(nn.Linear):
+    """A layer with a cache in a buffer, which grows as rotary embeddings do, with longer inputs."""
+
+    cached = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > self.cached:
+            self.register_buffer("cache", torch.ones(len(x), 1))
+            self.cached = len(x)
+        return super().forward(x * self.cache[: len(x)])
+
+
+def test_a_cache_that_grows_in_the_search_stays_as_the_module_counts_on_it() -> None:
+    model, sizes = Growing(4, 1), itertools.count(9)
+    model(torch.ones(8, 4))
+
+    def closure() -> torch.Tensor:
+        loss = model(torch.randn(next(sizes), 4)).square().mean()
+        loss.backward()
+        return loss
+
+    find_rate(model, torch.optim.SGD(model.parameters(), lr=0.1), closure, total_steps=100, steps=20)
+    assert model(torch.ones(16, 4)).shape == (16, 1)
+
+
+def test_numbers_of_other_libraries_are_plain_ones() -> None:
+    def found(**given: Any) -> Any:
+        torch.manual_seed(0)
+        net = Net()
+        return find_rate(net, torch.optim.SGD(net.parameters(), lr=0.1), closure_of(net), **given)
+
+    plain = found(total_steps=100, lowest=0.5, highest=64.0, steps=20)
+    others = {"total_steps": np.int64(100), "lowest": np.float32(0.5), "highest": torch.tensor(64.0)}
+    other = found(**others, steps=np.int64(20))
+    assert (other.rates == plain.rates).all()
+    assert (other.losses == plain.losses).all()

@@ -94,11 +94,12 @@ def find_rate(
         True
         >>> opt = Muon.from_model(model, lr=found.suggestion)
     """
-    steps = _checked(lowest, highest, steps)
+    lowest, highest, steps = _checked(lowest, highest, steps)
     if isinstance(total_steps, float) and total_steps == total_steps // 1:
         total_steps = int(total_steps)  # 1e4
     if isinstance(total_steps, bool) or not hasattr(total_steps, "__index__") or total_steps < 1:
         raise ValueError(f"total_steps must be a whole number ≥ 1, got {total_steps!r}")
+    total_steps = int(total_steps)
     rates = np.geomspace(lowest, highest, steps)
     settings = {"lowest": lowest, "highest": highest, "steps": steps, "total_steps": total_steps}
     ranks = Ranks(process_group, settings, owner="find_rate")
@@ -157,7 +158,8 @@ def _checked_closure(closure: Callable[[], L], optimizer: Optimizer) -> tuple[Ca
     return checked, [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _checked(lowest: float, highest: float, steps: int) -> int:
+def _checked(lowest: float, highest: float, steps: int) -> tuple[float, float, int]:
+    lowest, highest = float(lowest), float(highest)
     if not (0 < lowest < highest < math.inf):
         raise ValueError(f"rates rise from lowest > 0 to highest, finite and above it; got {lowest} and {highest}")
     whole = operator.index(steps) if hasattr(steps, "__index__") and not isinstance(steps, bool) else 0
@@ -165,7 +167,7 @@ def _checked(lowest: float, highest: float, steps: int) -> int:
         raise ValueError(
             f"steps must be a whole number ≥ {_LEAST_STEPS}, got {steps!r}: fewer cannot tell a fall from noise"
         )
-    return whole
+    return lowest, highest, whole
 
 
 def _shares(optimizer: Optimizer) -> list[float]:

@@ -125,6 +125,18 @@ def test_an_expanded_buffer_is_no_obstacle() -> None:
     assert model.scale.tolist() == [1.0] * 4
 
 
+def test_a_cache_that_has_grown_or_joined_since_the_copy_stays_as_the_module_counts_on_it() -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("cache", torch.ones(4))
+    model.register_buffer("mean", torch.ones(4))
+    optimizer = torch.optim.SGD(model.parameters())
+    snapshot = Snapshot(optimizer, model)
+    model.cache, model.mean = torch.zeros(8), torch.zeros(4)
+    model.register_buffer("other", torch.zeros(1))
+    snapshot.restore(optimizer)
+    assert (model.cache.tolist(), model.mean.tolist(), model.other.tolist()) == ([0.0] * 8, [1.0] * 4, [0.0])
+
+
 def recovering(change: Callable[[int, torch.optim.Optimizer, nn.Module], None]) -> tuple[Any, Any, nn.Module]:
     """A run of AdamW on a linear model, with a NaN batch at step 200 and a change on the way."""
     torch.manual_seed(0)

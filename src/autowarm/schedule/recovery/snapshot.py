@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from ...optim.wrapped import inside
 from ...rate.restore import Keeper, Restore, may_count
+from ...undisturbed import put_back
 from ..hooks.groups import first_tensor
 
 
@@ -19,8 +20,13 @@ class Snapshot:
 
     def __init__(self, optimizer: Optimizer, model: nn.Module | None = None) -> None:
         self._keep = Keeper(offload=True)
-        ours = () if model is None else chain(model.parameters(), (module._buffers for module in model.modules()))
-        self._restores = [self._keep(x) for x in ours]
+        self._parameters = [] if model is None else [self._keep(p) for p in model.parameters()]
+        self._buffers = [
+            (module, name, self._keep(buffer))
+            for module in (() if model is None else model.modules())
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
         self._weights: dict[Tensor, Restore] = {}
         self._counters: dict[Tensor | None, dict[str, Restore]] = {}  # by the group's first tensor
         self._states = {one: {key: self._keep(x) for key, x in one.state.items()} for one in inside(optimizer)}
@@ -37,8 +43,10 @@ class Snapshot:
 
     def restore(self, optimizer: Optimizer) -> None:
         """Restore all of it. Gradients become zero: they were taken at the weights that this replaces."""
-        for restore in chain(self._restores, self._weights.values()):
+        for restore in chain(self._parameters, self._weights.values()):
             restore()
+        for module, name, restore in self._buffers:
+            put_back(module, name, restore())
         for one, kept in self._states.items():
             # A state that the optimizer has loaded since is in other dictionaries.
             content = {key: restore() for key, restore in kept.items()}

@@ -104,13 +104,13 @@ class UpdateClock:
 
         If none of the losses came with a graph, they may be made up, for a dry run of the schedule.
         """
-        made = self.made
+        made = max(self._made)
         if self.first_tick is None:
             self.first_tick = 1 if made else 0
             if not made and not self._replayed():
                 return 0  # the order of Algorithm 1: the loss first, then the first update
         if made:
-            self.restart()
+            self._made[:] = [0] * len(self._made)
             self.ever_stepped, self.idle = True, 0
             return made
         if self._replayed():

@@ -9,7 +9,6 @@ import io
 import itertools
 import logging
 import os
-import pickle
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -234,13 +233,11 @@ def _require_loadable(extra: Mapping[str, Any]) -> None:
         buffer = io.BytesIO()
         torch.save(value, buffer)
         buffer.seek(0)
-        try:
-            torch.load(buffer, weights_only=True)
-        except pickle.UnpicklingError:
+        if refused := torch.serialization.get_unsafe_globals_in_checkpoint(buffer):
             raise LabError(
-                f"{name}: a checkpoint cannot hold what this module's get_extra_state returns. Let it return tensors, "
-                "numbers, text, or lists and dictionaries of them"
-            ) from None
+                f"{name}: a checkpoint cannot hold what this module's get_extra_state returns ({', '.join(refused)}). "
+                "Let it return tensors, numbers, text, or lists and dictionaries of them"
+            )
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

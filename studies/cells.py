@@ -9,8 +9,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autowarm.lab.analysis.statistics import Losses
+
 from .rows import Cell, Rows
-from .statistics import Seeds
+from .statistics import Seeds, choose
 
 FAMILIES = {
     **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm", "llama", "llama-x8"), "language"),
@@ -43,6 +45,14 @@ class Setting:
     cell: Cell
     hand_set: Sequence[str]
     seeds: Seeds
+
+    def losses(self, rows: Rows) -> dict[str, Losses]:
+        """The losses of the hand-set warm-ups on the seeds that choose."""
+        return {name: rows.losses("cells", self.cell, name, self.seeds.choice) for name in self.hand_set}
+
+    def best(self, rows: Rows) -> str:
+        """The best hand-set warm-up on the seeds that choose."""
+        return choose(self.losses(rows), self.seeds.choice)
 
 
 # For each task and number of steps: the multiples of the tuned rate at which each optimizer is run. Horizons of 1000
@@ -132,12 +142,12 @@ def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tupl
 def cells(rows: Rows) -> list[Cell]:
     """All cells, with rates that are multiples of the tuned ones."""
     rates = tuned_rates(rows, TUNING, TUNING_SCHEDULE)
-    return [
-        Cell(task, optimizer, steps, _rounded(factor * rates[task, optimizer, _TUNED_AT.get((task, steps), steps)]))
-        for (task, steps), plan in _PLAN.items()
-        for optimizer, factors in plan.items()
-        for factor in factors
-    ]
+    found = []
+    for (task, steps), plan in _PLAN.items():
+        for optimizer, factors in plan.items():
+            tuned = rates[task, optimizer, _TUNED_AT.get((task, steps), steps)]
+            found += [Cell(task, optimizer, steps, float(f"{factor * tuned:.3g}")) for factor in factors]
+    return found
 
 
 def settings(rows: Rows) -> list[Setting]:
@@ -162,7 +172,3 @@ def peer_cells(rows: Rows) -> list[tuple[Cell, Cell]]:
         for task, steps in _INSTEAD_OF_ADAMW
         for optimizer, lr in (*((peer, theirs[task, peer, steps]) for peer in _TUNED_PEERS), ("prodigy", 1.0))
     ]
-
-
-def _rounded(rate: float) -> float:
-    return float(f"{rate:.3g}")

@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class Rows:
     def __getitem__(self, planned: PlannedRow) -> Row:
         return self._rows[planned]
 
-    def runs(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Mapping[int, Row]:
+    def runs(self, part: str, cell: Cell, schedule: str, seeds: Sequence[int] | None = None) -> Mapping[int, Row]:
         """The runs of a schedule in a cell, by seed: all of them, or those of the given seeds.
 
         Raises:
@@ -106,20 +107,23 @@ class Rows:
         found = self._seeds.get((part, cell, schedule), {})
         if seeds is None:
             return found
-        wanted = list(seeds)
-        if left := [seed for seed in wanted if seed not in found]:
+        if left := [seed for seed in seeds if seed not in found]:
             raise LabError(
                 f"{cell.name} has not been run under {schedule!r} with the seeds {left} (part {part!r} of the study): "
                 "run its stages in their order"
             )
-        return {seed: found[seed] for seed in wanted}
+        return {seed: found[seed] for seed in seeds}
 
-    def losses(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Losses:
+    def losses(self, part: str, cell: Cell, schedule: str, seeds: Sequence[int] | None = None) -> Losses:
         """The held-out losses of these `runs`, by seed; infinite if the run diverged."""
         return {
             seed: math.inf if row["diverged"] or row["val_loss"] is None else float(row["val_loss"])
             for seed, row in self.runs(part, cell, schedule, seeds).items()
         }
+
+    def first_loss(self, part: str, cell: Cell, schedule: str, seeds: Sequence[int]) -> float:
+        """The mean over these `runs` of the loss before the first update."""
+        return statistics.fmean(row["first_loss"] for row in self.runs(part, cell, schedule, seeds).values())
 
     def save(self, path: Path) -> None:
         """Write the rows, sorted, one per line. A reader sees the complete old file or the complete new one."""

@@ -15,18 +15,14 @@ from pathlib import Path
 from autowarm.lab.analysis.statistics import Estimate, Losses
 from autowarm.lab.config import LabError
 
-from .cells import DEFAULT, EARLIER, PAPER, Setting, settings, title
+from .cells import DEFAULT, EARLIER, HAND_SET, PAPER, Setting, settings, title
 from .plans import horizon, realistic, transfer
 from .rows import PlannedRow, Rows
-from .statistics import choose, mean_loss, regret
+from .statistics import mean_loss, regret
 
 CHOICES: Mapping[str, str] = {
     DEFAULT: "the default",
-    "linear 0": "none",
-    **{f"linear {share:g}": f"{100 * share:g}%" for share in (0.02, 0.05, 0.1, 0.2, 0.4)},
-    "tenth 0.4": "40% from lr/10",
-    "tenth 0.5": "50% from lr/10",
-    PAPER: "Algorithm 1",
+    **{name: title(name) for name in (*HAND_SET, "tenth 0.4", "tenth 0.5", PAPER)},
 }
 """One choice for every setting, by the study's names of schedules."""
 
@@ -97,10 +93,9 @@ def judge(rows: Rows, setting: Setting, others: Rows | None = None) -> Judged | 
         LabError: a run is missing.
     """
     cell, seeds = setting.cell, setting.seeds
-    hand = {name: rows.losses("cells", cell, name, seeds.choice) for name in setting.hand_set}
-    best = choose(hand, seeds.choice)
-    runs = rows.runs("cells", cell, best, seeds.choice).values()
-    first, least = statistics.fmean(row["first_loss"] for row in runs), mean_loss(hand[best], seeds.choice)
+    best = setting.best(rows)
+    least = mean_loss(rows.losses("cells", cell, best), seeds.choice)
+    first = rows.first_loss("cells", cell, best, seeds.choice)
     if not first - least > _LEARNT * abs(first):
         return None
     regrets = {}
@@ -121,7 +116,7 @@ def _behind(rows: Rows, setting: Setting, best: str) -> Estimate | None:
     if not {*seeds} <= rows.losses("cells", cell, DEFAULT).keys():
         return None
     theirs, ours = (rows.losses("cells", cell, name, seeds) for name in (best, DEFAULT))
-    first = statistics.fmean(row["first_loss"] for row in rows.runs("cells", cell, DEFAULT, seeds).values())
+    first = rows.first_loss("cells", cell, DEFAULT, seeds)
     finite = [loss for loss in theirs.values() if math.isfinite(loss)]
     least = statistics.fmean(finite) if finite else -math.inf
     if not first > least > -math.inf:
@@ -140,16 +135,12 @@ def excess(rows: Rows, setting: Setting) -> Mapping[str, Estimate]:
     Raises:
         LabError: a run is missing.
     """
-    cell, seeds = setting.cell, setting.seeds
-    hand = {name: rows.losses("cells", cell, name, seeds.choice) for name in setting.hand_set}
-    best = choose(hand, seeds.choice)
-
-    def over(losses: Losses, some: Sequence[int]) -> Estimate:
-        reference = rows.losses("cells", cell, best, some)
-        return Estimate(tuple(100 * (losses[seed] / reference[seed] - 1) for seed in some))
-
-    ours = rows.losses("cells", cell, DEFAULT, seeds.test)
-    return {DEFAULT: over(ours, seeds.test), **{name: over(losses, seeds.choice) for name, losses in hand.items()}}
+    best, found = setting.best(rows), {}
+    for name in (DEFAULT, *setting.hand_set):
+        seeds = setting.seeds.test if name == DEFAULT else setting.seeds.choice
+        losses, least = (rows.losses("cells", setting.cell, one, seeds) for one in (name, best))
+        found[name] = Estimate(tuple(100 * (losses[seed] / least[seed] - 1) for seed in seeds))
+    return found
 
 
 def bed(rows: Rows, steps: int, seeds: Sequence[int] = realistic.TEST_SEEDS) -> dict[str, Mapping[str, float]]:
@@ -173,9 +164,7 @@ def bed(rows: Rows, steps: int, seeds: Sequence[int] = realistic.TEST_SEEDS) -> 
         if not {*realistic.hand_set(steps)} <= tested.keys():
             continue
         cell = next(cell for name, cell in here if name == "linear 0")  # the first loss is the same at every rate
-        first = statistics.fmean(
-            row["first_loss"] for row in rows.runs(realistic.PART, cell, "linear 0", seeds).values()
-        )
+        first = rows.first_loss(realistic.PART, cell, "linear 0", seeds)
         best = min(mean_loss(tested[name], seeds) for name in realistic.hand_set(steps))
         found[optimizer] = {
             name: statistics.fmean(regret(losses[seed], best, first) for seed in seeds)

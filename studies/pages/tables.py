@@ -25,13 +25,18 @@ _INSTEAD = {"schedule-free": "Schedule-Free AdamW, tuned rate", "radam": "RAdam,
 _PEERS = dict(zip(PEER_SCHEDULES, ("WSD, 10% warm-up", "GreedyLR"), strict=True))
 
 
+def main_settings(data: Path) -> list[Judged]:
+    """The settings that single choices are judged by."""
+    return [*judged(data, "warm-up"), *judged(data, "horizon")]
+
+
 def tables(data: Path) -> dict[str, str]:
     """The tables as CSV, by name, from the rows in the folder docs/data.
 
     Raises:
         LabError: a planned run is missing.
     """
-    main = [*judged(data, "warm-up"), *judged(data, "horizon")]
+    main = main_settings(data)
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
     fresh = judged(data, "fresh")
     return {
@@ -73,7 +78,7 @@ def lengths_table(found: Iterable[Judged]) -> str:
             f"{steps:,}", len(some), *_means(some), other,
             f"{median:.0f} ({low:.0f}–{high:.0f})", _share_ended(some),
         ])  # fmt: skip
-    headings = ["T", "settings", *map(_short, _FEW), "default − best on other seeds", "its warm-up, % of T (quartiles)",
+    headings = ["T", "settings", *map(title, _FEW), "default − best on other seeds", "its warm-up, % of T (quartiles)",
                 "ended by the loss, %"]  # fmt: skip
     return comma_separated(headings, lines)
 
@@ -83,7 +88,7 @@ def readme_table(found: Iterable[Judged]) -> str:
     by_length = _grouped((one for one in found if one.setting.cell.steps >= _SHORT), lambda cell: cell.steps)
     every = [one for some in by_length.values() for one in some]
     lines = [
-        [f"**{_short(name)}**" if name == DEFAULT else _short(name),
+        [f"**{title(name)}**" if name == DEFAULT else title(name),
          *(_means(some, [name])[0] for some in by_length.values()),
          mean_and_worst([one.regrets[name] for one in every])[1]]
         for name in _FEW
@@ -103,7 +108,7 @@ def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
         [name, len(some), *_means(some), f"{max(one.regrets[DEFAULT] for one in some):.1f}", _share_ended(some)]
         for name, some in _grouped(found, kind).items()
     ]
-    return comma_separated(["task", "settings", *map(_short, _FEW), "default, worst", "ended by the loss, %"], lines)
+    return comma_separated(["task", "settings", *map(title, _FEW), "default, worst", "ended by the loss, %"], lines)
 
 
 def fine_tuning_table(rows: Rows) -> str:
@@ -120,7 +125,7 @@ def fine_tuning_table(rows: Rows) -> str:
         ]
         for (task, steps), some in sorted(groups.items())
     ]  # fmt: skip
-    return comma_separated(["task", "T", "settings", *map(_short, choices), "default, worst"], lines)
+    return comma_separated(["task", "T", "settings", *map(title, choices), "default, worst"], lines)
 
 
 def tuned_settings(rows: Rows) -> list[Setting]:
@@ -153,7 +158,7 @@ def peers_table(rows: Rows, found: Sequence[Judged]) -> str:
     def cost(part: str, theirs: Cell, schedule: str, ours: Cell) -> float:
         mine = rows.losses("cells", ours, DEFAULT, SEEDS.test)
         instead = rows.losses(part, theirs, schedule, SEEDS.test)
-        first = statistics.fmean(row["first_loss"] for row in rows.runs("cells", ours, DEFAULT, SEEDS.test).values())
+        first = rows.first_loss("cells", ours, DEFAULT, SEEDS.test)
         least = mean_loss(rows.losses("cells", ours, best[ours], SEEDS.test), SEEDS.test)
         return statistics.fmean(regret(instead[x], least, first) - regret(mine[x], least, first) for x in SEEDS.test)
 
@@ -186,7 +191,7 @@ def settings_table(found: Sequence[Judged]) -> str:
         ]  # fmt: skip
 
     return comma_separated(
-        ["task", "optimizer", "T", "peak rate", "best hand-set", *map(_short, (DEFAULT, *few)),
+        ["task", "optimizer", "T", "peak rate", "best hand-set", *map(title, (DEFAULT, *few)),
          "default − best on other seeds", "its warm-up, % of T", "ended by"], map(line, found),
     )  # fmt: skip
 
@@ -205,7 +210,3 @@ def _means(some: Sequence[Judged], choices: Sequence[str] = _FEW) -> list[str]:
 def _share_ended(some: Sequence[Judged]) -> str:
     ended = sum((one.ended for one in some), Counter[str]())
     return f"{100 * ended['loss'] / ended.total():.0f}"
-
-
-def _short(name: str) -> str:
-    return {DEFAULT: "default", NONE: "none", PAPER: "Algorithm 1"}.get(name, title(name))

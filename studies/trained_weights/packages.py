@@ -8,8 +8,6 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["NEW", "half"]
-
 FILLS = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}
 LARGEST = 30_000_000  # weights of a new model: smaller siblings are preferred, wider configs are narrowed
 

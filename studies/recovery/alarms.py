@@ -24,8 +24,7 @@ def main() -> None:
     """Print the alarms on each curve that has any, then the count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("curves", type=Path)
-    curves = list(read_curves(parser.parse_args().curves))
-    print(summary(curves))
+    print(summary(read_curves(parser.parse_args().curves)))
 
 
 def alarms(losses: Iterable[float], length: int) -> list[tuple[int, str]]:

@@ -15,8 +15,8 @@ from .rows import Cell, Rows
 from .statistics import Seeds, choose
 
 FAMILIES = {
-    **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm", "llama", "llama-x8"), "language"),
-    **dict.fromkeys(("llama-long", "llama-bytes"), "language"),
+    **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm"), "language"),
+    **dict.fromkeys(("llama", "llama-x8", "llama-long", "llama-bytes"), "language"),
     **dict.fromkeys(("vit", "swin", "swin-x8"), "vision"),
     "mlp": "MLP",
     "factor": "deep linear",
@@ -45,6 +45,10 @@ class Setting:
     cell: Cell
     hand_set: Sequence[str]
     seeds: Seeds
+
+    def default_is_run(self, rows: Rows, seeds: Sequence[int]) -> bool:
+        """Whether the default has been run on these seeds."""
+        return {*seeds} <= rows.runs("cells", self.cell, DEFAULT).keys()
 
     def losses(self, rows: Rows) -> dict[str, Losses]:
         """The losses of the hand-set warm-ups on the seeds that choose."""

@@ -78,11 +78,7 @@ def judged(data: Path, study: str) -> list[Judged]:
     """
     rows = Rows.load(data / "studies" / f"{study}.jsonl")
     others = Rows.load(data / "studies" / "rule.jsonl")
-    run = [
-        setting
-        for setting in SETTINGS[study](rows)
-        if {*setting.seeds.choice} <= rows.losses("cells", setting.cell, DEFAULT).keys()
-    ]
+    run = [setting for setting in SETTINGS[study](rows) if setting.default_is_run(rows, setting.seeds.choice)]
     return [found for setting in run if (found := judge(rows, setting, others)) is not None]
 
 
@@ -113,7 +109,7 @@ def judge(rows: Rows, setting: Setting, others: Rows | None = None) -> Judged | 
 
 def _behind(rows: Rows, setting: Setting, best: str) -> Estimate | None:
     cell, seeds = setting.cell, setting.seeds.test
-    if not {*seeds} <= rows.losses("cells", cell, DEFAULT).keys():
+    if not setting.default_is_run(rows, seeds):
         return None
     theirs, ours = (rows.losses("cells", cell, name, seeds) for name in (best, DEFAULT))
     first = rows.first_loss("cells", cell, DEFAULT, seeds)
@@ -121,8 +117,7 @@ def _behind(rows: Rows, setting: Setting, best: str) -> Estimate | None:
     least = statistics.fmean(finite) if finite else -math.inf
     if not first > least > -math.inf:
         raise LabError(f"{cell.name}: {title(best)} makes no progress on the seeds of the test")
-    lost = {seed: regret(ours[seed], least, first) - regret(theirs[seed], least, first) for seed in seeds}
-    return Estimate(tuple(lost.values()))
+    return Estimate(tuple(regret(ours[seed], least, first) - regret(theirs[seed], least, first) for seed in seeds))
 
 
 def excess(rows: Rows, setting: Setting) -> Mapping[str, Estimate]:

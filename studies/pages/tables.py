@@ -1,4 +1,4 @@
-"""The tables of docs/evidence.md: what one choice costs by length, kind and task, and every setting."""
+"""All tables, and those of docs/evidence.md: what one choice costs by length, kind and task, and every setting."""
 
 import statistics
 from collections import Counter
@@ -13,16 +13,18 @@ from autowarm.lab.analysis.statistics import Estimate
 from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, Setting, peer_cells, scheduled_cells, title
 from ..plans import realistic
 from ..plans.transfer import FINE_TUNING
-from ..plans.warm_up import PEER_SCHEDULES
+from ..recovery.alarms import watched_table
+from ..recovery.faults import faults_table
 from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst
 from ..rows import Cell, Rows
 from ..statistics import mean_loss, regret
+from .peak import horizon_rates_table, peak_table
 
 TENTH, NONE = "linear 0.1", "linear 0"
 _SHORT = 1_000  # updates; shorter runs are shown, and decide nothing
 _FEW = (DEFAULT, NONE, TENTH, "linear 0.4")
 _INSTEAD = {"schedule-free": "Schedule-Free AdamW, tuned rate", "radam": "RAdam, tuned rate", "prodigy": "Prodigy"}
-_PEERS = dict(zip(PEER_SCHEDULES, ("WSD, 10% warm-up", "GreedyLR"), strict=True))
+_SCHEDULED = {"wsd": "WSD, 10% warm-up", "greedy": "GreedyLR"}
 
 
 def main_settings(data: Path) -> list[Judged]:
@@ -30,7 +32,7 @@ def main_settings(data: Path) -> list[Judged]:
     return [*judged(data, "warm-up"), *judged(data, "horizon")]
 
 
-def tables(data: Path) -> dict[str, str]:
+def texts(data: Path) -> dict[str, str]:
     """The tables as CSV, by name, from the rows in the folder docs/data.
 
     Raises:
@@ -39,16 +41,22 @@ def tables(data: Path) -> dict[str, str]:
     main = main_settings(data)
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
     fresh = judged(data, "fresh")
+    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "peak")
+    rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}
     return {
         "regret": choices_table(long, CHOICES, (1_000, 4_000, 16_000)),
         "constants": choices_table([one for one in long if {*CONSTANTS} <= one.regrets.keys()], CONSTANTS, (1_000,)),
         "lengths": lengths_table(main),
         "kinds": kinds_table(long, lambda cell: FAMILIES[cell.task]),
         "fresh": kinds_table(fresh, lambda cell: cell.task),
-        "fine-tuning": fine_tuning_table(Rows.load(data / "studies" / "fine-tuning.jsonl")),
-        "realistic": bed_table(Rows.load(data / "studies" / "realistic.jsonl")),
-        "peers": peers_table(Rows.load(data / "studies" / "warm-up.jsonl"), long),
+        "fine-tuning": fine_tuning_table(rows["fine-tuning"]),
+        "realistic": bed_table(rows["realistic"]),
+        "peers": peers_table(rows["warm-up"], long),
         "settings": settings_table([*main, *fresh]),
+        "false-alarms": watched_table({name: rows[name] for name in names[:4]}),
+        "faults-recovered": faults_table(rows["faults"]),
+        "peak-rates": peak_table(rows["peak"]),
+        "peak-horizons": horizon_rates_table(rows["horizon"]),
     }
 
 
@@ -70,8 +78,7 @@ def lengths_table(found: Iterable[Judged]) -> str:
     lines = []
     for steps, some in _grouped(found, lambda cell: cell.steps).items():
         behind = [one.behind.mean for one in some if one.behind is not None]
-        error = statistics.stdev(behind) / len(behind) ** 0.5 if len(behind) > 1 else 0.0
-        other = f"{statistics.fmean(behind):+.2f} ± {error:.2f}" if behind else "–"
+        other = _with_error(Estimate(tuple(behind)) if behind else None)
         other += f" ({len(behind)} settings)" if 0 < len(behind) < len(some) else ""
         low, median, high = np.quantile([100 * one.warmup for one in some], (0.25, 0.5, 0.75))
         lines.append([
@@ -94,12 +101,8 @@ def readme_table(found: Iterable[Judged]) -> str:
         for name in _FEW
     ]  # fmt: skip
     medians = [f"{statistics.median(100 * one.warmup for one in some):.0f}%" for some in by_length.values()]
-    headings = [
-        "warm-up",
-        *(f"T = {steps:,}, {len(some)} settings" for steps, some in by_length.items()),
-        "worst of all",
-    ]
-    return table(headings, [*lines, ["*default's length, median*", *medians, ""]])
+    settings = [f"T = {steps:,}, {len(some)} settings" for steps, some in by_length.items()]
+    return table(["warm-up", *settings, "worst of all"], [*lines, ["*default's length, median*", *medians, ""]])
 
 
 def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
@@ -130,11 +133,7 @@ def fine_tuning_table(rows: Rows) -> str:
 
 def tuned_settings(rows: Rows) -> list[Setting]:
     """The settings of the fine-tuning study in which the default has been run."""
-    return [
-        setting
-        for setting in FINE_TUNING.judged(rows)
-        if {*setting.seeds.test} <= rows.losses("cells", setting.cell, DEFAULT).keys()
-    ]
+    return [setting for setting in FINE_TUNING.judged(rows) if setting.default_is_run(rows, setting.seeds.test)]
 
 
 def bed_table(rows: Rows) -> str:
@@ -164,7 +163,7 @@ def peers_table(rows: Rows, found: Sequence[Judged]) -> str:
 
     scheduled = [cell for cell in scheduled_cells(rows) if cell in best]
     instead = [(theirs, ours) for theirs, ours in peer_cells(rows) if ours in best]
-    compared = {about: [cost("cells", cell, name, cell) for cell in scheduled] for name, about in _PEERS.items()}
+    compared = {about: [cost("cells", cell, name, cell) for cell in scheduled] for name, about in _SCHEDULED.items()}
     adamw = dict.fromkeys(ours for _, ours in instead)
     compared["untuned linear warm-up, AdamW"] = [cost("cells", cell, "untuned", cell) for cell in adamw]
     for name, about in _INSTEAD.items():
@@ -185,8 +184,7 @@ def settings_table(found: Sequence[Judged]) -> str:
         return [
             cell.task, cell.optimizer, f"{cell.steps:,}", f"{cell.lr:g}", title(one.best),
             *(f"{regrets[name]:.2f}" if name in regrets else "" for name in (DEFAULT, *few)),
-            "–" if one.behind is None else f"{one.behind.mean:+.2f} ± {one.behind.stderr or 0:.2f}",
-            f"{100 * one.warmup:.0f}",
+            _with_error(one.behind), f"{100 * one.warmup:.0f}",
             ", ".join(f"{why} {count}" for why, count in sorted(one.ended.items())),
         ]  # fmt: skip
 
@@ -205,6 +203,10 @@ def _grouped(found: Iterable[Judged], key: Callable[[Cell], object]) -> dict[obj
 
 def _means(some: Sequence[Judged], choices: Sequence[str] = _FEW) -> list[str]:
     return [mean_and_worst([one.regrets.get(name) for one in some])[0] for name in choices]
+
+
+def _with_error(behind: Estimate | None) -> str:
+    return "–" if behind is None else f"{behind.mean:+.2f} ± {behind.stderr or 0:.2f}"
 
 
 def _share_ended(some: Sequence[Judged]) -> str:

@@ -9,33 +9,14 @@ from autowarm.lab.analysis.figures import encoded
 from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
 
-from ..recovery.alarms import watched_table
-from ..recovery.faults import SPIKE, faults_table, losses_of
+from ..recovery.faults import SPIKE, losses_of
 from ..rows import Rows
 from ..runs import curve_of
 from .figures import EXAMPLE, first_figure, recovery_figure, regret_figure
-from .peak import horizon_rates_table, peak_figure, peak_table, searches_figure
-from .tables import main_settings, readme_table, tables
+from .peak import peak_figure, searches_figure
+from .tables import main_settings, readme_table, texts
 
 _MARKS = re.compile(r"(<!-- by python -m studies pages -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
-
-
-def texts(data: Path) -> dict[str, str]:
-    """The tables as CSV, by name, from the rows below the folder docs/data.
-
-    Raises:
-        LabError: a planned run is missing.
-    """
-    studies = data / "studies"
-    return {
-        **tables(data),
-        "false-alarms": watched_table(
-            {name: Rows.load(studies / f"{name}.jsonl") for name in ("warm-up", "horizon", "fresh", "realistic")}
-        ),
-        "faults-recovered": faults_table(Rows.load(studies / "faults.jsonl")),
-        "peak-rates": peak_table(Rows.load(studies / "peak.jsonl")),
-        "peak-horizons": horizon_rates_table(Rows.load(studies / "horizon.jsonl")),
-    }
 
 
 def write_pages(root: Path) -> list[Path]:

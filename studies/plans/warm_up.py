@@ -23,7 +23,6 @@ from ..statistics import mean_loss
 
 Stage = Callable[[Rows], list[PlannedRow]]
 
-PEER_SCHEDULES = ("wsd", "greedy")
 TOLD = 0.95  # Algorithm 1's f* as a share of the best hand-set loss: better than a user can know
 
 
@@ -80,7 +79,7 @@ def peers(rows: Rows) -> list[PlannedRow]:
     return [
         *_planned("peers", instead, ["own"], SEEDS.test),
         *_planned("cells", dict.fromkeys(adamw), ["untuned"], SEEDS.test),
-        *_planned("cells", scheduled_cells(rows), PEER_SCHEDULES, SEEDS.test),
+        *_planned("cells", scheduled_cells(rows), ["wsd", "greedy"], SEEDS.test),
     ]
 
 

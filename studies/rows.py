@@ -83,7 +83,17 @@ class Rows:
         Raises:
             LabError: a line is not a run.
         """
-        return cls(_parsed(path)) if path.exists() else cls()
+        rows = []
+        for number, line in enumerate(_whole(path).splitlines() if path.exists() else (), 1):
+            try:
+                rows.append(json.loads(line))
+                PlannedRow.of(rows[-1])
+            except (ValueError, TypeError, KeyError) as error:
+                raise LabError(
+                    f"{path} is damaged: line {number} is not a run ({error!r}); restore the file, or delete the line "
+                    "so that the run is made again"
+                ) from None
+        return cls(rows)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -163,16 +173,3 @@ def _line(row: Row) -> bytes:
 def _whole(path: Path) -> bytes:
     data = path.read_bytes()
     return data[: data.rfind(b"\n") + 1]
-
-
-def _parsed(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(_whole(path).splitlines(), 1):
-        try:
-            row = json.loads(line)
-            PlannedRow.of(row)
-        except (ValueError, TypeError, KeyError) as error:
-            raise LabError(
-                f"{path} is damaged: line {number} is not a run ({error!r}); restore the file, or delete the line so "
-                "that the run is made again"
-            ) from None
-        yield row

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from autowarm.lab.analysis.statistics import Losses
 
 from .rows import Cell, Rows
-from .statistics import Seeds, choose
+from .statistics import Seeds, choose, mean_loss
 
 FAMILIES = {
     **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm"), "language"),
@@ -57,6 +57,10 @@ class Setting:
     def best(self, rows: Rows) -> str:
         """The best hand-set warm-up on the seeds that choose."""
         return choose(self.losses(rows), self.seeds.choice)
+
+    def target(self, rows: Rows) -> float:
+        """Algorithm 1's f*, a little below the best mean loss: better than users can know. Infinite if all diverged."""
+        return 0.95 * min(mean_loss(losses, self.seeds.choice) for losses in self.losses(rows).values())
 
 
 # For each task and number of steps: the multiples of the tuned rate at which each optimizer is run. Horizons of 1000

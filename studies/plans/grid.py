@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from ..cells import AUTO, DEFAULT, GUESS, PAPER, TUNING_SCHEDULE, TUNING_SEED, Setting, tuned_rates
 from ..rows import Cell, PlannedRow, Rows
-from ..statistics import Seeds, mean_loss
-from .warm_up import TOLD, Stage
+from ..statistics import Seeds
+from .warm_up import Stage
 
 
 def hand_set_grid(*shares: float) -> tuple[str, ...]:
@@ -70,12 +70,9 @@ class Grid:
         ]
 
     def paper(self, rows: Rows) -> list[PlannedRow]:
-        """Algorithm 1, given an f* a little below the best mean loss of any hand-set warm-up."""
-        found = []
-        for setting in self.judged(rows):
-            target = TOLD * min(mean_loss(one, self.seeds.choice) for one in setting.losses(rows).values())
-            found += [PlannedRow("cells", setting.cell, PAPER, seed, target) for seed in self.seeds.every]
-        return found
+        """Algorithm 1, which is told f*, on all seeds."""
+        told = [(setting.cell, setting.target(rows)) for setting in self.judged(rows)]
+        return [PlannedRow("cells", cell, PAPER, seed, target) for cell, target in told for seed in self.seeds.every]
 
     def default(self, rows: Rows) -> list[PlannedRow]:
         """The default on all seeds."""

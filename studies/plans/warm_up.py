@@ -19,11 +19,8 @@ from ..cells import (
     scheduled_cells,
 )
 from ..rows import Cell, PlannedRow, Rows
-from ..statistics import mean_loss
 
 Stage = Callable[[Rows], list[PlannedRow]]
-
-TOLD = 0.95  # Algorithm 1's f* as a share of the best hand-set loss: better than a user can know
 
 
 def _planned(part: str, some: Collection[Cell], schedules: Sequence[str], seeds: Sequence[int]) -> list[PlannedRow]:
@@ -58,14 +55,13 @@ def compare(rows: Rows, some: Sequence[Cell] | None = None) -> list[PlannedRow]:
 
 
 def paper(rows: Rows, some: Sequence[Cell] | None = None) -> list[PlannedRow]:
-    """Algorithm 1, given an f* a little below the best loss of any hand-set warm-up."""
-    found = []
-    for cell in some or _quickest_first(rows):
-        losses = Setting(cell, HAND_SET, SEEDS).losses(rows)
-        best = min(mean_loss(one, SEEDS.choice) for one in losses.values())
-        if math.isfinite(best):  # if all diverged, there is no f* to give
-            found += [PlannedRow("cells", cell, PAPER, seed, target_loss=TOLD * best) for seed in SEEDS.choice]
-    return found
+    """Algorithm 1, which is told f*, on the seeds of the choice."""
+    return [
+        PlannedRow("cells", cell, PAPER, seed, target)
+        for cell in some or _quickest_first(rows)
+        if math.isfinite(target := Setting(cell, HAND_SET, SEEDS).target(rows))
+        for seed in SEEDS.choice
+    ]
 
 
 def peer_tuning(rows: Rows) -> list[PlannedRow]:

@@ -65,9 +65,8 @@ class Setting:
 
 # For each task and number of steps: the multiples of the tuned rate at which each optimizer is run. Horizons of 1000
 # and 4000 steps are left out if a run takes more than half a minute.
-_ONCE = (1.0,)
 _PLAN: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
-    ("lm-small", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("lm-small", 200): dict.fromkeys(OPTIMIZERS, (1,)),
     ("lm-small", 1000): {
         "muon": (1 / 3, 1, 3), "lion": (1 / 3, 1, 3), "signsgd": (1,), "normsgd": (1, 3), "adamw": (1, 3)
     },
@@ -78,16 +77,16 @@ _PLAN: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
     ("post-norm", 1000): {"muon": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1, 3)},
     ("vit", 200): {"muon": (1, 3)},
     ("vit", 1000): {"muon": (1, 3), "lion": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1, 3)},
-    ("mlp", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("mlp", 200): dict.fromkeys(OPTIMIZERS, (1,)),
     ("mlp", 1000): {"muon": (3,), "adamw": (1 / 3, 3)},
     ("mlp", 4000): {"muon": (1,), "normsgd": (1,), "adamw": (1,)},
     ("factor", 200): {"lion": (1,), "normsgd": (3,)},
     ("factor", 1000): {"muon": (1, 3), "lion": (1,), "signsgd": (1,), "normsgd": (1, 3), "adamw": (1, 3)},
     ("factor", 4000): {"muon": (1 / 3,), "adamw": (1 / 3,)},
-    ("llama", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("llama", 200): dict.fromkeys(OPTIMIZERS, (1,)),
     ("llama", 1000): {"muon": (1,), "lion": (1,), "adamw": (1,)},
-    ("llama-x8", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
-    ("swin", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("llama-x8", 200): dict.fromkeys(OPTIMIZERS, (1,)),
+    ("swin", 200): dict.fromkeys(OPTIMIZERS, (1,)),
     ("swin", 1000): {"muon": (1,), "adamw": (1,)},
     ("swin-x8", 200): {"muon": (1,), "adamw": (1,)},
 }  # fmt: skip

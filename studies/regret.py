@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autowarm.lab.analysis.statistics import Estimate, Losses
+from autowarm.lab.analysis.statistics import Estimate
 from autowarm.lab.config import LabError
 
 from .cells import DEFAULT, EARLIER, HAND_SET, PAPER, Setting, settings, title
 from .plans import horizon, realistic, transfer
-from .rows import PlannedRow, Rows
-from .statistics import mean_loss, regret
+from .rows import Cell, Rows
+from .statistics import choose, mean_loss, regret
 
 CHOICES: Mapping[str, str] = {
     DEFAULT: "the default",
@@ -143,27 +143,21 @@ def bed(rows: Rows, steps: int, seeds: Sequence[int] = realistic.TEST_SEEDS) -> 
 
     Each warm-up is at its own rate, and these seeds judge: those of the test, or the one that tuned the rates.
     """
-    names = {*realistic.HAND_SET, *CHOICES, *CONSTANTS}
     found: dict[str, Mapping[str, float]] = {}
     for optimizer in realistic.OPTIMIZERS:
-        here = {
-            (planned.schedule, planned.cell)
-            for planned in map(PlannedRow.of, rows)
-            if (planned.cell.optimizer, planned.cell.steps) == (optimizer, steps) and planned.seed in seeds
-        }
-        tested: dict[str, Losses] = {}
-        for name, cell in sorted(here):
-            losses = rows.losses(realistic.PART, cell, name)
-            if name in names and {*seeds} <= losses.keys():
-                tested[name] = min(losses, tested.get(name, losses), key=lambda one: mean_loss(one, seeds))
+        cells = [Cell(realistic.TASK, optimizer, steps, lr) for lr in horizon.RATES[optimizer]]
+        tested: dict[str, Cell] = {}  # at the best of its rates
+        for name in {*realistic.HAND_SET, *CHOICES, *CONSTANTS}:
+            tried = {cell: rows.losses(realistic.PART, cell, name) for cell in cells}
+            if run := {cell: losses for cell, losses in tried.items() if {*seeds} <= losses.keys()}:
+                tested[name] = choose(run, seeds)
         if not {*realistic.hand_set(steps)} <= tested.keys():
             continue
-        cell = next(cell for name, cell in here if name == "linear 0")  # the first loss is the same at every rate
-        first = rows.first_loss(realistic.PART, cell, "linear 0", seeds)
-        best = min(mean_loss(tested[name], seeds) for name in realistic.hand_set(steps))
+        first = rows.first_loss(realistic.PART, tested["linear 0"], "linear 0", seeds)  # the same at every rate
+        losses = {name: rows.losses(realistic.PART, cell, name) for name, cell in tested.items()}
+        best = min(mean_loss(losses[name], seeds) for name in realistic.hand_set(steps))
         found[optimizer] = {
-            name: statistics.fmean(regret(losses[seed], best, first) for seed in seeds)
-            for name, losses in tested.items()
+            name: statistics.fmean(regret(some[seed], best, first) for seed in seeds) for name, some in losses.items()
         }
     return found
 

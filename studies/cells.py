@@ -9,12 +9,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autowarm.lab.analysis.statistics import Losses
+
 from .rows import Cell, Rows
-from .statistics import Seeds
+from .statistics import Seeds, choose, mean_loss
 
 FAMILIES = {
-    **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm", "llama", "llama-x8"), "language"),
-    **dict.fromkeys(("llama-long", "llama-bytes"), "language"),
+    **dict.fromkeys(("lm-small", "lm-middle", "lm-large", "post-norm"), "language"),
+    **dict.fromkeys(("llama", "llama-x8", "llama-long", "llama-bytes"), "language"),
     **dict.fromkeys(("vit", "swin", "swin-x8"), "vision"),
     "mlp": "MLP",
     "factor": "deep linear",
@@ -44,12 +46,27 @@ class Setting:
     hand_set: Sequence[str]
     seeds: Seeds
 
+    def default_is_run(self, rows: Rows, seeds: Sequence[int]) -> bool:
+        """Whether the default has been run on these seeds."""
+        return {*seeds} <= rows.runs("cells", self.cell, DEFAULT).keys()
+
+    def losses(self, rows: Rows) -> dict[str, Losses]:
+        """The losses of the hand-set warm-ups on the seeds that choose."""
+        return {name: rows.losses("cells", self.cell, name, self.seeds.choice) for name in self.hand_set}
+
+    def best(self, rows: Rows) -> str:
+        """The best hand-set warm-up on the seeds that choose."""
+        return choose(self.losses(rows), self.seeds.choice)
+
+    def target(self, rows: Rows) -> float:
+        """Algorithm 1's f*, a little below the best mean loss: better than users can know. Infinite if all diverged."""
+        return 0.95 * min(mean_loss(losses, self.seeds.choice) for losses in self.losses(rows).values())
+
 
 # For each task and number of steps: the multiples of the tuned rate at which each optimizer is run. Horizons of 1000
 # and 4000 steps are left out if a run takes more than half a minute.
-_ONCE = (1.0,)
 _PLAN: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
-    ("lm-small", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("lm-small", 200): dict.fromkeys(OPTIMIZERS, (1,)),
     ("lm-small", 1000): {
         "muon": (1 / 3, 1, 3), "lion": (1 / 3, 1, 3), "signsgd": (1,), "normsgd": (1, 3), "adamw": (1, 3)
     },
@@ -60,16 +77,16 @@ _PLAN: dict[tuple[str, int], dict[str, tuple[float, ...]]] = {
     ("post-norm", 1000): {"muon": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1, 3)},
     ("vit", 200): {"muon": (1, 3)},
     ("vit", 1000): {"muon": (1, 3), "lion": (1,), "signsgd": (1,), "normsgd": (1,), "adamw": (1, 3)},
-    ("mlp", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("mlp", 200): dict.fromkeys(OPTIMIZERS, (1,)),
     ("mlp", 1000): {"muon": (3,), "adamw": (1 / 3, 3)},
     ("mlp", 4000): {"muon": (1,), "normsgd": (1,), "adamw": (1,)},
     ("factor", 200): {"lion": (1,), "normsgd": (3,)},
     ("factor", 1000): {"muon": (1, 3), "lion": (1,), "signsgd": (1,), "normsgd": (1, 3), "adamw": (1, 3)},
     ("factor", 4000): {"muon": (1 / 3,), "adamw": (1 / 3,)},
-    ("llama", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("llama", 200): dict.fromkeys(OPTIMIZERS, (1,)),
     ("llama", 1000): {"muon": (1,), "lion": (1,), "adamw": (1,)},
-    ("llama-x8", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
-    ("swin", 200): dict.fromkeys(OPTIMIZERS, _ONCE),
+    ("llama-x8", 200): dict.fromkeys(OPTIMIZERS, (1,)),
+    ("swin", 200): dict.fromkeys(OPTIMIZERS, (1,)),
     ("swin", 1000): {"muon": (1,), "adamw": (1,)},
     ("swin-x8", 200): {"muon": (1,), "adamw": (1,)},
 }  # fmt: skip
@@ -132,12 +149,12 @@ def tuned_rates(rows: Rows, grid: Iterable[Cell], schedule: str) -> Mapping[tupl
 def cells(rows: Rows) -> list[Cell]:
     """All cells, with rates that are multiples of the tuned ones."""
     rates = tuned_rates(rows, TUNING, TUNING_SCHEDULE)
-    return [
-        Cell(task, optimizer, steps, _rounded(factor * rates[task, optimizer, _TUNED_AT.get((task, steps), steps)]))
-        for (task, steps), plan in _PLAN.items()
-        for optimizer, factors in plan.items()
-        for factor in factors
-    ]
+    found = []
+    for (task, steps), plan in _PLAN.items():
+        for optimizer, factors in plan.items():
+            tuned = rates[task, optimizer, _TUNED_AT.get((task, steps), steps)]
+            found += [Cell(task, optimizer, steps, float(f"{factor * tuned:.3g}")) for factor in factors]
+    return found
 
 
 def settings(rows: Rows) -> list[Setting]:
@@ -162,7 +179,3 @@ def peer_cells(rows: Rows) -> list[tuple[Cell, Cell]]:
         for task, steps in _INSTEAD_OF_ADAMW
         for optimizer, lr in (*((peer, theirs[task, peer, steps]) for peer in _TUNED_PEERS), ("prodigy", 1.0))
     ]
-
-
-def _rounded(rate: float) -> float:
-    return float(f"{rate:.3g}")

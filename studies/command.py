@@ -14,12 +14,12 @@ from autowarm.lab.errors import as_usage_error
 from autowarm.lab.execution.display import Display
 from autowarm.lab.training.stopping import Interrupted, Stop
 
-from .cells import cells, settings, title
+from .cells import Setting, settings, title
 from .pages.write import write_pages
 from .plans import STUDIES
 from .plans.warm_up import CELL_STAGES, Stage, missing
 from .regret import judge
-from .rows import Cell, PlannedRow, Rows, tidy
+from .rows import PlannedRow, Rows, tidy
 from .runs import make
 
 _ABOUT = """\
@@ -116,34 +116,32 @@ def _go_on(given: argparse.Namespace, rows: Rows, path: Path) -> None:
 
 
 def _again(given: argparse.Namespace, rows: Rows) -> None:
-    by_name = {cell.name: cell for cell in cells(rows)}
+    by_name = {setting.cell.name: setting for setting in settings(rows)}
     if given.cell not in by_name:
         near = difflib.get_close_matches(given.cell, by_name, 3) or sorted(by_name)[:3]
         raise UsageError(f"the study has no setting {given.cell!r}; the rows name them, such as {', '.join(near)}")
-    cell, path = by_name[given.cell], given.out / "again.jsonl"
+    setting, path = by_name[given.cell], given.out / "again.jsonl"
     again = Rows.load(path)
     for stage in CELL_STAGES:
-        _make(given, [run for run in stage(again, [cell]) if run not in again], path)
-        again = Rows.load(path)
-    _compare(rows, again, cell)
+        if left := [run for run in stage(again, [setting.cell]) if run not in again]:
+            _make(given, left, path)
+            again = Rows.load(path)
+    _compare(rows, again, setting)
 
 
 def _make(given: argparse.Namespace, planned: Sequence[PlannedRow], path: Path) -> None:
-    if planned:
-        display = Display()
-        with Stop(), display:
-            make(planned, path, given.out / "runs", display, given.where)
+    with Stop(), Display() as display:
+        make(planned, path, given.out / "runs", display, given.where)
 
 
-def _compare(kept: Rows, again: Rows, cell: Cell) -> None:
-    [setting] = [setting for setting in settings(kept) if setting.cell == cell]
+def _compare(kept: Rows, again: Rows, setting: Setting) -> None:
     for where, rows in (("kept", kept), ("made again", again)):
         if (found := judge(rows, setting)) is None or found.behind is None:
             print(f"{where}: nothing is learnt, or not all is run")
         else:
             print(f"{where}: best {title(found.best)}, the default is behind by {found.behind.mean:+.2f} ± "
                   f"{found.behind.stderr:.2f}% of the progress")  # fmt: skip
-    both = [(row, kept[run]) for row in again if (run := PlannedRow.of(row)) in kept and run.cell == cell]
+    both = [(row, kept[run]) for row in again if (run := PlannedRow.of(row)) in kept and run.cell == setting.cell]
     equal = sum(a["val_loss"] == b["val_loss"] for a, b in both)
     apart = [abs(a["val_loss"] / b["val_loss"] - 1) for a, b in both if a["val_loss"] and b["val_loss"]]
     print(f"{equal} of {len(both)} runs are equal to the bit, as only the machine that made them promises; the largest "

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from autowarm.geometry import total_kappa
-from autowarm.logs import Reading, Replay, replay
+from autowarm.logs import Replay, replay
 from autowarm.logs.log import Log, make_log
 
 COLUMNS = ("name", "kind", "optimizer", "T", "people", "recorded", "recorded ended by", "closed loop",
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Replay every curve, write the rows, print the summary."""
+    """Replay every curve under the rule, as recorded and in the closed loop; write the rows, print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("curves", type=Path)
     parser.add_argument("out", type=Path)
@@ -44,8 +44,14 @@ def main() -> None:
     module, _, factory = given.rule.partition(":")
     rule = getattr(importlib.import_module(module), factory)
     options = {name: json.loads(value) for name, _, value in (text.partition("=") for text in given.option)}
-    rows = judge(read_curves(given.curves), rule, options, calibrated=given.calibrated)
-    write(rows, given.out)
+    rows = []
+    for curve in read_curves(given.curves):
+        log, rates = log_of(curve)
+        norm = curve["optimizer_norm"]
+        told = {"geometry": norm, "kappa": kappa(curve["model_shapes"], norm)} if given.calibrated else {}
+        rows.append(row_of(curve, replay(log, schedule=rule, whole=False, **options | told), rates))
+    with open(given.out, "w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *(row.values() for row in rows)])
     print(summary(rows))
 
 
@@ -55,40 +61,18 @@ def read_curves(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def judge(
-    curves: Iterator[dict[str, Any]], rule: Callable[..., Any], options: Mapping[str, Any], *, calibrated: bool = False
-) -> list[Row]:
-    """Replay each curve under the rule, both as recorded and in the closed loop.
-
-    Args:
-        curves, rule: the curves, and what makes a scheduler.
-        options: arguments of the rule.
-        calibrated: whether the rule is told the norm and κ of each curve's model.
-    """
-    rows = []
-    for curve in curves:
-        log, rates = log_of(curve)
-        norm, wanted = curve["optimizer_norm"], dict(options)
-        if calibrated:
-            wanted |= {"geometry": norm, "kappa": kappa(curve["model_shapes"], norm)}
-        rows.append(row_of(curve, replay(log, schedule=rule, whole=False, **wanted), rates))
-    return rows
-
-
 def log_of(curve: Mapping[str, Any]) -> tuple[Log, str]:
     """The curve as a log, and where its rates are from."""
     steps, losses, total = curve["steps"], curve["losses"], curve["total_steps"]
     updates = np.arange(1, total + 1)
     shares, used = curve.get("share_of_peak_every_50"), curve["warmup_used"]
-    at: np.ndarray | None = None
+    at, rates, source = None, None, "unknown"
     if shares is not None:
         at, rates, source = 1 + 50 * np.arange(len(shares)), np.array(shares), "recorded"
     elif used is not None:
         progress = np.clip((updates - used) / max(1, total - used), 0.0, 1.0)
         decay = np.ones(total) if "constant" in curve["family"] else 0.5 * (1.0 + np.cos(np.pi * progress))
         at, rates, source = updates, np.minimum(updates / max(1, used), 1.0) * decay, "assumed"
-    else:
-        rates, source = None, "unknown"
     first = 1 if steps is None else 1 - min(steps[0], 1)  # a whole curve starts at update 1, a sparse one at step 0
     places = np.arange(1, len(losses) + 1) if steps is None else np.array(steps) + first
     return make_log(curve["name"], places, losses, at, rates, total_steps=total, used_warmup=used), source
@@ -103,56 +87,39 @@ def kappa(model: str, norm: str) -> float:
     }[model]
     block = [(3 * width, width), (width, width), (ff, width), (width, ff)]
     shapes = block * layers + [(vocabulary, width)]
-    if context:
-        shapes.append((context, width))
-    else:
-        shapes += [(ff, width)] * layers + [(vocabulary, width)]  # a gated layer and an untied output
+    # Without learned positions, the model has a gated layer and an untied output.
+    shapes += [(context, width)] if context else [(ff, width)] * layers + [(vocabulary, width)]
     return total_kappa([torch.empty(shape, device="meta") for shape in shapes], norm)
 
 
 def row_of(curve: Mapping[str, Any], found: Replay, rates: str) -> Row:
     """A row of the table; shares of the run are rounded to a tenth of a percent."""
-    used, looped = found.used_warmup, found.closed_loop
+    used = found.used_warmup
+    ends: list[object] = []
+    for reading in (found.recorded, found.closed_loop):
+        share = None if reading is None else reading.warmup_share
+        ends += [None if share is None else round(share, 4), None if reading is None else reading.ended_by]
     values = (
         curve["name"], curve["family"], curve["optimizer_norm"], found.total_steps,
-        None if used is None else round(used / found.total_steps, 4),
-        *_end(found.recorded), *(_end(looped) if looped is not None else (None, None)), rates,
+        None if used is None else round(used / found.total_steps, 4), *ends, rates,
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def _end(reading: Reading) -> tuple[float | None, str | None]:
-    share = reading.warmup_share
-    return None if share is None else round(share, 4), reading.ended_by
-
-
-def write(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows as CSV."""
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def summary(rows: Sequence[Row]) -> str:
     """A line per kind and reading: median share, the part ended by the clock, the largest share of long runs."""
-    lines = [
-        f"{'kind':<26}{'runs':>5}{'people':>8}  {'reading':<12}{'median':>8}{'by clock':>10}{'longest, T ≥ 10⁴':>18}"
-    ]
-    kinds = dict.fromkeys(row["kind"] for row in rows)
-    for kind in [*kinds, "all"]:
+    form = "{:<26}{:>5}{:>8}  {:<12}{:>8}{:>10}{:>18}"
+    lines = [form.format("kind", "runs", "people", "reading", "median", "by clock", "longest, T ≥ 10⁴")]
+    for kind in [*dict.fromkeys(row["kind"] for row in rows), "all"]:
         chosen = [row for row in rows if kind in (row["kind"], "all")]
         people = _percent(statistics.median, [row["people"] for row in chosen])
         for reading in ("recorded", "closed loop"):
             read = [row for row in chosen if row[f"{reading} ended by"] is not None]
-            shares = [row[reading] for row in read]
             clock = sum(row[f"{reading} ended by"] == "clock" for row in read)
-            long = _percent(max, [row[reading] for row in read if row["T"] >= LONG])
             by_clock = f"{100 * clock / len(read):.0f}%" if read else "–"
-            lines.append(
-                f"{kind:<26}{len(read):>5}{people:>8}  {reading:<12}{_percent(statistics.median, shares):>8}"
-                f"{by_clock:>10}{long:>18}"
-            )
+            median = _percent(statistics.median, [row[reading] for row in read])
+            long = _percent(max, [row[reading] for row in read if row["T"] >= LONG])
+            lines.append(form.format(kind, len(read), people, reading, median, by_clock, long))
     return "\n".join(lines)
 
 

@@ -12,21 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autowarm.lab.analysis.statistics import Estimate, Losses
+from autowarm.lab.analysis.statistics import Estimate
 from autowarm.lab.config import LabError
 
-from .cells import DEFAULT, EARLIER, PAPER, Setting, settings, title
+from .cells import DEFAULT, EARLIER, HAND_SET, PAPER, Setting, settings, title
 from .plans import horizon, realistic, transfer
-from .rows import PlannedRow, Rows
+from .rows import Cell, Rows
 from .statistics import choose, mean_loss, regret
 
 CHOICES: Mapping[str, str] = {
     DEFAULT: "the default",
-    "linear 0": "none",
-    **{f"linear {share:g}": f"{100 * share:g}%" for share in (0.02, 0.05, 0.1, 0.2, 0.4)},
-    "tenth 0.4": "40% from lr/10",
-    "tenth 0.5": "50% from lr/10",
-    PAPER: "Algorithm 1",
+    **{name: title(name) for name in (*HAND_SET, "tenth 0.4", "tenth 0.5", PAPER)},
 }
 """One choice for every setting, by the study's names of schedules."""
 
@@ -82,11 +78,7 @@ def judged(data: Path, study: str) -> list[Judged]:
     """
     rows = Rows.load(data / "studies" / f"{study}.jsonl")
     others = Rows.load(data / "studies" / "rule.jsonl")
-    run = [
-        setting
-        for setting in SETTINGS[study](rows)
-        if {*setting.seeds.choice} <= rows.losses("cells", setting.cell, DEFAULT).keys()
-    ]
+    run = [setting for setting in SETTINGS[study](rows) if setting.default_is_run(rows, setting.seeds.choice)]
     return [found for setting in run if (found := judge(rows, setting, others)) is not None]
 
 
@@ -97,10 +89,9 @@ def judge(rows: Rows, setting: Setting, others: Rows | None = None) -> Judged | 
         LabError: a run is missing.
     """
     cell, seeds = setting.cell, setting.seeds
-    hand = {name: rows.losses("cells", cell, name, seeds.choice) for name in setting.hand_set}
-    best = choose(hand, seeds.choice)
-    runs = rows.runs("cells", cell, best, seeds.choice).values()
-    first, least = statistics.fmean(row["first_loss"] for row in runs), mean_loss(hand[best], seeds.choice)
+    best = setting.best(rows)
+    least = mean_loss(rows.losses("cells", cell, best), seeds.choice)
+    first = rows.first_loss("cells", cell, best, seeds.choice)
     if not first - least > _LEARNT * abs(first):
         return None
     regrets = {}
@@ -118,16 +109,15 @@ def judge(rows: Rows, setting: Setting, others: Rows | None = None) -> Judged | 
 
 def _behind(rows: Rows, setting: Setting, best: str) -> Estimate | None:
     cell, seeds = setting.cell, setting.seeds.test
-    if not {*seeds} <= rows.losses("cells", cell, DEFAULT).keys():
+    if not setting.default_is_run(rows, seeds):
         return None
     theirs, ours = (rows.losses("cells", cell, name, seeds) for name in (best, DEFAULT))
-    first = statistics.fmean(row["first_loss"] for row in rows.runs("cells", cell, DEFAULT, seeds).values())
+    first = rows.first_loss("cells", cell, DEFAULT, seeds)
     finite = [loss for loss in theirs.values() if math.isfinite(loss)]
     least = statistics.fmean(finite) if finite else -math.inf
     if not first > least > -math.inf:
         raise LabError(f"{cell.name}: {title(best)} makes no progress on the seeds of the test")
-    lost = {seed: regret(ours[seed], least, first) - regret(theirs[seed], least, first) for seed in seeds}
-    return Estimate(tuple(lost.values()))
+    return Estimate(tuple(regret(ours[seed], least, first) - regret(theirs[seed], least, first) for seed in seeds))
 
 
 def excess(rows: Rows, setting: Setting) -> Mapping[str, Estimate]:
@@ -140,16 +130,12 @@ def excess(rows: Rows, setting: Setting) -> Mapping[str, Estimate]:
     Raises:
         LabError: a run is missing.
     """
-    cell, seeds = setting.cell, setting.seeds
-    hand = {name: rows.losses("cells", cell, name, seeds.choice) for name in setting.hand_set}
-    best = choose(hand, seeds.choice)
-
-    def over(losses: Losses, some: Sequence[int]) -> Estimate:
-        reference = rows.losses("cells", cell, best, some)
-        return Estimate(tuple(100 * (losses[seed] / reference[seed] - 1) for seed in some))
-
-    ours = rows.losses("cells", cell, DEFAULT, seeds.test)
-    return {DEFAULT: over(ours, seeds.test), **{name: over(losses, seeds.choice) for name, losses in hand.items()}}
+    best, found = setting.best(rows), {}
+    for name in (DEFAULT, *setting.hand_set):
+        seeds = setting.seeds.test if name == DEFAULT else setting.seeds.choice
+        losses, least = (rows.losses("cells", setting.cell, one, seeds) for one in (name, best))
+        found[name] = Estimate(tuple(100 * (losses[seed] / least[seed] - 1) for seed in seeds))
+    return found
 
 
 def bed(rows: Rows, steps: int, seeds: Sequence[int] = realistic.TEST_SEEDS) -> dict[str, Mapping[str, float]]:
@@ -157,29 +143,21 @@ def bed(rows: Rows, steps: int, seeds: Sequence[int] = realistic.TEST_SEEDS) -> 
 
     Each warm-up is at its own rate, and these seeds judge: those of the test, or the one that tuned the rates.
     """
-    names = {*realistic.HAND_SET, *CHOICES, *CONSTANTS}
     found: dict[str, Mapping[str, float]] = {}
     for optimizer in realistic.OPTIMIZERS:
-        here = {
-            (planned.schedule, planned.cell)
-            for planned in map(PlannedRow.of, rows)
-            if (planned.cell.optimizer, planned.cell.steps) == (optimizer, steps) and planned.seed in seeds
-        }
-        tested: dict[str, Losses] = {}
-        for name, cell in sorted(here):
-            losses = rows.losses(realistic.PART, cell, name)
-            if name in names and {*seeds} <= losses.keys():
-                tested[name] = min(losses, tested.get(name, losses), key=lambda one: mean_loss(one, seeds))
+        cells = [Cell(realistic.TASK, optimizer, steps, lr) for lr in horizon.RATES[optimizer]]
+        tested: dict[str, Cell] = {}  # at the best of its rates
+        for name in {*realistic.HAND_SET, *CHOICES, *CONSTANTS}:
+            tried = {cell: rows.losses(realistic.PART, cell, name) for cell in cells}
+            if run := {cell: losses for cell, losses in tried.items() if {*seeds} <= losses.keys()}:
+                tested[name] = choose(run, seeds)
         if not {*realistic.hand_set(steps)} <= tested.keys():
             continue
-        cell = next(cell for name, cell in here if name == "linear 0")  # the first loss is the same at every rate
-        first = statistics.fmean(
-            row["first_loss"] for row in rows.runs(realistic.PART, cell, "linear 0", seeds).values()
-        )
-        best = min(mean_loss(tested[name], seeds) for name in realistic.hand_set(steps))
+        first = rows.first_loss(realistic.PART, tested["linear 0"], "linear 0", seeds)  # the same at every rate
+        losses = {name: rows.losses(realistic.PART, cell, name) for name, cell in tested.items()}
+        best = min(mean_loss(losses[name], seeds) for name in realistic.hand_set(steps))
         found[optimizer] = {
-            name: statistics.fmean(regret(losses[seed], best, first) for seed in seeds)
-            for name, losses in tested.items()
+            name: statistics.fmean(regret(some[seed], best, first) for seed in seeds) for name, some in losses.items()
         }
     return found
 

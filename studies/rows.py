@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,17 @@ class Rows:
         Raises:
             LabError: a line is not a run.
         """
-        return cls(_parsed(path)) if path.exists() else cls()
+        rows = []
+        for number, line in enumerate(_whole(path).splitlines() if path.exists() else (), 1):
+            try:
+                rows.append(json.loads(line))
+                PlannedRow.of(rows[-1])
+            except (ValueError, TypeError, KeyError) as error:
+                raise LabError(
+                    f"{path} is damaged: line {number} is not a run ({error!r}); restore the file, or delete the line "
+                    "so that the run is made again"
+                ) from None
+        return cls(rows)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -97,7 +108,7 @@ class Rows:
     def __getitem__(self, planned: PlannedRow) -> Row:
         return self._rows[planned]
 
-    def runs(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Mapping[int, Row]:
+    def runs(self, part: str, cell: Cell, schedule: str, seeds: Sequence[int] | None = None) -> Mapping[int, Row]:
         """The runs of a schedule in a cell, by seed: all of them, or those of the given seeds.
 
         Raises:
@@ -106,20 +117,23 @@ class Rows:
         found = self._seeds.get((part, cell, schedule), {})
         if seeds is None:
             return found
-        wanted = list(seeds)
-        if left := [seed for seed in wanted if seed not in found]:
+        if left := [seed for seed in seeds if seed not in found]:
             raise LabError(
                 f"{cell.name} has not been run under {schedule!r} with the seeds {left} (part {part!r} of the study): "
                 "run its stages in their order"
             )
-        return {seed: found[seed] for seed in wanted}
+        return {seed: found[seed] for seed in seeds}
 
-    def losses(self, part: str, cell: Cell, schedule: str, seeds: Iterable[int] | None = None) -> Losses:
+    def losses(self, part: str, cell: Cell, schedule: str, seeds: Sequence[int] | None = None) -> Losses:
         """The held-out losses of these `runs`, by seed; infinite if the run diverged."""
         return {
             seed: math.inf if row["diverged"] or row["val_loss"] is None else float(row["val_loss"])
             for seed, row in self.runs(part, cell, schedule, seeds).items()
         }
+
+    def first_loss(self, part: str, cell: Cell, schedule: str, seeds: Sequence[int]) -> float:
+        """The mean over these `runs` of the loss before the first update."""
+        return statistics.fmean(row["first_loss"] for row in self.runs(part, cell, schedule, seeds).values())
 
     def save(self, path: Path) -> None:
         """Write the rows, sorted, one per line. A reader sees the complete old file or the complete new one."""
@@ -159,16 +173,3 @@ def _line(row: Row) -> bytes:
 def _whole(path: Path) -> bytes:
     data = path.read_bytes()
     return data[: data.rfind(b"\n") + 1]
-
-
-def _parsed(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(_whole(path).splitlines(), 1):
-        try:
-            row = json.loads(line)
-            PlannedRow.of(row)
-        except (ValueError, TypeError, KeyError) as error:
-            raise LabError(
-                f"{path} is damaged: line {number} is not a run ({error!r}); restore the file, or delete the line so "
-                "that the run is made again"
-            ) from None
-        yield row

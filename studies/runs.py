@@ -35,7 +35,7 @@ def make(planned: Sequence[PlannedRow], rows: Path, store: Path, display: Displa
     Raises:
         LabError: a run failed. Finished runs are kept.
     """
-    by_name = {_name(one): one for one in planned}
+    by_name = {f"{one.part}: {one.cell.name} {one.schedule} seed{one.seed}": one for one in planned}
     runs = [plan([Point(name, run_of(one))], store, StudyTask(one.cell.task))[0] for name, one in by_name.items()]
     folders = {run.name: run.folder for run in runs}
 
@@ -43,12 +43,11 @@ def make(planned: Sequence[PlannedRow], rows: Path, store: Path, display: Displa
         append(rows, row_of(by_name[name], result))
         shutil.rmtree(folders[name])
 
-    done = [run for run in runs if run.finished]  # the command was killed before their rows were written
-    for run in done:
-        keep(run.name, run.row())
-    left = [run for run in runs if run not in done]
-    failed = execute(left, display, where, on_row=keep)
-    if failed:
+    left = [run for run in runs if not run.finished]
+    for run in runs:
+        if run.finished:  # the command was killed before its row was written
+            keep(run.name, run.row())
+    if failed := execute(left, display, where, on_row=keep):
         name, message = next(iter(failed.items()))
         raise LabError(f"{len(failed)} runs of the study failed, the first is {name}: {message}")
 
@@ -66,8 +65,8 @@ def run_of(planned: PlannedRow) -> RunConfig:
     - "wsd", "greedy": the schedules of transformers.
     - "own": for optimizers that need no warm-up schedule; a constant rate or a cosine, whichever the optimizer needs.
     """
-    cell, realistic = planned.cell, planned.part == REALISTIC
-    decay, clip = (0.1, 1.0) if realistic else (0.0, 0.0)
+    cell = planned.cell
+    decay, clip = (0.1, 1.0) if planned.part == REALISTIC else (0.0, 0.0)
     return RunConfig(
         task=StudyTask(cell.task).key,
         optimizer=OptimizerConfig(cell.optimizer, cell.lr, weight_decay=decay, options=_options(cell)),
@@ -95,10 +94,9 @@ def curve_of(planned: PlannedRow) -> Curve:
 
 def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
     """The row of a finished run."""
-    cell = planned.cell
     row = {
         "part": planned.part,
-        "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps, "lr": cell.lr},
+        "cell": vars(planned.cell),
         "schedule": planned.schedule,
         "seed": planned.seed,
         **{key: result[key] for key in ("val_loss", "train_loss", "first_loss", "diverged")},
@@ -112,10 +110,6 @@ def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
         row["alarms"] = sum(_ALARM in text for text in result["warnings"])
     said = sorted({re.sub(r"\s+", " ", text) for text in result["warnings"] if "sign geometry" not in text})
     return {**row, **({"warnings": said} if said else {})}
-
-
-def _name(planned: PlannedRow) -> str:
-    return f"{planned.part}: {planned.cell.name} {planned.schedule} seed{planned.seed}"
 
 
 def _beta(steps: int, longest: float, shortest: float = 10) -> float:
@@ -145,12 +139,10 @@ def _options(cell: Cell) -> dict[str, Any]:
 
 def _schedule(planned: PlannedRow) -> ScheduleConfig:
     kind, *words = planned.schedule.split()
-    steps = planned.cell.steps
     match kind:
-        case "linear":
-            return ScheduleConfig("linear", round(float(words[0]) * steps))
-        case "tenth":
-            return ScheduleConfig("linear", round(float(words[0]) * steps), div=10.0)
+        case "linear" | "tenth":
+            div = 10.0 if kind == "tenth" else None
+            return ScheduleConfig("linear", round(float(words[0]) * planned.cell.steps), div=div)
         case "own":
             # Schedule-Free and DoG need no schedule. Prodigy and D-Adaptation need a cosine; RAdam needs no warm-up.
             cosine = planned.cell.optimizer in ("prodigy", "d-adaptation", "radam")

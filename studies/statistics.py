@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,19 +27,22 @@ class Seeds:
         if both := sorted(set(self.choice) & set(self.test)):
             raise ValueError(f"seeds that chose must not judge: {both} are in both choice and test")
 
+    @property
+    def every(self) -> tuple[int, ...]:
+        """The seeds that choose, then those that judge."""
+        return *self.choice, *self.test
 
-def mean_loss(losses: Losses, seeds: Iterable[int]) -> float:
+
+def mean_loss(losses: Losses, seeds: Sequence[int]) -> float:
     """The mean over the seeds, which must be there; infinite if one of the runs diverged."""
-    wanted = list(seeds)
-    if missing := [seed for seed in wanted if seed not in losses]:
+    if missing := [seed for seed in seeds if seed not in losses]:
         raise ValueError(f"no loss for the seeds {missing}, only for {sorted(losses)}")
-    return math.fsum(losses[seed] for seed in wanted) / len(wanted)
+    return math.fsum(losses[seed] for seed in seeds) / len(seeds)
 
 
-def choose(options: Mapping[Option, Losses], seeds: Iterable[int]) -> Option:
+def choose(options: Mapping[Option, Losses], seeds: Sequence[int]) -> Option:
     """The option with the lowest mean loss on the seeds; the first one if several are equal."""
-    wanted = list(seeds)
-    return min(options, key=lambda option: mean_loss(options[option], wanted))
+    return min(options, key=lambda option: mean_loss(options[option], seeds))
 
 
 def regret(loss: float, best: float, first: float) -> float:

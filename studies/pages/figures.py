@@ -12,15 +12,12 @@ from autowarm import AdaptiveWarmup
 from autowarm.lab.analysis.figures import smoothed
 from autowarm.plotting import BLUE, GREEN, GREY, INK, ORANGE, styled
 
-from ..cells import DEFAULT
+from ..cells import DEFAULT, title
 from ..regret import Judged
 from ..rows import Cell, PlannedRow, Rows
 from ..runs import Curve
 
-SHOWN: Mapping[str, str] = {
-    "linear 0": "none", **{f"linear {share:g}": f"{100 * share:g}%" for share in (0.02, 0.1, 0.4)},
-    DEFAULT: "default",
-}  # fmt: skip
+SHOWN = ("linear 0", "linear 0.02", "linear 0.1", "linear 0.4", DEFAULT)
 """The choices of `regret_figure`, which were run in every setting."""
 
 EXAMPLE: Mapping[PlannedRow, tuple[str, str]] = {
@@ -54,7 +51,7 @@ def regret_figure(found: Sequence[Judged]) -> Figure:
     axes.set_yscale("symlog", linthresh=1.0)
     axes.set_yticks([-1, 0, 1, 10, 100], ["−1", "0", "1", "10", "100"])
     axes.axhline(0, color=INK, lw=0.8)
-    axes.set_xticks(range(len(SHOWN)), list(SHOWN.values()))
+    axes.set_xticks(range(len(SHOWN)), [title(name) for name in SHOWN])
     axes.set_xlim(-0.5, len(SHOWN) - 0.3)
     axes.set(xlabel="warm-up, the same in all settings", ylabel="regret, % of the progress")
     axes.legend(loc="upper right", fontsize=9)
@@ -115,8 +112,7 @@ def recovery_figure(bare: Sequence[float], recovered: Sequence[float], recovery:
 
 def averaged(losses: Sequence[float], steps: int) -> list[float]:
     """The loss as the default averages it, after each update of the warm-up."""
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    scheduler = AdaptiveWarmup(torch.optim.SGD([parameter], lr=1.0), steps, trained=False)
+    scheduler = AdaptiveWarmup(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0), steps, trained=False)
     found: list[float] = []
     for loss in losses:
         scheduler.optimizer.step()

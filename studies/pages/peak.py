@@ -1,6 +1,5 @@
 """The tables and the figures of docs/which-rate.md: what it costs not to tune the peak rate."""
 
-import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -8,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autowarm.lab.analysis.markdown import comma_separated
@@ -18,14 +16,13 @@ from autowarm.plotting import BLUE, GREY, ORANGE, styled
 
 from ..cells import AUTO, DEFAULT, EARLIER, GUESS, TUNING_SEED
 from ..plans.grid import Grid
-from ..plans.horizon import LONG, LONGEST, SHORT, TASKS
+from ..plans.horizon import GRIDS, TASKS
 from ..plans.peak import COMMON, DEVELOPED_ON, JUDGED, LARGER, PART, RATES, WITHOUT_RATE
 from ..rows import Cell, Rows
 from ..statistics import mean_loss
 from ..tasks import StudyTask
 
 _MEASURES = ("settings", "within 3 times", "progress lost: mean (worst)", "higher loss, median", "diverged")
-_SEEN = ("tasks it was developed on", "tasks it was judged on")
 _SEARCHES = (("llama", "muon", "Small LLaMA, Muon"), ("swin", "lion", "Small Swin, Lion: cannot tell"))
 _INSTEAD = {"Prodigy": "prodigy", "D-Adaptation": "d-adaptation", "Schedule-Free": "schedule-free", "DoG": "dog"}
 
@@ -52,22 +49,24 @@ def outcomes(rows: Rows, grid: Grid, way: str, part: str = PART) -> Iterator[Out
     """
     seeds = grid.seeds.test
     default = DEFAULT if part == PART else EARLIER  # the searches of the horizon study ended in the earlier default
+
+    def mean(cell: Cell, schedule: str) -> float:
+        return mean_loss(rows.losses(part, cell, schedule, seeds), seeds)
+
     for cell in grid.cells(rows):
-
-        def mean(lr: float, schedule: str, name: str = cell.optimizer, cell: Cell = cell) -> float:
-            return mean_loss(rows.losses(part, Cell(cell.task, name, cell.steps, lr), schedule, seeds), seeds)
-
-        if math.isinf(tuned := mean(cell.lr, default)):
+        if math.isinf(tuned := mean(cell, default)):
             continue  # nothing to compare with
+        rate: float | None = None
         if way == "search":
-            here = Cell(cell.task, cell.optimizer, cell.steps, GUESS)
-            found = [run["peak"] for run in rows.runs(part, here, AUTO, seeds).values()]
-            rate, loss = statistics.geometric_mean(found) / cell.lr, mean(GUESS, AUTO)
+            here, schedule = replace(cell, lr=GUESS), AUTO
+            found = [run["peak"] for run in rows.runs(part, here, schedule, seeds).values()]
+            rate = statistics.geometric_mean(found) / cell.lr
         elif way == "common":
-            rate, loss = COMMON[cell.optimizer] / cell.lr, mean(COMMON[cell.optimizer], DEFAULT)
+            here, schedule = replace(cell, lr=COMMON[cell.optimizer]), DEFAULT
+            rate = here.lr / cell.lr
         else:
-            rate, loss = None, mean(WITHOUT_RATE[way], "own", way)
-        first = statistics.fmean(run["first_loss"] for run in rows.runs(part, cell, default, seeds).values())
+            here, schedule = replace(cell, optimizer=way, lr=WITHOUT_RATE[way]), "own"
+        loss, first = mean(here, schedule), rows.first_loss(part, cell, default, seeds)
         lost = (loss - tuned) / (first - tuned) if first > tuned else None
         yield Outcome(cell, loss / tuned - 1, lost, rate)
 
@@ -81,33 +80,29 @@ def peak_table(rows: Rows) -> str:
     ways = {auto: ("search", every), f"{auto}, for AdamW": ("search", ("adamw",)),
             "one rate for all tasks": ("common", every),
             **{f"{name}, for AdamW": (way, ("adamw",)) for name, way in _INSTEAD.items()}}  # fmt: skip
+
+    def line(grids: Sequence[Grid], way: str, optimizers: Sequence[str]) -> list[str]:
+        some = (replace(grid, optimizers=[name for name in grid.optimizers if name in optimizers]) for grid in grids)
+        return _summary([one for grid in some for one in outcomes(rows, grid, way)])
+
     lines = []
     for group, grids in (("judged", (JUDGED,)), ("developed on", (DEVELOPED_ON, *LARGER))):
         for steps in grids[0].horizons:
+            here = [replace(grid, horizons=(steps,)) for grid in grids if steps in grid.horizons]
             with suppress(LabError):  # its runs are not all made
-                here = [replace(grid, horizons=(steps,)) for grid in grids if steps in grid.horizons]
-                found = {
-                    name: [one for grid in here for one in outcomes(rows, _only(grid, some), way)]
-                    for name, (way, some) in ways.items()
-                }
-                lines += [[f"{group}, {steps}", name, *_summary(some)] for name, some in found.items()]
+                lines += [[f"{group}, {steps}", name, *line(here, *way)] for name, way in ways.items()]
     return comma_separated(["tasks, updates", "rate by", *_MEASURES], lines)
-
-
-def _only(grid: Grid, optimizers: Sequence[str]) -> Grid:
-    return replace(grid, optimizers=tuple(name for name in grid.optimizers if name in optimizers))
 
 
 def sensitivity(rows: Rows, grid: Grid, cell: Cell) -> list[tuple[float, float]]:
     """For each rate of the tuning, rate / tuned rate and the part of the progress lost; infinite if it diverged."""
-    here = [one for one in grid.tuning_cells(rows) if replace(one, lr=cell.lr) == cell]
-    runs = [rows.runs("tuning", one, grid.tuned_under, [TUNING_SEED])[TUNING_SEED] for one in here]
-    best = rows.runs("tuning", cell, grid.tuned_under, [TUNING_SEED])[TUNING_SEED]
-    progress = best["first_loss"] - best["val_loss"]
-    return [
-        (one.lr / cell.lr, math.inf if run["diverged"] else (run["val_loss"] - best["val_loss"]) / progress)
-        for one, run in zip(here, runs, strict=True)
-    ]
+    tried = (one.lr for one in grid.tuning_cells(rows) if replace(one, lr=cell.lr) == cell)
+    losses = {
+        lr: rows.losses("tuning", replace(cell, lr=lr), grid.tuned_under, [TUNING_SEED])[TUNING_SEED] for lr in tried
+    }
+    least = losses[cell.lr]
+    progress = rows.first_loss("tuning", cell, grid.tuned_under, [TUNING_SEED]) - least
+    return [(lr / cell.lr, (loss - least) / progress) for lr, loss in losses.items()]
 
 
 @styled
@@ -119,14 +114,18 @@ def peak_figure(rows: Rows, steps: int = 1000) -> Figure:
     figure = Figure(figsize=(7.6, 5.2), layout="constrained")
     *panels, spare = figure.subplots(2, 3, sharex=True, sharey=True).flat
     for axes, optimizer in zip(panels, RATES, strict=True):
-        for group, colour in ((JUDGED, ORANGE), (DEVELOPED_ON, BLUE)):
+        for group, colour, label in (
+            (JUDGED, ORANGE, "tasks it was judged on"), (DEVELOPED_ON, BLUE, "tasks it was developed on"),
+        ):  # fmt: skip
             for task in group.tasks:
                 setting = replace(group, tasks=(task,), horizons=(steps,), optimizers=(optimizer,))
                 with suppress(LabError):  # its runs are not all made
                     for found in outcomes(rows, setting, "search"):
-                        _draw_setting(
-                            axes, found, sensitivity(rows, setting, found.cell), colour, _SEEN[group is JUDGED]
-                        )
+                        if found.lost is None or found.rate is None:
+                            continue
+                        curve = [(rate, 100 * lost) for rate, lost in sensitivity(rows, setting, found.cell)]
+                        axes.plot(*zip(*curve, strict=True), color=GREY, lw=0.8)
+                        axes.plot(found.rate, 100 * found.lost, "o", color=colour, markersize=4, label=label)
         axes.axvspan(1 / 3, 3, color=GREY, alpha=0.15, lw=0)
         axes.set(title=optimizer, xscale="log", xlim=(1 / 40, 40), ylim=(-5, 120))
         axes.set_yscale("symlog", linthresh=1.0)
@@ -152,24 +151,18 @@ def searches_figure() -> Figure:
     return figure
 
 
-def _draw_setting(axes: Axes, found: Outcome, curve: Sequence[tuple[float, float]], colour: str, label: str) -> None:
-    if found.lost is not None and found.rate is not None:
-        axes.plot(*zip(*((rate, 100 * lost) for rate, lost in curve), strict=True), color=GREY, lw=0.8)
-        axes.plot(found.rate, 100 * found.lost, "o", color=colour, markersize=4, label=label)
-
-
 def horizon_rates_table(rows: Rows) -> str:
     """CSV: the cost of ``peak="auto"`` in the horizon study, whose rates are tuned under a hand-set warm-up of 10 %.
 
     A horizon is left out until its runs are made.
     """
     lines = []
-    for grid in (SHORT, LONG, LONGEST):
-        for task, steps in itertools.product(grid.tasks, grid.horizons):
+    for task in TASKS:
+        for grid, steps in ((one, steps) for one in GRIDS if task in one.tasks for steps in one.horizons):
             with suppress(LabError):  # its runs are not all made
                 one = replace(grid, tasks=(task,), horizons=(steps,))
                 lines.append([task, f"{steps:,}", *_summary(list(outcomes(rows, one, "search", "cells")))])
-    return comma_separated(["task", "updates", *_MEASURES], sorted(lines, key=lambda line: TASKS.index(line[0])))
+    return comma_separated(["task", "updates", *_MEASURES], lines)
 
 
 def _summary(some: Sequence[Outcome]) -> list[str]:

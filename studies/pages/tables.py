@@ -1,4 +1,4 @@
-"""The tables of docs/evidence.md: what one choice costs by length, kind and task, and every setting."""
+"""All tables, and those of docs/evidence.md: what one choice costs by length, kind and task, and every setting."""
 
 import statistics
 from collections import Counter
@@ -13,37 +13,50 @@ from autowarm.lab.analysis.statistics import Estimate
 from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, Setting, peer_cells, scheduled_cells, title
 from ..plans import realistic
 from ..plans.transfer import FINE_TUNING
-from ..plans.warm_up import PEER_SCHEDULES
+from ..recovery.alarms import watched_table
+from ..recovery.faults import faults_table
 from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst
 from ..rows import Cell, Rows
 from ..statistics import mean_loss, regret
+from .peak import horizon_rates_table, peak_table
 
 TENTH, NONE = "linear 0.1", "linear 0"
 _SHORT = 1_000  # updates; shorter runs are shown, and decide nothing
 _FEW = (DEFAULT, NONE, TENTH, "linear 0.4")
 _INSTEAD = {"schedule-free": "Schedule-Free AdamW, tuned rate", "radam": "RAdam, tuned rate", "prodigy": "Prodigy"}
-_PEERS = dict(zip(PEER_SCHEDULES, ("WSD, 10% warm-up", "GreedyLR"), strict=True))
+_SCHEDULED = {"wsd": "WSD, 10% warm-up", "greedy": "GreedyLR"}
 
 
-def tables(data: Path) -> dict[str, str]:
+def main_settings(data: Path) -> list[Judged]:
+    """The settings that single choices are judged by."""
+    return [*judged(data, "warm-up"), *judged(data, "horizon")]
+
+
+def texts(data: Path) -> dict[str, str]:
     """The tables as CSV, by name, from the rows in the folder docs/data.
 
     Raises:
         LabError: a planned run is missing.
     """
-    main = [*judged(data, "warm-up"), *judged(data, "horizon")]
+    main = main_settings(data)
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
     fresh = judged(data, "fresh")
+    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "peak")
+    rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}
     return {
         "regret": choices_table(long, CHOICES, (1_000, 4_000, 16_000)),
         "constants": choices_table([one for one in long if {*CONSTANTS} <= one.regrets.keys()], CONSTANTS, (1_000,)),
         "lengths": lengths_table(main),
         "kinds": kinds_table(long, lambda cell: FAMILIES[cell.task]),
         "fresh": kinds_table(fresh, lambda cell: cell.task),
-        "fine-tuning": fine_tuning_table(Rows.load(data / "studies" / "fine-tuning.jsonl")),
-        "realistic": bed_table(Rows.load(data / "studies" / "realistic.jsonl")),
-        "peers": peers_table(Rows.load(data / "studies" / "warm-up.jsonl"), long),
+        "fine-tuning": fine_tuning_table(rows["fine-tuning"]),
+        "realistic": bed_table(rows["realistic"]),
+        "peers": peers_table(rows["warm-up"], long),
         "settings": settings_table([*main, *fresh]),
+        "false-alarms": watched_table({name: rows[name] for name in names[:4]}),
+        "faults-recovered": faults_table(rows["faults"]),
+        "peak-rates": peak_table(rows["peak"]),
+        "peak-horizons": horizon_rates_table(rows["horizon"]),
     }
 
 
@@ -65,15 +78,14 @@ def lengths_table(found: Iterable[Judged]) -> str:
     lines = []
     for steps, some in _grouped(found, lambda cell: cell.steps).items():
         behind = [one.behind.mean for one in some if one.behind is not None]
-        error = statistics.stdev(behind) / len(behind) ** 0.5 if len(behind) > 1 else 0.0
-        other = f"{statistics.fmean(behind):+.2f} ± {error:.2f}" if behind else "–"
+        other = _with_error(Estimate(tuple(behind)) if behind else None)
         other += f" ({len(behind)} settings)" if 0 < len(behind) < len(some) else ""
         low, median, high = np.quantile([100 * one.warmup for one in some], (0.25, 0.5, 0.75))
         lines.append([
             f"{steps:,}", len(some), *_means(some), other,
             f"{median:.0f} ({low:.0f}–{high:.0f})", _share_ended(some),
         ])  # fmt: skip
-    headings = ["T", "settings", *map(_short, _FEW), "default − best on other seeds", "its warm-up, % of T (quartiles)",
+    headings = ["T", "settings", *map(title, _FEW), "default − best on other seeds", "its warm-up, % of T (quartiles)",
                 "ended by the loss, %"]  # fmt: skip
     return comma_separated(headings, lines)
 
@@ -83,18 +95,14 @@ def readme_table(found: Iterable[Judged]) -> str:
     by_length = _grouped((one for one in found if one.setting.cell.steps >= _SHORT), lambda cell: cell.steps)
     every = [one for some in by_length.values() for one in some]
     lines = [
-        [f"**{_short(name)}**" if name == DEFAULT else _short(name),
+        [f"**{title(name)}**" if name == DEFAULT else title(name),
          *(_means(some, [name])[0] for some in by_length.values()),
          mean_and_worst([one.regrets[name] for one in every])[1]]
         for name in _FEW
     ]  # fmt: skip
     medians = [f"{statistics.median(100 * one.warmup for one in some):.0f}%" for some in by_length.values()]
-    headings = [
-        "warm-up",
-        *(f"T = {steps:,}, {len(some)} settings" for steps, some in by_length.items()),
-        "worst of all",
-    ]
-    return table(headings, [*lines, ["*default's length, median*", *medians, ""]])
+    settings = [f"T = {steps:,}, {len(some)} settings" for steps, some in by_length.items()]
+    return table(["warm-up", *settings, "worst of all"], [*lines, ["*default's length, median*", *medians, ""]])
 
 
 def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
@@ -103,7 +111,7 @@ def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
         [name, len(some), *_means(some), f"{max(one.regrets[DEFAULT] for one in some):.1f}", _share_ended(some)]
         for name, some in _grouped(found, kind).items()
     ]
-    return comma_separated(["task", "settings", *map(_short, _FEW), "default, worst", "ended by the loss, %"], lines)
+    return comma_separated(["task", "settings", *map(title, _FEW), "default, worst", "ended by the loss, %"], lines)
 
 
 def fine_tuning_table(rows: Rows) -> str:
@@ -120,16 +128,12 @@ def fine_tuning_table(rows: Rows) -> str:
         ]
         for (task, steps), some in sorted(groups.items())
     ]  # fmt: skip
-    return comma_separated(["task", "T", "settings", *map(_short, choices), "default, worst"], lines)
+    return comma_separated(["task", "T", "settings", *map(title, choices), "default, worst"], lines)
 
 
 def tuned_settings(rows: Rows) -> list[Setting]:
     """The settings of the fine-tuning study in which the default has been run."""
-    return [
-        setting
-        for setting in FINE_TUNING.judged(rows)
-        if {*setting.seeds.test} <= rows.losses("cells", setting.cell, DEFAULT).keys()
-    ]
+    return [setting for setting in FINE_TUNING.judged(rows) if setting.default_is_run(rows, setting.seeds.test)]
 
 
 def bed_table(rows: Rows) -> str:
@@ -153,13 +157,13 @@ def peers_table(rows: Rows, found: Sequence[Judged]) -> str:
     def cost(part: str, theirs: Cell, schedule: str, ours: Cell) -> float:
         mine = rows.losses("cells", ours, DEFAULT, SEEDS.test)
         instead = rows.losses(part, theirs, schedule, SEEDS.test)
-        first = statistics.fmean(row["first_loss"] for row in rows.runs("cells", ours, DEFAULT, SEEDS.test).values())
+        first = rows.first_loss("cells", ours, DEFAULT, SEEDS.test)
         least = mean_loss(rows.losses("cells", ours, best[ours], SEEDS.test), SEEDS.test)
         return statistics.fmean(regret(instead[x], least, first) - regret(mine[x], least, first) for x in SEEDS.test)
 
     scheduled = [cell for cell in scheduled_cells(rows) if cell in best]
     instead = [(theirs, ours) for theirs, ours in peer_cells(rows) if ours in best]
-    compared = {about: [cost("cells", cell, name, cell) for cell in scheduled] for name, about in _PEERS.items()}
+    compared = {about: [cost("cells", cell, name, cell) for cell in scheduled] for name, about in _SCHEDULED.items()}
     adamw = dict.fromkeys(ours for _, ours in instead)
     compared["untuned linear warm-up, AdamW"] = [cost("cells", cell, "untuned", cell) for cell in adamw]
     for name, about in _INSTEAD.items():
@@ -180,13 +184,12 @@ def settings_table(found: Sequence[Judged]) -> str:
         return [
             cell.task, cell.optimizer, f"{cell.steps:,}", f"{cell.lr:g}", title(one.best),
             *(f"{regrets[name]:.2f}" if name in regrets else "" for name in (DEFAULT, *few)),
-            "–" if one.behind is None else f"{one.behind.mean:+.2f} ± {one.behind.stderr or 0:.2f}",
-            f"{100 * one.warmup:.0f}",
+            _with_error(one.behind), f"{100 * one.warmup:.0f}",
             ", ".join(f"{why} {count}" for why, count in sorted(one.ended.items())),
         ]  # fmt: skip
 
     return comma_separated(
-        ["task", "optimizer", "T", "peak rate", "best hand-set", *map(_short, (DEFAULT, *few)),
+        ["task", "optimizer", "T", "peak rate", "best hand-set", *map(title, (DEFAULT, *few)),
          "default − best on other seeds", "its warm-up, % of T", "ended by"], map(line, found),
     )  # fmt: skip
 
@@ -202,10 +205,10 @@ def _means(some: Sequence[Judged], choices: Sequence[str] = _FEW) -> list[str]:
     return [mean_and_worst([one.regrets.get(name) for one in some])[0] for name in choices]
 
 
+def _with_error(behind: Estimate | None) -> str:
+    return "–" if behind is None else f"{behind.mean:+.2f} ± {behind.stderr or 0:.2f}"
+
+
 def _share_ended(some: Sequence[Judged]) -> str:
     ended = sum((one.ended for one in some), Counter[str]())
     return f"{100 * ended['loss'] / ended.total():.0f}"
-
-
-def _short(name: str) -> str:
-    return {DEFAULT: "default", NONE: "none", PAPER: "Algorithm 1"}.get(name, title(name))

@@ -5,41 +5,18 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from autowarm.lab.analysis.figures import encoded
 from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
 
-from ..recovery.alarms import watched_table
-from ..recovery.faults import SPIKE, faults_table, losses_of
-from ..regret import judged
+from ..recovery.faults import SPIKE, losses_of
 from ..rows import Rows
 from ..runs import curve_of
-from . import write_files
 from .figures import EXAMPLE, first_figure, recovery_figure, regret_figure
-from .peak import horizon_rates_table, peak_figure, peak_table, searches_figure
-from .tables import readme_table, tables
-
-DATA = Path("docs") / "data"
-
+from .peak import peak_figure, searches_figure
+from .tables import main_settings, readme_table, texts
 
 _MARKS = re.compile(r"(<!-- by python -m studies pages -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
-
-
-def texts(data: Path) -> dict[str, str]:
-    """The tables as CSV, by name, from the rows below the folder docs/data.
-
-    Raises:
-        LabError: a planned run is missing.
-    """
-    studies = data / "studies"
-    return {
-        **tables(data),
-        "false-alarms": watched_table(
-            {name: Rows.load(studies / f"{name}.jsonl") for name in ("warm-up", "horizon", "fresh", "realistic")}
-        ),
-        "faults-recovered": faults_table(Rows.load(studies / "faults.jsonl")),
-        "peak-rates": peak_table(Rows.load(studies / "peak.jsonl")),
-        "peak-horizons": horizon_rates_table(Rows.load(studies / "horizon.jsonl")),
-    }
 
 
 def write_pages(root: Path) -> list[Path]:
@@ -50,11 +27,16 @@ def write_pages(root: Path) -> list[Path]:
     Raises:
         LabError: a planned run is missing, or README has no place for the table.
     """
-    text = with_table((root / "README.md").read_text(encoding="utf-8"), root / DATA)
-    # A table and a figure may share a name.
-    paths = [*write_files(root, texts(root / DATA)), *write_files(root, figures(root / DATA))]
-    write_atomically(root / "README.md", text)
-    return [*paths, root / "README.md"]
+    docs, readme = root / "docs", root / "README.md"
+    text = with_table(readme.read_text(encoding="utf-8"), docs / "data")
+    files: dict[Path, str | bytes] = {
+        docs / "data" / "tables" / f"{name}.csv": table for name, table in texts(docs / "data").items()
+    }
+    files |= {docs / "figures" / f"{name}.png": encoded(one, "png") for name, one in figures(docs / "data").items()}
+    files[readme] = text
+    for path, content in files.items():
+        write_atomically(path, content)
+    return list(files)
 
 
 def with_table(readme: str, data: Path) -> str:
@@ -63,8 +45,8 @@ def with_table(readme: str, data: Path) -> str:
     Raises:
         LabError: a planned run is missing, or the marks are.
     """
-    found = readme_table([*judged(data, "warm-up"), *judged(data, "horizon")])
-    text, count = _MARKS.subn(lambda marks: marks[1] + found.strip() + marks[2], readme)
+    found = readme_table(main_settings(data))
+    text, count = _MARKS.subn(lambda marks: marks[1] + found + marks[2], readme)
     if count != 1:
         raise LabError(f"README.md has {count} places for the table, not one: between {_MARKS.pattern!r}")
     return text
@@ -72,7 +54,7 @@ def with_table(readme: str, data: Path) -> str:
 
 def figures(data: Path) -> dict[str, Figure]:
     """The figures by name."""
-    long = [one for study in ("warm-up", "horizon") for one in judged(data, study) if one.setting.cell.steps >= 1_000]
+    long = [one for one in main_settings(data) if one.setting.cell.steps >= 1_000]
     rows, faults = (Rows.load(data / "studies" / f"{name}.jsonl") for name in ("horizon", "faults"))
     bare, recovered = map(losses_of, SPIKE)
     return {

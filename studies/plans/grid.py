@@ -4,18 +4,13 @@ Each stage is a function of the rows of earlier stages, see `plan`. The seeds th
 that test it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..cells import AUTO, DEFAULT, GUESS, PAPER, TUNING_SCHEDULE, TUNING_SEED, Setting, tuned_rates
 from ..rows import Cell, PlannedRow, Rows
-from ..statistics import Seeds, choose, mean_loss
+from ..statistics import Seeds
 from .warm_up import Stage
-
-_TOLD = 0.95  # Algorithm 1's f* as a share of the best hand-set loss: better than a user can know
-
-RatesToTry = Callable[[Rows, str, int, str], Sequence[float]]
-"""A function (rows, task, steps, optimizer) → rates to try."""
 
 
 def hand_set_grid(*shares: float) -> tuple[str, ...]:
@@ -27,14 +22,14 @@ def hand_set_grid(*shares: float) -> tuple[str, ...]:
 class Grid:
     """Every task at every horizon (a number of updates) with every optimizer.
 
-    `rates` gives the rates to try in a setting, under the schedule `tuned_under`. The best of the hand-set warm-ups is
-    chosen on some seeds and tested on others.
+    `rates` is a function (rows, task, optimizer) → rates to try under the schedule `tuned_under`. The best of the
+    hand-set warm-ups is chosen on some seeds and tested on others.
     """
 
     tasks: Sequence[str]
     horizons: Sequence[int]
     optimizers: Sequence[str]
-    rates: RatesToTry
+    rates: Callable[[Rows, str, str], Sequence[float]]
     hand_set: Sequence[str]
     seeds: Seeds
     tuned_under: str = TUNING_SCHEDULE
@@ -50,14 +45,13 @@ class Grid:
             for steps in self.horizons
             for task in self.tasks
             for optimizer in self.optimizers
-            for lr in self.rates(rows, task, steps, optimizer)
+            for lr in self.rates(rows, task, optimizer)
         ]
 
     def cells(self, rows: Rows) -> list[Cell]:
         """The settings at their tuned rates."""
-        tried = self.tuning_cells(rows)
-        rates = tuned_rates(rows, tried, self.tuned_under)
-        return [Cell(*key[:2], steps=key[2], lr=lr) for key, lr in rates.items()]
+        rates = tuned_rates(rows, self.tuning_cells(rows), self.tuned_under)
+        return [Cell(*key, lr) for key, lr in rates.items()]
 
     def tuning(self, rows: Rows) -> list[PlannedRow]:
         """The runs that tune the peak rates."""
@@ -71,32 +65,22 @@ class Grid:
         """The best hand-set warm-up, on the seeds of the test."""
         return [
             run
-            for cell in self.cells(rows)
-            for run in self._planned([cell], [choose(self.chosen_from(rows, cell), self.seeds.choice)], self.seeds.test)
+            for setting in self.judged(rows)
+            for run in self._planned([setting.cell], [setting.best(rows)], self.seeds.test)
         ]
 
     def paper(self, rows: Rows) -> list[PlannedRow]:
-        """Algorithm 1, given an f* a little below the best mean loss of any hand-set warm-up."""
-        found = []
-        for cell in self.cells(rows):
-            best = min(mean_loss(losses, self.seeds.choice) for losses in self.chosen_from(rows, cell).values())
-            found += [
-                PlannedRow("cells", cell, PAPER, seed, target_loss=_TOLD * best)
-                for seed in (*self.seeds.choice, *self.seeds.test)
-            ]
-        return found
+        """Algorithm 1, which is told f*, on all seeds."""
+        told = [(setting.cell, setting.target(rows)) for setting in self.judged(rows)]
+        return [PlannedRow("cells", cell, PAPER, seed, target) for cell, target in told for seed in self.seeds.every]
 
     def default(self, rows: Rows) -> list[PlannedRow]:
         """The default on all seeds."""
-        return self._planned(self.cells(rows), [DEFAULT], (*self.seeds.choice, *self.seeds.test))
+        return self._planned(self.cells(rows), [DEFAULT], self.seeds.every)
 
     def auto(self, rows: Rows) -> list[PlannedRow]:
         """``peak="auto"``, which is told no rate, on the seeds of the test."""
         return self._planned([replace(cell, lr=GUESS) for cell in self.cells(rows)], [AUTO], self.seeds.test)
-
-    def chosen_from(self, rows: Rows, cell: Cell) -> dict[str, Mapping[int, float]]:
-        """The losses of the hand-set warm-ups on the seeds of the choice."""
-        return {name: rows.losses("cells", cell, name, self.seeds.choice) for name in self.hand_set}
 
     def stages(self, *names: str, prefix: str = "") -> dict[str, Stage]:
         """These stages, by their names in ``--plan``."""

@@ -14,33 +14,28 @@ only the best rate of the previous horizon and its neighbours, and one seed choo
 warm-ups is coarser. Three seeds test at every horizon, because one says nothing about chance.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..rows import Rows
 from ..statistics import Seeds
-from .grid import Grid, RatesToTry, hand_set_grid
+from .grid import Grid, hand_set_grid
 from .warm_up import Stage
 
 TASKS = ("llama-long", "llama-bytes")
-OPTIMIZERS = ("muon", "lion", "normsgd", "adamw")
 RATES = {
     "muon": (0.001, 0.003, 0.01, 0.03, 0.1),
     "lion": (0.0001, 0.0003, 0.001, 0.003, 0.01),
+    "signsgd": (0.0003, 0.001, 0.003, 0.01, 0.03),  # in `transfer` alone
     "normsgd": (0.003, 0.01, 0.03, 0.1, 0.3),
     "adamw": (0.0003, 0.001, 0.003, 0.01, 0.03),
 }
-HAND_SET = hand_set_grid(0.02, 0.1, 0.2, 0.4, 0.8)
 
 
-def _all_rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
-    return RATES[optimizer]
-
-
-def _rates_beside_the_best_of(shorter: Grid) -> RatesToTry:
+def _rates_beside_the_best_of(shorter: Grid) -> Callable[[Rows, str, str], Sequence[float]]:
     """The rate that is best at the longest horizon of a grid, and its neighbours."""
 
-    def rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
+    def rates(rows: Rows, task: str, optimizer: str) -> Sequence[float]:
         [longest] = replace(shorter, tasks=(task,), horizons=shorter.horizons[-1:], optimizers=(optimizer,)).cells(rows)
         place = RATES[optimizer].index(longest.lr)
         return RATES[optimizer][max(0, place - 1) : place + 2]
@@ -48,18 +43,20 @@ def _rates_beside_the_best_of(shorter: Grid) -> RatesToTry:
     return rates
 
 
-SHORT = Grid(TASKS, (1_000, 4_000), OPTIMIZERS, _all_rates, HAND_SET, Seeds((0, 1), (10, 11, 12)))
-LONG = Grid(
-    TASKS[1:], (16_000,), OPTIMIZERS, _rates_beside_the_best_of(SHORT), HAND_SET, Seeds((0,), (10, 11, 12)),
+SHORT = Grid(
+    TASKS, (1_000, 4_000), ("muon", "lion", "normsgd", "adamw"), lambda rows, task, optimizer: RATES[optimizer],
+    hand_set_grid(0.02, 0.1, 0.2, 0.4, 0.8), Seeds((0, 1), (10, 11, 12)),
 )  # fmt: skip
+LONG = replace(
+    SHORT, tasks=TASKS[1:], horizons=(16_000,), rates=_rates_beside_the_best_of(SHORT), seeds=Seeds((0,), (10, 11, 12))
+)
 LONGEST = replace(
     LONG, horizons=(64_000,), rates=_rates_beside_the_best_of(LONG), hand_set=hand_set_grid(0.02, 0.1, 0.4, 0.8)
 )
 
 GRIDS = (SHORT, LONG, LONGEST)
-STAGES: dict[str, Stage] = {
-    name: stage
-    for prefix, grid in (("", SHORT), ("long-", LONG), ("longest-", LONGEST))
-    for name, stage in grid.stages("tuning", "hand", "paper", "tested", "default", "auto", prefix=prefix).items()
-}
+_ALL = ("tuning", "hand", "paper", "tested", "default", "auto")
+STAGES: dict[str, Stage] = (
+    SHORT.stages(*_ALL) | LONG.stages(*_ALL, prefix="long-") | LONGEST.stages(*_ALL, prefix="longest-")
+)
 """About twenty CPU-hours in all, of which the horizon of 64,000 steps takes almost half."""

@@ -8,7 +8,7 @@ of an optimizer, and, in place of AdamW, with optimizers that promise to need no
 from dataclasses import replace
 
 from ..cells import AUTO, DEFAULT, GUESS, TUNING_SEED
-from ..rows import Cell, PlannedRow, Rows
+from ..rows import PlannedRow, Rows
 from ..statistics import Seeds
 from .grid import Grid
 from .warm_up import Stage
@@ -31,11 +31,7 @@ PART, SEEDS = "peak", (10, 11, 12)
 
 def _grid(tasks: tuple[str, ...], horizons: tuple[int, ...]) -> Grid:
     seeds = Seeds(choice=(TUNING_SEED,), test=SEEDS)
-    return Grid(tasks, horizons, tuple(RATES), _rates, (), seeds, tuned_under=DEFAULT)
-
-
-def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> tuple[float, ...]:
-    return RATES[optimizer]
+    return Grid(tasks, horizons, tuple(RATES), lambda rows, task, optimizer: RATES[optimizer], (), seeds, DEFAULT)
 
 
 JUDGED = _grid(("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000))
@@ -48,19 +44,14 @@ LARGER = (
 
 
 def _tested(grid: Grid, rows: Rows) -> list[PlannedRow]:
-    """In each setting: the tuned rate, the search, other guesses, the common rate, and the rate-free optimizers."""
+    """In each setting: the tuned rate, the search, the common rate, the rate-free optimizers, and other guesses."""
     found = []
     for cell in grid.cells(rows):
-
-        def at(lr: float, schedule: str, name: str = cell.optimizer, cell: Cell = cell) -> list[PlannedRow]:
-            here = Cell(cell.task, name, cell.steps, lr)
-            return [PlannedRow(PART, here, schedule, seed) for seed in SEEDS]
-
-        found += at(cell.lr, DEFAULT) + at(GUESS, AUTO) + at(COMMON[cell.optimizer], DEFAULT)
-        found += [at(guess, AUTO)[0] for guess in GUESSES]
+        tried = [(cell, DEFAULT), (replace(cell, lr=GUESS), AUTO), (replace(cell, lr=COMMON[cell.optimizer]), DEFAULT)]
         if cell.optimizer == "adamw":
-            for name, lr in WITHOUT_RATE.items():
-                found += at(lr, "own", name)
+            tried += [(replace(cell, optimizer=name, lr=lr), "own") for name, lr in WITHOUT_RATE.items()]
+        found += [PlannedRow(PART, one, schedule, seed) for one, schedule in tried for seed in SEEDS]
+        found += [PlannedRow(PART, replace(cell, lr=guess), AUTO, SEEDS[0]) for guess in GUESSES]
     return found
 
 

@@ -12,13 +12,14 @@ hand-set warm-up of the setting, over the first loss less that best loss.
 from collections.abc import Sequence
 from functools import partial
 
+from ..cells import HAND_SET as CHOSEN_FROM
 from ..rows import Cell, PlannedRow, Rows
 from .horizon import RATES
 from .warm_up import Stage
 
 PART, TASK = "realistic", "llama-bytes"
 OPTIMIZERS = ("muon", "lion", "adamw", "normsgd")
-HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4", "tenth 0.5")
+HAND_SET = (*CHOSEN_FROM, "tenth 0.5")
 FEWER = ("linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5")  # from 16,000 steps on
 TUNING_SEED, TEST_SEEDS = 100, (40, 41, 42)
 

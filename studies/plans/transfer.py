@@ -6,25 +6,20 @@ The best warm-ups are short there, so a warm-up over half of the run is costly. 
 
 from collections.abc import Sequence
 
+from ..cells import OPTIMIZERS
 from ..rows import Rows
 from ..statistics import Seeds
 from .grid import Grid, hand_set_grid
+from .horizon import RATES
 from .warm_up import Stage
 
 _SEEDS = Seeds((0, 1), (10, 11, 12, 13, 14))
-_RATES = {
-    "muon": (0.001, 0.003, 0.01, 0.03, 0.1),
-    "lion": (0.0001, 0.0003, 0.001, 0.003, 0.01),
-    "signsgd": (0.0003, 0.001, 0.003, 0.01, 0.03),
-    "normsgd": (0.003, 0.01, 0.03, 0.1, 0.3),
-    "adamw": (0.0003, 0.001, 0.003, 0.01, 0.03),
-}
 
 
-def _rates(rows: Rows, task: str, steps: int, optimizer: str) -> Sequence[float]:
+def _rates(rows: Rows, task: str, optimizer: str) -> Sequence[float]:
     """The rates to try: trained weights need lower rates than new ones, such as LoRA's."""
     tuned = task.startswith("tune-") and not task.endswith("-lora")
-    return [lr / 10 for lr in _RATES[optimizer]] if tuned else _RATES[optimizer]
+    return [lr / 10 for lr in RATES[optimizer]] if tuned else RATES[optimizer]
 
 
 FINE_TUNING = Grid(
@@ -32,7 +27,7 @@ FINE_TUNING = Grid(
     hand_set_grid(0.03, 0.1, 0.5), _SEEDS,
 )  # fmt: skip
 FRESH = Grid(
-    ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), tuple(_RATES), _rates,
+    ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), OPTIMIZERS, _rates,
     hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS,
 )  # fmt: skip
 

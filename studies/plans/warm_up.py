@@ -1,7 +1,7 @@
 """Plans the runs of the study in stages. Each stage is a function of the rows of earlier stages."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..cells import (
     DEFAULT,
@@ -13,30 +13,26 @@ from ..cells import (
     TUNING,
     TUNING_SCHEDULE,
     TUNING_SEED,
+    Setting,
     cells,
     peer_cells,
     scheduled_cells,
 )
 from ..rows import Cell, PlannedRow, Rows
-from ..statistics import choose, mean_loss
 
 Stage = Callable[[Rows], list[PlannedRow]]
 
-PEER_SCHEDULES = ("wsd", "greedy")
 
-
-def _planned(part: str, some: Iterable[Cell], schedules: Iterable[str], seeds: Sequence[int]) -> list[PlannedRow]:
+def _planned(part: str, some: Collection[Cell], schedules: Sequence[str], seeds: Sequence[int]) -> list[PlannedRow]:
     """Order the runs by seed, so that an interrupted stage leaves complete comparisons."""
-    chosen, names = list(some), list(schedules)
-    return [PlannedRow(part, cell, name, seed) for seed in seeds for name in names for cell in chosen]
-
-
-def _seconds(rows: Rows, cell: Cell) -> float:
-    return min(row["seconds"] for row in rows.runs("cells", cell, HAND_SET[0], SEEDS.choice).values())
+    return [PlannedRow(part, cell, name, seed) for seed in seeds for name in schedules for cell in some]
 
 
 def _quickest_first(rows: Rows) -> list[Cell]:
-    return sorted(cells(rows), key=lambda cell: _seconds(rows, cell))
+    def seconds(cell: Cell) -> float:
+        return min(row["seconds"] for row in rows.runs("cells", cell, HAND_SET[0], SEEDS.choice).values())
+
+    return sorted(cells(rows), key=seconds)
 
 
 def tuning(rows: Rows) -> list[PlannedRow]:
@@ -44,35 +40,28 @@ def tuning(rows: Rows) -> list[PlannedRow]:
     return _planned("tuning", TUNING, [TUNING_SCHEDULE], [TUNING_SEED])
 
 
-def hand(rows: Rows, some: Iterable[Cell] | None = None) -> list[PlannedRow]:
+def hand(rows: Rows, some: Sequence[Cell] | None = None) -> list[PlannedRow]:
     """The grid of hand-set warm-ups, on the seeds of the choice."""
     return _planned("cells", some or cells(rows), FAIR, SEEDS.choice)
 
 
-def compare(rows: Rows, some: Iterable[Cell] | None = None) -> list[PlannedRow]:
+def compare(rows: Rows, some: Sequence[Cell] | None = None) -> list[PlannedRow]:
     """The default and the best hand-set warm-up on the seeds of the test, and the default on those of the choice."""
     found = []
     for cell in some or _quickest_first(rows):
-        best = choose({name: rows.losses("cells", cell, name, SEEDS.choice) for name in FAIR}, SEEDS.choice)
-        found += _planned("cells", [cell], [DEFAULT, best], SEEDS.test)
+        found += _planned("cells", [cell], [DEFAULT, Setting(cell, FAIR, SEEDS).best(rows)], SEEDS.test)
         found += _planned("cells", [cell], [DEFAULT], SEEDS.choice)
     return found
 
 
-def paper(rows: Rows, some: Iterable[Cell] | None = None) -> list[PlannedRow]:
-    """Algorithm 1, given an f* a little below the best loss of any hand-set warm-up: better than a user can know."""
+def paper(rows: Rows, some: Sequence[Cell] | None = None) -> list[PlannedRow]:
+    """Algorithm 1, which is told f*, on the seeds of the choice."""
     return [
-        PlannedRow("cells", cell, PAPER, seed, target_loss=target)
+        PlannedRow("cells", cell, PAPER, seed, target)
         for cell in some or _quickest_first(rows)
-        if math.isfinite(target := algorithm_1_target(rows, cell))  # if all diverged, there is no f* to give
+        if math.isfinite(target := Setting(cell, HAND_SET, SEEDS).target(rows))
         for seed in SEEDS.choice
     ]
-
-
-def algorithm_1_target(rows: Rows, cell: Cell) -> float:
-    """f* for Algorithm 1; infinite if every hand-set length diverged."""
-    losses = (rows.losses("cells", cell, name, SEEDS.choice) for name in HAND_SET)
-    return 0.95 * min(mean_loss(some, SEEDS.choice) for some in losses)
 
 
 def peer_tuning(rows: Rows) -> list[PlannedRow]:
@@ -82,13 +71,12 @@ def peer_tuning(rows: Rows) -> list[PlannedRow]:
 
 def peers(rows: Rows) -> list[PlannedRow]:
     """What people use instead: Schedule-Free AdamW, RAdam and Prodigy in place of AdamW; untuned, WSD and GreedyLR."""
-    instead = _planned("peers", [cell for cell, _ in peer_cells(rows)], ["own"], SEEDS.test)
-    adamw = dict.fromkeys(ours for _, ours in peer_cells(rows))
-    return (
-        instead
-        + _planned("cells", adamw, ["untuned"], SEEDS.test)
-        + _planned("cells", scheduled_cells(rows), PEER_SCHEDULES, SEEDS.test)
-    )
+    instead, adamw = zip(*peer_cells(rows), strict=True)
+    return [
+        *_planned("peers", instead, ["own"], SEEDS.test),
+        *_planned("cells", dict.fromkeys(adamw), ["untuned"], SEEDS.test),
+        *_planned("cells", scheduled_cells(rows), ["wsd", "greedy"], SEEDS.test),
+    ]
 
 
 def missing(rows: Rows, stages: Mapping[str, Stage] | None = None) -> list[PlannedRow]:

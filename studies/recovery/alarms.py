@@ -8,7 +8,7 @@ many updates, which gives the detector the least to average.
 
 import argparse
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,16 @@ def main() -> None:
     """Print the alarms on each curve that has any, then the count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("curves", type=Path)
-    curves = list(read_curves(parser.parse_args().curves))
-    print(summary(curves))
+    print(summary(read_curves(parser.parse_args().curves)))
 
 
-def alarms(losses: Iterable[float], length: int) -> list[tuple[int, str]]:
+def alarms(losses: Sequence[float]) -> list[tuple[int, str]]:
     """The places in a curve where an alarm is raised, with its reason; the level counts anew after each."""
-    detector, found = Detector.over(length), []
+    detector, found = Detector.over(len(losses)), []
     for i, loss in enumerate(losses, 1):
         if (reason := detector.see(float(loss))) is not None:
             found.append((i, reason))
-            detector = Detector.over(length)
+            detector = Detector.over(len(losses))
     return found
 
 
@@ -61,12 +60,12 @@ def watched_table(studies: Mapping[str, Rows]) -> str:
 
 def summary(curves: Iterable[Mapping[str, Any]]) -> str:
     """A line for each alarm, then the number of curves with any."""
-    lines, with_any, count = [], 0, 0
+    lines, with_any = [], []
     for curve in curves:
-        found = alarms(curve["losses"], len(curve["losses"]))
-        count, with_any = count + 1, with_any + bool(found)
+        found = alarms(curve["losses"])
+        with_any.append(bool(found))
         lines += [f"{curve['name']}: loss {i} of {len(curve['losses'])}: {reason}" for i, reason in found]
-    return "\n".join([*lines, f"alarms on {with_any} of {count} curves"])
+    return "\n".join([*lines, f"alarms on {sum(with_any)} of {len(with_any)} curves"])
 
 
 if __name__ == "__main__":

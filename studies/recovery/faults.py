@@ -22,12 +22,12 @@ import math
 import multiprocessing
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from autowarm import AdaptiveWarmup, SpikeGuard
 from autowarm.lab.analysis.markdown import comma_separated
@@ -36,6 +36,7 @@ from autowarm.lab.tasks.recipes import Recipe
 from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
 
+from ..cells import DEFAULT
 from ..rows import Cell, PlannedRow, Rows, append, tidy
 from ..runs import run_of
 from ..statistics import regret
@@ -44,7 +45,7 @@ from ..tasks import TASKS
 PART, STEPS, SEEDS = "faults", 1_000, (10,)
 NONE = "none"
 FAULTS = ("bad batch", "ten bad batches", "NaN batch", "corrupted data")
-HOT = (3, 10, 30)
+HOT = ("rate × 3", "rate × 10", "rate × 30")
 RUINED = 50.0  # percent of the progress
 # The tuned rates of the warm-up study at 1,000 updates or, where it has none, at the nearest length.
 CELLS = tuple(
@@ -56,9 +57,8 @@ CELLS = tuple(
     }.items()
     for optimizer, lr in rates.items()
 )
-
-
-LONG = tuple(Cell(cell.task, cell.optimizer, 16_000, cell.lr) for cell in CELLS if cell.task != "vit")
+_FEW = tuple(cell for cell in CELLS if cell.task != "vit")
+LONG = tuple(replace(cell, steps=16_000) for cell in _FEW)
 SWIN, FIVE = Cell("swin", "adamw", STEPS, 0.003), (10, 11, 12, 13, 14)
 ALARMED = (Cell("autoencoder", "normsgd", STEPS, 0.3), Cell("copier", "muon", STEPS, 0.01))
 LINEAR = "linear 0.1"
@@ -71,27 +71,33 @@ class Fault(NamedTuple):
     what: str
     recovers: bool
     seed: int
-    schedule: str = "default"
+    schedule: str = DEFAULT
 
     @property
     def planned(self) -> PlannedRow:
         """The run in a file of rows."""
-        words = [*[self.schedule] * (self.schedule != "default"), self.what, *["recovered"] * self.recovers]
-        return PlannedRow(PART, self.cell, ", ".join(words), self.seed)
+        words = {self.schedule: self.schedule != DEFAULT, self.what: True, "recovered": self.recovers}
+        return PlannedRow(PART, self.cell, _said(words), self.seed)
+
+    @property
+    def healthy(self) -> "Fault":
+        """The run without fault."""
+        return self._replace(what=NONE, recovers=False)
 
     @property
     def label(self) -> str:
         """What the table calls this run and the same of other tasks and optimizers."""
-        words = [self.what]
-        if self.cell.steps != STEPS:
-            words.append(f"{self.cell.steps:,} updates")
-        if self.cell == SWIN:
-            words.append("Swin, AdamW")
-        if self.cell in ALARMED:
-            words.append("settings with false alarms")
-        if self.schedule == LINEAR:
-            words.append("10% linear")
-        return ", ".join(words)
+        return _said({
+            self.what: True,
+            f"{self.cell.steps:,} updates": self.cell.steps != STEPS,
+            "Swin, AdamW": self.cell == SWIN,
+            "settings with false alarms": self.cell in ALARMED,
+            "10% linear": self.schedule == LINEAR,
+        })  # fmt: skip
+
+
+def _said(words: dict[str, bool]) -> str:
+    return ", ".join(word for word, holds in words.items() if holds)
 
 
 SPIKE = tuple(Fault(Cell("llama", "muon", STEPS, 0.01), "bad batch", recovers, 10) for recovers in (False, True))
@@ -100,14 +106,12 @@ SPIKE = tuple(Fault(Cell("llama", "muon", STEPS, 0.01), "bad batch", recovers, 1
 
 def plan() -> list[Fault]:
     """All runs; those of one setting together. In long runs, a bad batch is the only fault."""
-    hot = tuple(f"rate × {factor}" for factor in HOT)
-    few = tuple(cell for cell in CELLS if cell.task != "vit")
     kinds: tuple[tuple[Sequence[Cell], Sequence[str], str, Sequence[int]], ...] = (
-        (CELLS, (NONE, *FAULTS, *hot), "default", SEEDS),
-        (LONG, (NONE, "bad batch"), "default", SEEDS),
-        (few, (NONE, "bad batch", "NaN batch", *hot), LINEAR, SEEDS),
-        ((SWIN,), (NONE, "rate × 3"), "default", FIVE),
-        (ALARMED, (NONE,), "default", FIVE),
+        (CELLS, (NONE, *FAULTS, *HOT), DEFAULT, SEEDS),
+        (LONG, (NONE, "bad batch"), DEFAULT, SEEDS),
+        (_FEW, (NONE, "bad batch", "NaN batch", *HOT), LINEAR, SEEDS),
+        ((SWIN,), (NONE, "rate × 3"), DEFAULT, FIVE),
+        (ALARMED, (NONE,), DEFAULT, FIVE),
     )
     return [Fault(cell, what, recovers, seed, schedule) for cells, some, schedule, seeds in kinds
             for seed in seeds for cell in cells for what in some for recovers in (False, True)]  # fmt: skip
@@ -115,15 +119,13 @@ def plan() -> list[Fault]:
 
 def made(run: Fault) -> dict[str, Any]:
     """Make a run; return its row."""
-    recipe, cell = TASKS[run.cell.task], run.cell
-    model = _new(recipe, run)
-    losses, recoveries = _trained(model, recipe, run)
+    recipe = TASKS[run.cell.task]
+    model, losses, recoveries = _trained(run)
     model.eval()
     with torch.no_grad():
         last = statistics.fmean(recipe.scores(model, batch)["loss"].item() for batch in recipe.validation())
-    planned = run.planned
     return {
-        "part": PART, "cell": vars(cell), "schedule": planned.schedule, "seed": run.seed,
+        "part": PART, "cell": vars(run.cell), "schedule": run.planned.schedule, "seed": run.seed,
         "val_loss": last if math.isfinite(last) else None, "first_loss": losses[0], "diverged": not math.isfinite(last),
         "recoveries": [list(one) for one in recoveries],
     }  # fmt: skip
@@ -131,30 +133,25 @@ def made(run: Fault) -> dict[str, Any]:
 
 def losses_of(run: Fault) -> list[float]:
     """Make a run again; return the loss of every update."""
-    recipe = TASKS[run.cell.task]
-    return _trained(_new(recipe, run), recipe, run)[0]
+    return _trained(run)[1]
 
 
-def _new(recipe: Recipe, run: Fault) -> torch.nn.Module:
+def _trained(run: Fault) -> tuple[torch.nn.Module, list[float], list[Any]]:
+    """The model, the loss of every update, and the recoveries."""
+    cell, losses, recipe = run.cell, [], TASKS[run.cell.task]
     torch.manual_seed(run.seed)
-    return recipe.model().train()
-
-
-def _trained(model: torch.nn.Module, recipe: Recipe, run: Fault) -> tuple[list[float], list[Any]]:
-    cell, losses = run.cell, []
+    model = recipe.model().train()
     factor = float(run.what.split()[-1]) if run.what.startswith("rate") else 1.0
     config = run_of(PlannedRow("cells", cell, run.schedule, run.seed))
     optimizer = make_optimizer(model, config.optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= factor
-    steps: list[Callable[[Tensor], Any]]
+    scheduler = None
     if run.schedule == LINEAR:
         scheduler = make_scheduler(optimizer, config.schedule, cell.steps)
         watch: AdaptiveWarmup | SpikeGuard = SpikeGuard(optimizer, cell.steps, model=model)
-        steps = [lambda _: scheduler.step(), *[watch.step] * run.recovers]
     else:
         watch = AdaptiveWarmup(optimizer, cell.steps, recover=run.recovers, max_nonfinite=cell.steps, model=model)
-        steps = [watch.step]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for batch, scale in _batches(recipe, run):
@@ -162,10 +159,12 @@ def _trained(model: torch.nn.Module, recipe: Recipe, run: Fault) -> tuple[list[f
             losses.append(loss.item())
             loss.backward()
             optimizer.step()
-            for step in steps:
-                step(loss)
+            if scheduler is not None:
+                scheduler.step()
+            if scheduler is None or run.recovers:
+                watch.step(loss)
             optimizer.zero_grad()
-    return losses, watch.recoveries
+    return model, losses, watch.recoveries
 
 
 def _batches(recipe: Recipe, run: Fault) -> Iterator[tuple[Batch, float]]:
@@ -195,10 +194,10 @@ def _shuffled(batch: Batch) -> Batch:
 
 def lost(rows: Rows, run: Fault) -> float:
     """The share of the progress of the run without fault that this one does not make, in percent."""
-    [row] = rows.runs(PART, run.cell, run.planned.schedule, [run.seed]).values()
-    healthy = rows.losses(PART, run.cell, run._replace(what=NONE, recovers=False).planned.schedule)[run.seed]
-    loss = math.inf if row["diverged"] else row["val_loss"]
-    return min(100.0, regret(loss, healthy, row["first_loss"]))
+    loss, healthy = (
+        rows.losses(PART, run.cell, one.planned.schedule, [run.seed])[run.seed] for one in (run, run.healthy)
+    )
+    return min(100.0, regret(loss, healthy, rows[run.planned]["first_loss"]))
 
 
 def faults_table(rows: Rows) -> str:
@@ -208,7 +207,7 @@ def faults_table(rows: Rows) -> str:
         groups.setdefault(run.label, []).append(run)
     lines = []
     for label, runs in groups.items():
-        if not all(one.planned in rows for run in runs for one in (run, run._replace(what=NONE, recovers=False))):
+        if not all(one.planned in rows for run in runs for one in (run, run.healthy)):
             continue
         cells: list[str] = []
         for recovers in (False, True):

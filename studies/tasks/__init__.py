@@ -5,7 +5,7 @@
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from autowarm.lab.config import RunConfig
-from autowarm.lab.tasks import Batch, Task
+from autowarm.lab.tasks import Task
 from autowarm.lab.tasks.recipes import Recipe
 
 from . import finetuning, fresh, small
@@ -25,60 +25,40 @@ TASKS: dict[str, Recipe] = small.TASKS | finetuning.TASKS | fresh.TASKS
 class StudyTask:
     """A task by its name. Workers unpickle it by importing `studies` from the folder in which the command was given.
 
-    It is an `autowarm.lab.tasks.Source`.
+    It is an `autowarm.lab.tasks.Source`, whose hash is that of all the tasks' code.
     """
 
     name: str
+    file = __file__
+    sha256 = hashlib.sha256(
+        b"\0".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    ).hexdigest()
 
     @property
     def key(self) -> str:
         """The value of `RunConfig.task`."""
         return f"{self.name}@studies"
 
-    @property
-    def sha256(self) -> str:
-        """Hash of the tasks' code, which a run's id covers beside the lab's."""
-        return _sha256()
-
-    @property
-    def file(self) -> str:
-        """The file beside which a mistake in the tasks is looked for."""
-        return __file__
-
     def make(self, config: RunConfig) -> Task:
         """The task in a run."""
         recipe = TASKS[self.name]
-        return Task(Compiled(recipe) if config.engine.compile else recipe, config, self.name, self.sha256)
+        return Task(_compiled(recipe) if config.engine.compile else recipe, config, self.name, self.sha256)
 
 
-class Compiled:
-    """A recipe whose only network in this process serves every run, so that the first run alone compiles it."""
+@cache
+def _compiled(recipe: Recipe) -> Recipe:
+    """The recipe with one network in this process, which serves every run, so that the first run alone compiles it."""
+    network = cache(recipe.model)
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.first_bounds = recipe.first_bounds
-        self.batches, self.validation, self.loss = recipe.batches, recipe.validation, recipe.loss
-        self._recipe = recipe
+    def model() -> nn.Module:
+        new, shared = recipe.model(), network()
+        shared.load_state_dict(new.state_dict())
+        shared.zero_grad()
+        return shared
 
-    def model(self) -> nn.Module:
-        """The network, with new weights."""
-        new, model = self._recipe.model(), _network(self._recipe)
-        model.load_state_dict(new.state_dict())
-        model.zero_grad()
-        return model
-
-    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The recipe's, uncompiled: compiling for a few batches of another shape would not pay."""
+    def scores(model: nn.Module, *batch: Tensor) -> dict[str, Tensor]:
+        # Not compiled: that would not pay for a few batches of another shape.
         with torch.compiler.set_stance("force_eager"):
-            return self._recipe.scores(model, batch)
+            return recipe.scores(model, batch)
 
-
-@cache
-def _network(recipe: Recipe) -> nn.Module:
-    return recipe.model()
-
-
-@cache
-def _sha256() -> str:
-    return hashlib.sha256(
-        b"\0".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    ).hexdigest()
+    return replace(recipe, model=model, scores_of=scores)

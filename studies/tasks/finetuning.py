@@ -8,6 +8,7 @@ the old kind.
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 
@@ -58,11 +59,10 @@ def _prepared(steps: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):  # concurrent runs wait for the first one
         try:
-            found = load_file(path) if path.exists() else None
-        except SafetensorError as error:
-            logger.warning("%s is damaged (%s) and is made again", path, error)
-            found = None
-        if found is None:
+            found = load_file(path)
+        except (FileNotFoundError, SafetensorError) as error:
+            if path.exists():
+                logger.warning("%s is damaged (%s) and is made again", path, error)
             parts = _tokens(documents)
             kept = {name: torch.from_numpy(tokens.view(np.int16)) for name, tokens in parts.items()}
             write_atomically(path, save({**kept, **_learnt(parts["old train"], steps)}))
@@ -74,10 +74,10 @@ def _prepared(steps: int) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
 def _tokens(documents: Iterable[tuple[str, str]]) -> dict[str, np.ndarray]:
     """Tokenise each text, with every tenth document held out for validation."""
     parts: dict[str, list[str]] = {}
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for name, text in documents:
         which = domain(name)
-        counts[which] = counts.get(which, 0) + 1
+        counts[which] += 1
         parts.setdefault(f"{which} {'train' if counts[which] % 10 else 'val'}", []).append(text)
     tokenizer = learnt_tokenizer(parts["old train"], SHAPE.vocab_size)
     return {

@@ -5,7 +5,7 @@ finds the answer in its input. The loss of another, an autoencoder with a narrow
 others are a convolutional network and a policy gradient, whose loss may be negative and does not measure success.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -26,44 +26,34 @@ def _generator(*key: int) -> torch.Generator:
     return torch.Generator().manual_seed(mixed)
 
 
-def _unsmoothed() -> Recipe:
-    """Classify digits by an MLP whose loss can fall to zero."""
-
-    def build() -> nn.Module:
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10)
-        )
-
-    return Recipe(build, _DIGITS.draw, _cross_entropy, _DIGITS.validation)
+def _classifier() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
 
 
-def _cnn() -> Recipe:
-    """Classify digits by convolutions with batch normalisation."""
-
-    def build() -> nn.Module:
-        return nn.Sequential(
-            nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(12, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-            nn.Linear(24, 10),
-        )  # fmt: skip
-
-    return Recipe(build, _DIGITS.draw, _cross_entropy, _DIGITS.validation)
+def _cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(12, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(24, 10),
+    )  # fmt: skip
 
 
-def _autoencoder() -> Recipe:
-    """Reproduce digits through a bottleneck of six numbers."""
+def _cross_entropy(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(model(images), labels)
 
-    def build() -> nn.Module:
-        wide, narrow = (64, 64), (64, 6)
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(*wide), nn.Tanh(), nn.Linear(*narrow), nn.Linear(*narrow[::-1]), nn.Tanh(),
-            nn.Linear(*wide),
-        )  # fmt: skip
 
-    def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        return F.mse_loss(model(images), images.flatten(1))
+def _autoencoder() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 6), nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 64)
+    )
 
-    return Recipe(build, _DIGITS.draw, loss, _DIGITS.validation)
+
+def _reconstruction(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    return F.mse_loss(model(images), images.flatten(1))
+
+
+def _regressor() -> nn.Module:
+    return nn.Sequential(nn.Linear(_FEATURES, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
 
 
 @cache
@@ -73,37 +63,30 @@ def _teacher() -> nn.Module:
         return nn.Sequential(nn.Linear(_FEATURES, 8), nn.Tanh(), nn.Linear(8, 4)).requires_grad_(False)
 
 
-def _regression() -> Recipe:
-    """Fit the outputs of a small, fixed network, without noise."""
-
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(_FEATURES, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
-
-    def points(count: int, *key: int) -> tuple[Tensor, Tensor]:
-        x = torch.randn(count, _FEATURES, generator=_generator(*key))
-        return x, _teacher()(x)
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return F.mse_loss(model(x), y)
-
-    return Recipe(build, lambda seed, step: points(32, seed, step), loss, lambda: iter([points(1024, -3)]))
+def _taught(count: int, *key: int) -> tuple[Tensor, Tensor]:
+    """Points and the outputs of a small, fixed network."""
+    x = torch.randn(count, _FEATURES, generator=_generator(*key))
+    return x, _teacher()(x)
 
 
-def _copier() -> Recipe:
-    """Repeat a row of symbols after a pause. The loss counts only the repetition."""
+def _squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.mse_loss(model(x), y)
 
-    def build() -> nn.Module:
-        return Transformer(_SYMBOLS, _SYMBOLS, 2 * _COPIED, width=32, depth=2, causal=True)
 
-    def rows(count: int, *key: int) -> tuple[Tensor]:
-        said = torch.randint(1, _SYMBOLS, (count, _COPIED), generator=_generator(*key))
-        return (torch.cat((said, torch.zeros(count, 1, dtype=torch.long), said), 1),)
+def _repeated(count: int, *key: int) -> tuple[Tensor]:
+    """Rows of symbols that are repeated after a pause."""
+    said = torch.randint(1, _SYMBOLS, (count, _COPIED), generator=_generator(*key))
+    return (torch.cat((said, torch.zeros(count, 1, dtype=torch.long), said), 1),)
 
-    def loss(model: nn.Module, tokens: Tensor) -> Tensor:
-        logits = model(tokens[:, :-1])[:, _COPIED:]
-        return F.cross_entropy(logits.flatten(0, 1), tokens[:, _COPIED + 1 :].flatten())
 
-    return Recipe(build, lambda seed, step: rows(32, seed, step), loss, lambda: iter([rows(512, -4)]))
+def _repetition(model: nn.Module, tokens: Tensor) -> Tensor:
+    """The loss of the repetition alone."""
+    logits = model(tokens[:, :-1])[:, _COPIED:]
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, _COPIED + 1 :].flatten())
+
+
+def _policy() -> nn.Module:
+    return nn.Sequential(nn.Linear(_FEATURES, 64), nn.Tanh(), nn.Linear(64, _ACTIONS))
 
 
 @cache
@@ -111,37 +94,35 @@ def _right_actions() -> Tensor:
     return torch.randn(_FEATURES, _ACTIONS, generator=_generator(5))
 
 
-def _policy() -> Recipe:
-    """REINFORCE on a contextual bandit. In each context one of eight actions is right and pays 1."""
-
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(_FEATURES, 64), nn.Tanh(), nn.Linear(64, _ACTIONS))
-
-    def contexts(count: int, *key: int) -> tuple[Tensor, Tensor]:
-        x = torch.randn(count, _FEATURES, generator=_generator(*key))
-        return x, (x @ _right_actions()).argmax(1)
-
-    def loss(model: nn.Module, x: Tensor, right: Tensor) -> Tensor:
-        chances = model(x).log_softmax(1)
-        taken = torch.multinomial(chances.detach().exp(), 1).squeeze(1)
-        reward = (taken == right).float()
-        return -((reward - reward.mean()) * chances.gather(1, taken[:, None]).squeeze(1)).mean()
-
-    def scores(model: nn.Module, x: Tensor, right: Tensor) -> dict[str, Tensor]:
-        """Return as loss the exact difference between the best reward, 1, and the policy's expected reward."""
-        return {"loss": 1 - model(x).softmax(1).gather(1, right[:, None]).mean()}
-
-    return Recipe(
-        build, lambda seed, step: contexts(64, seed, step), loss, lambda: iter([contexts(2048, -6)]), scores,
-        first_bounds=False,
-    )  # fmt: skip
+def _contexts(count: int, *key: int) -> tuple[Tensor, Tensor]:
+    """Contexts of a bandit. In each, one of eight actions is right and pays 1."""
+    x = torch.randn(count, _FEATURES, generator=_generator(*key))
+    return x, (x @ _right_actions()).argmax(1)
 
 
-def _cross_entropy(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(model(images), labels)
+def _reinforce(model: nn.Module, x: Tensor, right: Tensor) -> Tensor:
+    chances = model(x).log_softmax(1)
+    taken = torch.multinomial(chances.detach().exp(), 1).squeeze(1)
+    reward = (taken == right).float()
+    return -((reward - reward.mean()) * chances.gather(1, taken[:, None]).squeeze(1)).mean()
+
+
+def _missed_reward(model: nn.Module, x: Tensor, right: Tensor) -> dict[str, Tensor]:
+    """Return as loss the exact difference between the best reward, 1, and the policy's expected reward."""
+    return {"loss": 1 - model(x).softmax(1).gather(1, right[:, None]).mean()}
 
 
 TASKS: dict[str, Recipe] = {
-    "unsmoothed": _unsmoothed(), "cnn": _cnn(), "autoencoder": _autoencoder(), "regression": _regression(),
-    "copier": _copier(), "policy": _policy(),
+    "unsmoothed": Recipe(_classifier, _DIGITS.draw, _cross_entropy, _DIGITS.validation),
+    "cnn": Recipe(_cnn, _DIGITS.draw, _cross_entropy, _DIGITS.validation),
+    "autoencoder": Recipe(_autoencoder, _DIGITS.draw, _reconstruction, _DIGITS.validation),
+    "regression": Recipe(_regressor, partial(_taught, 32), _squared_error, lambda: iter([_taught(1024, -3)])),
+    "copier": Recipe(
+        partial(Transformer, _SYMBOLS, _SYMBOLS, 2 * _COPIED, width=32, depth=2, causal=True),
+        partial(_repeated, 32), _repetition, lambda: iter([_repeated(512, -4)]),
+    ),
+    "policy": Recipe(
+        _policy, partial(_contexts, 64), _reinforce, lambda: iter([_contexts(2048, -6)]), _missed_reward,
+        first_bounds=False,
+    ),
 }  # fmt: skip

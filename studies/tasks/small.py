@@ -7,7 +7,7 @@ of LLaMA's small batch, for runs of many steps, and "llama-bytes" reads bytes in
 """
 
 import math
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,14 @@ from autowarm.lab.tasks.small import lm_small, mlp
 _WIDTH, _DEPTH, _NOISE = 64, 4, 0.15  # of the deep linear network
 
 
+def _transformer(vocab: int, width: int, depth: int, sequences: int, norm: str = "pre") -> Recipe:
+    model = partial(Transformer, vocab, vocab, 32, width=width, depth=depth, causal=True, norm=norm)
+    return language(model, vocab, sequences)
+
+
 def _drawn_seed() -> int:
     """Draw a seed for a model builder that takes one."""
     return int(torch.randint(2**31, ()))
-
-
-def _transformer(vocab: int, width: int, depth: int, sequences: int, norm: str = "pre") -> Recipe:
-    def build() -> nn.Module:
-        return Transformer(vocab, vocab, 32, width=width, depth=depth, causal=True, norm=norm)
-
-    return language(build, vocab, sequences)
 
 
 def _llama(vocab: int, sequences: int) -> Recipe:
@@ -64,31 +62,30 @@ def _linear_map() -> Tensor:
     return torch.from_numpy((left * spectrum @ right).astype(np.float32))
 
 
-def _factorisation(size: int = 16) -> Recipe:
-    """Fit a product of matrices to a noisy linear map with a known spectrum. f* is the variance of the noise."""
+def _product() -> nn.Module:
+    layers = [nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_DEPTH)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=1 / math.sqrt(_WIDTH))
+    return nn.Sequential(*layers)
 
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return (model(x) - y).square().mean()
 
-    def draw(seed: int, step: int) -> Batch:
-        random = generator(seed, step)
-        x, noise = (torch.from_numpy(random.standard_normal((size, _WIDTH), dtype=np.float32)) for _ in range(2))
-        return x, x @ _linear_map().T + _NOISE * noise
+def _mapped(seed: int, step: int) -> Batch:
+    """Points and their images under a noisy linear map with a known spectrum; f* is the variance of the noise."""
+    random = generator(seed, step)
+    x, noise = (torch.from_numpy(random.standard_normal((16, _WIDTH), dtype=np.float32)) for _ in range(2))
+    return x, x @ _linear_map().T + _NOISE * noise
 
-    def population(model: Any, *batch: Tensor) -> dict[str, Tensor]:
-        """Return the exact expected loss ‖W_L…W_1 − A‖²/width + noise²."""
-        product = torch.eye(_WIDTH)
-        for layer in model:
-            product = layer.weight @ product
-        return {"loss": (product - _linear_map()).square().sum() / _WIDTH + _NOISE**2}
 
-    def build() -> nn.Module:
-        layers = [nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_DEPTH)]
-        for layer in layers:
-            nn.init.normal_(layer.weight, std=1 / math.sqrt(_WIDTH))
-        return nn.Sequential(*layers)
+def _squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return (model(x) - y).square().mean()
 
-    return Recipe(build, draw, loss, lambda: iter([(torch.empty(1),) * 2]), population)
+
+def _expected_error(model: Any, *batch: Tensor) -> dict[str, Tensor]:
+    """Return the exact expected loss ‖W_L…W_1 − A‖²/width + noise²."""
+    product = torch.eye(_WIDTH)
+    for layer in model:
+        product = layer.weight @ product
+    return {"loss": (product - _linear_map()).square().sum() / _WIDTH + _NOISE**2}
 
 
 TASKS: dict[str, Recipe] = {
@@ -98,7 +95,7 @@ TASKS: dict[str, Recipe] = {
     "post-norm": _transformer(512, 48, 6, sequences=16, norm="post"),
     "vit": digits(_vit),
     "mlp": mlp.TASK,
-    "factor": _factorisation(),
+    "factor": Recipe(_product, _mapped, _squared_error, lambda: iter([(torch.empty(1),) * 2]), _expected_error),
     "llama": _llama(512, sequences=16),
     "llama-x8": _llama(512, sequences=128),
     "llama-long": _llama(512, sequences=4),

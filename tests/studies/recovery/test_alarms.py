@@ -10,8 +10,8 @@ def test_it_names_the_curves_with_alarms_and_counts_them() -> None:
     noise = 0.05 * np.random.default_rng(0).standard_normal(1000)
     healthy = 1 + 3 * np.exp(-t / 100) + noise
     diverged = healthy + 2.0 * (t >= 500)
-    assert alarms(healthy, 1000) == []
-    [(at, reason)] = alarms(diverged, 1000)
+    assert alarms(healthy) == []
+    [(at, reason)] = alarms(diverged)
     assert 500 < at <= 520
     assert "the loss rose from" in reason
     lines = summary([{"name": "a", "losses": healthy}, {"name": "b", "losses": diverged}]).splitlines()

@@ -1,6 +1,7 @@
 """A user's own task prepares once, is known again, and a change of its code is seen."""
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from autowarm.lab.config import LabError
 from autowarm.lab.tasks.fingerprint import fingerprint
-from autowarm.lab.tasks.own import pack
+from autowarm.lab.tasks.own import load, pack
 from autowarm.lab.training.loop import train
 
 from .own_runs import Line, config_of
@@ -53,6 +55,7 @@ def test_a_prepare_that_was_cut_off_is_called_again(tmp_path: Path) -> None:
 IDENTITIES = """
 import sys
 from collections.abc import Callable
+from autowarm.lab.config import LabError
 from autowarm.lab.tasks.fingerprint import fingerprint
 from autowarm.lab.tasks.own import load
 for folder in sys.argv[1:]:
@@ -147,3 +150,34 @@ def shifted(decorate: Callable[[Any], Any], by: int) -> Any:
 def test_a_change_behind_a_decorator_is_seen(decorate: Callable[[Any], Any]) -> None:
     one, same, other = (fingerprint(shifted(decorate, by)) for by in (1, 1, 2))
     assert one == same != other
+
+
+def test_a_task_that_draws_as_it_is_made_is_known_again_and_leaves_the_generators(tmp_path: Path) -> None:
+    lines = "import numpy\nimport torch\nFIRST = numpy.random.rand(3)\nclass Teacher:\n    def __init__(self):\n"
+    (tmp_path / "teacher.py").write_text(f"{lines}        self.net, self.first = torch.nn.Linear(4, 2), FIRST\n")
+    before = torch.get_rng_state()
+    first, again = (load(f"{tmp_path / 'teacher.py'}:Teacher") for _ in range(2))
+    assert fingerprint(first) == fingerprint(again)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_run_ends_where_a_module_beside_the_task_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "beside_the_task.py").write_text("VERSION = 1\n")
+    importlib.import_module("beside_the_task")
+    own = pack(Line())
+    assert train(config_of(own), tmp_path / "one", own=own)["val_loss"] > 0
+    (tmp_path / "beside_the_task.py").write_text("VERSION = 2\n")
+    with pytest.raises(LabError, match=r"beside_the_task\.py has changed since this command started: start it again"):
+        train(config_of(own), tmp_path / "two", own=own)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [lambda x: x.to_sparse(), lambda x: x.to_sparse_csr(), lambda x: torch.complex(x, x).conj()],
+    ids=["sparse", "compressed rows", "conjugated"],
+)  # fmt: skip
+def test_tensors_of_any_layout_are_known_again(values: Callable[[torch.Tensor], Any]) -> None:
+    some = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+    once, again, other = (fingerprint([values(x)]) for x in (some, some.clone(), 2 * some))
+    assert once == again != other

@@ -69,7 +69,11 @@ class OwnTask(Protocol):
         """
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean loss of a batch, a one-element tensor."""
+        """Return the mean loss of a batch, a one-element tensor.
+
+        It may depend on the model and the batch only, because a resumed run computes no earlier loss again: keep a
+        counter as a buffer of the model.
+        """
 
     def validation(self) -> Iterable[Any]:
         """Yield a finite number of validation batches. A run's result is the mean of their losses.

@@ -73,9 +73,10 @@ class _Walk:
 
     def parts(self, value: Any) -> Iterator[bytes]:
         match value:
-            case torch.Tensor():
+            case torch.Tensor() if value.layout is torch.strided:
                 yield f"{value.dtype}{tuple(value.shape)}".encode()
-                yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                whole = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+                yield whole.reshape(-1).view(torch.uint8).numpy().tobytes()
             case np.ndarray() if not value.dtype.hasobject:
                 yield f"{value.dtype}{value.shape}".encode()
                 yield np.ascontiguousarray(value).tobytes()

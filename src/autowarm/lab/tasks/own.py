@@ -11,7 +11,8 @@ import inspect
 import io
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageEr
 from ..config.build import leaves, plain
 from ..config.yaml_files import merged, nested, read_yaml
 from ..errors import as_usage_error
-from ..files import locked, write_atomically
+from ..files import locked, sha256, write_atomically
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
 from .blame import blamed, place_of, said
@@ -46,6 +47,7 @@ class PackedTask:
     optimizers: tuple[str, ...]  # names of the task's own optimizers
     prepares: bool  # whether it has a `prepare`
     content: bytes  # the pickled object
+    beside: tuple[tuple[str, str], ...]  # the user's modules that a worker imports again: files and their checksums
     folder: Path | None = None  # the folder that its `prepare` filled
 
     @property
@@ -54,7 +56,10 @@ class PackedTask:
         return f"{self.name}@{self.sha256[:12]}"
 
     def make(self, config: RunConfig) -> Task:
-        """Make the task in a run."""
+        """Make the task in a run; LabError if a module beside it is not as it was when the command started."""
+        for file, found in self.beside:
+            if Path(file).is_file() and sha256(Path(file)) != found:
+                raise LabError(f"{file} has changed since this command started: start it again")
         with blamed(self.file, "while unpickling"):
             made = cloudpickle.loads(self.content)
         if self.folder is not None:
@@ -65,17 +70,13 @@ class PackedTask:
         """Let the task prepare itself in a subfolder, unless it has done so; LabError if its code fails."""
         if not self.prepares:
             return self
-        place, before = folder / self.sha256[:12], generators()
+        place = folder / self.sha256[:12]
         with locked(folder):
             if not (place / _PREPARED).exists():
                 shutil.rmtree(place, ignore_errors=True)  # what an interrupted `prepare` left
                 place.mkdir(parents=True)
-                try:
-                    with blamed(self.file, "in prepare"):
-                        seed_all(PREPARING)
-                        cloudpickle.loads(self.content).prepare(place)
-                finally:
-                    set_generators(before)
+                with blamed(self.file, "in prepare"), _seeded():
+                    cloudpickle.loads(self.content).prepare(place)
                 write_atomically(place / _PREPARED, "")
         return dataclasses.replace(self, folder=place.resolve())
 
@@ -85,9 +86,25 @@ class PackedTask:
             with as_usage_error():
                 check(key, name, [*self.optimizers, *OPTIMIZERS], "optimizer")
 
+    def check_options(self, name: str, options: Mapping[str, Any]) -> None:
+        """Check that further arguments are not for an optimizer that the task makes of a model and a rate alone."""
+        if options and name in self.optimizers:
+            raise UsageError(f"the task makes the optimizer {name!r} itself: set {', '.join(options)} there")
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """What the user's code draws here is the same in every call, and the global generators go on as if it drew none."""
+    before = generators()
+    try:
+        seed_all(PREPARING)
+        yield
+    finally:
+        set_generators(before)
+
 
 def load(place: str) -> Any:
-    """Load the object ``NAME`` of ``FILE.py:NAME``; a class is called without arguments.
+    """Load the object ``NAME`` of ``FILE.py:NAME``; a class is called without arguments. All generators are seeded.
 
     Raises:
         UsageError: there is no such file or name.
@@ -105,7 +122,7 @@ def load(place: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent))  # as `python FILE.py` does, so that the file can import its neighbours
-    with blamed(str(file), "while loading"):
+    with blamed(str(file), "while loading"), _seeded():
         spec.loader.exec_module(module)
     if not hasattr(module, name):
         found = [key for key, value in vars(module).items() if hasattr(value, "batches")]
@@ -113,7 +130,7 @@ def load(place: str) -> Any:
     task = getattr(module, name)
     if not isinstance(task, type):
         return task
-    with blamed(str(file), f"in {name}()"):
+    with blamed(str(file), f"in {name}()"), _seeded():
         return task()
 
 
@@ -141,8 +158,11 @@ def bring(
     Raises:
         LabError: the task is broken, an optimizer under this key is unknown, or the run sets what the task brings.
     """
-    own = pack(task)
+    own, options = pack(task), getattr(config, "options", {})
     own.check_optimizers(optimizers, key)
+    own.check_optimizers(options, "options")
+    for name in optimizers:
+        own.check_options(name, config.run.optimizer.options | options.get(name, {}))
     with as_usage_error("run: "):
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
     return config, own.prepared(folder / "task")
@@ -163,8 +183,15 @@ def pack(task: Any) -> PackedTask:
     # The file of its code, under the name that tracebacks use.
     codes = (getattr(inspect.unwrap(getattr(task, method)), "__code__", None) for method in _METHODS)
     file = next((code.co_filename for code in codes if code), "")
-    sha256 = fingerprint(task, without=frozenset({"defaults", "folder"}))
-    return PackedTask(name, sha256, file, tuple(optimizers), hasattr(task, "prepare"), _pickled(task))
+    code = fingerprint(task, without=frozenset({"defaults", "folder"}))
+    return PackedTask(name, code, file, tuple(optimizers), hasattr(task, "prepare"), _pickled(task), _beside(task))
+
+
+def _beside(task: Any) -> tuple[tuple[str, str], ...]:
+    """The files of the user's modules in use, but for that of the task, which is sent by value, and their checksums."""
+    names = set(sys.modules) - {"__main__", "__mp_main__", type(task).__module__}
+    files = {getattr(sys.modules[name], "__file__", None) or "" for name in names if is_users(name)}
+    return tuple((file, sha256(Path(file))) for file in sorted(files) if Path(file).is_file())
 
 
 class _Pickler(cloudpickle.Pickler):

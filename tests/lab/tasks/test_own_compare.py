@@ -228,3 +228,24 @@ def test_a_failure_in_one_optimizer_leaves_the_others(tmp_path: Path, monkeypatc
     with pytest.raises(LabError, match="unknown key 'stepz'"):
         compare(Half(), stepz=3)
     assert build(CompareConfig, defaults(Half()), "x").seeds == [5]
+
+
+@pytest.mark.usefixtures("jobs_here")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"options": {"adamW": {"eps": 1e-3}}}, "options: unknown optimizer 'adamW'"),
+        ({"options": {"mine": {"momentum": 0.9}}}, "the task makes the optimizer 'mine' itself: set momentum there"),
+        ({"run": {"optimizer": {"options": {"eps": 1}}}}, "the task makes the optimizer 'mine' itself: set eps there"),
+        ({"run": {"optimizer": {"lr": 0.5}}}, "compare: run.optimizer.lr has no effect here: give rates"),
+        ({"run": {"seed": 3}}, "compare: run.seed has no effect here: give seeds"),
+        ({"warmups": [40]}, "needs warmup_steps from 0 to steps − 1 = 39, got 40"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    class Mine(Line):
+        optimizers = {"mine": lambda model, lr: 1 / 0}  # noqa: RUF012
+        model = batches = loss = validation = lambda self, *_: None
+
+    with pytest.raises(LabError, match=message):
+        compare(Mine(), rates={"mine": [1.0]}, **{"schedules": ["linear"], "out": tmp_path} | given)

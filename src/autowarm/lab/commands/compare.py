@@ -5,9 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import CompareConfig
-from ..config.build import build, parse, plain, take
+from ..config import CompareConfig, LabError
+from ..config.build import build, leaves, parse, plain, take
 from ..config.yaml_files import merged, nested
+from ..errors import as_usage_error
 from .report import make_and_show
 
 if TYPE_CHECKING:
@@ -83,13 +84,18 @@ def compare(
     given = {"rates": rates, "run.steps": steps, "seeds": seeds, "schedules": schedules, "warmups": warmups,
              "out": None if out is None else str(out)}  # fmt: skip
     chosen = {key: plain(value) for key, value in given.items() if value is not None}
+    for key in leaves(nested(plain(more)), CompareConfig, "compare"):
+        if key in _SET_HERE:
+            raise LabError(f"compare: {key} has no effect here: give {_SET_HERE[key]}")
     values = merged(defaults(task), merged(nested(plain(more)), nested(chosen)))
     if rates is not None:
         values["rates"] = chosen["rates"]  # replace the task's own rates instead of adding to them
     config = build(CompareConfig, values, "compare")
     config, own = bring(task, config, Path(config.out), config.rates)
+    with as_usage_error():
+        points = config.points()
     display = Display()
     with Stop(), display:
-        results = make(config, config.points(), display, own)
+        results = make(config, points, display, own)
     report.make(results)
     return results

@@ -40,6 +40,7 @@ def run(argv: list[str]) -> int:
     config = parse(argv, RunConfig, "train", about, shown=_SHOWN, also=also, defaults=usual, own=key)
     if own is not None:
         own.check_optimizers([config.optimizer.name], "optimizer.name")
+        own.check_options(config.optimizer.name, config.optimizer.options)
     schedule = config.schedule
     if not SCHEDULES[schedule.kind].ours:
         for name in ("target_loss", "peak_gap", "options"):

@@ -55,6 +55,8 @@ def test_cells_override_base_and_the_grid_overrides_cells() -> None:
     assert (first.model.width, first.model.layers, first.steps, first.optimizer.name) == (32, 1, 20, "lion")
     over = dataclasses.replace(config, override={"steps": 6}, only=["a"])
     assert {point.run.steps for point in over.points()} == {6}
+    over = dataclasses.replace(config, override={"steps": 6}, only=["c"], seeds=[0])
+    assert [(point.name, dict(point.varied)) for point in over.points()] == [("c adaptive seed0", {})]
 
 
 @pytest.mark.parametrize(

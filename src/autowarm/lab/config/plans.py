@@ -189,7 +189,9 @@ class SweepConfig(Where):
                 parts = (self.base, cell.get("set") or {}, settings, self.override)
                 keys = {key: value for part in parts for key, value in leaves(part, RunConfig, place).items()}
                 require("seed" not in keys, f"{place}: seed is set by the sweep's seeds, such as seeds: [0, 1]")
-                chosen.append((name, varied, _run(keys, place)))
+                fixed = leaves(self.override, RunConfig, place)
+                left = {key: value for key, value in varied.items() if key not in fixed}
+                chosen.append((name, left, _run(keys, place)))
         _check_curves(chosen)
         points = []
         for seed in self.seeds:

@@ -1,7 +1,7 @@
 """Studies on a full grid of settings: tune the rates, run hand-set warm-ups, compare the default with the best of them.
 
-Each stage is a function of the rows of earlier stages, see `plan`. The seeds that choose the best warm-up are not those
-that test it.
+Each stage is a function of the rows of earlier stages, see `stages`. The seeds that choose the best warm-up are not
+those that test it.
 """
 
 from collections.abc import Callable, Sequence

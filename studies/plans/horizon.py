@@ -7,7 +7,8 @@ which horizon Algorithm 1 stops stalling, and what ends the default's warm-up.
 There are two tasks. The tokens of "llama-long" come from a vocabulary of 512, and more than half of the first loss is
 left at the end: a model this small cannot get further. In the paper's runs 30 % is left. "llama-bytes" is the same
 network on bytes, and a third of the first loss is left after 4,000 steps, almost as in a large model. It was added
-after the shorter horizons of "llama-long", where the clock ends every warm-up, and it alone goes on to 16,000 steps.
+after the shorter horizons of "llama-long", where the clock ends every warm-up, and it alone goes on to 16,000 and
+64,000 steps.
 
 A run of 16,000 steps takes one to two minutes, and one of 64,000 steps takes three to eight. At these horizons we try
 only the best rate of the previous horizon and its neighbours, and one seed chooses. At 64,000 steps the grid of

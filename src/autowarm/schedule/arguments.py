@@ -133,7 +133,8 @@ class Arguments(NamedTuple):
             "recover": recover,
             **given,
         }
-        plan = Plan(first_peak(inner), **shapes, **{name: x for name, x in given.items() if name != "total_steps"})
+        numbers = {name: x for name, x in given.items() if name != "total_steps"}
+        plan = Plan(first_peak(inner), **shapes, **numbers, trained=trained)
         return cls(inner, settings, plan, counted, max_nonfinite)
 
 

@@ -46,6 +46,13 @@ def test_one_loss_does_not_decide(first: float, others: float, length: int) -> N
     assert all(0 < step < 0.1 * PEAK for step in climb)  # the ramp bends but does not jump
 
 
+@pytest.mark.parametrize(("trained", "length"), [(False, 100), (None, 20), (True, 20)])
+def test_what_is_said_of_the_weights_counts_over_the_loss(trained: bool | None, length: int) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE, trained=trained)
+    run(scheduler, lambda t: 3.0, range(T))
+    assert scheduler.warmup_steps == length
+
+
 def test_the_loss_may_still_end_it_sooner() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 2000, chance_loss=CHANCE)
     run(scheduler, falling(start=6.0, end=0.1, pace=10.0), range(2000))

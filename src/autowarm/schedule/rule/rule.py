@@ -213,8 +213,8 @@ class HostRule:
         """Fix η(Δ) from f(x0), and f* if none is given. Shorten the ramp if the losses are those of trained weights."""
         plan = self.plan
         usual = statistics.median(self.opening)
-        far_below_chance = plan.chance_loss is not None and usual < _TRAINED * plan.chance_loss
-        self._shorten(bool(self.weights_trained) or far_below_chance)
+        chance = plan.chance_loss if plan.trained is None else None
+        self._shorten(bool(self.weights_trained) or (chance is not None and usual < _TRAINED * chance))
         target = self.given_target_loss
         if target is None:
             if loss < _LEAST_GAP or usual > _SCALELESS * loss:

@@ -43,6 +43,7 @@ class Plan:
     max_warmup: float | int | Literal["auto"] | None
     smoothing: float
     chance_loss: float | None
+    trained: bool | None = None  # as given; None to look at the weights and the first losses
 
     @property
     def opening(self) -> int:

@@ -20,7 +20,7 @@ from .arguments import Arguments
 from .hooks.alarms import FOREIGN, Alarms
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak, old_peaks
-from .hooks.others import schedulers_beside, unwanted
+from .hooks.others import chained_with, may_have_written, schedulers_beside, unwanted
 from .recovery import Guard
 from .rule import OPEN_HORIZON, DeviceRule, HostRule, Phase, placed
 from .search import PeakSearch
@@ -52,7 +52,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._pending: list[Observation] = []
         self._in_use = False  # whether this scheduler has stepped since the last update
         self._changes = 0  # how often a rate was not as written
-        self._alone = False  # whether the last look found none
+        self._alone = False  # whether the last look found none that may have written the rates
         self._foreign = 0  # updates in a row at rates that were not as written
         self._clock = UpdateClock(optimizer)
         self._groups = GroupRates(optimizer)
@@ -196,6 +196,9 @@ class PhaseScheduler(LRScheduler, Joinable):
         if ratio != 1.0:
             for i, group in enumerate(self.optimizer.param_groups):
                 self.base_lrs[i] = group["initial_lr"] = self.base_lrs[i] * ratio
+            self._groups.scale_later(ratio)
+            for one in chained_with(self):  # they set rates from these, at a milestone or beside ours
+                one.base_lrs = [peak * ratio for peak in one.base_lrs]
 
     def _recover(self, guard: Guard, phase: HostRule | DeviceRule, loss: Any) -> None:
         """Let the guard see the loss, and do what it says at an alarm."""
@@ -252,7 +255,9 @@ class PhaseScheduler(LRScheduler, Joinable):
         old, self._old_peaks = self._old_peaks, None
         if old is not None and self.last_epoch == 0 and self.optimizer.state and not schedulers_beside(self):
             self._alarms.warn("old peaks", old)
-        changed = self._groups.changed()
+        total = self._phase.timeline.total_steps
+        over = total is not None and self.last_epoch >= total  # another schedule may follow
+        changed = self._groups.changed() and not over
         if (self._in_use or self.last_epoch == 0) and changed:
             self._look_for_others()
         self._foreign = self._foreign + 1 if changed and self._in_use else 0
@@ -276,7 +281,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         if not self._changes & (self._changes - 1):
             # Looking takes a while, so look at the first change, the second, the fourth, …
             beside = schedulers_beside(self)
-            self._alone = not beside
+            self._alone = not may_have_written(beside, self)
             # A scheduler that was made and never stepped has been replaced, and complains of nothing.
             if self._in_use and (others := unwanted(beside, self)):
                 self._alarms.other_scheduler(type(self).__name__, others)
@@ -377,6 +382,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             phase.load_state_dict(state["search"])
 
         self._follow_optimizer()
+        self._groups.scale_later(rule.plan.lr / self._plan.lr)
         self._settings, self._plan = self._settings | {"kappa": rule.plan.kappa}, rule.plan
         self.last_epoch, self._step_count = state["last_epoch"], state["step_count"]
         for i, lr in enumerate(state["base_lrs"]):

@@ -307,3 +307,26 @@ def test_a_resumed_run_is_told_of_no_earlier_peak(tensor: bool) -> None:
     ours = AdaptiveWarmup(opt, 60)
     ours.load_state_dict(trained.state_dict())
     assert train(ours, lambda t: ours.step(5.0), updates=3) == []
+
+
+@pytest.mark.parametrize(("beside", "tensor"), [("plateau", False), ("plateau", True), ("replaced", False)])
+def test_a_rate_set_before_the_first_update_is_the_peak_whatever_is_still_referenced(beside: str, tensor: bool) -> None:
+    """Which scheduler wrote a tensor rate cannot be told without waiting for the device."""
+    opt = make(tensor)
+    other = ReduceLROnPlateau(opt) if beside == "plateau" else LEFT["CosineAnnealingLR"](opt)
+    ours = AdaptiveWarmup(opt, 60)
+    for group in opt.param_groups:
+        set_rate(group, 5 * PEAK)
+    assert train(ours, lambda t: ours.step(5.0), updates=3) == []
+    assert float(ours.base_lrs[0]) == pytest.approx(5 * PEAK)
+    assert other is not None
+
+
+def test_a_schedule_that_follows_ours_is_not_called_another_one() -> None:
+    opt = make(False)
+    ours = AdaptiveWarmup(opt, 20)
+    train(ours, lambda t: ours.step(5.0 - t), updates=20)
+    for group in opt.param_groups:
+        group["lr"] = group["initial_lr"]
+    following = CosineAnnealingLR(opt, 30)
+    assert train(ours, lambda t: following.step(), updates=30) == []

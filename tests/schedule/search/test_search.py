@@ -289,3 +289,39 @@ def test_without_losses_the_search_ends_and_the_given_rate_is_the_peak(make: Mak
     assert not any("still in warm-up" in one or "time alone" in one for one in told)
     assert max(run.rates) == pytest.approx(0.01)
     assert run.scheduler.phase == "decay"
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_group_added_later_keeps_its_ratio_to_the_peak_that_was_found(tensor: bool) -> None:
+    run = Run(MAKERS["muon, tensor lr" if tensor else "lion"], lr=1.0).search()
+    later, own = (nn.Parameter(torch.ones(8, 8)) for _ in range(2))
+    run.optimizer.add_param_group({"params": [later]})
+    run.optimizer.add_param_group({"params": [own], "lr": 0.003})
+    run.train(5)
+    first, added, given = (float(lr) for lr in (run.scheduler.base_lrs[i] for i in (0, -2, -1)))
+    assert (added, given) == (pytest.approx(first), pytest.approx(0.003))
+    resumed = Run(MAKERS["muon, tensor lr" if tensor else "lion"], lr=1.0)
+    state = Run(MAKERS["muon, tensor lr" if tensor else "lion"], lr=1.0).search().scheduler.state_dict()
+    resumed.scheduler.load_state_dict(state)
+    resumed.optimizer.add_param_group({"params": [later]})
+    resumed.train(1)
+    assert float(resumed.scheduler.base_lrs[-1]) == pytest.approx(first)
+
+
+def test_what_follows_in_a_sequence_starts_from_the_peak_that_was_found() -> None:
+    model, data = make_model(), batches()
+    optimizer = Lion(model.parameters(), lr=1.0)
+    ours = AdaptiveWarmup(optimizer, STEPS, peak="auto", decay="wso")
+    cooling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=20)
+    both = torch.optim.lr_scheduler.SequentialLR(optimizer, [ours, cooling], [STEPS - 20])
+    rates = []
+    for _ in range(STEPS):
+        loss = loss_of(model, next(data))
+        loss.backward()
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        optimizer.zero_grad()
+        ours.observe(loss.detach())
+        both.step()
+    assert max(rates[40:]) == ours.base_lrs[0] < 0.1
+    assert rates[STEPS - 10] == pytest.approx(ours.base_lrs[0] / 2)

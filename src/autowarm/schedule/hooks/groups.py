@@ -254,6 +254,12 @@ class GroupRates:
             if isinstance(one.defaults.get("lr"), Tensor) and id(one.defaults["lr"]) in taken:
                 one.defaults["lr"] = one.defaults["lr"].clone()
 
+    def scale_later(self, ratio: float) -> None:
+        """Let groups that are added without an ``lr`` have another peak, so that their ratio to the others stays."""
+        for one in {self._optimizer: None, **dict.fromkeys(inside(self._optimizer))}:
+            if "lr" in one.defaults:
+                one.defaults["lr"] = one.defaults["lr"] * ratio
+
     def restart(self) -> None:
         """Forget the factors."""
         for own in self._all:

@@ -59,6 +59,25 @@ def unwanted(found: list[Any], ours: LRScheduler) -> list[str]:
     )
 
 
+def may_have_written(found: list[Any], ours: LRScheduler) -> bool:
+    """Whether the rates in the groups may be those of one of these, and not a user's.
+
+    A `ReduceLROnPlateau` writes none before the first update, nor does one that has been replaced.
+    """
+    return any(_is_chained(one, ours) for one in found) or bool(unwanted(found, ours))
+
+
+def chained_with(ours: LRScheduler) -> list[LRScheduler]:
+    """The schedulers that share a `ChainedScheduler` or `SequentialLR` with ours and have peak rates of their own."""
+    families = [_members(one) for one in schedulers_beside(ours) if _is_chained(one, ours)]
+    found = {id(one): one for family in families for one in family if one is not ours}
+    return [one for one in found.values() if isinstance(getattr(one, "base_lrs", None), list)]
+
+
+def _is_chained(scheduler: Any, ours: LRScheduler) -> bool:
+    return any(member is ours for member in _members(scheduler))
+
+
 def _members(scheduler: Any) -> list[Any]:
     inner = getattr(scheduler, "_schedulers", ())
     return [scheduler, *(member for one in inner for member in _members(one))]

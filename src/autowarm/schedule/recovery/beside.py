@@ -14,7 +14,7 @@ from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside, unwrapped
 from ..arguments import check_recover, clean
 from ..hooks.alarms import MOST_IDLE
-from ..hooks.clock import UpdateClock
+from ..hooks.clock import UpdateClock, only_makes_state
 from ..hooks.groups import first_peak
 from ..rule import OPEN_HORIZON
 from ..rule.saved import Checks, check, count, finite, items
@@ -148,6 +148,7 @@ class SpikeGuard:
     # The rates are multiplied only during an update: some schedules compute each rate from the last one.
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+        self._clock.pretended = not torch.compiler.is_compiling() and only_makes_state(optimizer)
         self._guard.keep_added(self.optimizer)
         factor = self.factor
         if factor != 1.0 and optimizer not in self._set_aside:  # a class may call its parent's step, with its hooks

@@ -81,6 +81,22 @@ class Observation(NamedTuple):
         return self._replace(loss=self.loss.clone()) if isinstance(self.loss, Tensor) else self
 
 
+def refuse_later_backward(loss: Tensor) -> None:
+    """Let a backward pass through this loss raise RuntimeError from now on.
+
+    If weights were restored in between, it would fail, or take gradients at weights that are gone. That it has not run
+    yet cannot be asked in advance: of an update that a GradScaler skipped, gradients may be gone as well.
+    """
+
+    def refuse(_: Tensor) -> None:
+        raise RuntimeError(
+            "step(loss) was called before loss.backward(), and may restore weights in between, with recover=True, "
+            'peak="auto" or a SpikeGuard: call step(loss) after loss.backward(), before or after optimizer.step()'
+        )
+
+    loss.register_hook(refuse)
+
+
 class Ranks:
     """The ranks that share a run, and the settings that they must agree on.
 

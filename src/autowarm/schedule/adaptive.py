@@ -34,10 +34,11 @@ class AdaptiveWarmup(PhaseScheduler):
     lr/div. If f* is not given, it is 0.3·f(x0), where f(x0) is the second lowest of the first ten losses; if it cannot
     be derived, as for a loss that begins at 0 or below, the ramp alone sets the rate.
 
-    Call ``step(loss)`` after ``optimizer.step()``, or before, in the order of the paper's Algorithm 1. Time is counted
-    in updates that the optimizer really made; what a `torch.amp.GradScaler` skipped is no update. Groups may be added
-    during the run, at their peak rate; one with ``warmup=False`` stays at its peak until the common decay, one whose lr
-    is 0 stays at 0. A rate that is set before the first update is the peak.
+    Call ``step(loss)`` after ``optimizer.step()``, or before, in the order of the paper's Algorithm 1; but after
+    ``loss.backward()`` with ``peak="auto"`` or ``recover=True``, which restore weights. Time is counted in updates that
+    the optimizer really made; what a `torch.amp.GradScaler` skipped is no update. Groups may be added during the run,
+    at their peak rate; one with ``warmup=False`` stays at its peak until the common decay, one whose lr is 0 stays at
+    0. A rate that is set before the first update is the peak.
 
     Args:
         optimizer: any PyTorch optimizer. The rates of its groups are the peak rates; the schedule keeps their ratios.
@@ -81,7 +82,8 @@ class AdaptiveWarmup(PhaseScheduler):
             a captured graph, into which nothing can be restored. At the first loss: it is not above ``target_loss``, or
             exceeds it by ``peak_gap`` or less.
         RuntimeError: ``max_nonfinite`` is reached, ranks disagree, or another rank makes no step until the timeout of
-            the process group.
+            the process group. In ``loss.backward()``: it came after the first ``step(loss)``, and weights may have been
+            restored in between.
 
     Example:
         >>> import torch

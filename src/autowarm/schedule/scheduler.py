@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..devices import collective_device
 from ..frames import frames_of_ours
-from ..losses import Observation, Ranks
+from ..losses import Observation, Ranks, refuse_later_backward
 from ..modes import in_normal_mode
 from ..optim.joining import Joining
 from ..optim.wrapped import hook, unwrapped
@@ -59,6 +59,8 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._phase: Phase = self._first_phase(self._settings["total_steps"])
         recover = self._settings["recover"]
         self._guard = Guard(recover is True, model, self._planned_length()) if recover else None
+        # Whether a loss must still show if the loop gives it before its backward pass; then no weights may be restored.
+        self._order_unknown = recover is True or self._settings["peak"] == "auto"
         self._old_peaks = old_peaks(optimizer)
         LRScheduler.__init__(self, optimizer)
         self._watch_groups()
@@ -92,6 +94,9 @@ class PhaseScheduler(LRScheduler, Joinable):
         """
         if (loss := metrics if loss is None else loss) is not None:
             self._pending.append(Observation.of(loss, 1.0))
+            if self._order_unknown and isinstance(loss, Tensor) and loss.requires_grad:
+                self._order_unknown = False
+                refuse_later_backward(loss)
         self._step_count += 1
         self._update_lr()
 

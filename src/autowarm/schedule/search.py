@@ -3,7 +3,8 @@
 import copy
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..devices import traced_as_constant
 from ..frames import frames_of_ours
 from ..losses import is_broken, mean_loss
+from ..optim.step.dtensors import local
 from ..optim.wrapped import hook, inside, unwrapped
 from ..rate.restore import may_count
 from ..rate.search import RateSearch, has_broken
+from .hooks.clock import only_makes_state
 from .hooks.groups import first_tensor
 from .profile import Profile
 from .rule import HostRule, Notices
@@ -53,29 +57,38 @@ class PeakSearch:
         self._doubt = False  # whether the last loss was not finite
         self._ahead = False  # whether each loss is read before the update at its rate, as in Algorithm 1
         # What was there before the first update, by optimizer. A checkpoint may be loaded after this object is made, so
-        # a hook copies it again just before the first step; a compiled step runs no hooks and keeps these copies.
+        # a hook copies it again just before the first step.
         self._first = [_First(one) for one in inside(optimizer)]
         self._seen = [False] * len(self._first)
         self._again = False  # whether the search resumed from a state without first weights
         self._watch()
 
     def _watch(self) -> None:
+        this = weakref.ref(self)
         for i, one in enumerate(inside(self._optimizer)):
 
-            def keep(search: "PeakSearch", inner: Optimizer, *_: Any, i: int = i) -> None:
-                if torch.compiler.is_compiling():
-                    return
-                if search._seen[i]:
-                    search._first[i].keep_added(inner)
-                    return
-                if not (_is_new(inner) or search._again):
-                    raise ValueError(
-                        'peak="auto" needs an optimizer that has made no update, because the run starts over after the '
-                        "search: use a new optimizer, or autowarm.find_rate"
-                    )
-                search._first[i], search._seen[i] = _First(inner), True
+            @traced_as_constant
+            def keep(i: int = i) -> None:
+                if (search := this()) is not None:
+                    search._before_update(i)
 
-            hook(one.register_step_pre_hook, self, keep)
+            def before(search: "PeakSearch", *_: Any, keep: Callable[[], None] = keep) -> None:
+                keep()  # a compiler calls it as it compiles, which is before the first step
+
+            hook(one.register_step_pre_hook, self, before)
+
+    def _before_update(self, i: int) -> None:
+        """Keep what is there before the first update of this one of the optimizers inside, and what joins later."""
+        optimizer = inside(self._optimizer)[i]
+        if self._seen[i]:
+            self._first[i].keep_added(optimizer)
+        elif not only_makes_state(optimizer):
+            if not (_is_new(optimizer) or self._again):
+                raise ValueError(
+                    'peak="auto" needs an optimizer that has made no update, because the run starts over after the '
+                    "search: use a new optimizer, or autowarm.find_rate"
+                )
+            self._first[i], self._seen[i] = _First(optimizer), True
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -267,4 +280,10 @@ class _First:
 
 def _is_new(optimizer: Optimizer) -> bool:
     """Whether no update was made. Some optimizers, such as Adagrad, have a state from the start."""
-    return all(float(state.get("step", 1)) == 0 for state in optimizer.state.values() if state)
+    return all(_is_unused(state) for state in optimizer.state.values() if state)
+
+
+def _is_unused(state: Mapping[str, Any]) -> bool:
+    step = float(state.get("step", 1))
+    # A step that only makes the state may count as one, but leaves averages of gradients at 0, as no update does.
+    return step == 0 or (step == 1 and any(isinstance(x, Tensor) and not local(x).any() for x in state.values()))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.optim import lr_scheduler, swa_utils
 
 from autowarm import AdaptiveWarmup, SpikeGuard
@@ -171,6 +172,15 @@ def test_a_copied_run_restores_its_own_weights() -> None:
         found = [one.train(100).guard.recoveries for one in (run, other)]
     assert found[0] == found[1] != []
     assert same_weights(run, other)
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+def test_a_step_that_only_creates_the_state_is_no_update(tensor: bool) -> None:
+    """As `torch.distributed.checkpoint` makes it."""
+    run = Beside("none", tensor=tensor)
+    get_optimizer_state_dict(run.model, run.optimizer)
+    run.train(3)
+    assert run.guard.state_dict()["updates"] == 3
 
 
 @pytest.mark.parametrize("kind", ["accumulation", "scaler", "compiled model", "compiled step"])

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup
-from tests.schedule.search.search_runs import MAKERS, STEPS, Run, batches
+from tests.schedule.search.search_runs import MAKERS, STEPS, Maker, Run, batches
+
+ADAMW: Maker = lambda m, lr: torch.optim.AdamW(m.parameters(), lr=torch.tensor(lr))  # noqa: E731
+every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
 @pytest.mark.parametrize("at", [0, 1, 10, "last", "end", 50, 90])
@@ -47,15 +51,48 @@ def test_without_the_first_weights_it_searches_anew_from_those_of_the_checkpoint
     assert 1e-4 < resumed.scheduler.base_lrs[0] < 1
 
 
-def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:
-    run = Run()
+def load(run: Run) -> list[torch.Tensor]:
+    """Other weights, loaded into the model."""
     torch.manual_seed(7)
     with torch.no_grad():
         for p in run.model.parameters():
             p.normal_()
-    first = run.weights()
+    return run.weights()
+
+
+@pytest.mark.parametrize("make", [MAKERS["muon, tensor lr"], ADAMW], ids=["muon", "adamw"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["", "compiled"])
+def test_weights_may_be_loaded_after_the_scheduler_is_made(make: Maker, compiled: bool) -> None:
+    run = Run(make)
+    if compiled:
+        run.optimizer.step = torch.compile(run.optimizer.step, backend="eager")
+    first = load(run)
     run.search()
     assert all(torch.equal(a, b) for a, b in zip(run.weights(), first, strict=True))
+
+
+@every_optimizer
+def test_weights_may_be_loaded_after_a_step_that_only_creates_the_state(make: Maker) -> None:
+    """As `torch.distributed.checkpoint` does it."""
+    run = Run(make)
+    get_optimizer_state_dict(run.model, run.optimizer)
+    made = run.saved()["optimizer"]
+    first = load(run)
+    expected = run.search().scheduler.base_lrs
+    assert all(torch.equal(a, b) for a, b in zip(run.weights(), first, strict=True))
+    other = Run(make)
+    load(other)
+    other.optimizer.load_state_dict(made)  # of another process that made such a step
+    assert other.search().scheduler.base_lrs == expected
+
+
+@every_optimizer
+def test_a_state_of_one_update_is_used_even_after_a_step_that_only_creates_one(make: Maker) -> None:
+    run, used = Run(make), Run(make, peak="given").train(1)
+    get_optimizer_state_dict(run.model, run.optimizer)
+    run.optimizer.load_state_dict(used.saved()["optimizer"])
+    with pytest.raises(ValueError, match="needs an optimizer that has made no update"):
+        run.train(1)
 
 
 def test_an_optimizer_may_be_loaded_before_the_scheduler_is_made() -> None:

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from ...devices import is_capturing
 from ...losses import Observation
+from ...optim.step.dtensors import local
 from ...optim.wrapped import hook, inside
 from ..rule.saved import Checks, boolean, count
 
@@ -19,6 +20,22 @@ def _overflowed(optimizer: Optimizer) -> bool:
     """
     found: Tensor | None = getattr(optimizer, "found_inf", None)
     return found is not None and not is_capturing(found.device) and bool(found)
+
+
+def only_makes_state(optimizer: Optimizer) -> bool:
+    """Whether a step that is about to begin is no update: at rate 0, without a gradient, of an optimizer without state.
+
+    PyTorch's `torch.distributed.checkpoint.state_dict` makes such a step to create the state. It puts even a tensor
+    rate on the host, so no device is asked for a rate.
+    """
+    if optimizer.state:
+        return False
+    for group in optimizer.param_groups:
+        rate = group["lr"]
+        if (isinstance(rate, Tensor) and rate.device.type != "cpu") or rate != 0:
+            return False
+    params = (p for group in optimizer.param_groups for p in group["params"])
+    return all(p.grad is None or not local(p.grad).any() for p in params)
 
 
 class UpdateClock:

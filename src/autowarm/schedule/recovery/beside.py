@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...frames import frames_of_ours
-from ...losses import Observation, Ranks, mean_loss
+from ...losses import Observation, Ranks, mean_loss, refuse_later_backward
 from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside, unwrapped
 from ..arguments import check_recover, clean
 from ..hooks.alarms import MOST_IDLE
-from ..hooks.clock import UpdateClock
+from ..hooks.clock import UpdateClock, only_makes_state
 from ..hooks.groups import first_peak
 from ..rule import OPEN_HORIZON
 from ..rule.saved import Checks, check, count, finite, items
@@ -35,7 +35,8 @@ class SpikeGuard:
     schedule goes on as if nothing had happened, and `factor` multiplies its rates while the optimizer steps: below 1
     for a while after each restart, and for good after an alarm that comes again before the loss has reached a new low.
 
-    Call `step` with the loss of each update, before or after the schedule's own ``step``.
+    Call `step` with the loss of each update after ``loss.backward()``, before or after ``optimizer.step()`` and the
+    schedule's own ``step``.
 
     Args:
         optimizer: the one whose updates are watched, and whose weights and state are restored.
@@ -89,6 +90,7 @@ class SpikeGuard:
         self._clock, self._updates = UpdateClock(self.optimizer), 0
         self._peak, self._lowered = first_peak(self.optimizer), 1.0
         self._pending: list[Observation] = []
+        self._order_unknown = recover is True  # as in `AdaptiveWarmup`
         self._set_aside: dict[Optimizer, list[float | Tensor]] = {}  # the schedule's rates during an update
         self._register()
 
@@ -123,10 +125,13 @@ class SpikeGuard:
                 `torch.amp.GradScaler` skipped, it counts if it is not finite: then the weights may be broken.
 
         Raises:
-            RuntimeError: ranks disagree.
+            RuntimeError: ranks disagree. In ``loss.backward()``: it came after the first call.
         """
         if loss is not None:
             self._pending.append(Observation.of(loss, 1.0))
+            if self._order_unknown and isinstance(loss, Tensor) and loss.requires_grad:
+                self._order_unknown = False
+                refuse_later_backward(loss)
         observations, self._pending = self._pending, []
         made = self._clock.tick(observations)
         updates = self._updates + (made or 0)
@@ -148,6 +153,7 @@ class SpikeGuard:
     # The rates are multiplied only during an update: some schedules compute each rate from the last one.
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+        self._clock.pretended = not torch.compiler.is_compiling() and only_makes_state(optimizer)
         self._guard.keep_added(self.optimizer)
         factor = self.factor
         if factor != 1.0 and optimizer not in self._set_aside:  # a class may call its parent's step, with its hooks

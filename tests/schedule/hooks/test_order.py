@@ -1,0 +1,73 @@
+"""Where a loop steps the scheduler: what restores weights must not do so between a loss and its backward pass."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autowarm import AdaptiveWarmup, SpikeGuard
+
+RESTORING: dict[str, Callable[[Any], Any]] = {
+    "recover": lambda opt: AdaptiveWarmup(opt, 200, recover=True),
+    "auto": lambda opt: AdaptiveWarmup(opt, 200, peak="auto"),
+    "guard": lambda opt: SpikeGuard(opt, 200),
+}
+OTHERS: dict[str, Callable[[Any], Any]] = {
+    "given": lambda opt: AdaptiveWarmup(opt, 200),
+    "warns": lambda opt: AdaptiveWarmup(opt, 200, recover="warn"),
+    "guard that warns": lambda opt: SpikeGuard(opt, 200, recover="warn"),
+}
+restoring = pytest.mark.parametrize("make", RESTORING.values(), ids=RESTORING)
+
+
+def train(make: Callable[[Any], Any], order: str, clear: str = "last", updates: int = 60, skips: int = 0) -> nn.Module:
+    """``order`` has a letter for the backward pass, the optimizer's step and the scheduler's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    watcher = make(opt)
+    for t in range(updates):
+        x = torch.randn(64, 8)
+        loss = (model(x) - x[:, :4]).square().mean() * (math.inf if t < skips else 1.0)
+        for letter in order:
+            if letter == "b":
+                if clear == "first":
+                    opt.zero_grad()
+                scaler.scale(loss).backward()
+            elif letter == "o":
+                scaler.step(opt)
+                scaler.update()
+                if clear == "last":
+                    opt.zero_grad()
+            else:
+                watcher.step(loss)
+    return model
+
+
+@restoring
+@pytest.mark.parametrize("clear", ["first", "last"])
+def test_what_restores_weights_refuses_a_loss_before_its_backward_pass(make: Callable, clear: str) -> None:
+    with pytest.raises(RuntimeError, match=r"call step\(loss\) after loss.backward\(\)"):
+        train(make, "sbo", clear, updates=1)
+
+
+@restoring
+@pytest.mark.parametrize("order", ["bso", "bos"])
+@pytest.mark.parametrize("clear", ["first", "last"])
+@pytest.mark.parametrize("skips", [0, 2], ids=["", "first updates skipped"])
+def test_after_the_backward_pass_any_order_will_do(make: Callable, order: str, clear: str, skips: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = train(make, order, clear, skips=skips)
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("order", ["sbo", "bso", "bos"])
+def test_what_restores_nothing_takes_any_order(make: Callable, order: str) -> None:
+    train(make, order)

@@ -114,12 +114,54 @@ def test_where_most_losses_are_nan_they_mark_steps_without_one() -> None:
 def test_rates_have_steps_of_their_own_and_are_known_at_every_update() -> None:
     log = make_log("a", [1, 2, 3, 4, 5], np.ones(5), [2, 4], [0.2, 0.4])
     assert log.rates is not None
-    assert log.rates == pytest.approx([0.2, 0.2, 0.3, 0.4, 0.4])
-    assert log.used_warmup == 4
+    assert log.rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert (log.used_warmup, log.used_at_most) == (4, False)
+    assert log.notes == (
+        "a rate every 2 updates: in between it is taken on a line",
+        "the first rate is logged at update 2: earlier ones are taken on the line of their rise",
+    )
     assert make_log("a", [1, 2], [2.0, 1.0], [1, 2], [1.0, 0.5]).used_warmup == 0
     zero = make_log("a", [1, 2], [2.0, 1.0], [1, 2], [0.0, 0.0])
     assert zero.rates is None
     assert "not positive" in zero.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "rates", "used", "note"),
+    [
+        ([500, 1000], [1.0, 0.9], (500, True), "at update 500, and none is logged before"),
+        ([500, 1000], [1.0, 1.0], (500, True), "at update 500, and none is logged before"),
+        ([1, 1001, 2001], [0.1, 1.0, 1.0], (1001, True), "at update 1,001, and none is logged after update 1"),
+        ([0, 500, 1000], [0.0, 1.0, 0.9], (500, True), "at update 500, and none is logged after update 0"),
+        ([100, 200, 1000, 1100], [0.1, 0.2, 1.0, 1.0], (1000, True), "none is logged after update 200"),
+        ([900, 1000, 1100], [0.9, 1.0, 1.0], (1000, False), None),
+        ([1, 11, 21], [0.1, 1.0, 1.0], (11, False), None),
+        ([0, 1000], [1.0, 0.5], (0, False), None),
+        ([1, 1000], [1.0, 0.5], (0, False), None),
+    ],
+)
+def test_a_warm_up_that_ends_where_no_rate_is_logged_is_only_bounded(
+    steps: list[int], rates: list[float], used: tuple[int, bool], note: str | None
+) -> None:
+    log = make_log("a", range(1, 2001), np.ones(2000), steps, rates)
+    assert (log.used_warmup, log.used_at_most) == used
+    assert any("the warm-up may have been shorter" in text for text in log.notes) == used[1]
+    assert note is None or note in log.notes[-1]
+
+
+def test_rates_before_the_first_one_logged_go_down_on_the_line_of_the_rise_but_not_below_0() -> None:
+    def first(steps: list[int], rates: list[float]) -> list[float]:
+        log = make_log("a", range(1, 9), np.ones(8), steps, rates)
+        assert log.rates is not None
+        return log.rates[:4].tolist()
+
+    assert first([4, 6, 8], [4.0, 6.0, 8.0]) == [1.0, 2.0, 3.0, 4.0]
+    assert first([4, 6, 8], [2.0, 4.0, 4.0]) == [0.0, 0.0, 1.0, 2.0]
+    assert first([4, 6, 8], [4.0, 3.0, 5.0]) == [4.0, 4.0, 4.0, 4.0]
+    assert first([4], [4.0]) == [4.0, 4.0, 4.0, 4.0]
+    assert first([9, 10], [9.0, 10.0]) == [1.0, 2.0, 3.0, 4.0]
+    falling = make_log("a", range(1, 9), np.ones(8), [4, 5, 6, 7, 8], np.ones(5))
+    assert falling.notes[0] == "the first rate is logged at update 4: earlier ones are taken as the same"
 
 
 @pytest.mark.parametrize(

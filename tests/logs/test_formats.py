@@ -84,6 +84,26 @@ def test_named_columns_are_taken_before_the_usual_ones() -> None:
     assert is_the_curve(only(text, loss="nll", step="it", lr="eta"))
 
 
+def test_of_several_losses_the_one_with_the_most_rows_is_read_and_said_to_be() -> None:
+    both = [{"step": s, "loss": 9.0 - s, "train/loss": x, "lr": r} for s, x, r in ROWS]
+    for row in both[:1]:
+        del row["loss"]
+    log = only("\n".join(map(json.dumps, both)))
+    assert is_the_curve(log)
+    assert log.notes == ("train/loss is read as the loss, and not loss; loss= (--loss) names another",)
+    equal = only("step,train_loss,loss\n1,9,4\n2,8,3\n3,7,2\n")
+    assert is_the_curve(equal, rates=False)
+    assert equal.notes == ("loss is read as the loss, and not train_loss; loss= (--loss) names another",)
+    assert only("step,loss,train_loss\n1,4,\n2,3,\n3,2,\n3,,9\n").notes == ()  # the mean of a whole run
+
+
+@pytest.mark.parametrize("other", ["loss_scale", "Train/Samples/loss_scaler", "loss_weight", "aux/loss_coef"])
+def test_a_factor_of_the_loss_is_not_the_loss(other: str) -> None:
+    assert is_the_curve(only(f"step,{other},lm_loss\n1,64,4\n2,32,3\n3,16,2\n"), rates=False)
+    with pytest.raises(LogError, match="no column looks like a training loss"):
+        only(f"step,{other},nll\n1,64,4\n2,32,3\n")
+
+
 def test_our_own_losses_give_way_to_the_runs() -> None:
     rows = [{"step": s, "autowarm/target_loss": 1.0, "autowarm/loss": 9.0, "lm_loss": x, "lr": r} for s, x, r in ROWS]
     assert is_the_curve(only("\n".join(map(json.dumps, rows))))

@@ -20,7 +20,9 @@ _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
 _LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)")
 _LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)")
 _OURS = re.compile(r"(^|_)autowarm(_|$)")  # the smoothed loss and the target that our plug-ins log
-_OTHER_LOSS = re.compile(r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)")
+_OTHER_LOSS = re.compile(
+    r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)|loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
+)
 _EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
 _RUNS = ("run", "run_id", "run_name")
 # A chart that Weights & Biases exports has a column "NAME - METRIC" for every run, and its extremes.
@@ -75,7 +77,7 @@ def _split(records: Sequence[Record], columns: Sequence[str], loss: str | None) 
 def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, lr: str | None, facts: Any) -> Log:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     notes = list(facts.get("notes", ()))
-    of_loss = _given(loss, columns, name) or _loss(columns, name)
+    of_loss = _given(loss, columns, name) or _loss(rows, columns, name, notes)
     of_step = _given(step, columns, name) or _step(rows, of_loss, columns)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
     if of_step is None:
@@ -182,9 +184,19 @@ def _step(rows: Sequence[Record], loss: str, columns: Sequence[str]) -> str | No
     return _first([*counted], _STEPS) or _first(columns, _STEPS)
 
 
-def _loss(columns: Sequence[str], name: str) -> str:
-    if (usual := _first(columns, _LOSSES)) is not None:
-        return usual
+def _loss(rows: Sequence[Record], columns: Sequence[str], name: str, notes: list[str]) -> str:
+    """The column with the most losses of those with a usual name; one with a single loss, a run's mean, is no other."""
+    usual = {
+        column: sum(row.get(column) is not None for row in rows)
+        for wanted in _LOSSES
+        for column in columns
+        if _plain(column) == wanted
+    }
+    if usual:
+        most = max(usual, key=usual.__getitem__)
+        if others := [column for column, count in usual.items() if count > 1 and column != most]:
+            notes.append(f"{most} is read as the loss, and not {', '.join(others)}; loss= (--loss) names another")
+        return most
     like = [column for column in columns if _LIKE_A_LOSS.search(_plain(column))]
     like = [column for column in like if not _OTHER_LOSS.search(_plain(column))]
     of_the_run = [column for column in like if not _OURS.search(_plain(column))]

@@ -97,6 +97,19 @@ def test_of_several_losses_the_one_with_the_most_rows_is_read_and_said_to_be() -
     assert only("step,loss,train_loss\n1,4,\n2,3,\n3,2,\n3,,9\n").notes == ()  # the mean of a whole run
 
 
+@pytest.mark.parametrize(
+    ("column", "train", "other"), [("split", "train", "val"), ("Phase", "", "Validation"), ("mode", "training", "test")]
+)
+def test_rows_of_validation_are_left_out(column: str, train: str, other: str) -> None:
+    rows = [line for s, x, r in ROWS for line in (f"{train},{s},{x},{r}", f"{other},{s},9,")]
+    log = only("\n".join([f"{column},step,loss,lr", *rows]))
+    assert is_the_curve(log)
+    assert log.notes == (f"3 rows of validation, by the column {column!r}, are left out",)
+    alone = only("\n".join([f"{column},step,loss,lr", *rows[1::2]]))  # a log of validation alone
+    assert alone.losses.tolist() == [9.0, 9.0, 9.0]
+    assert alone.notes == ()
+
+
 @pytest.mark.parametrize("other", ["loss_scale", "Train/Samples/loss_scaler", "loss_weight", "aux/loss_coef"])
 def test_a_factor_of_the_loss_is_not_the_loss(other: str) -> None:
     assert is_the_curve(only(f"step,{other},lm_loss\n1,64,4\n2,32,3\n3,16,2\n"), rates=False)

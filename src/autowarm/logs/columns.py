@@ -24,6 +24,8 @@ _OTHER_LOSS = re.compile(
     r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)|loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
 )
 _EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
+_SPLITS = ("split", "phase", "mode", "stage")
+_NOT_TRAINING = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
 _RUNS = ("run", "run_id", "run_name")
 # A chart that Weights & Biases exports has a column "NAME - METRIC" for every run, and its extremes.
 _WIDE = re.compile(r"^(?P<run>.+) - (?P<column>.+?)(?P<extreme>__MIN|__MAX)?$")
@@ -78,6 +80,7 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
     columns = list(dict.fromkeys(key for row in rows for key in row))
     notes = list(facts.get("notes", ()))
     of_loss = _given(loss, columns, name) or _loss(rows, columns, name, notes)
+    rows = _of_training(rows, columns, of_loss, notes)
     of_step = _given(step, columns, name) or _step(rows, of_loss, columns)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
     if of_step is None:
@@ -100,6 +103,16 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
     if odd > len(rates[0]):
         rates = [], []
     return make_log(name, *losses, *(rates if rates[0] else (None, None)), **{**facts, "notes": notes})
+
+
+def _of_training(rows: Sequence[Record], columns: Sequence[str], loss: str, notes: list[str]) -> Sequence[Record]:
+    """The rows without those of validation, where a column such as "split" tells them from others with a loss."""
+    for split in (column for column in columns if _plain(column) in _SPLITS):
+        kept = [row for row in rows if str(row.get(split)).lower() not in _NOT_TRAINING]
+        if len(kept) < len(rows) and any(loss in row for row in kept):
+            notes.append(f"{len(rows) - len(kept):,} rows of validation, by the column {split!r}, are left out")
+            rows = kept
+    return rows
 
 
 def _joined(rows: Sequence[Record], step: str, epoch: str, read: set[str | None], notes: list[str]) -> Sequence[Record]:

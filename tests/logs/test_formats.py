@@ -187,6 +187,26 @@ def test_a_trainers_state_knows_the_planned_length_and_holds_means() -> None:
     assert log.losses.tolist() == [8.0, 8.0, 7.0, 6.0]
 
 
+def test_the_trainers_columns_hold_means_in_other_forms_too() -> None:
+    state = [(s, 9.0 - s / 10, 1e-3, s / 80) for s in (10, 20, 30)]
+    history = [dict(zip(("step", "loss", "learning_rate", "epoch"), row, strict=True)) for row in state]
+    wandb = [
+        dict(zip(("train/global_step", "train/loss", "train/learning_rate", "train/epoch"), row, strict=True))
+        for row in state
+    ]
+    events = [{"step": row["train/global_step"], tag: row[tag]} for row in wandb for tag in list(row)[1:]]
+    for rows in (history, wandb, events):
+        log = only(json.dumps(rows))
+        assert (log.averaged, log.updates.tolist()) == (True, [1, 5, 15, 25])
+        assert log.notes[0] == "the columns are those of transformers' Trainer, whose losses are means"
+    whole = [{**row, "step": i} for i, row in enumerate(history, start=1)]
+    by_hand = [{**row, "epoch": 1} for row in history]
+    other = [{"lr" if key == "learning_rate" else key: value for key, value in row.items()} for row in history]
+    for rows in (whole, by_hand, other):
+        log = only(json.dumps(rows))
+        assert (log.averaged, any("Trainer" in note for note in log.notes)) == (False, False)
+
+
 def test_a_chart_of_weights_and_biases_holds_several_runs() -> None:
     text = (
         '"Step","blue - train/loss","blue - train/loss__MIN","blue - train/loss__MAX","red - 2 - train/loss"\n'

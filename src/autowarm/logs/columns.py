@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -99,6 +100,11 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
         raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
     if not losses[0]:
         raise LogError(f"{name}: the column {of_loss!r} has no number beside a {of_step!r} ({_listed(columns)})")
+    if "averaged" not in facts and _of_transformers(rows, columns, of_loss):
+        gaps = [after - before for before, after in pairwise(losses[0])]
+        if gaps and statistics.median(gaps) > 1:
+            notes.append("the columns are those of transformers' Trainer, whose losses are means")
+            facts = {**facts, "averaged": True}
     rates, odd = _series(rows, of_step, of_rate, "rates", notes) if of_rate is not None else (([], []), 0)
     if odd > len(rates[0]):
         rates = [], []
@@ -136,6 +142,15 @@ def _joined(rows: Sequence[Record], step: str, epoch: str, read: set[str | None]
         return rows
     notes.append(f"the step begins again in each of {most} epochs, so each goes on where the one before ended")
     return joined
+
+
+def _of_transformers(rows: Sequence[Record], columns: Sequence[str], loss: str) -> bool:
+    """Whether transformers' Trainer wrote it, for Weights & Biases or TensorBoard, or as rows with parts of epochs."""
+    if loss == "train/loss":
+        return "train/learning_rate" in columns and ("train/global_step" in columns or "train/epoch" in columns)
+    own = {"loss", "learning_rate", "epoch", "step"}
+    epochs = [number(row["epoch"]) for row in rows if own <= row.keys()] if loss == "loss" else []
+    return any(epoch is not None and math.isfinite(epoch) and epoch % 1 for epoch in epochs)
 
 
 def _series(

@@ -226,6 +226,21 @@ def test_the_calls_that_weights_and_biases_counts_give_way_to_the_updates(column
     assert is_the_curve(only("\n".join(map(json.dumps, apart))))
 
 
+def test_where_the_calls_alone_are_counted_it_is_said() -> None:
+    text = "_step,loss,lr\n1,4,0.1\n2,3,0.2\n3,2,0.2\n"
+    assert only(text).notes == (
+        "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another",
+    )
+    assert only(text, step="_step").notes == ()
+
+
+def test_fairseqs_updates_are_steps_and_samples_and_tokens_are_not() -> None:
+    assert is_the_curve(only("epoch,num_updates,loss,lr\n1,1,4,0.1\n1,2,3,0.2\n1,3,2,0.2\n"))
+    for column in ("tokens", "num_tokens_seen", "Train/Samples"):
+        with pytest.raises(LogError, match=f"column '{column}' counts samples or tokens rather than updates: choose"):
+            only(f"{column},loss,step\n40960,4,1\n81920,3,2\n", step=column)
+
+
 def test_a_column_of_runs_tells_them_apart_and_a_run_without_losses_is_left_out() -> None:
     text = "run,step,loss\na,1,4\nb,1,8\na,2,3\nb,2,7\na,3,2\nb,3,6\nc,1,\n"
     first, second = logs_in(text, "log")

@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 
 # Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.
 _STEPS = ("trainer_global_step", "train_global_step", "global_step", "step", "steps", "train_step", "iteration",
-          "iter", "update", "updates")  # fmt: skip
+          "iter", "update", "updates", "num_updates")  # fmt: skip
 _LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_train", "train_loss_step", "loss_step",
            "train_training_loss", "losses")  # fmt: skip
 _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
@@ -24,6 +24,7 @@ _OURS = re.compile(r"(^|_)autowarm(_|$)")  # the smoothed loss and the target th
 _OTHER_LOSS = re.compile(
     r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)|loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
 )
+_OTHER_COUNT = re.compile("samples|tokens")
 _EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
 _SPLITS = ("split", "phase", "mode", "stage")
 _NOT_TRAINING = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
@@ -84,6 +85,15 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
     rows = _of_training(rows, columns, of_loss, notes)
     of_step = _given(step, columns, name) or _step(rows, of_loss, columns)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
+    if of_step is not None and _OTHER_COUNT.search(of_step.lower()):
+        raise LogError(
+            f"{name}: the column {of_step!r} counts samples or tokens rather than updates: choose the column that "
+            f"counts updates with step= (--step) ({_listed(columns)})"
+        )
+    if of_step == "_step" != step:
+        notes.append(
+            "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another"
+        )
     if of_step is None:
         if _first(columns, _EPOCHS) is not None:
             raise LogError(

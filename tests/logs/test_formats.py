@@ -126,6 +126,11 @@ def test_our_own_losses_give_way_to_the_runs() -> None:
         only("step,autowarm/loss,autowarm/target_loss,ce\n1,4,1,4\n2,3,1,3\n")
 
 
+def test_a_table_of_three_columns_without_a_header_says_what_they_are_taken_as() -> None:
+    assert only(TABLE).notes == ("the table has no header: its columns are taken as step, loss, lr",)
+    assert only("1 4\n2 3\n3 2\n").notes == ()
+
+
 def test_two_columns_have_no_rates_and_one_counts_its_rows() -> None:
     assert is_the_curve(only("1 4\n2 3\n3 2\n"), rates=False)
     log = only("4\n3\n2\n")

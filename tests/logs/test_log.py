@@ -38,6 +38,23 @@ def test_after_a_resume_the_later_rows_count_and_the_old_ones_from_there_on_are_
     assert any("resumed at step 15" in note and "later losses count" in note for note in log.notes)
 
 
+def test_a_log_that_starts_over_says_that_the_earlier_rows_are_left_out() -> None:
+    log = make_log("a", [*range(1, 5001), *range(1, 301)], np.arange(5300.0))
+    assert log.losses.tolist() == np.arange(5000.0, 5300.0).tolist()
+    assert log.notes == ("the log starts over at step 1: the 5,000 losses before are left out",)
+    late = make_log("a", [50, 10, 20, 30, 15, 25], np.arange(6.0))
+    assert late.losses[-3:].tolist() == [1.0, 4.0, 5.0]
+    assert late.notes[:2] == (
+        "the log starts over at step 10: the 1 losses before are left out",
+        "the run resumed at step 15: the later losses count",
+    )
+    both = make_log("a", [*range(50), *range(200), 150, 151], np.arange(252.0))
+    assert both.notes == (
+        "the log starts over at step 0: the 50 losses before are left out",
+        "the run resumed at step 150: the later losses count",
+    )
+
+
 def test_a_step_that_comes_again_and_again_keeps_its_last_loss() -> None:
     log = make_log("a", [1, 1, 2, 2, 3, 3], [9.0, 3.0, 9.0, 2.0, 9.0, 1.0])
     assert log.losses.tolist() == [3.0, 2.0, 1.0]
@@ -75,6 +92,14 @@ def test_a_log_that_begins_late_says_so_and_takes_a_first_loss() -> None:
     assert not any("begins" in note for note in told.notes)
     assert any("every 50 updates" in note and "interpolated" in note for note in told.notes)
     assert told.interpolated
+
+
+def test_a_log_without_gaps_of_its_own_says_how_many_updates_have_no_loss() -> None:
+    late = make_log("a", range(5001, 5101), np.ones(100))
+    assert late.notes[0].startswith("the log begins at update 5001: earlier losses are taken as 1,")
+    assert late.notes[1:] == (
+        "4,999 updates have no loss of their own: it is interpolated, with noise of the curve's own size",
+    )
 
 
 def test_means_stand_in_the_middle_of_their_updates_and_one_update_scatters_more() -> None:
@@ -173,6 +198,8 @@ def test_rates_before_the_first_one_logged_go_down_on_the_line_of_the_rise_but_n
         ([1, 2.5], [2.0, 1.0], {}, "whole numbers from 0, got 2.5: choose the column that counts updates"),
         ([-1, 2], [2.0, 1.0], {}, "whole numbers from 0, got -1"),
         ([1, 10**9], [2.0, 1.0], {}, "1,000,000,000, which counts samples or tokens rather than updates"),
+        ([5, 6], [2.0, 1.0], {"first_loss": math.nan}, "first_loss must be a finite number, got nan"),
+        ([1, 6], [2.0, 1.0], {"first_loss": math.inf}, "first_loss must be a finite number, got inf"),
         ([1, 5], [2.0, 1.0], {"total_steps": 3}, "total_steps=3, but the log goes to update 5"),
         ([1, 5], [2.0, 1.0], {"total_steps": 9.5}, "total_steps must be a whole number, got 9.5"),
     ],

@@ -113,6 +113,8 @@ def make_log(
     Raises:
         LogError: there is no curve in it.
     """
+    if first_loss is not None and not math.isfinite(first_loss):
+        raise LogError(f"{name}: first_loss must be a finite number, got {first_loss}")
     said = list(notes)
     logged, found = _pairs(name, steps, losses)
     _refuse_restarts(name, logged)
@@ -145,11 +147,12 @@ def make_log(
                 "logged; first_loss= (--first-loss) sets the loss at update 1"
             )
         updates, values = np.concatenate([[1], updates]), np.concatenate([[first_loss], values])
-    if len(updates) < updates[-1]:
+    if (without := int(updates[-1]) - len(updates)) > 0:
         every, mean = float(np.median(np.diff(updates))), ", the mean over them" if averaged else ""
-        said.append(
-            f"a loss every {every:.0f} updates{mean}: in between it is interpolated, with noise of the curve's own size"
-        )
+        which = f"a loss every {every:.0f} updates{mean}: in between"
+        if every <= 1:
+            which = f"{without:,} updates have no loss of their own:"
+        said.append(f"{which} it is interpolated, with noise of the curve's own size")
     if last < _UNFINISHED * total:
         said.append(f"the log ends at update {last:,} of {total:,}: later losses are taken as the last one")
     of_updates, at_most = None, False
@@ -208,6 +211,9 @@ def _in_order(at: Array, values: Array, what: str, said: list[str]) -> tuple[NDA
     keep = np.ones(len(steps), dtype=bool)
     lowest = np.minimum.accumulate(steps[::-1])[::-1]  # of this row and all later ones
     keep[:-1] = steps[:-1] < lowest[1:]
+    if (again := back[steps[back] <= np.minimum.accumulate(steps)[back - 1]]).size:
+        said.append(f"the log starts over at step {steps[again[-1]]}: the {again[-1]:,} {what} before are left out")
+        back = back[back > again[-1]]
     if len(back):
         places = ", ".join(str(steps[i]) for i in back[:3]) + (", …" if len(back) > 3 else "")
         said.append(f"the run resumed at step {places}: the later {what} count")

@@ -84,6 +84,39 @@ def test_named_columns_are_taken_before_the_usual_ones() -> None:
     assert is_the_curve(only(text, loss="nll", step="it", lr="eta"))
 
 
+def test_of_several_losses_the_one_with_the_most_rows_is_read_and_said_to_be() -> None:
+    both = [{"step": s, "loss": 9.0 - s, "train/loss": x, "lr": r} for s, x, r in ROWS]
+    for row in both[:1]:
+        del row["loss"]
+    log = only("\n".join(map(json.dumps, both)))
+    assert is_the_curve(log)
+    assert log.notes == ("train/loss is read as the loss, and not loss; loss= (--loss) names another",)
+    equal = only("step,train_loss,loss\n1,9,4\n2,8,3\n3,7,2\n")
+    assert is_the_curve(equal, rates=False)
+    assert equal.notes == ("loss is read as the loss, and not train_loss; loss= (--loss) names another",)
+    assert only("step,loss,train_loss\n1,4,\n2,3,\n3,2,\n3,,9\n").notes == ()  # the mean of a whole run
+
+
+@pytest.mark.parametrize(
+    ("column", "train", "other"), [("split", "train", "val"), ("Phase", "", "Validation"), ("mode", "training", "test")]
+)
+def test_rows_of_validation_are_left_out(column: str, train: str, other: str) -> None:
+    rows = [line for s, x, r in ROWS for line in (f"{train},{s},{x},{r}", f"{other},{s},9,")]
+    log = only("\n".join([f"{column},step,loss,lr", *rows]))
+    assert is_the_curve(log)
+    assert log.notes == (f"3 rows of validation, by the column {column!r}, are left out",)
+    alone = only("\n".join([f"{column},step,loss,lr", *rows[1::2]]))  # a log of validation alone
+    assert alone.losses.tolist() == [9.0, 9.0, 9.0]
+    assert alone.notes == ()
+
+
+@pytest.mark.parametrize("other", ["loss_scale", "Train/Samples/loss_scaler", "loss_weight", "aux/loss_coef"])
+def test_a_factor_of_the_loss_is_not_the_loss(other: str) -> None:
+    assert is_the_curve(only(f"step,{other},lm_loss\n1,64,4\n2,32,3\n3,16,2\n"), rates=False)
+    with pytest.raises(LogError, match="no column looks like a training loss"):
+        only(f"step,{other},nll\n1,64,4\n2,32,3\n")
+
+
 def test_our_own_losses_give_way_to_the_runs() -> None:
     rows = [{"step": s, "autowarm/target_loss": 1.0, "autowarm/loss": 9.0, "lm_loss": x, "lr": r} for s, x, r in ROWS]
     assert is_the_curve(only("\n".join(map(json.dumps, rows))))
@@ -91,6 +124,11 @@ def test_our_own_losses_give_way_to_the_runs() -> None:
     assert is_the_curve(only("\n".join(map(json.dumps, ours))))
     with pytest.raises(LogError, match=r"no column looks like a training loss\. Name it"):
         only("step,autowarm/loss,autowarm/target_loss,ce\n1,4,1,4\n2,3,1,3\n")
+
+
+def test_a_table_of_three_columns_without_a_header_says_what_they_are_taken_as() -> None:
+    assert only(TABLE).notes == ("the table has no header: its columns are taken as step, loss, lr",)
+    assert only("1 4\n2 3\n3 2\n").notes == ()
 
 
 def test_two_columns_have_no_rates_and_one_counts_its_rows() -> None:
@@ -154,6 +192,26 @@ def test_a_trainers_state_knows_the_planned_length_and_holds_means() -> None:
     assert log.losses.tolist() == [8.0, 8.0, 7.0, 6.0]
 
 
+def test_the_trainers_columns_hold_means_in_other_forms_too() -> None:
+    state = [(s, 9.0 - s / 10, 1e-3, s / 80) for s in (10, 20, 30)]
+    history = [dict(zip(("step", "loss", "learning_rate", "epoch"), row, strict=True)) for row in state]
+    wandb = [
+        dict(zip(("train/global_step", "train/loss", "train/learning_rate", "train/epoch"), row, strict=True))
+        for row in state
+    ]
+    events = [{"step": row["train/global_step"], tag: row[tag]} for row in wandb for tag in list(row)[1:]]
+    for rows in (history, wandb, events):
+        log = only(json.dumps(rows))
+        assert (log.averaged, log.updates.tolist()) == (True, [1, 5, 15, 25])
+        assert log.notes[0] == "the columns are those of transformers' Trainer, whose losses are means"
+    whole = [{**row, "step": i} for i, row in enumerate(history, start=1)]
+    by_hand = [{**row, "epoch": 1} for row in history]
+    other = [{"lr" if key == "learning_rate" else key: value for key, value in row.items()} for row in history]
+    for rows in (whole, by_hand, other):
+        log = only(json.dumps(rows))
+        assert (log.averaged, any("Trainer" in note for note in log.notes)) == (False, False)
+
+
 def test_a_chart_of_weights_and_biases_holds_several_runs() -> None:
     text = (
         '"Step","blue - train/loss","blue - train/loss__MIN","blue - train/loss__MAX","red - 2 - train/loss"\n'
@@ -171,6 +229,21 @@ def test_the_calls_that_weights_and_biases_counts_give_way_to_the_updates(column
     assert is_the_curve(only("\n".join(map(json.dumps, rows))))
     apart = [{"_step": s, "loss": x, "lr": r} for s, x, r in ROWS] + [{"_step": 4, column: 9, "val/loss": 1}]
     assert is_the_curve(only("\n".join(map(json.dumps, apart))))
+
+
+def test_where_the_calls_alone_are_counted_it_is_said() -> None:
+    text = "_step,loss,lr\n1,4,0.1\n2,3,0.2\n3,2,0.2\n"
+    assert only(text).notes == (
+        "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another",
+    )
+    assert only(text, step="_step").notes == ()
+
+
+def test_fairseqs_updates_are_steps_and_samples_and_tokens_are_not() -> None:
+    assert is_the_curve(only("epoch,num_updates,loss,lr\n1,1,4,0.1\n1,2,3,0.2\n1,3,2,0.2\n"))
+    for column in ("tokens", "num_tokens_seen", "Train/Samples"):
+        with pytest.raises(LogError, match=f"column '{column}' counts samples or tokens rather than updates: choose"):
+            only(f"{column},loss,step\n40960,4,1\n81920,3,2\n", step=column)
 
 
 def test_a_column_of_runs_tells_them_apart_and_a_run_without_losses_is_left_out() -> None:

@@ -38,6 +38,23 @@ def test_after_a_resume_the_later_rows_count_and_the_old_ones_from_there_on_are_
     assert any("resumed at step 15" in note and "later losses count" in note for note in log.notes)
 
 
+def test_a_log_that_starts_over_says_that_the_earlier_rows_are_left_out() -> None:
+    log = make_log("a", [*range(1, 5001), *range(1, 301)], np.arange(5300.0))
+    assert log.losses.tolist() == np.arange(5000.0, 5300.0).tolist()
+    assert log.notes == ("the log starts over at step 1: the 5,000 losses before are left out",)
+    late = make_log("a", [50, 10, 20, 30, 15, 25], np.arange(6.0))
+    assert late.losses[-3:].tolist() == [1.0, 4.0, 5.0]
+    assert late.notes[:2] == (
+        "the log starts over at step 10: the 1 losses before are left out",
+        "the run resumed at step 15: the later losses count",
+    )
+    both = make_log("a", [*range(50), *range(200), 150, 151], np.arange(252.0))
+    assert both.notes == (
+        "the log starts over at step 0: the 50 losses before are left out",
+        "the run resumed at step 150: the later losses count",
+    )
+
+
 def test_a_step_that_comes_again_and_again_keeps_its_last_loss() -> None:
     log = make_log("a", [1, 1, 2, 2, 3, 3], [9.0, 3.0, 9.0, 2.0, 9.0, 1.0])
     assert log.losses.tolist() == [3.0, 2.0, 1.0]
@@ -77,6 +94,14 @@ def test_a_log_that_begins_late_says_so_and_takes_a_first_loss() -> None:
     assert told.interpolated
 
 
+def test_a_log_without_gaps_of_its_own_says_how_many_updates_have_no_loss() -> None:
+    late = make_log("a", range(5001, 5101), np.ones(100))
+    assert late.notes[0].startswith("the log begins at update 5001: earlier losses are taken as 1,")
+    assert late.notes[1:] == (
+        "4,999 updates have no loss of their own: it is interpolated, with noise of the curve's own size",
+    )
+
+
 def test_means_stand_in_the_middle_of_their_updates_and_one_update_scatters_more() -> None:
     losses = np.random.default_rng(0).standard_normal(4000)
     mean = make_log("a", np.arange(10, 40_001, 10), losses, averaged=True)
@@ -114,12 +139,54 @@ def test_where_most_losses_are_nan_they_mark_steps_without_one() -> None:
 def test_rates_have_steps_of_their_own_and_are_known_at_every_update() -> None:
     log = make_log("a", [1, 2, 3, 4, 5], np.ones(5), [2, 4], [0.2, 0.4])
     assert log.rates is not None
-    assert log.rates == pytest.approx([0.2, 0.2, 0.3, 0.4, 0.4])
-    assert log.used_warmup == 4
+    assert log.rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert (log.used_warmup, log.used_at_most) == (4, False)
+    assert log.notes == (
+        "a rate every 2 updates: in between it is taken on a line",
+        "the first rate is logged at update 2: earlier ones are taken on the line of their rise",
+    )
     assert make_log("a", [1, 2], [2.0, 1.0], [1, 2], [1.0, 0.5]).used_warmup == 0
     zero = make_log("a", [1, 2], [2.0, 1.0], [1, 2], [0.0, 0.0])
     assert zero.rates is None
     assert "not positive" in zero.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "rates", "used", "note"),
+    [
+        ([500, 1000], [1.0, 0.9], (500, True), "at update 500, and none is logged before"),
+        ([500, 1000], [1.0, 1.0], (500, True), "at update 500, and none is logged before"),
+        ([1, 1001, 2001], [0.1, 1.0, 1.0], (1001, True), "at update 1,001, and none is logged after update 1"),
+        ([0, 500, 1000], [0.0, 1.0, 0.9], (500, True), "at update 500, and none is logged after update 0"),
+        ([100, 200, 1000, 1100], [0.1, 0.2, 1.0, 1.0], (1000, True), "none is logged after update 200"),
+        ([900, 1000, 1100], [0.9, 1.0, 1.0], (1000, False), None),
+        ([1, 11, 21], [0.1, 1.0, 1.0], (11, False), None),
+        ([0, 1000], [1.0, 0.5], (0, False), None),
+        ([1, 1000], [1.0, 0.5], (0, False), None),
+    ],
+)
+def test_a_warm_up_that_ends_where_no_rate_is_logged_is_only_bounded(
+    steps: list[int], rates: list[float], used: tuple[int, bool], note: str | None
+) -> None:
+    log = make_log("a", range(1, 2001), np.ones(2000), steps, rates)
+    assert (log.used_warmup, log.used_at_most) == used
+    assert any("the warm-up may have been shorter" in text for text in log.notes) == used[1]
+    assert note is None or note in log.notes[-1]
+
+
+def test_rates_before_the_first_one_logged_go_down_on_the_line_of_the_rise_but_not_below_0() -> None:
+    def first(steps: list[int], rates: list[float]) -> list[float]:
+        log = make_log("a", range(1, 9), np.ones(8), steps, rates)
+        assert log.rates is not None
+        return log.rates[:4].tolist()
+
+    assert first([4, 6, 8], [4.0, 6.0, 8.0]) == [1.0, 2.0, 3.0, 4.0]
+    assert first([4, 6, 8], [2.0, 4.0, 4.0]) == [0.0, 0.0, 1.0, 2.0]
+    assert first([4, 6, 8], [4.0, 3.0, 5.0]) == [4.0, 4.0, 4.0, 4.0]
+    assert first([4], [4.0]) == [4.0, 4.0, 4.0, 4.0]
+    assert first([9, 10], [9.0, 10.0]) == [1.0, 2.0, 3.0, 4.0]
+    falling = make_log("a", range(1, 9), np.ones(8), [4, 5, 6, 7, 8], np.ones(5))
+    assert falling.notes[0] == "the first rate is logged at update 4: earlier ones are taken as the same"
 
 
 @pytest.mark.parametrize(
@@ -131,6 +198,8 @@ def test_rates_have_steps_of_their_own_and_are_known_at_every_update() -> None:
         ([1, 2.5], [2.0, 1.0], {}, "whole numbers from 0, got 2.5: choose the column that counts updates"),
         ([-1, 2], [2.0, 1.0], {}, "whole numbers from 0, got -1"),
         ([1, 10**9], [2.0, 1.0], {}, "1,000,000,000, which counts samples or tokens rather than updates"),
+        ([5, 6], [2.0, 1.0], {"first_loss": math.nan}, "first_loss must be a finite number, got nan"),
+        ([1, 6], [2.0, 1.0], {"first_loss": math.inf}, "first_loss must be a finite number, got inf"),
         ([1, 5], [2.0, 1.0], {"total_steps": 3}, "total_steps=3, but the log goes to update 5"),
         ([1, 5], [2.0, 1.0], {"total_steps": 9.5}, "total_steps must be a whole number, got 9.5"),
     ],

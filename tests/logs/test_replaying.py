@@ -9,6 +9,7 @@ import torch
 
 import autowarm
 from autowarm.logs import LogError, read, replay
+from autowarm.logs.log import make_log
 from autowarm.logs.result import Reading
 
 T = 600
@@ -41,6 +42,21 @@ def test_without_rates_there_is_one_reading_and_a_note() -> None:
     assert found.reading is found.recorded
     assert found.notes == ("the log has no learning rates, so there is no closed loop",)
     assert "not in the log" in repr(found)
+
+
+def test_a_warm_up_that_is_only_bounded_is_said_to_be() -> None:
+    logged = STEPS % 100 == 0
+    assert "warm-up used         at most 100 (16.7%)\n" in repr(replay((STEPS[logged], LOSSES[logged], RATES[logged])))
+    constant = replay((STEPS[logged], LOSSES[logged], np.ones(6)))
+    assert "warm-up used         at most 100 (16.7%)\n" in repr(constant)
+
+
+def test_rates_logged_now_and_then_give_nearly_the_closed_loop_of_all() -> None:
+    losses, rates = 2.0 + 6.0 * np.exp(-np.arange(3000) / 300), np.minimum(1.0, np.arange(1, 3001) / 300)
+    every, seldom = np.arange(1, 3001), np.arange(150, 3001, 150)
+    whole = replay((every, losses, rates), whole=False)
+    sparse = replay(make_log("a", every, losses, seldom, rates[seldom - 1]), whole=False)
+    assert sparse.warmup_steps == whole.warmup_steps
 
 
 def test_options_reach_the_scheduler() -> None:

@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,15 +14,20 @@ Record = Mapping[str, Any]
 
 # Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.
 _STEPS = ("trainer_global_step", "train_global_step", "global_step", "step", "steps", "train_step", "iteration",
-          "iter", "update", "updates")  # fmt: skip
+          "iter", "update", "updates", "num_updates")  # fmt: skip
 _LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_train", "train_loss_step", "loss_step",
            "train_training_loss", "losses")  # fmt: skip
 _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
 _LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)")
 _LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)")
 _OURS = re.compile(r"(^|_)autowarm(_|$)")  # the smoothed loss and the target that our plug-ins log
-_OTHER_LOSS = re.compile(r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)")
+_OTHER_LOSS = re.compile(
+    r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)|loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
+)
+_OTHER_COUNT = re.compile("samples|tokens")
 _EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
+_SPLITS = ("split", "phase", "mode", "stage")
+_NOT_TRAINING = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
 _RUNS = ("run", "run_id", "run_name")
 # A chart that Weights & Biases exports has a column "NAME - METRIC" for every run, and its extremes.
 _WIDE = re.compile(r"^(?P<run>.+) - (?P<column>.+?)(?P<extreme>__MIN|__MAX)?$")
@@ -75,9 +81,19 @@ def _split(records: Sequence[Record], columns: Sequence[str], loss: str | None) 
 def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, lr: str | None, facts: Any) -> Log:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     notes = list(facts.get("notes", ()))
-    of_loss = _given(loss, columns, name) or _loss(columns, name)
+    of_loss = _given(loss, columns, name) or _loss(rows, columns, name, notes)
+    rows = _of_training(rows, columns, of_loss, notes)
     of_step = _given(step, columns, name) or _step(rows, of_loss, columns)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
+    if of_step is not None and _OTHER_COUNT.search(of_step.lower()):
+        raise LogError(
+            f"{name}: the column {of_step!r} counts samples or tokens rather than updates: choose the column that "
+            f"counts updates with step= (--step) ({_listed(columns)})"
+        )
+    if of_step == "_step" != step:
+        notes.append(
+            "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another"
+        )
     if of_step is None:
         if _first(columns, _EPOCHS) is not None:
             raise LogError(
@@ -94,10 +110,25 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
         raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
     if not losses[0]:
         raise LogError(f"{name}: the column {of_loss!r} has no number beside a {of_step!r} ({_listed(columns)})")
+    if "averaged" not in facts and _of_transformers(rows, columns, of_loss):
+        gaps = [after - before for before, after in pairwise(losses[0])]
+        if gaps and statistics.median(gaps) > 1:
+            notes.append("the columns are those of transformers' Trainer, whose losses are means")
+            facts = {**facts, "averaged": True}
     rates, odd = _series(rows, of_step, of_rate, "rates", notes) if of_rate is not None else (([], []), 0)
     if odd > len(rates[0]):
         rates = [], []
     return make_log(name, *losses, *(rates if rates[0] else (None, None)), **{**facts, "notes": notes})
+
+
+def _of_training(rows: Sequence[Record], columns: Sequence[str], loss: str, notes: list[str]) -> Sequence[Record]:
+    """The rows without those of validation, where a column such as "split" tells them from others with a loss."""
+    for split in (column for column in columns if _plain(column) in _SPLITS):
+        kept = [row for row in rows if str(row.get(split)).lower() not in _NOT_TRAINING]
+        if len(kept) < len(rows) and any(loss in row for row in kept):
+            notes.append(f"{len(rows) - len(kept):,} rows of validation, by the column {split!r}, are left out")
+            rows = kept
+    return rows
 
 
 def _joined(rows: Sequence[Record], step: str, epoch: str, read: set[str | None], notes: list[str]) -> Sequence[Record]:
@@ -121,6 +152,15 @@ def _joined(rows: Sequence[Record], step: str, epoch: str, read: set[str | None]
         return rows
     notes.append(f"the step begins again in each of {most} epochs, so each goes on where the one before ended")
     return joined
+
+
+def _of_transformers(rows: Sequence[Record], columns: Sequence[str], loss: str) -> bool:
+    """Whether transformers' Trainer wrote it, for Weights & Biases or TensorBoard, or as rows with parts of epochs."""
+    if loss == "train/loss":
+        return "train/learning_rate" in columns and ("train/global_step" in columns or "train/epoch" in columns)
+    own = {"loss", "learning_rate", "epoch", "step"}
+    epochs = [number(row["epoch"]) for row in rows if own <= row.keys()] if loss == "loss" else []
+    return any(epoch is not None and math.isfinite(epoch) and epoch % 1 for epoch in epochs)
 
 
 def _series(
@@ -182,9 +222,19 @@ def _step(rows: Sequence[Record], loss: str, columns: Sequence[str]) -> str | No
     return _first([*counted], _STEPS) or _first(columns, _STEPS)
 
 
-def _loss(columns: Sequence[str], name: str) -> str:
-    if (usual := _first(columns, _LOSSES)) is not None:
-        return usual
+def _loss(rows: Sequence[Record], columns: Sequence[str], name: str, notes: list[str]) -> str:
+    """The column with the most losses of those with a usual name; one with a single loss, a run's mean, is no other."""
+    usual = {
+        column: sum(row.get(column) is not None for row in rows)
+        for wanted in _LOSSES
+        for column in columns
+        if _plain(column) == wanted
+    }
+    if usual:
+        most = max(usual, key=usual.__getitem__)
+        if others := [column for column, count in usual.items() if count > 1 and column != most]:
+            notes.append(f"{most} is read as the loss, and not {', '.join(others)}; loss= (--loss) names another")
+        return most
     like = [column for column in columns if _LIKE_A_LOSS.search(_plain(column))]
     like = [column for column in like if not _OTHER_LOSS.search(_plain(column))]
     of_the_run = [column for column in like if not _OURS.search(_plain(column))]

@@ -24,7 +24,8 @@ def logs_in(text: str, name: str, **options: Any) -> list[Log]:
     if not text.strip():
         raise LogError(f"{name}: the file is empty")
     if text.lstrip()[0] not in "{[":
-        return logs_of(_table(text, name), name, **options)
+        rows, notes = _table(text, name)
+        return logs_of(rows, name, notes=notes, **options)
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
@@ -111,7 +112,7 @@ def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
     return rows, []
 
 
-def _table(text: str, name: str) -> list[dict[str, str]]:
+def _table(text: str, name: str) -> tuple[list[dict[str, str]], list[str]]:
     """A table: comma, semicolon, tab or space between cells, a header or not. An empty cell was not logged."""
     lines = [line for line in text.splitlines() if line.strip()]
     delimiter = next((mark for mark in ";,\t|" if lines[0] == f"sep={mark}" and len(lines) > 1), None)
@@ -124,7 +125,7 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
     delimiter = delimiter or next((mark for mark in ("\t", ";", ",") if mark in lines[0]), None)
     cells = [line.split() for line in lines] if delimiter is None else list(csv.reader(lines, delimiter=delimiter))
     cells = [[cell.strip() for cell in row] for row in cells]
-    header = cells[0]
+    header, notes = cells[0], []
     if number(header[0]) is not None:
         if len(header) > len(_NAMES):
             raise LogError(
@@ -132,6 +133,8 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
             )
         header = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
         rows = cells
+        if len(header) == len(_NAMES):
+            notes.append(f"the table has no header: its columns are taken as {', '.join(_NAMES)}")
     else:
         rows = [row for row in cells if row != header]  # which may come again after a resume
     if not rows:
@@ -141,7 +144,10 @@ def _table(text: str, name: str) -> list[dict[str, str]]:
             f"{name}: this is no table; its first line is {lines[0][:60]!r}. Columns step and loss are needed"
         )
     read = _with_points(rows, decimal=delimiter == ";")
-    return [{key: cell for key, cell in zip(header, row, strict=False) if cell.lower() not in _MISSING} for row in read]
+    found = [
+        {key: cell for key, cell in zip(header, row, strict=False) if cell.lower() not in _MISSING} for row in read
+    ]
+    return found, notes
 
 
 def _with_points(rows: Sequence[Sequence[str]], *, decimal: bool) -> list[tuple[str, ...]]:

@@ -23,6 +23,8 @@ _OUT_OF_ORDER = (3, 0.1)
 _ALIKE = 0.95
 # The noise at a loss is that of this many second differences around it.
 _NEARBY = 25
+# Where the rate reached its highest value is unknown if this many updates before, and this share, have no rate.
+_UNSURE = (10, 0.1)
 # A log that ends before this share of the run is said to.
 _UNFINISHED = 0.95
 
@@ -43,6 +45,7 @@ class Log:
         total_steps: T, the number of updates that the run was planned for.
         used_warmup: the update at which the rate first reached its highest value; 0 if it started there; None if the
             log has no rates.
+        used_at_most: whether that is only a bound, as no rate is logged for long before.
         averaged: whether a loss is the mean of the updates since the one logged before, as in transformers' logs.
         notes: what a reader of the result should know, in sentences.
     """
@@ -53,6 +56,7 @@ class Log:
     rates: Array | None
     total_steps: int
     used_warmup: int | None
+    used_at_most: bool
     averaged: bool
     notes: tuple[str, ...]
 
@@ -109,6 +113,8 @@ def make_log(
     Raises:
         LogError: there is no curve in it.
     """
+    if first_loss is not None and not math.isfinite(first_loss):
+        raise LogError(f"{name}: first_loss must be a finite number, got {first_loss}")
     said = list(notes)
     logged, found = _pairs(name, steps, losses)
     _refuse_restarts(name, logged)
@@ -141,25 +147,25 @@ def make_log(
                 "logged; first_loss= (--first-loss) sets the loss at update 1"
             )
         updates, values = np.concatenate([[1], updates]), np.concatenate([[first_loss], values])
-    if len(updates) < updates[-1]:
+    if (without := int(updates[-1]) - len(updates)) > 0:
         every, mean = float(np.median(np.diff(updates))), ", the mean over them" if averaged else ""
-        said.append(
-            f"a loss every {every:.0f} updates{mean}: in between it is interpolated, with noise of the curve's own size"
-        )
+        which = f"a loss every {every:.0f} updates{mean}: in between"
+        if every <= 1:
+            which = f"{without:,} updates have no loss of their own:"
+        said.append(f"{which} it is interpolated, with noise of the curve's own size")
     if last < _UNFINISHED * total:
         said.append(f"the log ends at update {last:,} of {total:,}: later losses are taken as the last one")
-    of_updates = None
+    of_updates, at_most = None, False
     if rates is not None and rate_steps is not None:
         known, seen = _in_order(*_pairs(name, rate_steps, rates), "rates", [])
         known, seen = known[np.isfinite(seen)] + shift, seen[np.isfinite(seen)]
         if len(seen) and seen.min() >= 0 and seen.max() > 0:
-            of_updates = np.interp(np.arange(1, last + 1), known, seen)
+            of_updates = _every_rate(known, seen, last, said)
             if used_warmup is None:
-                reached = int(np.argmax(seen >= seen.max() * (1 - 1e-6)))
-                used_warmup = int(known[reached]) if reached else 0
+                used_warmup, at_most = _used(known, seen, said)
         else:
             said.append("the rates in the log are not positive numbers, so they are not used")
-    return Log(name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said))
+    return Log(name, updates.astype(np.int64), values, of_updates, total, used_warmup, at_most, averaged, tuple(said))
 
 
 def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
@@ -205,6 +211,9 @@ def _in_order(at: Array, values: Array, what: str, said: list[str]) -> tuple[NDA
     keep = np.ones(len(steps), dtype=bool)
     lowest = np.minimum.accumulate(steps[::-1])[::-1]  # of this row and all later ones
     keep[:-1] = steps[:-1] < lowest[1:]
+    if (again := back[steps[back] <= np.minimum.accumulate(steps)[back - 1]]).size:
+        said.append(f"the log starts over at step {steps[again[-1]]}: the {again[-1]:,} {what} before are left out")
+        back = back[back > again[-1]]
     if len(back):
         places = ", ".join(str(steps[i]) for i in back[:3]) + (", …" if len(back) > 3 else "")
         said.append(f"the run resumed at step {places}: the later {what} count")
@@ -222,6 +231,35 @@ def _middles(updates: NDArray[np.int64]) -> NDArray[np.int64]:
     gap = int(np.median(np.diff(updates)))
     before = max(0, int(updates[0]) - gap)
     return (np.concatenate([[before], updates[:-1]]) + 1 + updates) // 2
+
+
+def _every_rate(known: NDArray[np.int64], seen: Array, last: int, said: list[str]) -> Array:
+    """The rate of each update: on lines between those logged, the first of which goes on down to update 1."""
+    rates, first, rise = np.interp(np.arange(1, last + 1), known, seen), int(known[0]), 0.0
+    if len(known) > 1:
+        rise = max(0.0, float((seen[1] - seen[0]) / (known[1] - known[0])))
+        if (every := float(np.median(np.diff(known)))) > 1:
+            said.append(f"a rate every {every:.0f} updates: in between it is taken on a line")
+    if first > 1:
+        rates[: first - 1] = np.maximum(0.0, seen[0] - rise * (first - np.arange(1, min(first, last + 1))))
+        how = "on the line of their rise" if rise else "as the same"
+        said.append(f"the first rate is logged at update {first:,}: earlier ones are taken {how}")
+    return rates
+
+
+def _used(known: NDArray[np.int64], seen: Array, said: list[str]) -> tuple[int, bool]:
+    """The update at which the rate first reached its highest value, and whether it may have been long before."""
+    reached = int(np.argmax(seen >= seen.max() * (1 - 1e-6)))
+    end, (updates, share) = int(known[reached]), _UNSURE
+    if reached == 0 and end <= 1:
+        return 0, False
+    unsure = reached == 0 or end - int(known[reached - 1]) > max(updates, share * end)
+    if unsure:
+        where = f"after update {known[reached - 1]:,}" if reached else "before"
+        said.append(
+            f"the rate is highest at update {end:,}, and none is logged {where}: the warm-up may have been shorter"
+        )
+    return end, unsure
 
 
 def _total(name: str, total_steps: Any, last: int) -> int:

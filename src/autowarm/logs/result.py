@@ -83,7 +83,10 @@ class Replay:
 
     @property
     def used_warmup(self) -> int | None:
-        """The update at which the recorded rate first reached its highest value; None if the log has no rates."""
+        """The update at which the recorded rate first reached its highest value; None if the log has no rates.
+
+        It is only a bound if `log.used_at_most` is true.
+        """
         return self.log.used_warmup
 
     @property
@@ -133,7 +136,8 @@ class Replay:
         """The warm-up that was used, in words."""
         if self.used_warmup is None:
             return "not in the log"
-        return share_of(self.used_warmup, self.total_steps) if self.used_warmup else "none"
+        at_most = "at most " if self.log.used_at_most else ""
+        return at_most + share_of(self.used_warmup, self.total_steps) if self.used_warmup else "none"
 
     def plot(self, axes: "Sequence[Axes] | None" = None) -> "Sequence[Axes]":
         """Plot the logged losses above the rates, as shares of the peak: used, as recorded, and closed loop.

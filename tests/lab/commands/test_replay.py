@@ -44,7 +44,8 @@ def test_json_holds_both_readings(capsys: pytest.CaptureFixture[str]) -> None:
     [whole, sparse] = json.loads(said(capsys, "whole.csv", "sparse.txt", "--json"))
     found = logs.replay("whole.csv")
     assert whole == {
-        "name": "whole.csv", "total_steps": T, "used_warmup": 50, "interpolated": False, "notes": [],
+        "name": "whole.csv", "total_steps": T, "used_warmup": 50, "used_at_most": False,
+        "interpolated": False, "notes": [],
         "recorded": {"warmup_steps": found.recorded.warmup_steps, "share": found.recorded.warmup_share,
                      "ended_by": found.recorded.ended_by},
         "closed_loop": {"warmup_steps": found.warmup_steps, "share": found.warmup_share, "ended_by": found.ended_by},

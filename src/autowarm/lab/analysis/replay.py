@@ -56,6 +56,7 @@ def numbers(replay: Replay) -> dict[str, Any]:
     """The result as plain numbers and text."""
     return {
         "name": replay.name, "total_steps": replay.total_steps, "used_warmup": replay.used_warmup,
+        "used_at_most": replay.log.used_at_most,
         "recorded": _reading(replay.recorded),
         "closed_loop": None if replay.closed_loop is None else _reading(replay.closed_loop),
         "interpolated": replay.interpolated, "notes": list(replay.notes),

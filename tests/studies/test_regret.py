@@ -237,7 +237,13 @@ def test_what_the_pages_say_of_runs_as_people_train() -> None:
             "At 16,000, it costs {mean}% and {worst}% at worst, again less than any.",
         ),
     }
-    assert {line["T"] for line in table("realistic")} == {*said_of}
+    longest = {line["warm-up"]: line for line in table("realistic") if line["T"] == "64,000, tuning seed"}
+    assert {line["T"] for line in table("realistic")} == {*said_of, "64,000, tuning seed"}
+    assert (
+        "At 64,000, run for Muon so far, on the seed that tunes the rates, it costs "
+        f"{longest['the default']['muon']}%, no warm-up {longest['none']['muon']}% and 10% {longest['10%']['muon']}%."
+    ) in said("evidence.md")
+    assert {line[key] for line in longest.values() for key in OPTIMIZERS if key != "muon"} == {"–"}
     for steps, (readme, evidence) in said_of.items():
         lines = {line["warm-up"]: line for line in table("realistic") if line["T"] == steps}
         mean, worst = (lines["the default"][key] for key in ("mean %", "worst %"))

@@ -256,7 +256,7 @@ class GroupRates:
 
     def scale_later(self, ratio: float) -> None:
         """Let groups that are added without an ``lr`` have another peak, so that their ratio to the others stays."""
-        for one in {self._optimizer: None, **dict.fromkeys(inside(self._optimizer))}:
+        for one in dict.fromkeys([self._optimizer, *inside(self._optimizer)]):
             if "lr" in one.defaults:
                 one.defaults["lr"] = one.defaults["lr"] * ratio
 

@@ -190,7 +190,7 @@ def pack(task: Any) -> PackedTask:
 def _beside(task: Any) -> tuple[tuple[str, str], ...]:
     """The files of the user's modules in use, but for that of the task, which is sent by value, and their checksums."""
     names = set(sys.modules) - {"__main__", "__mp_main__", type(task).__module__}
-    files = {getattr(sys.modules[name], "__file__", None) or "" for name in names if is_users(name)}
+    files = {getattr(sys.modules.get(name), "__file__", None) or "" for name in names if is_users(name)}
     return tuple((file, sha256(Path(file))) for file in sorted(files) if Path(file).is_file())
 
 

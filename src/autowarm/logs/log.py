@@ -45,9 +45,9 @@ class Log:
         total_steps: T, the number of updates that the run was planned for.
         used_warmup: the update at which the rate first reached its highest value; 0 if it started there; None if the
             log has no rates.
-        used_at_most: whether that is only a bound, as no rate is logged for long before.
         averaged: whether a loss is the mean of the updates since the one logged before, as in transformers' logs.
         notes: what a reader of the result should know, in sentences.
+        used_at_most: whether ``used_warmup`` is only a bound, as no rate is logged for long before.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Log:
     rates: Array | None
     total_steps: int
     used_warmup: int | None
-    used_at_most: bool
     averaged: bool
     notes: tuple[str, ...]
+    used_at_most: bool = False
 
     @property
     def interpolated(self) -> bool:
@@ -165,7 +165,7 @@ def make_log(
                 used_warmup, at_most = _used(known, seen, said)
         else:
             said.append("the rates in the log are not positive numbers, so they are not used")
-    return Log(name, updates.astype(np.int64), values, of_updates, total, used_warmup, at_most, averaged, tuple(said))
+    return Log(name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most)
 
 
 def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:

@@ -50,8 +50,7 @@ def unwanted(found: list[Any], ours: LRScheduler) -> list[str]:
 
     A `ReduceLROnPlateau`, and what shares a `ChainedScheduler` or `SequentialLR` with ours, is there on purpose.
     """
-    families = [_members(one) for one in found]
-    wanted = {id(one) for family in families if any(member is ours for member in family) for one in family}
+    wanted = {id(member) for one in found if _is_chained(one, ours) for member in _members(one)}
     return sorted(
         type(one).__name__
         for one in found

@@ -45,10 +45,10 @@ def require(condition: bool, message: str) -> None:
 
 def nearest(name: str, choices: Iterable[str], otherwise: str = "") -> str:
     """Suggest the known name nearest to an unknown one. If none is near, list all known names, or say `otherwise`."""
-    choices = sorted(choices)
-    if close := difflib.get_close_matches(name, choices, n=1, cutoff=0.5):
-        return f"did you mean {close[0]!r}?"
-    return otherwise or f"known are {', '.join(choices)}"
+    choices = {choice.lower(): choice for choice in sorted(choices)}
+    if close := difflib.get_close_matches(name.lower(), choices, n=1, cutoff=0.5):
+        return f"did you mean {choices[close[0]]!r}?"
+    return otherwise or f"known are {', '.join(choices.values())}"
 
 
 def printable(text: str) -> str:

@@ -62,6 +62,7 @@ def test_presets_are_those_of_their_command() -> None:
         (["--config", "smok"], "did you mean 'smoke'"),
         (["--config"], "--config needs a value"),
         (["--rates", "{lyon: [1e-3]}"], "did you mean 'lion'"),
+        (["--rates", "{adamW: [1e-3]}"], "did you mean 'adamw'"),
         (["--steps", "3"], "unknown option --steps; did you mean 'run.steps'?"),
         (["--optimizer", "moun"], "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"),
         (["--run.optimizer", "moun"], "--run.optimizer.name has no effect here: give --rates"),
@@ -118,6 +119,14 @@ def test_a_value_may_stand_in_quotes_or_as_a_whole_number() -> None:
     values = {"optimizer.lr": "1e-3", "clip": 1, "optimizer.options": {"betas": [0.9, 0.9]}}
     run = build(RunConfig, values, "x")
     assert (run.optimizer.lr, run.clip, run.optimizer.options) == (1e-3, 1.0, {"betas": [0.9, 0.9]})
+
+
+def test_folders_may_be_in_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "mine.yaml").write_text("run.data.corpus: ~/corpus\nout: ~other\n")
+    config = compare_config("--config", str(tmp_path / "mine.yaml"), "--store=~/runs", preset=None)
+    assert (config.store, config.run.data.corpus, config.out) == (f"{tmp_path}/runs", f"{tmp_path}/corpus", "~other")
 
 
 def test_a_file_may_hold_dotted_keys(tmp_path: Path) -> None:

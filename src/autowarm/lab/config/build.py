@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin
 
 import yaml
@@ -201,6 +202,9 @@ _reader: Any = cache(_parser)
 
 
 def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str | None = None) -> _Config:
+    for key, value in parsed.items():
+        if isinstance(value, str) and value.startswith("~/"):  # a shell leaves --out=~/runs as it is
+            parsed[key] = str(Path(value).expanduser())
     config = config_class(**vars(parser.instantiate(parsed)))
     run: Any = getattr(config, "run", config)
     if getattr(run, "is_own_task", False) and run.task != own:  # a user's task is code, which --task alone may name

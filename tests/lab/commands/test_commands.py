@@ -1,4 +1,5 @@
 import importlib
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -19,6 +20,14 @@ def test_help_and_version_need_nothing_else(capsys: pytest.CaptureFixture[str]) 
 def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["comapre"]) == 2
     assert "did you mean 'compare'?" in capsys.readouterr().err
+
+
+def test_folders_may_be_in_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{i},{5 / i}\n" for i in range(1, 101)))
+    assert main(["replay", str(tmp_path / "log.csv"), "--figure=~/figure.png"]) == 0
+    assert (tmp_path / "figure.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ and a line of `COMMANDS`.
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -45,13 +46,18 @@ commands:
 """.format("".join(f"  {name:<11} {about}\n" for name, about in COMMANDS.items()))
 
 
+def _at_home(option: "re.Match[str]") -> str:
+    return option[1] + os.path.expanduser(option[2])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
     The status is 0 for success, 1 after a failure, 2 for wrong input, and 128 plus the signal's number after an
     interruption, such as 130 for Ctrl-C.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
+    # A shell leaves the ~ of --out=~/runs as it is.
+    argv = [re.sub("^(--[^=]+=)(~/.*)", _at_home, word) for word in (sys.argv[1:] if argv is None else argv)]
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0 if argv else 2

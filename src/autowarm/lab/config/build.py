@@ -203,7 +203,7 @@ _reader: Any = cache(_parser)
 
 def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str | None = None) -> _Config:
     for key, value in parsed.items():
-        if isinstance(value, str) and value.startswith("~/"):  # a shell leaves --out=~/runs as it is
+        if isinstance(value, str) and value.startswith("~/"):  # from a file
             parsed[key] = str(Path(value).expanduser())
     config = config_class(**vars(parser.instantiate(parsed)))
     run: Any = getattr(config, "run", config)

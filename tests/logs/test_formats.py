@@ -203,6 +203,7 @@ def test_the_trainers_columns_hold_means_in_other_forms_too() -> None:
     for rows in (history, wandb, events):
         log = only(json.dumps(rows))
         assert (log.averaged, log.updates.tolist()) == (True, [1, 5, 15, 25])
+        assert any("begins at update 5, the middle of its first mean" in note for note in log.notes)
         assert log.notes[0] == "the columns are those of transformers' Trainer, whose losses are means"
     whole = [{**row, "step": i} for i, row in enumerate(history, start=1)]
     by_hand = [{**row, "epoch": 1} for row in history]

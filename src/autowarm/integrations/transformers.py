@@ -323,10 +323,8 @@ def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., 
     key = name.lower()
     if key not in _OPTIMIZERS:
         near = difflib.get_close_matches(key, _OPTIMIZERS, n=1)
-        raise ValueError(
-            f"no optimizer is called {name!r}: use one of {sorted(_OPTIMIZERS)}"
-            + (f", perhaps {near[0]!r}" if near else "")
-        )
+        instead = f"perhaps {near[0]!r}" if near else "or leave optim out, and args.optim holds, as for AdamW"
+        raise ValueError(f"no optimizer is called {name!r}: use one of {sorted(_OPTIMIZERS)}, {instead}")
     options = {"lr": args.learning_rate, "weight_decay": args.weight_decay, **_options_in(args.optim_args)}
     # Trainer calls a factory first without arguments, then with the model.
     factory: Any = _OPTIMIZERS[key]  # each from_model has a different signature

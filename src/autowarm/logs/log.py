@@ -142,9 +142,10 @@ def make_log(
     if updates[0] > 1:
         if first_loss is None:
             first_loss = float(values[np.isfinite(values)][0])
+            begun = ", the middle of its first mean" if averaged else ""
             said.append(
-                f"the log begins at update {updates[0]}: earlier losses are taken as {first_loss:.4g}, the first one "
-                "logged; first_loss= (--first-loss) sets the loss at update 1"
+                f"the log begins at update {updates[0]}{begun}: earlier losses are taken as {first_loss:.4g}, the "
+                "first one logged; first_loss= (--first-loss) sets the loss at update 1"
             )
         updates, values = np.concatenate([[1], updates]), np.concatenate([[first_loss], values])
     if (without := int(updates[-1]) - len(updates)) > 0:

@@ -57,7 +57,8 @@ def read(
     """
     options: dict[str, Any] = {"loss": loss, "step": step, "lr": lr}
     options |= {"total_steps": total_steps, "first_loss": first_loss}
-    path, name = Path(path), _name(Path(path))
+    path = Path(path).expanduser()
+    name = _name(path)
     if path.is_dir():
         return _folder(path, options)
     data = path.read_bytes()

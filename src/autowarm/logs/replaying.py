@@ -61,6 +61,7 @@ def replay(
     Raises:
         LogError: the log cannot be read, or has no run or several of that name; it is a `ValueError`.
         ValueError: an option is out of range, or one that only a file needs comes with a `Log` or arrays.
+        TypeError: ``log`` is none of these.
 
     Example:
         >>> import numpy as np
@@ -83,6 +84,8 @@ def replay(
         steps, losses, rates = (*log, None)[:3]
         chosen = make_log("log", steps, losses, None if rates is None else steps, rates, total_steps=total_steps,
                           first_loss=first_loss)  # fmt: skip
+    elif not isinstance(log, str | os.PathLike):
+        raise TypeError(f"give a file, a Log, or a tuple (steps, losses) or (steps, losses, rates), got {type(log)}")
     else:
         found = read(log, loss=loss, step=step, lr=lr, total_steps=total_steps, first_loss=first_loss)
         chosen = _chosen(found, run, log)

@@ -305,6 +305,8 @@ def test_misuse(tmp_path: Path) -> None:
     model, args = make_model(), make_args(tmp_path)
     with pytest.raises(ValueError, match="no optimizer is called 'moun': use one of .*, perhaps 'muon'"):
         WarmupTrainer(model, args, optim="moun")
+    with pytest.raises(ValueError, match="or leave optim out, and args.optim holds"):
+        WarmupTrainer(model, args, optim="adamw")
     with pytest.raises(ValueError, match="optim_args='momentum' must read like"):
         optimizer_by_name("muon", make_args(tmp_path, optim_args="momentum"))
     with pytest.raises(ValueError, match="give one of them"):

@@ -65,6 +65,8 @@ def test_presets_are_those_of_their_command() -> None:
         (["--rates", "{adamW: [1e-3]}"], "did you mean 'adamw'"),
         (["--steps", "3"], "unknown option --steps; did you mean 'run.steps'?"),
         (["--optimizer", "moun"], "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"),
+        (["--warmups", "0,10%"], "warmups: expected a list of numbers or null, got [0, '10%']"),
+        (["--run.order", "0.5"], "run.order: expected a whole number or null, got 0.5"),
         (["--run.optimizer", "moun"], "--run.optimizer.name has no effect here: give --rates"),
         (["--run.engine", "moun"], "run.engine is a group of options"),
         (["--run.engine", "mo.un"], "run.engine is a group of options"),

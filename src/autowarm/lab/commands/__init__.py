@@ -47,7 +47,7 @@ commands:
 
 
 def _at_home(option: "re.Match[str]") -> str:
-    return option[1] + os.path.expanduser(option[2])
+    return (option[1] or "") + os.path.expanduser(option[2])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     The status is 0 for success, 1 after a failure, 2 for wrong input, and 128 plus the signal's number after an
     interruption, such as 130 for Ctrl-C.
     """
-    # A shell leaves the ~ of --out=~/runs as it is.
-    argv = [re.sub("^(--[^=]+=)(~/.*)", _at_home, word) for word in (sys.argv[1:] if argv is None else argv)]
+    # A shell leaves the ~ of --out=~/runs and of "~/my runs" as it is.
+    argv = [re.sub("^(--[^=]+=)?(~/.*)", _at_home, word) for word in (sys.argv[1:] if argv is None else argv)]
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0 if argv else 2

@@ -26,6 +26,7 @@ def run(argv: list[str]) -> int:
     if kind not in _KINDS:
         raise UsageError(f"unknown kind of data {kind!r}; {nearest(kind, _KINDS)}")
 
+    from ..data.text import files_in
     from ..data.tokenise import FINEWEB, SAMPLE, ShardsConfig, documents, fineweb, make_shards
 
     path = Path()
@@ -43,6 +44,8 @@ def run(argv: list[str]) -> int:
     place, usage = f"data/{kind}", f"data {kind}{' PATH' * (kind == 'folder')}"
     about = "Token shards with a manifest: counts, checksums, tokenizer."
     config = parse(rest, ShardsConfig, usage, about, defaults={"out": place})
+    if kind == "folder":
+        files_in(path)  # tells of a missing folder before it looks for a tokenizer
     source, stream = (
         (f"{FINEWEB} {SAMPLE}", fineweb) if kind == "fineweb" else (str(path.resolve()), lambda: documents(path))
     )

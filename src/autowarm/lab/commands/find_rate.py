@@ -24,7 +24,7 @@ def run(argv: list[str]) -> int:
     place, argv = take(argv, "--task")
     also = {"--task": "your own task, FILE.py:NAME, or one of the lab's small tasks, such as mlp"}
     task, own, usual = None, None, {}
-    if place is not None and ":" in place:
+    if place is not None and (":" in place or place.endswith(".py")):
         from ..tasks.own import bring, defaults, load
 
         task = load(place)

@@ -27,7 +27,7 @@ def run(argv: list[str]) -> int:
             "--dry-run": "say what the run would need and take, and make nothing"}  # fmt: skip
     place, argv = take(argv, "--task")
     own, usual = None, {}
-    if place is not None and ":" in place:
+    if place is not None and (":" in place or place.endswith(".py")):
         from ..tasks.own import defaults, load, pack
 
         task = load(place)

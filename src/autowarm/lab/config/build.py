@@ -15,10 +15,12 @@ from typing import Any, NoReturn, TypeVar, get_args, get_origin
 import yaml
 
 from ..errors import LabError, UsageError, nearest
-from ..registry import SMALL_TASKS, check
+from ..registry import SMALL_TASKS, check, either
 from .yaml_files import load_yaml, merged, nested, presets, read_yaml
 
 _Config = TypeVar("_Config")
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "NoneType": "null",
+          "list[int]": "a list of whole numbers", "list[int | float]": "a list of numbers"}  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -259,6 +261,10 @@ def _one_line(error: Exception) -> str:
     if found := re.search(r'key "([\w.]+)": Expected a Literal(\[.*?\])\. Got value: (\S+)', text):
         key, choices, given = found.groups()
         return f"{key}: unknown {given!r}; {nearest(given, json.loads(choices.replace(chr(39), chr(34))))}"
+    if found := re.search(r'key "([\w.]+)": Does not validate .*?: \[(.*?)\] Errors: .*Given value: (.*)$', text):
+        key, kinds, given = found.groups()
+        wanted = [_KINDS.get(kind, kind) for kind in re.findall(r"(\w+(?:\[.*?\])?)(?:, |$)", kinds)]
+        return f"{key}: expected {either(wanted).replace('Literal', 'one of ')}, got {given}"
     if found := re.search(r'key "([\w.]+)": (Unable to load config|Importing)', text):
         return f"{found[1]} is a group of options: give them one by one, as --{found[1]}.KEY VALUE"
     return text

@@ -75,8 +75,8 @@ class CompareConfig(Where):
         rates: peak rates to try with each optimizer. Each pair of optimizer and rate is compared separately.
         options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
         schedules: schedules to compare: $kinds.
-        warmups: hand-set warm-up lengths: whole numbers are updates, a number with a point up to 1.0 is a share of
-            the run, null is 0, 5, 10, 20, 40 and 80% of it and, where the longest is the best, twice that, at most all.
+        warmups: hand-set warm-up lengths: whole numbers are updates, a number with a point, below 1.0, is a share
+            of the run, null is 0, 5, 10, 20, 40 and 80% of it and, where the longest is the best, twice that or all.
         paper_target_loss: target loss f* of the paper's Algorithm 1.
         seeds: every run is repeated with each of these seeds.
         out: folder of the results.
@@ -169,7 +169,8 @@ class SweepConfig(Where):
     store: str | None = None
 
     def __post_init__(self) -> None:
-        require(len(self.cells) > 0, "cells must not be empty: give a sweep by --config, such as tiny/baselines")
+        require(len(self.cells) > 0, "cells must not be empty: name each with its settings, as in cells: {small: {set: "
+                "{batch_size: 8}}}, or give a preset by --config, such as tiny/baselines")  # fmt: skip
         require(len(self.seeds) > 0, "seeds must not be empty")
         super().__post_init__()
         for name in self.only:

@@ -96,7 +96,7 @@ def listing() -> list[tuple[str, ...]]:
     """List each entry's name, place in the paper, hours at each of `SCALES`, and subject."""
     rows = []
     for name, entry in GALLERY.items():
-        costs = (f"{cost:.2g} h" if (cost := _hours(entry, scale)) else "–" for scale in SCALES)
+        costs = (f"{float(f'{cost:.2g}'):g} h" if (cost := _hours(entry, scale)) else "–" for scale in SCALES)
         rows.append((name, entry.paper, *costs, entry.about))
     return rows
 

@@ -83,7 +83,7 @@ SECTIONS: dict[str, tuple[list[str], Rows]] = {
     "tests": (["test", "passed", "failed", "skipped"], _tests),
     "steps": (["step", "ms", "× faster", "of these the host's", "launches", "temporaries, GB"], _steps),
     "llama": (["LLaMA-124M", "tokens a second", "MFU, %", "ms a step", "peak, GB"], _llama),
-    "presets": (["preset", "tokens at once", "forecast, GB", "peak, GB"], _presets),
+    "presets": (["preset", "tokens at once", "arithmetic, GB", "peak, GB"], _presets),
     "compare": (["run", "updates", "warm-up", "validation loss", "training loss", "ended by"], _compare),
 }
 

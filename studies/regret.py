@@ -164,7 +164,16 @@ def bed(rows: Rows, steps: int, seeds: Sequence[int] = realistic.TEST_SEEDS) -> 
 
 def mean_and_worst(regrets: Sequence[float | None]) -> tuple[str, str]:
     """The mean and the worst in text; dashes if a setting is missing."""
+    known = _whole(regrets)
+    return (f"{statistics.fmean(known):.2f}", f"{max(known):.1f}") if known else ("–", "–")
+
+
+def median(regrets: Sequence[float | None]) -> str:
+    """The median in text; a dash if a setting is missing."""
+    known = _whole(regrets)
+    return f"{statistics.median(known):.2f}" if known else "–"
+
+
+def _whole(regrets: Sequence[float | None]) -> list[float]:
     known = [x for x in regrets if x is not None]
-    if not known or len(known) < len(regrets):
-        return "–", "–"
-    return f"{statistics.fmean(known):.2f}", f"{max(known):.1f}"
+    return known if len(known) == len(regrets) else []

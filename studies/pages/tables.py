@@ -15,7 +15,7 @@ from ..plans import realistic
 from ..plans.transfer import FINE_TUNING
 from ..recovery.alarms import watched_table
 from ..recovery.faults import faults_table
-from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst
+from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst, median
 from ..rows import Cell, Rows
 from ..statistics import mean_loss, regret
 from .peak import horizon_rates_table, peak_table
@@ -61,15 +61,16 @@ def texts(data: Path) -> dict[str, str]:
 
 
 def choices_table(found: Sequence[Judged], choices: Mapping[str, str], least: Sequence[int]) -> str:
-    """A row for each choice that was run in all settings of at least so many updates: the mean and the worst regret."""
+    """A row for each choice that was run in all settings of at least so many updates: mean and worst, then medians."""
     all_longer = {steps: [one.regrets for one in found if one.setting.cell.steps >= steps] for steps in least}
     longer = {steps: some for steps, some in all_longer.items() if some}
     headings = ["warm-up", *(f"T ≥ {steps:,}: {len(some)} settings, {what} %" for steps, some in longer.items()
                              for what in ("mean", "worst"))]  # fmt: skip
-    lines = [
-        [words, *(cell for some in longer.values() for cell in mean_and_worst([one.get(name) for one in some]))]
-        for name, words in choices.items()
-    ]
+    headings += [f"T ≥ {steps:,}: median %" for steps in longer]
+    lines = []
+    for name, words in choices.items():
+        regrets = [[one.get(name) for one in some] for some in longer.values()]
+        lines.append([words, *(cell for some in regrets for cell in mean_and_worst(some)), *map(median, regrets)])
     return comma_separated(headings, [line for line in lines if {*line[1:]} != {"–"}])
 
 

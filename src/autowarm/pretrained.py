@@ -33,7 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .devices import check_member, collective_device
+from .devices import check_member, collective_device, is_capturing
 from .modes import in_normal_mode
 from .optim.step.dtensors import local
 
@@ -60,8 +60,6 @@ class Verdict(NamedTuple):
     threshold: float
 
 
-@in_normal_mode
-@torch.no_grad()
 def detect(
     source: "torch.optim.Optimizer | nn.Module | Iterable[Tensor]", process_group: dist.ProcessGroup | None = None
 ) -> Verdict:
@@ -89,9 +87,16 @@ def detect(
         >>> detect(optimizer).trained
         True
     """
+    return examine(source, process_group).verdict(process_group)
+
+
+@in_normal_mode
+@torch.no_grad()
+def examine(source: Any, process_group: dist.ProcessGroup | None = None) -> "Evidence":
+    """What a rank's own tensors say. It sends nothing, so that it may be asked earlier than the ranks' verdict."""
     check_member(process_group)
     world = dist.get_world_size(process_group) if dist.is_available() and dist.is_initialized() else 1
-    found = _Evidence()
+    found = Evidence()
     tensors = [p for p in _tensors(source) if p.is_floating_point() and p.layout is torch.strided and not p.is_meta]
     matrices = [p for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
     vectors = [v for p in tensors if p.ndim == 1 and (v := local(p.detach())).numel() >= _FEWEST]
@@ -111,23 +116,21 @@ def detect(
     for is_gain, is_fresh in read[len(matrices) :]:
         found.gains += is_gain
         found.fresh += is_gain * is_fresh
-    if world > 1:
-        found.add_up(process_group)
-    return found.verdict()
+    return found
 
 
-class _Evidence:
+class Evidence:
     """What a rank has found, in numbers that add up over the ranks."""
 
     def __init__(self) -> None:
         self.score = self.scored = self.paired = self.matrices = self.gains = self.fresh = 0.0
 
-    def add_up(self, group: dist.ProcessGroup | None) -> None:
-        sums = torch.tensor(list(vars(self).values()), dtype=torch.float32, device=collective_device(group))
-        dist.all_reduce(sums, group=group)
-        vars(self).update(zip(vars(self), sums.tolist(), strict=True))
-
-    def verdict(self) -> Verdict:
+    def verdict(self, group: dist.ProcessGroup | None = None) -> Verdict:
+        """The verdict of all ranks, each of which must call this."""
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+            sums = torch.tensor(list(vars(self).values()), dtype=torch.float32, device=collective_device(group))
+            dist.all_reduce(sums, group=group)
+            vars(self).update(zip(vars(self), sums.tolist(), strict=True))
         score = self.score / self.scored if self.scored else 0.0
         threshold = _TYPICAL + _SURE / math.sqrt(self.scored) if self.scored else math.inf
         if 2 * self.fresh > self.gains:
@@ -135,6 +138,23 @@ class _Evidence:
         if 2 * self.paired > self.matrices:
             return Verdict(True, "adapters", score, threshold)
         return Verdict(score > threshold, "matrices" if self.scored else "none", score, threshold)
+
+
+class FirstLook:
+    """The evidence from before a run's first update, which LoRA's zeros do not outlast."""
+
+    def __init__(self) -> None:
+        self._found: Evidence | None = None
+
+    def take(self, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None) -> None:
+        """Examine the weights now, unless a graph is being captured. The last look before the verdict counts."""
+        params = (p for each in optimizer.param_groups for p in each["params"])
+        if not any(is_capturing(device) for device in {p.device for p in params}):
+            self._found = examine(optimizer, group)
+
+    def verdict(self, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None) -> Verdict:
+        """The verdict of all ranks, from the weights now if there was no look: in Algorithm 1's order, for example."""
+        return (self._found or examine(optimizer, group)).verdict(group)
 
 
 def _tensors(source: Any) -> list[Tensor]:

@@ -15,7 +15,7 @@ from ..losses import Observation, Ranks, refuse_later_backward
 from ..modes import in_normal_mode
 from ..optim.joining import Joining
 from ..optim.wrapped import hook, unwrapped
-from ..pretrained import detect
+from ..pretrained import FirstLook
 from .arguments import Arguments
 from .hooks.alarms import FOREIGN, Alarms
 from .hooks.clock import UpdateClock
@@ -182,7 +182,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._restart()
 
     def _restart(self) -> None:
-        self.last_epoch, self._pending = 0, []
+        self.last_epoch, self._pending, self._look = 0, [], FirstLook()
         self._phase = self._first_phase(self._phase.timeline.planned_steps)
         if self._guard is not None:
             self._guard.restart(self._planned_length())
@@ -225,10 +225,11 @@ class PhaseScheduler(LRScheduler, Joinable):
         return self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
 
     def _settle(self) -> None:
-        """Settle whether the weights were trained before: as told, or from the weights after at most one update."""
+        """Settle whether the weights were trained before: as told, or from the weights before the first update."""
         if (rule := self._phase).name == "warmup":
-            told = self._settings["trained"]
-            rule.on_host().settle(detect(self.optimizer, self.process_group).trained if told is None else told)
+            if (trained := self._settings["trained"]) is None:
+                trained = self._look.verdict(self.optimizer, self.process_group).trained
+            rule.on_host().settle(trained)
 
     def _write(self) -> None:
         self._last_lr = self._groups.write(self._peaks(), self._phase)
@@ -257,6 +258,8 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._clock.pretended = self._groups.are_put_out()
         if torch.compiler.is_compiling() or self._clock.pretended:
             return
+        if self._phase.name == "warmup" and self._phase.weights_trained is None and not self._clock.made:
+            self._look.take(self.optimizer, self.process_group)
         old, self._old_peaks = self._old_peaks, None
         if old is not None and self.last_epoch == 0 and self.optimizer.state and not schedulers_beside(self):
             self._alarms.warn("old peaks", old)

@@ -150,8 +150,52 @@ def test_after_a_search_the_weights_that_it_restores_count() -> None:
     assert scheduler.trained is False
 
 
-def test_an_adapters_base_is_trained() -> None:
-    a, b = nn.Parameter(torch.randn(4, 64)), nn.Parameter(torch.zeros(64, 4))
-    scheduler = AdaptiveWarmup(Lion([a, b], lr=1e-6), T, geometry="sign")
-    scheduler.step(5.0)
+class Adapted(nn.Module):
+    """A frozen layer with LoRA's adapter, a random matrix and a zero one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.base = nn.Linear(64, 64).requires_grad_(False)
+        self.a, self.b = nn.Parameter(torch.randn(4, 64)), nn.Parameter(torch.zeros(64, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+@pytest.mark.parametrize("peak", ["given", "auto"])
+@pytest.mark.parametrize("order", ["after", "before"])
+@pytest.mark.parametrize("make", [torch.optim.AdamW, Lion, Muon], ids=lambda make: make.__name__)
+def test_an_adapters_base_is_trained_though_the_first_update_fills_its_zeros(
+    make: Callable[..., torch.optim.Optimizer], order: str, peak: str
+) -> None:
+    model = Adapted()
+    opt = make([model.a, model.b], lr=1e-2)
+    scheduler = AdaptiveWarmup(opt, T, peak=peak)
+    while scheduler.trained is None:
+        x = torch.randn(8, 64)
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        if order == "before" and scheduler.phase != "search":
+            scheduler.step(loss)
+        opt.step()
+        if order == "after" or scheduler.phase == "search":
+            scheduler.step(loss)
+        opt.zero_grad()
     assert scheduler.trained is True
+    assert model.b.any() or order == "before"
+
+
+def test_behind_another_scheduler_the_weights_that_it_leaves_count() -> None:
+    opt = torch.optim.Adam(new_model().parameters(), lr=1e-6)
+    first, ours = torch.optim.lr_scheduler.ConstantLR(opt, 1.0), AdaptiveWarmup(opt, T)
+    both = torch.optim.lr_scheduler.SequentialLR(opt, [first, ours], milestones=[3])
+    for update in range(5):
+        for p, w in zip(opt.param_groups[0]["params"], TRAINED.parameters(), strict=True):
+            p.grad = torch.zeros_like(p)
+            if update == 1:  # loaded on the way
+                p.data.copy_(w)
+        opt.step()
+        ours.observe(5.0)
+        both.step()
+    assert ours.trained is True

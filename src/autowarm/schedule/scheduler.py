@@ -20,7 +20,7 @@ from .arguments import Arguments
 from .hooks.alarms import FOREIGN, Alarms
 from .hooks.clock import UpdateClock
 from .hooks.groups import GroupRates, first_peak, old_peaks
-from .hooks.others import chained_with, may_have_written, schedulers_beside, unwanted
+from .hooks.others import are_schedulers, chained_with, may_have_written, schedulers_beside, unwanted
 from .recovery import Guard
 from .rule import OPEN_HORIZON, DeviceRule, HostRule, Phase, placed
 from .search import PeakSearch
@@ -61,7 +61,8 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._guard = Guard(recover is True, model, self._planned_length()) if recover else None
         # Whether a loss must still show if the loop gives it before its backward pass; then no weights may be restored.
         self._order_unknown = recover is True or self._settings["peak"] == "auto"
-        self._old_peaks = old_peaks(optimizer)
+        old = old_peaks(optimizer)
+        self._old_peaks = None if old is None or are_schedulers(optimizer) else old
         LRScheduler.__init__(self, optimizer)
         self._watch_groups()
 
@@ -261,7 +262,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         if self._phase.name == "warmup" and self._phase.weights_trained is None and not self._clock.made:
             self._look.take(self.optimizer, self.process_group)
         old, self._old_peaks = self._old_peaks, None
-        if old is not None and self.last_epoch == 0 and self.optimizer.state and not schedulers_beside(self):
+        if old is not None and self.last_epoch == 0:
             self._alarms.warn("old peaks", old)
         total = self._phase.timeline.total_steps
         over = total is not None and self.last_epoch >= total  # another schedule may follow

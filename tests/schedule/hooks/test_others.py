@@ -299,6 +299,32 @@ def test_an_lr_that_an_earlier_schedulers_peak_outlives_is_told_of(new: float | 
 
 
 @tensor_or_float
+@pytest.mark.parametrize("updates", [0, 10])
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_second_schedule_says_that_a_new_rate_is_not_its_peak(lives: bool, updates: int, tensor: bool) -> None:
+    opt = make(tensor)
+    firsts = [AdaptiveWarmup(opt, 60)]
+    train(firsts[0], lambda t: firsts[0].step(5.0), updates=updates)
+    set_rate(opt.param_groups[0], PEAK / 100)
+    if not lives:
+        firsts.clear()
+    second = AdaptiveWarmup(opt, 60)
+    heard = train(second, lambda t: second.step(5.0), updates=3)
+    [said] = [one for one in heard if "keep one of them" not in one]  # of the first, which was in use
+    assert f"has lr={PEAK / 100:g} and, from an earlier scheduler, initial_lr={PEAK:g}" in said
+
+
+@tensor_or_float
+@pytest.mark.parametrize("updates", [0, 10])
+def test_a_second_schedule_at_the_first_ones_peak_needs_no_word(updates: int, tensor: bool) -> None:
+    opt = make(tensor)
+    ours = AdaptiveWarmup(opt, 60)
+    train(ours, lambda t: ours.step(5.0), updates=updates)
+    ours = AdaptiveWarmup(opt, 60)  # as a notebook's cell that is run again
+    assert train(ours, lambda t: ours.step(5.0), updates=3) == []
+
+
+@tensor_or_float
 def test_a_resumed_run_is_told_of_no_earlier_peak(tensor: bool) -> None:
     trained = AdaptiveWarmup(make(tensor), 60)
     train(trained, lambda t: trained.step(5.0), updates=10)

@@ -21,23 +21,33 @@ def schedulers_beside(ours: LRScheduler) -> list[Any]:
     tenths of a second, and is called only when a rate is not what we have written. Before the first update it has dead
     ones collected and looks again: those of a rate finder may be dead, in a cycle.
     """
-    found = _schedulers(ours)
+    found = _schedulers(ours.optimizer, ours)
     if found and ours.last_epoch == 0:
         found.clear()
         gc.collect()
-        found = _schedulers(ours)
+        found = _schedulers(ours.optimizer, ours)
     return found
 
 
-def _schedulers(ours: LRScheduler) -> list[Any]:
-    optimizers = {id(one) for one in (ours.optimizer, *inside(ours.optimizer))}
+def are_schedulers(optimizer: Optimizer) -> bool:
+    """Whether a live scheduler wrote the rates in the groups, as far as it can be told. Waits for the device."""
+    now = [float(group["lr"]) for group in optimizer.param_groups]
+    for one in _schedulers(optimizer):
+        last = getattr(one, "_last_lr", None)
+        if one.optimizer is not optimizer or not isinstance(last, list) or [float(rate) for rate in last] == now:
+            return True
+    return False
+
+
+def _schedulers(ours: Optimizer, but: LRScheduler | None = None) -> list[Any]:
+    optimizers = {id(one) for one in (ours, *inside(ours))}
     is_scheduler: dict[type, bool] = {}
     found = []
     for one in gc.get_objects():
         kind = type(one)  # `isinstance` would ask the objects, and proxies of dead ones raise
         if kind not in is_scheduler:
             is_scheduler[kind] = issubclass(kind, LRScheduler) or bool(_SCHEDULER.search(kind.__name__))
-        if not is_scheduler[kind] or one is ours:
+        if not is_scheduler[kind] or one is but:
             continue
         optimizer = getattr(one, "__dict__", {}).get("optimizer")
         if isinstance(optimizer, Optimizer) and id(unwrapped(optimizer)) in optimizers:

@@ -98,6 +98,8 @@ def resumed(
         what = "; ".join(f"{name}: {how}" for name, how in differ.items())
         raise ValueError(f"the saved schedule differs from this one: {what}")
     rule = HostRule.of(plan.at(state["lr"], saved["kappa"]), rule_state)
+    if settings["trained"] is not None:
+        rule.settle(settings["trained"])
     total, planned = settings["total_steps"], rule.timeline.planned_steps
     if total in (saved["total_steps"], planned):
         return rule, None

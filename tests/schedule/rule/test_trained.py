@@ -126,6 +126,16 @@ def test_a_run_of_new_weights_that_is_resumed_stays_one_of_new_weights() -> None
     assert second.trained is False
 
 
+def test_a_verdict_that_is_given_on_resuming_counts() -> None:
+    for trained, length in ((True, T // 10), (False, T // 2)):
+        first = scheduled(new_model() if trained else TRAINED)
+        steps(first, 5)
+        second = scheduled(new_model(), trained=trained)
+        second.load_state_dict(saved(first))
+        steps(second, T // 2)
+        assert (second.trained, second.warmup_steps) == (trained, length)
+
+
 def test_a_new_warm_up_keeps_the_verdict() -> None:
     for model, trained, length in ((TRAINED, True, 20), (new_model(), False, 100)):
         scheduler = scheduled(model)

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
-from autowarm.lab.analysis.table import HEADINGS, cells, table
+from autowarm.lab.analysis.table import cells, lines, table
 
 from ..helpers import CELL, ROWS
 
@@ -32,6 +32,15 @@ def test_the_table_fits_into_80_columns_and_cuts_nothing_off() -> None:
             assert cell in text
 
 
+def test_an_algorithm_that_was_not_run_has_no_column() -> None:
+    summaries = summarise([one for one in ROWS if one["schedule"] != "paper"])
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table(summaries))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert [len(line) for line in lines(summaries)] == [6, 6]
+    assert ("Algorithm" in text, "difference" in text) == (False, True)
+
+
 def test_print_and_a_notebook_show_the_rows_and_where_the_report_is() -> None:
     summaries, folder = summarise(ROWS), Path("out <1>")
     results = Results(folder, {"failed": {"one": "too low"}}, summaries)
@@ -39,5 +48,5 @@ def test_print_and_a_notebook_show_the_rows_and_where_the_report_is() -> None:
     assert text.splitlines()[-1] == str(folder / "report.html")
     assert "failed runs: 1. too low" in text
     assert html.endswith("<p>out &lt;1&gt;/report.html</p>")
-    for shown in (*HEADINGS, *cells(summaries[0])):
+    for shown in (*lines(summaries)[0], *cells(summaries[0])):
         assert f"<td>{shown}</td>" in html

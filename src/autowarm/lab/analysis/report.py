@@ -14,7 +14,7 @@ from ..files import write_atomically
 from . import figures
 from .results import Results
 from .summary import Row, Summary, headline, verdict
-from .table import HEADINGS, cells
+from .table import lines
 
 logger = logging.getLogger(__name__)
 
@@ -61,13 +61,14 @@ def rendered(template: str, **values: Any) -> str:
 def html(results: Results, curves: Sequence[tuple[Summary, Sequence[figures.Curve]]]) -> str:
     """Return the whole page with embedded pictures. Each cell has its own, so that they stack on a narrow screen."""
     summaries, document = results.summaries, results.document
+    headings, *rows = lines(summaries)
     return rendered(
         "report.html.j2",
         results=document,
         headline=document["config"].get("about") or headline(summaries),
         verdicts=[(summary.title, verdict(summary)) for summary in summaries],
-        headings=HEADINGS,
-        rows=[cells(summary) for summary in summaries],
+        headings=headings,
+        rows=rows,
         sweeps=[(summary.title, data_uri(figures.paired_figure([summary]))) for summary in summaries if summary.manual],
         curves=[(one[0].title, data_uri(figures.curves_figure([one]))) for one in curves],
         runs=sorted(results.rows, key=_order),

@@ -18,7 +18,7 @@ from autowarm import __version__
 from ..config import LabError
 from ..files import read_object, write_json
 from .summary import Point, Row, Summary, summarise, verdict
-from .table import HEADINGS, cells, show
+from .table import lines, show
 
 SCHEMA = 1
 _ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss", "diverged", "seconds"}
@@ -50,10 +50,10 @@ class Results:
         return f"{captured.get()}{self.folder / 'report.html'}"
 
     def _repr_html_(self) -> str:
-        rows = [list(HEADINGS), *map(cells, self.summaries)]
-        lines = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+        cells = ("".join(f"<td>{escape(text)}</td>" for text in line) for line in lines(self.summaries))
+        rows = "".join(f"<tr>{line}</tr>" for line in cells)
         verdicts = "".join(f"<li>{escape(f'{one.title}: {verdict(one)}')}</li>" for one in self.summaries)
-        return f"<table>{lines}</table><ul>{verdicts}</ul><p>{escape(str(self.folder / 'report.html'))}</p>"
+        return f"<table>{rows}</table><ul>{verdicts}</ul><p>{escape(str(self.folder / 'report.html'))}</p>"
 
 
 def write_results(

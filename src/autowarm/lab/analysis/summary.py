@@ -212,7 +212,7 @@ def verdict(summary: Summary) -> str:
     if best.diverged:
         words.append("Every hand-set warm-up diverged with some seed.")
     else:
-        words.append(f"Best hand-set warm-up: {best.warmup_steps:.0f} updates, loss {number(best.val_loss)}.")
+        words.append(f"Best hand-set warm-up: {_updates(best)}, loss {number(best.val_loss)}.")
     if summary.edge:
         words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}.")
     if ours is not None and ours.ended_by_time:
@@ -223,10 +223,14 @@ def verdict(summary: Summary) -> str:
         spread = summary.on_common_seeds(worst) - summary.on_common_seeds(best)
         differ = f"The hand-set lengths differ by {number(spread)}{summary.unit} at most"
         if matters:
-            words.append(f"{differ}; the worst is {worst.warmup_steps:.0f} updates.")
+            words.append(f"{differ}; the worst is {_updates(worst)}.")
         elif summary.outcome not in ("better", "worse"):
             words.append(f"{differ}, no more than the noise: this setting shows nothing.")
     return " ".join(words)
+
+
+def _updates(point: Point) -> str:
+    return f"{point.warmup_steps:.0f} update{'s' * (round(point.warmup_steps) != 1)}"
 
 
 def number(value: float, digits: int = 3, sign: str = "") -> str:

@@ -8,7 +8,16 @@ from rich.text import Text
 
 from .summary import Point, Summary, number, verdict
 
-HEADINGS = ("optimizer, rate", "best hand-set", "updates", "default", "updates", "difference", "Algorithm 1", "updates")
+_HEADINGS = (
+    "optimizer, rate",
+    "best hand-set",
+    "updates",
+    "default",
+    "updates",
+    "difference",
+    "Algorithm 1",
+    "updates",
+)
 
 
 def cells(summary: Summary) -> list[str]:
@@ -20,17 +29,23 @@ def cells(summary: Summary) -> list[str]:
     return [summary.label, *best, *adaptive, difference, *paper]
 
 
+def lines(summaries: Sequence[Summary]) -> list[list[str]]:
+    """Return the headings and every row; Algorithm 1 has columns if it was run."""
+    width = len(_HEADINGS) if any(summary.paper for summary in summaries) else -2
+    return [line[:width] for line in ([*_HEADINGS], *map(cells, summaries))]
+
+
 def table(summaries: Sequence[Summary]) -> Table:
     """Return the table for the terminal, at most 80 columns wide. Each warm-up's length is below its loss."""
     found = Table(
         box=None, pad_edge=False, padding=(0, 1, 1, 0), title_justify="left",
         title="Final validation loss, mean ± standard error, and updates of warm-up",
     )  # fmt: skip
-    for index, heading in enumerate(("optimizer, rate", "best hand-set", "default", "difference", "Algorithm 1")):
+    headings, *rows = lines(summaries)
+    for index, heading in enumerate(heading for heading in headings if heading != "updates"):
         found.add_column(heading, justify="left" if index == 0 else "right")
-    for summary in summaries:
-        label, best, best_steps, adaptive, steps, difference, paper, paper_steps = cells(summary)
-        row = (label, f"{best}\n{best_steps}", f"{adaptive}\n{steps}", difference, f"{paper}\n{paper_steps}")
+    for label, best, best_steps, adaptive, steps, difference, *paper in rows:
+        row = (label, f"{best}\n{best_steps}", f"{adaptive}\n{steps}", difference, *["\n".join(paper)] * bool(paper))
         found.add_row(*map(Text, row))
     return found
 

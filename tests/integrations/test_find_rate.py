@@ -263,6 +263,28 @@ def test_accelerate_needs_nothing_but_the_prepared_optimizer() -> None:
     np.testing.assert_allclose(found.losses[:25], plain(1, 0.0)[:25], rtol=1e-3)
 
 
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_accelerates_own_scaler_outlives_a_bad_batch() -> None:
+    from accelerate import Accelerator
+    from accelerate.optimizer import AcceleratedOptimizer
+
+    Accelerator(cpu=True)  # whose own scaler needs a GPU
+    net, scaler = Net(dropout=0.0), torch.amp.GradScaler("cpu")
+    inner = Muon.from_model(net, lr=LR)
+    optimizer, batches = AcceleratedOptimizer(inner, scaler=scaler), iter(enumerate(DATA.split(BATCH) * 2))
+
+    def closure() -> torch.Tensor:
+        i, x = next(batches)
+        loss = net(x)["loss"] * (float("nan") if i == 10 else 1.0)
+        scaler.scale(loss).backward()
+        scaler.unscale_(inner)  # as clipping does
+        return loss
+
+    found = plain_find_rate(net, optimizer, closure, steps=20, highest=1e-3)
+    assert len(found.losses) == 20
+    assert np.isfinite(found.losses).all()
+
+
 def rates_by_trainer(folder: Path, resume: str | None = None) -> tuple[list[float], AdaptiveWarmup]:
     args = TrainingArguments(
         str(folder), max_steps=120, per_device_train_batch_size=BATCH, learning_rate=7.0, report_to="none",

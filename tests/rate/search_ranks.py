@@ -77,6 +77,17 @@ def main(folder):
         return math.nan if calls > 30 else loss  # on both, for both end the search here
 
     seen["spoilt"] = len(find_rate(model, optimizer, spoilt, steps=60).losses)
+    elementwise, calls = torch.optim.AdamW(bare.parameters(), lr=1.0), 0
+
+    def bad_once():
+        nonlocal calls
+        calls += 1
+        assert all(p.isfinite().all() for p in bare.parameters())
+        loss = (model(torch.randn(256, 8)).square().mean() + 1) * (math.nan if (calls, rank) == (10, 1) else 1)
+        loss.backward()
+        return loss
+
+    seen["bad once"] = len(find_rate(model, elementwise, bad_once, steps=20, highest=1e-3).losses), calls
     try:
         find_rate(model, optimizer, closure, steps=60 + rank)
     except RuntimeError as error:

@@ -44,6 +44,10 @@ def test_a_loss_that_is_not_finite_ends_both(ranks: list[dict[str, Any]]) -> Non
     assert ranks[0]["spoilt"] == 31
 
 
+def test_a_bad_batch_on_one_is_dropped_on_both(ranks: list[dict[str, Any]]) -> None:
+    assert [seen["bad once"] for seen in ranks] == [[20, 21]] * 2
+
+
 def test_different_arguments_are_an_error_on_both(ranks: list[dict[str, Any]]) -> None:
     for seen in ranks:
         assert "ranks disagree: find_rate has different settings on them" in seen["error"]

@@ -42,7 +42,8 @@ def find_rate(
     This is L. N. Smith's range test (https://arxiv.org/abs/1506.01186); `RateSearch` explains how it reads a rate off
     the losses, which is our own method. The rates in the result are those of the first parameter group whose rate is
     not 0. The other groups keep their ratios to it, by ``initial_lr`` if a scheduler has set one. The search ends early
-    once the loss breaks.
+    once the loss breaks. A single non-finite loss is dropped, and no step is made from it; a second in a row is a
+    break.
 
     Afterwards the weights, buffers, gradients, the optimizer's state and options, the scaler and the random number
     generators (Python's, NumPy's, PyTorch's on the CPU and on accelerators) are bit-identical to before, even after an
@@ -104,13 +105,17 @@ def find_rate(
     settings = {"lowest": lowest, "highest": highest, "steps": steps, "total_steps": total_steps}
     ranks = Ranks(process_group, settings, owner="find_rate")
     losses: list[float] = []
+    doubt = False  # whether the last loss was not finite
+    # A scaler skips gradients that are not finite, but must see them. Accelerate's optimizer has its own.
+    scalers = (scaler, getattr(optimizer, "scaler", None))
+    scaled = any(isinstance(one, GradScaler) and one.is_enabled() for one in scalers)
     with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
         core = unwrapped(optimizer)  # by whose rates the steps are made
         shares = _shares(core)
         closure, params = _checked_closure(closure, optimizer)
-        for i, rate in enumerate(rates):
+        while (i := len(losses)) < steps:
             for group, share in zip(core.param_groups, shares, strict=True):
-                set_rate(group, float(rate) * share)
+                set_rate(group, float(rates[i]) * share)
             optimizer.zero_grad()
             try:
                 seen = Observation.of(run_closure(closure, params) if params else closure(), 1.0)
@@ -119,10 +124,14 @@ def find_rate(
                 raise ValueError(
                     f"the batches ended after {i} of {steps} steps: let the closure start over{fewer}"
                 ) from None
-            loss = mean_loss([seen], ranks, i)
-            losses.append(math.nan if loss is None else loss)
-            if has_broken(losses, steps):
-                break
+            loss = _mean(seen, ranks, i)
+            before, doubt = doubt, not math.isfinite(loss)
+            if before or not doubt:  # a bad batch gives one such loss, but broken weights give a second
+                losses.append(loss)
+                if has_broken(losses, steps):
+                    break
+            elif not scaled:
+                continue
             with warnings.catch_warnings():
                 # The highest rates are expected to give such gradients.
                 warnings.filterwarnings("ignore", message=".*a gradient is not finite")
@@ -132,6 +141,13 @@ def find_rate(
                     scaler.step(optimizer)
                     scaler.update()
     return RateSearch(rates[: len(losses)], np.array(losses), has_broken(losses, steps), total_steps)
+
+
+def _mean(seen: Observation, ranks: Ranks, updates: int) -> float:
+    """The mean of the ranks' losses; NaN if one is not finite, for all ranks then share its gradients."""
+    bad = Observation(float(not math.isfinite(seen.loss)), 1.0)
+    loss = math.nan if mean_loss([bad], ranks, updates) else mean_loss([seen], ranks, updates)
+    return math.nan if loss is None else loss
 
 
 def _checked_closure(closure: Callable[[], L], optimizer: Optimizer) -> tuple[Callable[[], L], list[Tensor]]:

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import BaseFinetuning
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
-from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm import find_rate as plain_find_rate
@@ -231,6 +231,20 @@ def test_trainer_trains_afterwards_as_if_nothing_had_been(tmp_path: Path) -> Non
         trainer.train()
         contents.append(content(trainer.model))
     assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("kind", [Trainer, WarmupTrainer])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_given_optimizer_gets_its_rates_back(as_tensor: bool, kind: type[Trainer], tmp_path: Path) -> None:
+    net, args = Net(), hf_trainer(tmp_path).args
+    rate: Any = torch.tensor(1.0) if as_tensor else 1.0
+    optimizer = torch.optim.AdamW([{"params": [p]} for p in net.parameters()], lr=rate)
+    optimizer.param_groups[1]["initial_lr"] = 0.5
+    trainer = kind(net, args, train_dataset=[{"x": row} for row in DATA], optimizers=(optimizer, None))
+    transformers.find_rate(trainer, steps=20)
+    assert [group["lr"] for group in optimizer.param_groups] == [1.0] * 6
+    assert (optimizer.param_groups[0]["lr"] is rate) or not as_tensor
+    assert [group.get("initial_lr") for group in optimizer.param_groups] == [None, 0.5, *[None] * 4]
 
 
 def test_the_trainers_noise_in_embeddings_ends_with_the_search(tmp_path: Path) -> None:

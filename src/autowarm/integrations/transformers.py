@@ -16,6 +16,7 @@ from .. import rate
 from ..frames import frames_of_ours
 from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..rate import RateSearch
+from ..rate.restore import Keeper
 from ..schedule import AdaptiveWarmup
 from ..schedule.arguments import without_warmup_steps
 from ..undisturbed import generators, set_generators
@@ -352,8 +353,10 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
     """`autowarm.find_rate` for a `Trainer` that has not trained yet.
 
     The search runs the trainer's own start of training and its ``training_step``, with its precision, accumulation,
-    clipping and processes. Afterwards the model, the random states and the trainer are as before. A `WarmupTrainer`
-    with ``optim=`` reads the new rate from its ``args`` when it trains; for another trainer, build a new one.
+    clipping and processes. Afterwards the model, the random states, the rates of an optimizer that you gave, and what
+    `Trainer` itself keeps are as before. What a subclass counts in its steps is not: the first log of TRL's
+    ``SFTTrainer`` counts the search's tokens, too. A `WarmupTrainer` with ``optim=`` reads the new rate from its
+    ``args`` when it trains; for another trainer, build a new one.
 
     Args:
         trainer: any `Trainer`.
@@ -381,6 +384,8 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
     assert model is not None
     names = ("optimizer", "lr_scheduler", "model_wrapped", "is_in_train", "state", "control")
     kept = {name: getattr(trainer, name) for name in names}
+    keep, given = Keeper(offload=False), getattr(trainer.optimizer, "param_groups", [])
+    rates = [{name: keep(group[name]) for name in ("lr", "initial_lr") if name in group} for group in given]
     mode = model.training
     trainer.callback_handler.callbacks.insert(0, finder)  # before callbacks that would announce a run
     try:
@@ -395,6 +400,10 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
         for name, value in kept.items():
             setattr(trainer, name, value)
         trainer._created_lr_scheduler = False
+        # The scheduler that the trainer made has written into the groups, and Accelerate may have made them anew.
+        for group, restored in zip(getattr(trainer.optimizer, "param_groups", []), rates, strict=True):
+            group.pop("initial_lr", None)
+            group.update({name: restore() for name, restore in restored.items()})
         model.train(mode)
         set_generators(before)
     assert finder.found is not None

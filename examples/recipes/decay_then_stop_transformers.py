@@ -18,7 +18,8 @@ class DecayThenStop(EarlyStoppingCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
         saved = state.stateful_callbacks.get(type(self).__name__, self.state())
-        self.end = saved["attributes"].get("end")
+        # A run that begins anew, as each trial of a search does, finds the end of the run before.
+        self.end = saved["attributes"].get("end") if state.global_step > 0 else None
         if self.end is not None:  # resumed during that decay
             state.max_steps = self.end
 

@@ -143,6 +143,27 @@ def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Pat
         assert train(str(tmp_path / "checkpoint-6"), restore=restore) == (made, rates)
 
 
+def test_a_trainer_that_decayed_and_stopped_does_so_again(tmp_path: Path) -> None:
+    decay_then_stop = block("DecayThenStop", "transformers")["DecayThenStop"]
+    trainer = make_trainer(
+        for_transformers.Mixed,
+        tmp_path,
+        callbacks=[decay_then_stop(5, early_stopping_patience=1)],
+        eval_strategy="steps",
+        eval_steps=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+        greater_is_better=True,
+    )
+    trainer.model_init = for_transformers.make_model  # begins anew, as for each trial of a search
+    runs = []
+    for _ in range(2):
+        trainer.train()
+        runs.append((trainer.state.global_step, rates_of(trainer, "learning_rate")))
+    assert runs[0] == runs[1]
+    assert runs[0][0] == 4 + 5
+
+
 def test_the_best_model_is_loaded_and_its_checkpoint_goes_on(tmp_path: Path) -> None:
     options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
     worst_is_best = {"greater_is_better": True, "metric_for_best_model": "eval_loss"}

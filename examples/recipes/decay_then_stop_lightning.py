@@ -9,7 +9,7 @@ class DecayThenStop(EarlyStopping):
     """Where training would stop, decays over ``steps`` more updates first."""
 
     def __init__(self, steps, **options):
-        super().__init__(check_on_train_epoch_end=True, **options)
+        super().__init__(**options)
         self.steps, self.end = steps, None
 
     def state_dict(self):
@@ -23,10 +23,10 @@ class DecayThenStop(EarlyStopping):
         if self.end is not None:  # resumed during that decay
             trainer.fit_loop.epoch_loop.max_steps = self.end
 
-    def on_train_epoch_end(self, trainer, pl_module):
-        if self.end is not None:
+    def _run_early_stopping_check(self, trainer):  # after an epoch or a validation
+        if self.end is not None or trainer.should_stop:
             return
-        super().on_train_epoch_end(trainer, pl_module)
+        super()._run_early_stopping_check(trainer)
         scheduler = trainer.lr_scheduler_configs[0].scheduler
         left = min(self.steps, (scheduler.total_steps or math.inf) - scheduler.last_epoch)
         if trainer.should_stop and left >= 1:

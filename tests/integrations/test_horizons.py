@@ -185,8 +185,8 @@ def test_the_best_model_is_loaded_and_its_checkpoint_goes_on(tmp_path: Path) -> 
 
 def fit(
     folder: Path, *callbacks: Any, epochs: int, resume: Path | str | None = None,
-    kind: type[for_lightning.Module] = for_lightning.Module,
-) -> for_lightning.Module:  # fmt: skip
+    kind: type[for_lightning.Module] = for_lightning.Module, **options: Any,
+) -> Any:  # fmt: skip
     """Epochs of four updates."""
     module = kind()
     trainer = pl.Trainer(
@@ -199,6 +199,7 @@ def fit(
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
+        **options,
     )
     trainer.fit(module, DataLoader(torch.zeros(6 * 12), 6), ckpt_path=resume)
     return module
@@ -256,6 +257,40 @@ def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Pat
     assert rates[8:] == sorted(rates[8:], reverse=True)
     assert rates[-1] < 0.2 * rates[8]
     assert rates_from(tmp_path / "epoch=2.ckpt") == rates[12:]
+
+
+class Validated(for_lightning.Module):
+    """Its validation loss shows no progress before the decay, and then the decay's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.validated: list[int] = []
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        if not self.trainer.sanity_checking:
+            self.validated.append(self.trainer.global_step)
+        self.log("val_loss", 1.0 if self.sched.total_steps is None else self.sched.get_last_lr()[0])
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(torch.zeros(6), 6)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        self.sched = AdaptiveWarmup(self.opt, None, decay="wso")
+        return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched)}
+
+
+@pytest.mark.parametrize(
+    ("options", "validated"),
+    [({}, [4, 8]), ({"check_val_every_n_epoch": 2}, [8, 16]), ({"val_check_interval": 0.5}, [2, 4])],
+    ids=["each epoch", "every other epoch", "twice an epoch"],
+)
+def test_lightning_counts_its_patience_by_validations(
+    options: dict[str, Any], validated: list[int], tmp_path: Path
+) -> None:
+    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
+    module = fit(tmp_path, decay_then_stop(3, monitor="val_loss", patience=1), epochs=8, kind=Validated, **options)
+    assert module.validated[:2] == validated
+    assert len(module.rates) == validated[-1] + 3
 
 
 def test_lightning_that_would_stop_at_the_schedules_end_stops(tmp_path: Path) -> None:

@@ -33,3 +33,7 @@ class DecayThenStop(EarlyStopping):
             trainer.should_stop = False
             scheduler.decay_now(left)
             self.end = trainer.fit_loop.epoch_loop.max_steps = trainer.global_step + left
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.end:  # so that Lightning validates what has decayed before it saves it
+            trainer.should_stop, trainer.check_val_every_n_epoch = True, 1

@@ -260,7 +260,7 @@ def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Pat
 
 
 class Validated(for_lightning.Module):
-    """Its validation loss shows no progress before the decay, and then the decay's."""
+    """Its validation loss falls only while the rate decays."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ class Validated(for_lightning.Module):
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
         if not self.trainer.sanity_checking:
             self.validated.append(self.trainer.global_step)
-        self.log("val_loss", 1.0 if self.sched.total_steps is None else self.sched.get_last_lr()[0])
+        self.log("val_loss", 1.0 if self.sched.total_steps is None else 1 / self.trainer.global_step)
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader(torch.zeros(6), 6)
@@ -279,11 +279,14 @@ class Validated(for_lightning.Module):
         return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched)}
 
 
-@pytest.mark.parametrize(
+VALIDATIONS = pytest.mark.parametrize(
     ("options", "validated"),
     [({}, [4, 8]), ({"check_val_every_n_epoch": 2}, [8, 16]), ({"val_check_interval": 0.5}, [2, 4])],
     ids=["each epoch", "every other epoch", "twice an epoch"],
 )
+
+
+@VALIDATIONS
 def test_lightning_counts_its_patience_by_validations(
     options: dict[str, Any], validated: list[int], tmp_path: Path
 ) -> None:
@@ -291,6 +294,20 @@ def test_lightning_counts_its_patience_by_validations(
     module = fit(tmp_path, decay_then_stop(3, monitor="val_loss", patience=1), epochs=8, kind=Validated, **options)
     assert module.validated[:2] == validated
     assert len(module.rates) == validated[-1] + 3
+
+
+@VALIDATIONS
+def test_lightning_validates_and_keeps_what_has_decayed(
+    options: dict[str, Any], validated: list[int], tmp_path: Path
+) -> None:
+    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
+    stopping, best = decay_then_stop(3, monitor="val_loss", patience=1), ModelCheckpoint(tmp_path, monitor="val_loss")
+    module = fit(tmp_path, stopping, best, epochs=8, kind=Validated, **options)
+    end = validated[-1] + 3
+    assert (module.validated.count(end), module.validated[-1]) == (1, end)
+    kept = torch.load(best.best_model_path, weights_only=True)
+    assert kept["global_step"] == end
+    assert all(torch.equal(kept["state_dict"][name], p) for name, p in module.state_dict().items())
 
 
 def test_lightning_that_would_stop_at_the_schedules_end_stops(tmp_path: Path) -> None:

@@ -12,6 +12,10 @@ class DecayThenStop(EarlyStopping):
         super().__init__(**options)
         self.steps, self.end = steps, None
 
+    def setup(self, trainer, pl_module, stage):
+        super().setup(trainer, pl_module, stage)
+        self.end = None  # of a run before; a checkpoint is loaded after this
+
     def state_dict(self):
         return super().state_dict() | {"end": self.end}
 

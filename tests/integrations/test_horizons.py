@@ -310,6 +310,14 @@ def test_lightning_validates_and_keeps_what_has_decayed(
     assert all(torch.equal(kept["state_dict"][name], p) for name, p in module.state_dict().items())
 
 
+def test_lightning_decays_in_each_run_with_the_callback(tmp_path: Path) -> None:
+    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
+    stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
+    runs = [fit(tmp_path, stopping, epochs=6) for _ in range(2)]
+    assert [run.sched.total_steps for run in runs] == [8 + 5, 4 + 5]  # EarlyStopping keeps its count of epochs
+    assert [len(run.rates) for run in runs] == [8 + 5, 4 + 5]
+
+
 def test_lightning_that_would_stop_at_the_schedules_end_stops(tmp_path: Path) -> None:
     decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
     stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)

@@ -110,7 +110,9 @@ class WarmupCallback(pl.Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Check that Lightning steps the schedulers as they need."""
         configs = _adaptive_configs(trainer)
-        if not configs:
+        averaging = [one for one in trainer.callbacks if isinstance(one, pl.callbacks.StochasticWeightAveraging)]
+        # A run that resumes in its averaging has only that callback's schedule, as it would have without the break.
+        if not configs and not any(one._scheduler_state for one in averaging):
             raise ValueError("WarmupCallback found no AdaptiveWarmup: return one from configure_optimizers")
         for c in configs:
             if pl_module.automatic_optimization and (c.reduce_on_plateau or c.interval != "step" or c.frequency != 1):
@@ -177,7 +179,7 @@ class WarmupCallback(pl.Callback):
 def _compare_lengths(trainer: Any, pl_module: Any, batch_idx: int) -> None:
     schedulers = [config.scheduler for config in _adaptive_configs(trainer)]
     steps = math.inf if trainer.max_steps == -1 else trainer.max_steps - trainer.global_step
-    if trainer.fast_dev_run:
+    if trainer.fast_dev_run or not schedulers:  # StochasticWeightAveraging has put its own in their place
         return
     if pl_module.automatic_optimization:
         warn_at_start(schedulers[0], min(steps, _updates_by_epochs(trainer, batch_idx)))

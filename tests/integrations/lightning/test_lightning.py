@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import LearningRateFinder, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    LearningRateFinder,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader
@@ -55,13 +60,12 @@ class Module(pl.LightningModule):
 
 def fit(module: Module, folder: Path, *callbacks: Any, resume: Path | None = None, **options: Any) -> pl.Trainer:
     trainer = pl.Trainer(
-        max_steps=STEPS,
         accelerator="cpu",
         default_root_dir=folder,
         callbacks=list(callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
-        **{"logger": False} | options,
+        **{"logger": False, "max_steps": STEPS} | options,
     )
     trainer.fit(module, DataLoader(torch.zeros(6 * EPOCH), 6), ckpt_path=resume)
     return trainer
@@ -98,6 +102,22 @@ def test_the_rates_and_weights_are_a_plain_loops(accumulation: int, tmp_path: Pa
         fit(resumed, tmp_path, WarmupCallback(), resume=tmp_path / f"step={at}.ckpt", **options)
         assert resumed.rates == rates[at:]
         assert all(torch.equal(a, b) for a, b in zip(resumed.net.parameters(), net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("start", [1, 3])
+def test_a_run_resumes_in_its_weight_averaging(start: int, tmp_path: Path) -> None:
+    def averaged(resume: Path | None = None) -> Module:
+        module, every = Module(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+        averaging = StochasticWeightAveraging(swa_lrs=0.5 * LR, swa_epoch_start=start, annealing_epochs=2)
+        options = {"max_steps": -1, "max_epochs": 6, "limit_train_batches": 2}
+        fit(module, tmp_path, averaging, WarmupCallback(), every, resume=resume, **options)
+        return module
+
+    whole = averaged()
+    resumed = averaged(tmp_path / "epoch=3.ckpt")
+    assert resumed.rates == whole.rates[8:]
+    assert whole.rates[-1] == 0.5 * LR
+    assert all(torch.equal(a, b) for a, b in zip(resumed.net.parameters(), whole.net.parameters(), strict=True))
 
 
 def test_reduce_on_plateau_hands_over_the_logged_loss(tmp_path: Path) -> None:

@@ -81,20 +81,36 @@ class Observation(NamedTuple):
         return self._replace(loss=self.loss.clone()) if isinstance(self.loss, Tensor) else self
 
 
-def refuse_later_backward(loss: Tensor) -> None:
-    """Let a backward pass through this loss raise RuntimeError from now on.
+class Order:
+    """Refuses the backward pass of a loss after the step that took it, from the first step on.
 
     If weights were restored in between, it would fail, or take gradients at weights that are gone. That it has not run
     yet cannot be asked in advance: of an update that a GradScaler skipped, gradients may be gone as well.
+
+    Args:
+        matters: whether weights may be restored.
     """
 
-    def refuse(_: Tensor) -> None:
-        raise RuntimeError(
-            "step(loss) was called before loss.backward(), and may restore weights in between, with recover=True, "
-            'peak="auto" or a SpikeGuard: call step(loss) after loss.backward(), before or after optimizer.step()'
-        )
+    def __init__(self, matters: bool) -> None:
+        self._matters = matters
+        self._watched = self._stepped = False
 
-    loss.register_hook(refuse)
+    def observed(self, loss: Tensor | float) -> None:
+        """Watch this loss's backward pass, if it has one; the first update's losses tell the order of all."""
+        if self._matters and not self._stepped and isinstance(loss, Tensor) and loss.requires_grad:
+            self._watched = True
+            loss.register_hook(self._refuse)
+
+    def stepped(self) -> None:
+        """The losses so far have been taken."""
+        self._stepped = self._watched
+
+    def _refuse(self, _: Tensor) -> None:
+        if self._stepped:
+            raise RuntimeError(
+                "step() was called before loss.backward(), and may restore weights in between, with recover=True, "
+                'peak="auto" or a SpikeGuard: call step(loss) after loss.backward(), before or after optimizer.step()'
+            )
 
 
 class Ranks:

@@ -82,8 +82,8 @@ class AdaptiveWarmup(PhaseScheduler):
             a captured graph, into which nothing can be restored. At the first loss: it is not above ``target_loss``, or
             exceeds it by ``peak_gap`` or less.
         RuntimeError: ``max_nonfinite`` is reached, ranks disagree, or another rank makes no step until the timeout of
-            the process group. In ``loss.backward()``: it came after the first ``step(loss)``, and weights may have been
-            restored in between.
+            the process group. In ``loss.backward()``: it came after the first ``step`` that took the loss, and
+            weights may have been restored in between.
 
     Example:
         >>> import torch

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..devices import collective_device
 from ..frames import frames_of_ours
-from ..losses import Observation, Ranks, refuse_later_backward
+from ..losses import Observation, Order, Ranks
 from ..modes import in_normal_mode
 from ..optim.joining import Joining
 from ..optim.wrapped import hook, unwrapped
@@ -59,8 +59,7 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._phase: Phase = self._first_phase(self._settings["total_steps"])
         recover = self._settings["recover"]
         self._guard = Guard(recover is True, model, self._planned_length()) if recover else None
-        # Whether a loss must still show if the loop gives it before its backward pass; then no weights may be restored.
-        self._order_unknown = recover is True or self._settings["peak"] == "auto"
+        self._order = Order(recover is True or self._settings["peak"] == "auto")
         old = old_peaks(optimizer)
         self._old_peaks = None if old is None or are_schedulers(optimizer) else old
         LRScheduler.__init__(self, optimizer)
@@ -80,6 +79,7 @@ class PhaseScheduler(LRScheduler, Joinable):
             TypeError: the loss is an int, or neither a number nor a tensor.
         """
         self._pending.append(Observation.of(loss, weight).kept())
+        self._order.observed(loss)
 
     def step(self, loss: Tensor | float | None = None, *, metrics: Tensor | float | None = None) -> None:
         """Set the rates for the next update.
@@ -95,9 +95,8 @@ class PhaseScheduler(LRScheduler, Joinable):
         """
         if (loss := metrics if loss is None else loss) is not None:
             self._pending.append(Observation.of(loss, 1.0))
-            if self._order_unknown and isinstance(loss, Tensor) and loss.requires_grad:
-                self._order_unknown = False
-                refuse_later_backward(loss)
+            self._order.observed(loss)
+        self._order.stepped()
         self._step_count += 1
         self._update_lr()
 

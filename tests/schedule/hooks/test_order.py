@@ -25,7 +25,10 @@ restoring = pytest.mark.parametrize("make", RESTORING.values(), ids=RESTORING)
 
 
 def train(make: Callable[[Any], Any], order: str, clear: str = "last", updates: int = 60, skips: int = 0) -> nn.Module:
-    """``order`` has a letter for the backward pass, the optimizer's step and the scheduler's."""
+    """``order`` has a letter for the backward pass, the optimizer's step and the scheduler's.
+
+    The latter is "s" with the loss, or "n" without one, which "v" for `observe` has given.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -44,20 +47,47 @@ def train(make: Callable[[Any], Any], order: str, clear: str = "last", updates: 
                 scaler.update()
                 if clear == "last":
                     opt.zero_grad()
+            elif letter == "v":
+                watcher.observe(loss)
             else:
-                watcher.step(loss)
+                watcher.step(*[loss] * (letter == "s"))
     return model
 
 
+refused = pytest.raises(RuntimeError, match=r"call step\(loss\) after loss.backward\(\)")
+
+
 @restoring
+@pytest.mark.parametrize("order", ["sbo", "vnbo"])
 @pytest.mark.parametrize("clear", ["first", "last"])
-def test_what_restores_weights_refuses_a_loss_before_its_backward_pass(make: Callable, clear: str) -> None:
-    with pytest.raises(RuntimeError, match=r"call step\(loss\) after loss.backward\(\)"):
-        train(make, "sbo", clear, updates=1)
+def test_what_restores_weights_refuses_a_loss_before_its_backward_pass(make: Callable, order: str, clear: str) -> None:
+    with refused:
+        train(make, order, clear, updates=1)
 
 
 @restoring
-@pytest.mark.parametrize("order", ["bso", "bos"])
+@pytest.mark.parametrize("early", [False, True])
+def test_of_micro_batches_only_the_step_must_come_after_the_last_backward_pass(make: Callable, early: bool) -> None:
+    weight = nn.Parameter(torch.ones(4))
+    opt = torch.optim.SGD([weight], lr=0.1)
+    watcher = make(opt)
+    for _ in range(3):
+        for last in (False, True):
+            loss = weight.square().mean()
+            watcher.observe(loss)
+            loss = loss / 2  # all that is left of the observed loss is in the graph
+            if last and early:
+                watcher.step()
+                with refused:
+                    loss.backward()
+                return
+            loss.backward()
+        opt.step()
+        watcher.step()
+
+
+@restoring
+@pytest.mark.parametrize("order", ["bso", "bos", "vbno", "vbon"])
 @pytest.mark.parametrize("clear", ["first", "last"])
 @pytest.mark.parametrize("skips", [0, 2], ids=["", "first updates skipped"])
 def test_after_the_backward_pass_any_order_will_do(make: Callable, order: str, clear: str, skips: int) -> None:

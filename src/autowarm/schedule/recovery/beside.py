@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...frames import frames_of_ours
-from ...losses import Observation, Ranks, mean_loss, refuse_later_backward
+from ...losses import Observation, Order, Ranks, mean_loss
 from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside, unwrapped
 from ..arguments import check_recover, clean
@@ -90,7 +90,7 @@ class SpikeGuard:
         self._clock, self._updates = UpdateClock(self.optimizer), 0
         self._peak, self._lowered = first_peak(self.optimizer), 1.0
         self._pending: list[Observation] = []
-        self._order_unknown = recover is True  # as in `AdaptiveWarmup`
+        self._order = Order(recover is True)
         self._set_aside: dict[Optimizer, list[float | Tensor]] = {}  # the schedule's rates during an update
         self._register()
 
@@ -115,6 +115,7 @@ class SpikeGuard:
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
         """Record the loss of one micro-batch for the next `step`, see `AdaptiveWarmup.observe`."""
         self._pending.append(Observation.of(loss, weight).kept())
+        self._order.observed(loss)
 
     @in_normal_mode
     def step(self, loss: Tensor | float | None = None) -> None:
@@ -125,13 +126,12 @@ class SpikeGuard:
                 `torch.amp.GradScaler` skipped, it counts if it is not finite: then the weights may be broken.
 
         Raises:
-            RuntimeError: ranks disagree. In ``loss.backward()``: it came after the first call.
+            RuntimeError: ranks disagree. In ``loss.backward()``: it came after the first call that took the loss.
         """
         if loss is not None:
             self._pending.append(Observation.of(loss, 1.0))
-            if self._order_unknown and isinstance(loss, Tensor) and loss.requires_grad:
-                self._order_unknown = False
-                refuse_later_backward(loss)
+            self._order.observed(loss)
+        self._order.stepped()
         observations, self._pending = self._pending, []
         made = self._clock.tick(observations)
         updates = self._updates + (made or 0)

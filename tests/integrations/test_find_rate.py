@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import BaseFinetuning
+from lightning.pytorch.callbacks import BaseFinetuning, GradientAccumulationScheduler
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
@@ -91,6 +91,18 @@ def test_lightning_finds_what_a_plain_loop_finds(accumulation: int, clip: float)
     assert torch.equal(torch.get_rng_state(), drawn)
     # As far as rates are small: at high ones rounding in another order grows.
     np.testing.assert_allclose(found.losses[:25], plain(accumulation, clip)[:25], rtol=1e-3)
+
+
+@pytest.mark.parametrize("longest", [-1, 10])
+def test_lightning_searches_with_the_accumulation_that_a_callback_sets(longest: int) -> None:
+    def search(**options: Any) -> Any:
+        quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+        trainer = pl.Trainer(max_steps=longest, max_epochs=5, accelerator="cpu", **quiet, **options)
+        return lightning.find_rate(trainer, Module(dropout=0.0), DataLoader(DATA, BATCH), steps=60)
+
+    found = search(callbacks=[GradientAccumulationScheduler({0: 4, 3: 2})])
+    np.testing.assert_array_equal(found.losses, search(accumulate_grad_batches=4).losses)
+    assert found.total_steps == (3 * 10 + 2 * 20 if longest == -1 else longest)  # of 40 micro-batches each
 
 
 @pytest.mark.parametrize("kind", [list, lambda loaders: dict(zip("ab", loaders, strict=True))], ids=["list", "dict"])

@@ -198,14 +198,20 @@ def _updates_by_epochs(trainer: Any, batch_idx: int) -> float:
     batches, epoch = trainer.num_training_batches, trainer.current_epoch
     if trainer.max_epochs == -1 or math.isinf(batches):
         return math.inf
-    changing = [one for one in trainer.callbacks if isinstance(one, pl.callbacks.GradientAccumulationScheduler)]
-    if changing:
-        factors = [changing[0].get_accumulate_grad_batches(later) for later in range(epoch, trainer.max_epochs)]
+    first, left = _accumulation(trainer, epoch), range(epoch, trainer.max_epochs)
+    if any(isinstance(one, pl.callbacks.GradientAccumulationScheduler) for one in trainer.callbacks):
+        updates = sum(math.ceil(batches / _accumulation(trainer, later)) for later in left)
     else:
-        factors = [trainer.accumulate_grad_batches]
-    whole = sum(math.ceil(batches / factor) for factor in factors)
-    epochs = 1 if changing else trainer.max_epochs - epoch
-    return whole * epochs - batch_idx // factors[0]
+        updates = math.ceil(batches / first) * len(left)
+    return updates - batch_idx // first
+
+
+def _accumulation(trainer: Any, epoch: int) -> int:
+    """How many micro-batches an update takes in this epoch."""
+    for one in trainer.callbacks:
+        if isinstance(one, pl.callbacks.GradientAccumulationScheduler):
+            return int(one.get_accumulate_grad_batches(epoch))
+    return int(trainer.accumulate_grad_batches)
 
 
 def _adaptive_configs(trainer: Any) -> list[Any]:
@@ -281,11 +287,12 @@ class _Finder(pl.Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if len(trainer.optimizers) != 1:
             raise ValueError(f"find_rate needs one optimizer, and configure_optimizers made {len(trainer.optimizers)}")
+        steps = min(math.inf if trainer.max_steps == -1 else trainer.max_steps, _updates_by_epochs(trainer, 0))
+        closure = _Closure(trainer, pl_module, _accumulation(trainer, trainer.current_epoch))
         callbacks, trainer.callbacks = trainer.callbacks, []  # such as a WarmupCallback, which would count the losses
         vars(pl_module)["log"] = lambda *args, **options: None
         try:
-            closure, steps = _Closure(trainer, pl_module), trainer.estimated_stepping_batches
-            options = ({"total_steps": int(steps)} if 0 < steps < math.inf else {}) | self._options
+            options = ({} if math.isinf(steps) else {"total_steps": int(steps)}) | self._options
             self.found = rate.find_rate(
                 trainer.strategy.model, trainer.optimizers[0], closure, scaler=closure.scaler, **options
             )
@@ -298,15 +305,14 @@ class _Finder(pl.Callback):
 class _Closure:
     """One update's forward and backward passes, as Lightning makes them."""
 
-    def __init__(self, trainer: Any, pl_module: Any) -> None:
-        self._trainer, self._module = trainer, pl_module
+    def __init__(self, trainer: Any, pl_module: Any, accumulation: int) -> None:
+        self._trainer, self._module, self._count = trainer, pl_module, accumulation
         self._loader = trainer.fit_loop._combined_loader  # of one or several loaders
         self._batches = iter(self._loader)
         self.scaler = getattr(trainer.precision_plugin, "scaler", None)
 
     def __call__(self) -> Tensor:
-        trainer, module = self._trainer, self._module
-        count = trainer.accumulate_grad_batches
+        trainer, module, count = self._trainer, self._module, self._count
         total = torch.zeros(())
         for index in range(count):
             loss = self._loss(index)

@@ -245,6 +245,13 @@ def test_trainer_trains_afterwards_as_if_nothing_had_been(tmp_path: Path) -> Non
     assert contents[0] == contents[1]
 
 
+def test_a_trainer_that_makes_its_models_keeps_the_one_that_it_has(tmp_path: Path) -> None:
+    trainer = hf_trainer(tmp_path)
+    trainer.model_init, model = (lambda: Net()), trainer.model
+    transformers.find_rate(trainer, steps=20)
+    assert trainer.model is model
+
+
 @pytest.mark.parametrize("kind", [Trainer, WarmupTrainer])
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_a_given_optimizer_gets_its_rates_back(as_tensor: bool, kind: type[Trainer], tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
     """
     finder, model, before = _Finder(trainer, options), trainer.model, generators()
     assert model is not None
-    names = ("optimizer", "lr_scheduler", "model_wrapped", "is_in_train", "state", "control")
+    names = ("model", "optimizer", "lr_scheduler", "model_wrapped", "is_in_train", "state", "control")
     kept = {name: getattr(trainer, name) for name in names}
     keep, given = Keeper(offload=False), getattr(trainer.optimizer, "param_groups", [])
     rates = [{name: keep(group[name]) for name in ("lr", "initial_lr") if name in group} for group in given]

@@ -187,6 +187,24 @@ def test_what_the_pages_say_of_single_choices() -> None:
     assert f"In each of {settings} settings" in evidence
 
 
+def test_what_the_page_says_of_the_worst_settings() -> None:
+    long = [one for one in main_settings(DOCS / "data") if one.setting.cell.steps >= 1_000]
+    first, second = sorted(long, key=lambda one: -one.regrets[DEFAULT])[:2]
+    vit = [one.setting.cell for one in (first, second)]
+    assert {(cell.task, cell.optimizer) for cell in vit} == {("vit", "adamw")}
+    assert vit[1].lr == pytest.approx(3 * vit[0].lr)
+    tested = {one.setting.cell: one.behind for one in long if one.behind is not None}
+    worst, next_worst = sorted(tested, key=lambda cell: -tested[cell].mean)[:2]
+    assert (worst.task, worst.optimizer) == ("swin", "adamw")
+    assert (
+        f"a ViT under AdamW at its tuned rate and three times that ({first.regrets[DEFAULT]:.1f} and "
+        f"{second.regrets[DEFAULT]:.1f}%), are {tested[vit[0]].mean:.1f}% behind the best and "
+        f"{-tested[vit[1]].mean:.1f}% ahead. The worst there is a Swin under AdamW, {tested[worst].mean:.1f} ± "
+        f"{tested[worst].stderr:.1f}% behind over its seeds; no other setting is more than "
+        f"{tested[next_worst].mean:.1f}% behind."
+    ) in said("evidence.md")
+
+
 def test_what_the_pages_say_of_public_curves() -> None:
     (median, clock, rows), (other_median, other_clock, _) = curves("default"), curves("share-0.31")
     (_, calibrated, _) = curves("calibrated")

@@ -127,6 +127,40 @@ def test_rounding_to_bfloat16_takes_no_singular_value_beyond_its_band(spectrum, 
     assert values.max() < highest(steps) + 0.05
 
 
+def dominated(values, rows, shape):
+    """Matrices with one singular value of 1 and, for each of these values, others around it, on so many rows."""
+    short = min(shape)
+    spectra = torch.full((len(values), short), 1e-3, dtype=torch.float64)
+    spectra[:, 1:rows] = values[:, None] * torch.linspace(0.98, 1.02, rows - 1, dtype=torch.float64)
+    spectra[:, 0] = 1.0
+    U = torch.eye(short, dtype=torch.float64).repeat(len(values), 1, 1)
+    U[:, :rows, :rows] = torch.linalg.qr(draw(len(values), rows, rows, seed=1)).Q
+    V = torch.linalg.qr(draw(len(values), max(shape), short)).Q
+    return ((U * spectra[:, None]) @ V.mT).float()
+
+
+# Where the first quintics have their inner peaks, to which rounding errors add.
+PEAKS = torch.tensor([0.37, 0.09, 0.0225, 0.0065], dtype=torch.float64)
+
+
+@each("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@each("steps", [4, 8])
+@each("shape", [(65, 65), (80, 160)])
+@each("rows", [3, 8, 65])
+def test_beside_a_dominant_direction_no_other_takes_off(rows, shape, steps, dtype):
+    values = (PEAKS[:, None] * torch.linspace(0.85, 1.15, 8, dtype=torch.float64)).flatten()
+    out = orthogonalize(dominated(values, rows, shape), steps=steps, dtype=dtype)
+    assert torch.linalg.matrix_norm(out.float(), ord=2).max() < highest(steps) + 0.05
+
+
+@each("steps", [4, 5, 8])
+@each("rows", [2, 3, 4])
+def test_beside_a_dominant_direction_of_few_rows_none_of_many_takes_off(rows, steps):
+    """Where the errors of few elements do not average out."""
+    out = orthogonalize(dominated(PEAKS[0].expand(2000), rows, (17, 17)), steps=steps, dtype=torch.bfloat16)
+    assert torch.linalg.matrix_norm(out.nan_to_num(), ord=2).max() < highest(steps) + 0.05
+
+
 @each("dtype", [torch.bfloat16, torch.float16])
 @each("steps", [4, 5])
 @each("shape", [(2, 2), (2, 8), (8, 3), (4, 4), (6, 6), (8, 8), (16, 16), (17, 17)])
@@ -232,12 +266,12 @@ def test_empty(method, shape):
 
 
 @given(st.integers(1, 12), st.floats(1, 20), st.sampled_from([torch.bfloat16, torch.float32, torch.float64]))
-def test_a_plan_makes_all_steps_and_never_costs_more_than_the_plain_order(steps, aspect, dtype):
-    segments = plan(steps, aspect, dtype)
+def test_a_plan_makes_all_steps_and_never_costs_more_than_the_plain_order(steps, aspect, precision):
+    segments = plan(steps, aspect, precision)
     assert sum(segments) == steps
     cost = sum(4 * aspect + 8 * length - 6 for length in segments)
     assert cost <= steps * (4 * aspect + 2) * (1 + 1e-12)
-    assert max(segments) <= {torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}[dtype]
+    assert max(segments) <= {torch.bfloat16: 1, torch.float32: 4, torch.float64: 8}[precision]
 
 
 class ReducedProducts(TorchDispatchMode):

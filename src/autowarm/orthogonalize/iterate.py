@@ -6,10 +6,12 @@ next Gram matrix is RZ², so L iterations use the large matrix only twice: to fo
 Q of the L factors Z. They cost 4α + 8L − 6. L iterations composed in this way are a *segment*, and a plan is a list of
 segment lengths. `plan` picks the cheaper of (1, 1, …) and the longest segments that rounding allows.
 
-Rounding limits a segment's length. Rounding R moves its eigenvalues, the squared singular values, by about the
-precision ε. Small ones may even turn negative, and each factor Z enlarges the error by a². A new segment computes R
-from X again, without that error. This allows two iterations per segment in bfloat16 and four in single precision, but
-only one if products of single precision are computed in less (`product_precision`).
+Rounding limits a segment's length. Rounding R moves its eigenvalues, the squared singular values, by up to the
+precision u times the largest, and each factor Z enlarges the error by a². A new segment computes R from X again,
+without that error. The second quintic has its inner peak where an eigenvalue is 1/120 of the largest. In bfloat16, that
+eigenvalue may come out wrong by nearly half, so that the next quintic diverges, and even in float16 by 6 %: half
+precision allows one iteration per segment. Single precision allows four, but only one if its products are computed in
+less (`product_precision`).
 
 All products on the small side are symmetric, and a kernel could do half of their arithmetic. One of our own in Triton
 was slower than cuBLAS on an H200 for sides below 4096, so there is none.
@@ -24,20 +26,22 @@ from ..devices import traced_as_constant
 from .coefficients import Quintic
 from .precision import least_norm
 
-_LONGEST_SEGMENT = {torch.float64: 8, torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
+_LONGEST_SEGMENT = {torch.float64: 8, torch.float32: 4}
 
 
 @traced_as_constant
-def plan(steps: int, aspect: float, dtype: torch.dtype) -> tuple[int, ...]:
+def plan(steps: int, aspect: float, precision: torch.dtype) -> tuple[int, ...]:
     """Return the lengths of the segments that take the fewest operations for ``steps`` iterations on an m × αm matrix.
+
+    Products have this precision, see `product_precision`.
 
     Example:
         >>> import torch
         >>> from autowarm.orthogonalize.iterate import plan
-        >>> plan(4, 1.0, torch.bfloat16), plan(4, 2.7, torch.bfloat16), plan(4, 2.7, torch.float32)
-        ((1, 1, 1, 1), (2, 2), (4,))
+        >>> plan(4, 1.0, torch.float32), plan(4, 2.7, torch.float32), plan(4, 2.7, torch.bfloat16)
+        ((1, 1, 1, 1), (4,), (1, 1, 1, 1))
     """
-    longest = _LONGEST_SEGMENT.get(dtype, 1)
+    longest = _LONGEST_SEGMENT.get(precision, 1)
     whole, rest = divmod(steps, longest)
     segmented = (longest,) * whole + ((rest,) if rest else ())
     return min(((1,) * steps, segmented), key=lambda segments: sum(4 * aspect + 8 * length - 6 for length in segments))
@@ -117,8 +121,8 @@ def _tight(R: Tensor, b: float, c: float, *, keep: bool) -> tuple[Tensor, Tensor
     # The same rounded factor multiplies R once and R² twice. Elements are rounded, but the polynomial keeps its shape.
     norm = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True)
     factor = norm.clamp_(min=least_norm(W.dtype)).rsqrt_()
-    R.mul_(factor)
-    W.mul_(factor)
-    linear = R.mul(b) if keep else R.mul_(b)
-    W = torch.addcmul(linear, W, factor, value=c, out=W)
+    # bR and cR² nearly cancel where R is large. Adding them before rounding spares the small eigenvalues.
+    W = torch.addcmul(R, W, factor, value=c / b, out=W).mul_(factor).mul_(b)
+    if keep:
+        R.mul_(factor)
     return R, W, factor.sqrt()

@@ -136,13 +136,12 @@ def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Te
             wide = wide.nan_to_num_(0.0, 0.0, 0.0)  # values beyond half precision arrive as infinity
         return X.copy_(orthogonalize_(wide, method=method, steps=steps))
     long, short = max(X.shape[-2:]), min(X.shape[-2:])
-    if method == "newton-schulz" or short <= NARROW or precision != X.dtype:
+    if method == "newton-schulz" or short <= NARROW:
         # Apply the iteration as published, up to rounding. Narrow matrices may lie in a stack with longer ones, on
-        # which their iterations must not depend, and for them fewer products are faster than smaller ones. Products
-        # less precise than their factors also leave no room for two iterations on one Gram matrix.
+        # which their iterations must not depend, and for them fewer products are faster than smaller ones.
         segments = (1,) * steps
     else:
-        segments = plan(steps, long / short, X.dtype)
+        segments = plan(steps, long / short, precision)
     return iterate(frobenius_scaled_(X), _schedule(method, steps), segments, tighten=method == "polar-express")
 
 

@@ -256,7 +256,7 @@ def _stacks_at_peak(size: tuple[int, int]) -> float:
     """The peak memory of the iterations on a stack, in units of the stack itself.
 
     It is either a product with its factors, or the stack with the Gram matrices of a segment: two, or four in longer
-    segments, which `orthogonalize.iterate.plan` chooses from an aspect of 1.5 on.
+    segments, which `orthogonalize.iterate.plan` chooses from an aspect of 1.5 on in single precision.
     """
     short, long = sorted(size)
     gram = short / max(1, long)

@@ -5,7 +5,7 @@ import re
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
 from ..frames import frames_of_ours
+from ..geometry import Geometry
 from ..losses import NO_BACKWARD
-from .partition import WRAPPERS
-from .step.dtensors import check_placed, local
+from .partition import USE_FSDP2, WRAPPERS
+from .step.dtensors import are_flat_pieces, check_placed, local
 
 _SWITCHES = {"nesterov", "capturable", "adamw_eps_hat"}
 
@@ -138,6 +139,15 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
                 f"capturable needs lr on the parameters' device, but it is on {lr.device} and a parameter of shape "
                 f"{tuple(p.shape)} on {p.device}: make it with torch.tensor({float(lr)}, device={str(p.device)!r})"
             )
+
+
+def check_whole(who: str, geometry: Geometry, params: Iterable[Tensor]) -> None:
+    """Raise ValueError if FSDP1 has cut the tensors, and an entry's step in this geometry needs more than its own."""
+    if geometry.locality != "entry" and are_flat_pieces(params):
+        raise ValueError(
+            f"{who} needs whole tensors for its steps in {type(geometry).__name__} geometry, but FSDP1 "
+            f"(FullyShardedDataParallel) has cut them into flat pieces: {USE_FSDP2}"
+        )
 
 
 def check_capture(who: str, group: Mapping[str, Any], *, ready: bool) -> None:

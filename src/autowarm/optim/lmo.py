@@ -21,6 +21,7 @@ from .checks import (
     check_gradient,
     check_options,
     check_parameters,
+    check_whole,
     checked_state,
     in_ranges,
     plain_numbers,
@@ -211,7 +212,8 @@ class LMO(Optimizer, Joining):
 
         Raises:
             ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on the mesh of its tensor,
-                or an option of a group was set to what is out of range; nothing is updated.
+                FSDP1 has cut a tensor whose step needs the whole, or an option of a group was set to what is out of
+                range; nothing is updated.
             RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
                 on an accelerator the error may come in a later step. Also if gradients were not finite in
                 ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
@@ -275,7 +277,6 @@ class LMO(Optimizer, Joining):
         self._check_gradients(group, xs, gs)
         if xs:
             self._skipped.prepare(xs[0].device)
-            self._buckets.expect(group["geometry"])
             for entries, found in zip(state, self._rule(group).state_of(group, xs, self.state), strict=True):
                 entries += found
 
@@ -289,6 +290,9 @@ class LMO(Optimizer, Joining):
                     check_gradient(type(self).__name__, p, g)
                 xs.append(p)
                 gs.append(g)
+        if not self._buckets.expects(geometry := group["geometry"]):  # as it does not in the first step
+            check_whole(type(self).__name__, geometry, self._params())
+            self._buckets.expect(geometry)
         if xs and not in_ranges(group, self._ends):
             self._check_changed(group)
         if xs and is_capturing(xs[0].device):

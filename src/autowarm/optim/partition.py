@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from ..geometry import Geometry
+from .step.dtensors import are_flat_pieces
 
 # What wrappers (torch.compile, FSDP, activation checkpointing) insert into the names of modules; DDP's is at the front.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -45,6 +46,8 @@ _LAYERS = (nn.Linear, *_CONVOLUTIONS)
 _NORMS = (nn.LayerNorm, nn.RMSNorm)
 # Linear layers, by class name, that store their weight as (in, out), such as transformers' for GPT-2.
 _TRANSPOSED = {"Conv1D"}
+
+USE_FSDP2 = "shard the model with FSDP2 (torch.distributed.fsdp.fully_shard), whose tensors keep their shapes"
 
 Named = tuple[str, Parameter]
 
@@ -93,8 +96,8 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
 
     Raises:
         TypeError: it is no model.
-        ValueError: no tensor of the model requires a gradient, a lazy one has no shape yet, or a pattern of ``heads``
-            matches no name.
+        ValueError: no tensor of the model requires a gradient, a lazy one has no shape yet, FSDP1 has cut the tensors,
+            or a pattern of ``heads`` matches no name.
 
     Example:
         >>> import torch
@@ -111,6 +114,11 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         raise ValueError(f"{lazy[0]} has no shape yet: call the model on a batch before you build the optimizer")
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no tensor that requires a gradient: there is nothing to train")
+    if are_flat_pieces(model.parameters()):
+        raise ValueError(
+            f"FSDP1 (FullyShardedDataParallel) has cut the tensors of the model into flat pieces, of which nobody can "
+            f"tell whether they were matrices: {USE_FSDP2}"
+        )
     if heads is None:
         # A parametrized layer computes its weight from tensors further in.
         head_ids = {id(p) for layer in _output_layers(model) for p in layer.parameters()}

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -200,6 +200,48 @@ def both_ways(ranks, mesh):
     return found
 
 
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def three_steps(model, optimizer):
+    for seed in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(6, 8, generator=torch.Generator().manual_seed(seed))).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def under_fsdp1(ranks):
+    """By name: what is said of a model that FSDP1 has cut before or after its optimizer was made, or its deviation."""
+    found = {}
+    for name, make in FSDP1_MAKERS.items():
+        for when in ("before", "after"):
+            inner = small()
+            early = make(inner) if when == "after" else None
+            model = FullyShardedDataParallel(inner, ranks, use_orig_params=True, device_id=torch.device("cpu"))
+            try:
+                three_steps(model, early or make(model))
+            except ValueError as error:
+                found[name, when] = str(error)
+                continue
+            alone = small()
+            three_steps(alone, make(alone))
+            with FullyShardedDataParallel.summon_full_params(model):
+                found[name, when] = worst(model, alone)
+    return found
+
+
+FSDP1_MAKERS = {
+    "muon": lambda m: Muon.from_model(m, lr=0.1, method="svd"),
+    "rows": lambda m: LMO(m.parameters(), lr=0.1, geometry="rows", momentum=0.0),
+    "normsgd": lambda m: NormSGD(m.parameters(), lr=0.1),
+    "lion": lambda m: Lion(m.parameters(), lr=0.1, weight_decay=0.1),
+    "lion, decay by role": lambda m: Lion.from_model(m, lr=0.1, weight_decay=0.1),
+}
+
+
 def main(folder):
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
@@ -209,7 +251,8 @@ def main(folder):
         mesh = DeviceMesh("cpu", list(range(size)))
         if rank < size:
             gathered = [None] * size
-            dist.all_gather_object(gathered, both_ways(ranks, mesh), group=ranks)
+            found = both_ways(ranks, mesh) | {"fsdp1": under_fsdp1(ranks)}
+            dist.all_gather_object(gathered, found, group=ranks)
             if rank == 0:
                 (folder / f"{size}.pickle").write_bytes(pickle.dumps(gathered))
     dist.barrier()

@@ -1,14 +1,17 @@
 """Steps of 2 and of 4 real processes (gloo) against those of one, and how often each oracle is asked."""
 
 import pickle
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
 
+from autowarm import Muon
 from autowarm.optim.step import sharing
-from tests.optim.ranks.step_ranks import MAKERS, REPLICATED, SIZES, Net, alone, train, worst
+from tests.optim.ranks.step_ranks import MAKERS, REPLICATED, SIZES, Net, alone, small, three_steps, train, worst
 from tests.programs import rank_environment
 
 GRIDS = ("blocks", "twice", "tensor_parallel")  # see step_ranks
@@ -92,6 +95,17 @@ def test_rounds_change_nothing(ranks, how):
     assert max(found[how, "muon"][0] for found in ranks) <= TOLERANCE
 
 
+def test_what_fsdp1_has_cut_is_refused_unless_each_entry_steps_by_itself(ranks):
+    right = {("lion", "before"), ("lion", "after"), ("lion, decay by role", "after")}
+    for found in ranks:
+        for case, said in found["fsdp1"].items():
+            if case in right:
+                assert said <= TOLERANCE, case
+            else:
+                assert "FSDP1" in said, case
+                assert "fully_shard" in said, case
+
+
 def test_shared_out_work_is_even_and_whole():
     work = [float(x) for x in torch.randint(1, 100, (50,), generator=torch.Generator().manual_seed(1))]
     owners = sharing.share_out(work, 4)
@@ -106,5 +120,11 @@ def test_a_group_of_one_process_changes_nothing(tmp_path):
         model = Net()
         train(model, MAKERS["muon"](model, process_group=dist.group.WORLD), lambda p, g: g)
         assert worst(model, alone("muon")) <= TOLERANCE
+        with warnings.catch_warnings(action="ignore"):  # FSDP1 would rather be told that it leaves tensors whole
+            cut = FullyShardedDataParallel(small(), use_orig_params=True, device_id=torch.device("cpu"))
+        other = small()
+        for one in (cut, other):
+            three_steps(one, Muon.from_model(one, lr=0.1, dtype=torch.float32))
+        assert worst(cut, other) <= TOLERANCE
     finally:
         dist.destroy_process_group()

@@ -89,6 +89,10 @@ class Buckets:
         self._geometries: dict[int, Geometry] = {}  # by id, which stays their own while they are here
         self._known: dict[Any, tuple[Bucket, ...]] = {}
 
+    def expects(self, geometry: Geometry) -> bool:
+        """Whether `expect` knows this geometry."""
+        return id(geometry) in self._geometries
+
     def expect(self, geometry: Geometry) -> None:
         """Must be called before `of` asks for this geometry; not traced, which `of` may be."""
         self._geometries[id(geometry)] = geometry

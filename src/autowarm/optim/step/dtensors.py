@@ -1,5 +1,6 @@
 """DTensors: this rank's shards, and gradients in their parameters' placements."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,6 +13,13 @@ def is_dtensor(x: Tensor) -> bool:
     """Whether a tensor is distributed over a mesh of ranks."""
     # This runs for every tensor in every step, so it tests the usual types first and does not import DTensor.
     return type(x) not in PLAIN and hasattr(x, "placements") and hasattr(x, "device_mesh")
+
+
+def are_flat_pieces(params: Iterable[Tensor]) -> bool:
+    """Whether FSDP1 has cut these tensors into pieces of one dimension. It marks them, also where it leaves them whole,
+    as on a single rank."""
+    marked = [p for p in params if getattr(p, "_fsdp_flattened", False)]
+    return bool(marked) and all(p.ndim < 2 for p in marked)
 
 
 def local(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from autowarm import LMO, Lion, Muon, NormSGD
 from autowarm.geometry import Spectral
-from autowarm.optim.step import sharing
+from autowarm.optim.step import batches, sharing
 
 SIZES = (2, 4)
 
@@ -46,6 +47,7 @@ MAKERS = {
     "columns": lambda model, **_: LMO(model.parameters(), lr=0.1, geometry="columns"),
     "svd": lambda model, **o: LMO(model.parameters(), lr=0.1, geometry=Spectral("match_rms_adamw"), **o),
 }
+SUMMED = ["normsgd", "columns"]  # whose norms ranks add up
 REPLICATED = [name for name in MAKERS if name.startswith(("muon", "svd"))]
 
 
@@ -181,6 +183,11 @@ def both_ways(ranks, mesh):
         model = fully_shard(Net(), mesh=mesh)
         train(model, MAKERS["muon"](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
         found["fsdp, in rounds", "muon"] = worst(model, alone("muon")), []
+    with mock.patch.dict(batches._PART_BYTES, cpu=200):  # a few tensors at a time
+        for name in SUMMED:
+            model = fully_shard(Net(), mesh=mesh)
+            train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
+            found["fsdp, in parts", name] = worst(model, alone(name)), []
     if mesh.size() == 4:
         grid = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("copies", "shards"))
         for name in MAKERS:

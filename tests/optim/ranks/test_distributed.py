@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from autowarm import Muon
 from autowarm.optim.step import sharing
-from tests.optim.ranks.step_ranks import MAKERS, REPLICATED, SIZES, Net, alone, small, three_steps, train, worst
+from tests.optim.ranks.step_ranks import MAKERS, REPLICATED, SIZES, SUMMED, Net, alone, small, three_steps, train, worst
 from tests.programs import rank_environment
 
 GRIDS = ("blocks", "twice", "tensor_parallel")  # see step_ranks
@@ -93,6 +93,12 @@ def test_no_oracle_of_a_shard_of_shards_is_asked_twice(everything, shard, matric
 def test_rounds_change_nothing(ranks, how):
     """A tensor a round, where two would go in one."""
     assert max(found[how, "muon"][0] for found in ranks) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_ranks_add_up_norms_of_the_same_tensors_at_a_time(ranks, name):
+    """Though their own shards differ in size."""
+    assert max(found["fsdp, in parts", name][0] for found in ranks) <= TOLERANCE
 
 
 def test_what_fsdp1_has_cut_is_refused_unless_each_entry_steps_by_itself(ranks):

@@ -43,11 +43,16 @@ _OF_THE_LARGEST = 13
 _LEAST_PART = 1 << 27  # bytes that may always be copied at a time
 
 
-def parts_of(xs: Sequence[Tensor], part_bytes: int | None = None, itemsize: int | None = None) -> Iterator[slice]:
-    """Split tensors into slices on one device, each as large as a part, or a single larger tensor."""
+def parts_of(
+    xs: Sequence[Tensor], part_bytes: int | None = None, sizes: Sequence[int] | None = None
+) -> Iterator[slice]:
+    """Split tensors into slices on one device, each as large as a part, or a single larger tensor.
+
+    The sizes are in bytes; by default those of the tensors.
+    """
     start = room = 0
     for i, x in enumerate(xs):
-        size = x.numel() * (itemsize or x.element_size())
+        size = sizes[i] if sizes else x.numel() * x.element_size()
         if start < i and (size > room or x.device != xs[start].device):
             yield slice(start, i)
             start = i
@@ -137,7 +142,7 @@ def move_by_stack_(xs: list[Tensor], batch: Batch, stack: Tensor, rate: Rate) ->
         run_xs, run_rate = xs[run.tensors], rate[run.tensors]
         if isinstance(rate.lr, Tensor) and run_xs[0].nbytes < _LARGE:
             wide = torch.promote_types(run_xs[0].dtype, torch.float32)
-            for part in parts_of(run_xs, batch.part_bytes, itemsize=wide.itemsize):
+            for part in parts_of(run_xs, batch.part_bytes, [x.numel() * wide.itemsize for x in run_xs]):
                 _move_by_block(run_xs[part], block_of(batch, stack, run, part), run_rate[part], -run.radius)
         elif isinstance(rate.lr, Tensor):
             updates = block_of(batch, stack, run, slice(0, len(run_xs))).unbind()

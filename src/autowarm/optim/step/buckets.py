@@ -3,6 +3,7 @@
 Buckets depend on shapes, devices, placements and the geometry alone, so all steps share them.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,6 +73,9 @@ class Bucket:
     shapes: tuple[torch.Size, ...]  # of the whole tensors
     radii: float | list[float]  # one number if it is the same for all
     batches: tuple[Batch, ...]  # stacks to orthogonalise, if the oracle is a polar factor and needs no other rank
+    # Bytes of each rank's share of each tensor, if they add up numbers over ranks, which must then do so for the same
+    # tensors at a time, even if their own shards differ. None if they do not.
+    sizes: tuple[int, ...] | None
     whole: bool  # whether these are all of the group's tensors with a gradient, in their order
 
 
@@ -132,9 +136,12 @@ class Buckets:
                 batches = batches_of(geometry, held)
                 members = [members[i] for batch in batches for i in batch.members]
             shapes = tuple(key[i][1] for i in members)
-            found.append(
-                Bucket(tuple(members), layout, shapes, geometry.radii(shapes), batches, members == [*range(len(key))])
-            )
+            sizes = None
+            if layout.axes and not layout.gathered:
+                ranks = math.prod(map(dist.get_world_size, layout.axes))
+                sizes = tuple(key[i][1].numel() * key[i][2].itemsize // ranks for i in members)
+            whole = members == [*range(len(key))]
+            found.append(Bucket(tuple(members), layout, shapes, geometry.radii(shapes), batches, sizes, whole))
         return tuple(found)
 
 

@@ -122,7 +122,7 @@ class Oracle:
     def _by_parts(self, bucket: Bucket, tensors: Tensors, rate: Rate, skipped: SkippedUpdates) -> None:
         geometry, owned = tensors.group["geometry"], self.makes(tensors.group)
         total = bucket.layout.total if bucket.layout.axes else None
-        for part in parts_of(tensors.xs):
+        for part in parts_of(tensors.xs, sizes=bucket.sizes):
             some = tensors[part]
             if not some.checked:
                 some.finite = skipped.check(some.gs)

@@ -212,8 +212,8 @@ class LMO(Optimizer, Joining):
 
         Raises:
             ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on the mesh of its tensor,
-                FSDP1 has cut a tensor whose step needs the whole, or an option of a group was set to what is out of
-                range; nothing is updated.
+                FSDP1 has cut a tensor whose step needs the whole, a tensor was resized since its last step, or an
+                option of a group was set to what is out of range; nothing is updated.
             RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
                 on an accelerator the error may come in a later step. Also if gradients were not finite in
                 ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.

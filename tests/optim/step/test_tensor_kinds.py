@@ -165,6 +165,27 @@ def test_complex_and_sparse_tensors_are_refused_by_name(made: Made) -> None:
     assert not opt.state[first]
 
 
+@every_optimizer
+@each("rows", [4, 9])
+def test_a_resized_tensor_is_refused_until_its_state_is_deleted(made: Made, rows: int) -> None:
+    """As transformers resizes an embedding: fused kernels would read beyond a smaller state, and write there."""
+    params = [nn.Parameter(draw((6, 5), i).float()) for i in range(2)]
+    opt = made.make(params, lr=LR)
+    give(params, torch.Tensor.contiguous, 1)
+    opt.step()
+    resized, other = params
+    resized.data, resized.grad = draw((rows, 5), 0).float(), None
+    give(params, torch.Tensor.contiguous, 2)
+    if opt.state[resized]:
+        before = other.detach().clone()
+        with pytest.raises(ValueError, match=rf"a parameter of shape \({rows}, 5\) has a \w+ of shape \(6, 5\)"):
+            opt.step()
+        assert torch.equal(other, before)
+        opt.state.pop(resized)
+    opt.step()
+    assert all(entry.shape in ((), (rows, 5)) for entry in opt.state[resized].values())
+
+
 # Random cases, always the same: what goes wrong has a number to repeat it by.
 
 CASES = 500

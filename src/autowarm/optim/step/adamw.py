@@ -12,7 +12,7 @@ from ...geometry import Rate
 from .buckets import Buckets, Tensors, by_device
 from .dtensors import local
 from .nonfinite import SkippedUpdates
-from .update import State
+from .update import State, check_shape
 
 
 class AdamW:
@@ -40,6 +40,8 @@ class AdamW:
                 own["exp_avg_sq"] = torch.zeros_like(p)
             if own["step"].device != wanted:
                 own["step"] = own["step"].to(wanted)  # a state that was loaded from another device
+            for name in ("exp_avg", "exp_avg_sq"):
+                check_shape(name, own, p)
             if own["exp_avg"].dtype != p.dtype:  # the model has been converted
                 own |= {name: own[name].to(p.dtype) for name in ("exp_avg", "exp_avg_sq")}
             for entries, name in zip(found, self.entries, strict=True):

@@ -69,7 +69,8 @@ class Oracle:
                 own = state[p]
                 if "momentum_buffer" not in own:
                     own["momentum_buffer"] = self.first(group, p)
-                elif own["momentum_buffer"].dtype != p.dtype:
+                check_shape("momentum_buffer", own, p)
+                if own["momentum_buffer"].dtype != p.dtype:
                     own["momentum_buffer"] = own["momentum_buffer"].to(p.dtype)  # the model has been converted
                 momenta.append(own["momentum_buffer"])
         return [momenta]
@@ -182,6 +183,15 @@ class FromWeights(Oracle):
         if keep is not None:
             local(m).mul_(keep)
         return m
+
+
+def check_shape(name: str, own: dict[str, Any], p: Tensor) -> None:
+    """Raise ValueError if this entry of a tensor's state has another shape, because the tensor was given other data."""
+    if own[name].shape != p.shape:
+        raise ValueError(
+            f"a parameter of shape {tuple(p.shape)} has a {name} of shape {tuple(own[name].shape)}: it was resized "
+            "since its last step. Make a new optimizer, or delete what it keeps of it: optimizer.state.pop(parameter)"
+        )
 
 
 def _average_(ms: list[Tensor], gs: list[Tensor], beta: float) -> None:

@@ -1,5 +1,6 @@
 """Ranks of test_distributed.py: steps of 2 and of 4 against those of one process, and how often an oracle is asked."""
 
+import copy
 import math
 import os
 import pickle
@@ -18,7 +19,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from autowarm import LMO, Lion, Muon, NormSGD
-from autowarm.geometry import Spectral
+from autowarm.geometry import Frobenius, Spectral
 from autowarm.optim.step import batches, sharing
 
 SIZES = (2, 4)
@@ -33,6 +34,13 @@ class Net(nn.Module):
         self.wide, self.tall, self.square = nn.Linear(12, 5), nn.Linear(4, 13), nn.Linear(8, 8)
         self.narrow = nn.Linear(6, 3)  # fewer rows than 4 ranks
         self.experts = nn.Parameter(torch.randn(4, 6, 5))
+
+
+class InSinglePrecision(Frobenius):
+    """Somebody's own oracle, which computes in single precision whatever the tensors are."""
+
+    def _lmo(self, g):
+        return -g.float() / g.float().norm()
 
 
 MAKERS = {
@@ -188,6 +196,14 @@ def both_ways(ranks, mesh):
             model = fully_shard(Net(), mesh=mesh)
             train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
             found["fsdp, in parts", name] = worst(model, alone(name)), []
+    # A single tensor, so that the other ranks have nothing to compute.
+    torch.manual_seed(0)
+    whole = nn.Linear(8, 6, bias=False, dtype=torch.bfloat16)
+    model = fully_shard(copy.deepcopy(whole), mesh=mesh)
+    make = lambda m: LMO(m.parameters(), lr=0.1, geometry=InSinglePrecision())  # noqa: E731
+    train(whole, make(whole), lambda p, g: g.bfloat16())
+    train(model, make(model), lambda p, g: distribute_tensor(g.bfloat16(), mesh, p.placements))
+    found["fsdp, in single precision", "own"] = worst(model, whole), []
     if mesh.size() == 4:
         grid = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("copies", "shards"))
         for name in MAKERS:

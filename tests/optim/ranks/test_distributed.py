@@ -101,6 +101,10 @@ def test_ranks_add_up_norms_of_the_same_tensors_at_a_time(ranks, name):
     assert max(found["fsdp, in parts", name][0] for found in ranks) <= TOLERANCE
 
 
+def test_an_oracle_that_computes_in_another_dtype_than_its_tensors_can_be_shared_out(ranks):
+    assert max(found["fsdp, in single precision", "own"][0] for found in ranks) <= 2**-6  # rounding of bfloat16
+
+
 def test_what_fsdp1_has_cut_is_refused_unless_each_entry_steps_by_itself(ranks):
     right = {("lion", "before"), ("lion", "after"), ("lion, decay by role", "after")}
     for found in ranks:

@@ -184,7 +184,8 @@ class _Sharing:
         else:
             found = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
         cut = [_cut(answer, self.dim, self.cut, rank) for rank in range(self.cut) for answer in found]
-        return torch.cat([t.reshape(-1) for t in cut]) if cut else self._empty(0)
+        # A geometry may compute in another dtype than its tensors', but ranks send each other bytes of one.
+        return torch.cat([t.reshape(-1) for t in cut]).to(self.dtype) if cut else self._empty(0)
 
     def _orthogonalized(self, places: list[int], wholes: list[Tensor]) -> list[Tensor]:
         found: list[Tensor] = [self._empty(0)] * len(places)

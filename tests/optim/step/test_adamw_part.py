@@ -76,6 +76,22 @@ def test_a_gradient_that_lies_otherwise_in_memory_steps_as_any() -> None:
     torch.testing.assert_close(*moved)
 
 
+@pytest.mark.parametrize("options", [{}, {"adamw_eps_hat": True}], ids=["strided", "eps hat"])
+def test_in_float16_it_steps_as_the_fused_kernel_does(options: dict[str, object]) -> None:
+    """Which computes in single precision; ε and small second moments are zero in float16."""
+    start, grads = torch.arange(6.0).reshape(3, 2).half(), torch.full((3, 2), 1e-2).half()
+    grads[0] = 0.0
+    moved = []
+    for plain in (True, False):
+        p = nn.Parameter(start.clone())
+        opt = Muon([{"params": [p], "algorithm": "adamw"}], lr=0.1, **({} if plain else options))
+        for _ in range(3):
+            p.grad = grads.clone() if plain or options else grads.T.contiguous().T
+            opt.step()
+        moved.append(p.detach())
+    torch.testing.assert_close(*moved)
+
+
 @pytest.mark.parametrize("eps", [-1e-8, float("nan"), "small"])
 def test_an_eps_that_is_none_is_refused(eps: object) -> None:
     with pytest.raises(ValueError, match="adamw_eps must be finite and not negative"):

@@ -70,17 +70,19 @@ class AdamW:
             _adamw(tensors.at(fused) if others else tensors, fused=True, found_inf=found_inf, capturable=capturable)
         if others:
             before = after = tensors.at(others)
-            if finite is not None:
-                # Only the fused kernel can skip an update. The others update copies, which are then kept or discarded.
-                xs, *state = [[x.clone() for x in each] for each in (before.xs, *before.state)]
-                after = Tensors(tensors.group, xs, before.gs, state)
+            # Only the fused kernel can skip an update, and computes float16 in single precision, without which ε and v
+            # underflow. The others update copies, which are then kept or discarded.
+            on_copies = finite is not None or any(x.dtype is torch.float16 for x in before.xs)
+            if on_copies:
+                xs, *state = [[x.to(_wide(x), copy=True) for x in each] for each in (before.xs, *before.state)]
+                after = Tensors(tensors.group, xs, [g.to(_wide(g)) for g in before.gs], state)
             # The capturable implementation is the only one that reads step counts on a device.
             capturable = torch.compiler.is_compiling() or before.state[2][0].device.type != "cpu"
             _adamw(after, foreach=before.xs[0].device.type != "cpu", capturable=capturable)
-            if finite is not None:
+            if on_copies:
                 for olds, news in zip((before.xs, *before.state), (after.xs, *after.state), strict=True):
                     for old, new in zip(olds, news, strict=True):
-                        old.copy_(torch.where(finite.to(old.device), new, old))
+                        old.copy_(new if finite is None else torch.where(finite.to(old.device), new, old))
 
 
 def _adamw(tensors: Tensors, **how: Any) -> None:
@@ -112,6 +114,10 @@ def _adamw_eps_hat(
     one, two = (-torch.expm1(made * math.log(beta)) if beta else torch.ones_like(made) for beta in (beta1, beta2))
     torch._foreach_mul_(updates, (-two.sqrt() / one).unbind())
     Rate.of_group(group).step_(xs, updates)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float32 if x.dtype is torch.float16 else x.dtype
 
 
 def _by_kernel(tensors: Tensors) -> tuple[list[int], list[int]]:

@@ -427,8 +427,9 @@ class LMO(Optimizer, Joining):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        Joining.__init__(self)
-        self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
+        if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
+            Joining.__init__(self)
+            self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed

@@ -1,5 +1,6 @@
 """One rank of test_join_steps.py: optimizers that exchange messages, within `Join`, on ranks with uneven inputs."""
 
+import copy
 import os
 import pickle
 import sys
@@ -46,7 +47,7 @@ def loss_of(model, x, bad):
     return model(x).square().mean() * (float("nan") if bad else 1.0)
 
 
-def life(make, ranks, rank, inputs, *, bad=-1, order="after"):
+def life(make, ranks, rank, inputs, *, bad=-1, order="after", loads=-1):
     """The weights, the optimizer's state and the rates once all ranks have joined, and an even epoch was made."""
     model = DistributedDataParallel(net(), process_group=ranks)
     opt = make(model.module, ranks)
@@ -55,6 +56,8 @@ def life(make, ranks, rank, inputs, *, bad=-1, order="after"):
     with Join(joining, divide_by_initial_world_size=False):
         for t in range(inputs[rank]):
             update(model, opt, sched, batch(rank, t), t == bad, order)
+            if t == loads:
+                opt.load_state_dict(copy.deepcopy(opt.state_dict()))
     epoch = [p.detach().clone() for p in model.parameters()]
     with Join(joining, divide_by_initial_world_size=False):
         for t in range(3):
@@ -144,6 +147,7 @@ def main(folder):
                     found[name, inputs, order] = life(make, two, rank, inputs, order=order)
             if name != "together":  # whose SGD would not skip the update
                 found[name, (7, 3), "bad"] = life(make, two, rank, (7, 3), bad=5)
+                found[name, (7, 3), "loads"] = life(make, two, rank, (7, 3), loads=1)
     everyone = dist.new_group([0, 1, 2])
     for name in ("muon", "together"):
         for listed in (True, False):

@@ -130,6 +130,11 @@ def test_one_tensor_and_many_are_measured_and_stepped_alike(kind):
     torch.testing.assert_close(own().lmo_each(params_of()), [ours().lmo(p) for p in params_of()])
 
 
+def test_a_class_whose_oracle_no_optimizer_would_ask_is_refused():
+    with pytest.raises(TypeError, match="Twice defines lmo, which optimizers do not ask.*define _lmo"):
+        type("Twice", (Frobenius,), {"lmo": lambda self, g: -2 * g / g.norm()})
+
+
 def test_tensors_of_several_dtypes_are_not_joined():
     params = params_of() + params_of(torch.float32)
     LMO(params, lr=0.1, geometry=Steps(), momentum=0.0).step()

@@ -70,6 +70,7 @@ class Geometry(ABC):
 
     Raises:
         ValueError: the radius is not positive and finite, or the rule is unknown.
+        TypeError: a subclass defines `lmo` instead of `_lmo`.
 
     Example:
         The root mean square of the entries, which is normSGD with a radius that grows with the tensor:
@@ -103,8 +104,13 @@ class Geometry(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "lmo" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} defines lmo, which optimizers do not ask, because they ask for many tensors at once: "
+                "define _lmo instead, the oracle at radius 1"
+            )
         # A class that changes the oracle does not inherit what its base says of its own.
-        if vars(cls).keys() & {"_lmo", "lmo", "lmo_each"}:
+        if vars(cls).keys() & {"_lmo", "lmo_each"}:
             for fact in {"locality", "sums", "costly", "polar", "_lmo_each", "step_"} - vars(cls).keys():
                 setattr(cls, fact, vars(Geometry)[fact])
 

@@ -50,6 +50,16 @@ def test_the_result_is_right_to_the_inputs_own_precision(dtype):
     torch.testing.assert_close(spectral_norm(G).double(), spectral, rtol=tolerance, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(6, 7), (1, 7)], ids=str)
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e160), (torch.float64, 1e-170), (torch.float32, 1e30)])
+def test_squares_neither_overflow_nor_vanish(shape, dtype, scale):
+    G = torch.randn(shape, generator=torch.Generator().manual_seed(5)).to(dtype) * scale
+    nuclear, spectral = svd(G)
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-6
+    torch.testing.assert_close(nuclear_norm(G).double(), nuclear, rtol=tolerance, atol=0)
+    torch.testing.assert_close(spectral_norm(G).double(), spectral, rtol=tolerance, atol=0)
+
+
 def test_tall_matrices_are_taken_in_pieces(monkeypatch):
     G = torch.randn(100, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     whole = singular._gram(G)

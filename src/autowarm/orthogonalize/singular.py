@@ -52,14 +52,27 @@ def spectral_norm(G: Tensor) -> Tensor:
 def _norm(G: Tensor, order: Any, on_cpu: Callable[[Tensor], Tensor], elsewhere: Callable[[Tensor], Tensor]) -> Tensor:
     if torch.is_grad_enabled() and G.requires_grad:
         return torch.linalg.matrix_norm(G, ord=order)
-    if min(G.shape[-2:]) == 1:
-        return torch.linalg.vector_norm(G, dim=(-2, -1))
-    return (on_cpu if G.device.type == "cpu" else elsewhere)(_gram(G)).to(G.dtype)
+    norm = _by_vector if min(G.shape[-2:]) == 1 else lambda X: (on_cpu if X.is_cpu else elsewhere)(_gram(X))
+    if G.dtype != _wide(G.device) or not G.numel():
+        return norm(G).to(G.dtype)
+    # Squares of such entries may overflow, or underflow.
+    largest = G.abs().amax((-2, -1), keepdim=True)
+    largest = torch.where(largest == 0, 1.0, largest)
+    return norm(G / largest) * largest[..., 0, 0]
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    """The dtype of sums of squares: float64 if the device supports it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _by_vector(G: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(G, dim=(-2, -1), dtype=_wide(G.device))
 
 
 def _gram(G: Tensor) -> Tensor:
-    """The Gram matrix of the short side, in float64 if the device supports it."""
-    wide = torch.float32 if G.device.type == "mps" else torch.float64
+    """The Gram matrix of the short side."""
+    wide = _wide(G.device)
     tall = G if G.shape[-2] >= G.shape[-1] else G.mT
     gram = torch.zeros(*G.shape[:-2], tall.shape[-1], tall.shape[-1], dtype=wide, device=G.device)
     for rows in tall.split(_ROWS, dim=-2):

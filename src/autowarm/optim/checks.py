@@ -216,14 +216,19 @@ def unhooked(optimizer: Optimizer, kind: str) -> Iterator[Mapping[Any, Callable[
 
 
 def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``."""
+    """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``.
+
+    A weight decay in a tensor becomes a number, too: kernels take no other.
+    """
 
     def plain(x: Any) -> Any:
         if isinstance(x, tuple | list):
             return type(x)(map(plain, x))
         return x.item() if isinstance(x, np.generic) else x
 
-    return {name: x if name == "params" else plain(x) for name, x in options.items()}
+    found = {name: x if name == "params" else plain(x) for name, x in options.items()}
+    decay = found.get("weight_decay")
+    return found | ({"weight_decay": decay.item()} if isinstance(decay, Tensor) and decay.numel() == 1 else {})
 
 
 _INSERTED = "|".join(WRAPPERS)

@@ -150,6 +150,18 @@ def test_a_rate_that_is_none_is_refused(made: Made, lr: object) -> None:
 
 
 @every_optimizer
+@each("given", [torch.tensor(DECAY), torch.tensor([DECAY]), torch.tensor([[DECAY]], dtype=torch.float64)])
+def test_a_weight_decay_in_a_tensor_is_taken_as_a_number(made: Made, given: Tensor) -> None:
+    found = []
+    for decay in (DECAY, given):
+        params = parameters(made, torch.float32, torch.Tensor.contiguous)
+        give(params, torch.Tensor.contiguous, 1)
+        made.make(params, lr=LR, weight_decay=decay).step()
+        found.append(params)
+    assert all(map(torch.equal, *found))
+
+
+@every_optimizer
 def test_complex_and_sparse_tensors_are_refused_by_name(made: Made) -> None:
     with pytest.raises(ValueError, match=r"'?w'? is complex \(torch.complex64\).*Together"):
         made.make([("w", nn.Parameter(torch.zeros(3, 3, dtype=torch.complex64)))], lr=LR)

@@ -282,14 +282,14 @@ def test_hooks_of_a_state_see_and_change_what_they_do_with_pytorchs_optimizers()
     seen = []
     saved.register_state_dict_post_hook(lambda _, state: {"wrapped": state})
     loaded.register_load_state_dict_pre_hook(lambda _, state: state["wrapped"])
-    loaded.register_load_state_dict_post_hook(lambda optimizer: seen.append(optimizer))
+    loaded.register_load_state_dict_post_hook(lambda optimizer: seen.append(optimizer.param_groups[0]["geometry"]))
     for p in saved.param_groups[0]["params"]:
         p.grad = torch.ones_like(p)
     saved.step()
     state = saved.state_dict()
     assert [group["geometry"] for group in state["wrapped"]["param_groups"]] == ["Sign(radius=1.0)"]
     loaded.load_state_dict(state)
-    assert seen == [loaded]
+    assert seen == [loaded.param_groups[0]["geometry"]]
     [own], [theirs] = loaded.state.values(), saved.state.values()
     assert own.keys() == theirs.keys()
     assert all(torch.equal(own[name], theirs[name]) for name in own)

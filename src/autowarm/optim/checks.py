@@ -231,6 +231,16 @@ def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     return found | ({"weight_decay": decay.item()} if isinstance(decay, Tensor) and decay.numel() == 1 else {})
 
 
+def name_like_others(group: dict[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
+    """Give the tensors of a group names if the others' have some; PyTorch wants names for all tensors or none."""
+    params = group["params"]
+    if not others or "param_names" not in others[0] or isinstance(params, set):
+        return
+    tensors = [params] if isinstance(params, Tensor) else list(params)
+    n = sum(len(other["params"]) for other in others)
+    group["params"] = [(f"added.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors, n)]
+
+
 _INSERTED = "|".join(WRAPPERS)
 _WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
 

@@ -24,6 +24,7 @@ from .checks import (
     check_whole,
     checked_state,
     in_ranges,
+    name_like_others,
     plain_numbers,
     through,
     unhooked,
@@ -160,7 +161,7 @@ class LMO(Optimizer, Joining):
             if name in param_group and param_group[name] != self.defaults.get(name, self):
                 raise ValueError(f"a group of {type(self).__name__} has no {name}: {instead}")
         self._check_group(self.defaults | param_group)
-        self._name_like_the_others(param_group)
+        name_like_others(param_group, self.param_groups)
         param_group["geometry"] = resolve(param_group.get("geometry", self.defaults["geometry"]))
         super().add_param_group(param_group)
         try:
@@ -168,15 +169,6 @@ class LMO(Optimizer, Joining):
         except (ValueError, NotImplementedError):
             self.param_groups.pop()
             raise
-
-    def _name_like_the_others(self, param_group: dict[str, Any]) -> None:
-        """Give the tensors of a group names if the others' have some; PyTorch wants names for all tensors or none."""
-        params = param_group["params"]
-        if not self.param_groups or "param_names" not in self.param_groups[0] or isinstance(params, set):
-            return
-        tensors = [params] if isinstance(params, Tensor) else list(params)
-        n = sum(len(group["params"]) for group in self.param_groups)
-        param_group["params"] = [(f"added.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors, n)]
 
     def _check_group(self, options: Mapping[str, Any]) -> None:
         """Raise ValueError if a group's option is out of range."""
@@ -382,13 +374,18 @@ class LMO(Optimizer, Joining):
                 option is out of range, or a momentum has a different shape or is not finite.
         """
         geometries = [group["geometry"] for group in self.param_groups]
-        with unhooked(self, "_optimizer_load_state_dict_pre_hooks") as before:
+        with (
+            unhooked(self, "_optimizer_load_state_dict_pre_hooks") as before,
+            unhooked(self, "_optimizer_load_state_dict_post_hooks") as after,
+        ):
             super().load_state_dict(self._checked(through(before, self, state_dict)))
         for group, geometry in zip(self.param_groups, geometries, strict=True):
             group["geometry"] = geometry
             group.pop("optimizer", None)
         for state in self.state.values():  # a state read in inference mode could never be changed outside of it
             state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
+        for hook in after.values():
+            hook(self)
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise the ValueErrors of `load_state_dict` without loading anything."""

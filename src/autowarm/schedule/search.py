@@ -230,6 +230,9 @@ class _First:
         self._weights: dict[Tensor, Tensor] = {}
         self._state: dict[Tensor, dict[str, Any]] = {}
         self._counters: dict[Tensor | None, dict[str, Any]] = {}  # by the group's first tensor
+        # Moments and counts that an optimizer keeps so; PyTorch's own flags say what has been called.
+        held = {name: x for name, x in vars(optimizer).items() if type(x) in (int, float, Tensor)}
+        self._attributes = copy.deepcopy(held)
         self.keep_added(optimizer)
 
     def keep_added(self, optimizer: Optimizer) -> None:
@@ -246,6 +249,7 @@ class _First:
         """Restore all of it. Gradients become zero: they were taken at the weights that this replaces."""
         self.keep_added(optimizer)
         optimizer.state.clear()
+        vars(optimizer).update(self._attributes)
         for group in optimizer.param_groups:
             group.update(self._counters[first_tensor(group)])
         for p, content in self._weights.items():

@@ -203,9 +203,13 @@ def test_it_ends_where_a_scaler_skips_every_update() -> None:
 
 
 class Counting(torch.optim.SGD):
-    """Counts its updates in its groups."""
+    """Counts its updates in its groups, and keeps a moment of its own."""
+
+    updates, moment = 0, torch.zeros(())
 
     def step(self, closure: Any = None) -> Any:
+        self.updates += 1
+        self.moment = self.moment + 1.0
         for group in self.param_groups:
             group["count"] = group.get("count", 0) + 1
         return super().step(closure)
@@ -218,8 +222,10 @@ def test_what_optimizers_keep_elsewhere_starts_over_too() -> None:
         assert float(state["step"]) == 0
         assert (state["sum"] == 0.5).all()
     counted = Run(lambda m, lr: Counting([{"params": m.parameters(), "count": 0}], lr=lr), geometry="frobenius")
+    opt = counted.optimizer
+    opt.updates, opt.moment = 0, torch.zeros(())
     counted.search().train(3)
-    assert counted.optimizer.param_groups[0]["count"] == 3
+    assert (opt.param_groups[0]["count"], opt.updates, float(opt.moment)) == (3, 3, 3.0)
 
 
 def test_what_it_says_without_a_ramp() -> None:

@@ -30,6 +30,9 @@ class Snapshot:
         self._weights: dict[Tensor, Restore] = {}
         self._counters: dict[Tensor | None, dict[str, Restore]] = {}  # by the group's first tensor
         self._states = {one: {key: self._keep(x) for key, x in one.state.items()} for one in inside(optimizer)}
+        # Moments that an optimizer keeps as attributes; a number there may be an option, which a loop sets.
+        attributes = chain.from_iterable(vars(one).values() for one in self._states)
+        self._moments = [self._keep(x) for x in attributes if isinstance(x, Tensor)]
         self.keep_added(optimizer)
 
     def keep_added(self, optimizer: Optimizer) -> None:
@@ -43,7 +46,7 @@ class Snapshot:
 
     def restore(self, optimizer: Optimizer) -> None:
         """Restore all of it. Gradients become zero: they were taken at the weights that this replaces."""
-        for restore in chain(self._parameters, self._weights.values()):
+        for restore in chain(self._parameters, self._weights.values(), self._moments):
             restore()
         for module, name, restore in self._buffers:
             put_back(module, name, restore())

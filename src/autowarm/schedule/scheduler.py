@@ -1,6 +1,7 @@
 """A PyTorch scheduler whose rates come from a `Phase`: it takes losses, counts updates, and writes rates."""
 
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,12 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..devices import collective_device
+from ..devices import collective_device, traced_as_constant
 from ..frames import frames_of_ours
 from ..losses import Observation, Order, Ranks
 from ..modes import in_normal_mode
 from ..optim.joining import Joining
-from ..optim.wrapped import hook, unwrapped
+from ..optim.wrapped import hook, inside, unwrapped
 from ..pretrained import FirstLook
 from .arguments import Arguments
 from .hooks.alarms import FOREIGN, Alarms
@@ -239,6 +240,15 @@ class PhaseScheduler(LRScheduler, Joinable):
     def _watch_groups(self) -> None:
         hook(self.optimizer.register_step_pre_hook, self, PhaseScheduler._before_update)
         hook(self.optimizer.register_load_state_dict_post_hook, self, PhaseScheduler._forget_trials)
+        this = weakref.ref(self)
+
+        @traced_as_constant
+        def look() -> None:
+            if (scheduler := this()) is not None:
+                scheduler._look_at_weights()
+
+        for one in inside(self.optimizer):  # which may step one by one, in the backward pass
+            hook(one.register_step_pre_hook, self, lambda *_: look())
 
     def _forget_trials(self, *_: Any) -> None:
         """The optimizer has loaded a state. Before this scheduler's first step, that ends a rate finder's trials."""
@@ -258,8 +268,6 @@ class PhaseScheduler(LRScheduler, Joinable):
         self._clock.pretended = self._groups.are_put_out()
         if torch.compiler.is_compiling() or self._clock.pretended:
             return
-        if self._phase.name == "warmup" and self._phase.weights_trained is None and not self._clock.made:
-            self._look.take(self.optimizer, self.process_group)
         old, self._old_peaks = self._old_peaks, None
         if old is not None and self.last_epoch == 0:
             self._alarms.warn("old peaks", old)
@@ -272,6 +280,12 @@ class PhaseScheduler(LRScheduler, Joinable):
         if self._foreign == FOREIGN and not schedulers_beside(self):
             self._alarms.foreign()
         self._in_use = False
+
+    def _look_at_weights(self) -> None:
+        """Look, before the first update, for signs that they were trained before."""
+        unsettled = self._phase.name == "warmup" and self._phase.weights_trained is None
+        if unsettled and not (self._clock.made or self._clock.pretended):
+            self._look.take(self.optimizer, self.process_group)
 
     def _notice_changes(self) -> None:
         """Take in what others have done to the optimizer, its groups or their rates since the last step."""

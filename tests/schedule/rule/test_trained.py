@@ -196,6 +196,27 @@ def test_an_adapters_base_is_trained_though_the_first_update_fills_its_zeros(
     assert model.b.any() or order == "before"
 
 
+@pytest.mark.parametrize("kind", ["compiled", "in the backward pass"])
+def test_adapters_are_seen_before_steps_of_other_kinds(kind: str) -> None:
+    model = Adapted()
+    if kind == "compiled":
+        opt: torch.optim.Optimizer = torch.optim.AdamW([model.a, model.b], lr=1e-2)
+        step = torch.compile(opt.step, backend="eager")
+        scheduler = AdaptiveWarmup(opt, T)
+    else:
+        each = {p: torch.optim.AdamW([p], lr=1e-2) for p in (model.a, model.b)}
+        scheduler, step = AdaptiveWarmup(Together(*each.values()), T), lambda: None
+        for p, one in each.items():
+            p.register_post_accumulate_grad_hook(lambda _, one=one: one.step())
+    x = torch.randn(8, 64)
+    loss = (model(x) - x).square().mean()
+    loss.backward()
+    step()
+    assert model.b.any()
+    scheduler.step(loss)
+    assert scheduler.trained is True
+
+
 def test_behind_another_scheduler_the_weights_that_it_leaves_count() -> None:
     opt = torch.optim.Adam(new_model().parameters(), lr=1e-6)
     first, ours = torch.optim.lr_scheduler.ConstantLR(opt, 1.0), AdaptiveWarmup(opt, T)

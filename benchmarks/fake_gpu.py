@@ -1,7 +1,7 @@
 """What a step launches and holds on GPUs, counted without one: operators and temporaries at LLaMA's shapes.
 
-    python benchmarks/fake_gpu.py          # all sizes
-    python benchmarks/fake_gpu.py 124M 1B
+    python benchmarks/fake_gpu.py          # writes docs/data/tables/step-counts.csv
+    python benchmarks/fake_gpu.py 124M 1B  # prints these sizes
 
 Tensors have shapes and no data (`torch._subclasses.FakeTensorMode`), ranks exchange nothing. What is counted and what
 not is in `tests/optim/fake_device.py`; `tests/optim/test_fake_device.py` holds the numbers to their bounds.
@@ -11,13 +11,13 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from autowarm import Muon, devices
+from autowarm import Muon
+from autowarm.lab.analysis.markdown import comma_separated
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "optim"))
 
@@ -25,25 +25,22 @@ from fake_device import (
     LLAMA_1B,
     LLAMA_8B,
     LLAMA_124M,
-    Accelerator,
     FakeTensorMode,
     eight_ranks,
     fake_parameters,
     fake_shards,
+    standing_in,
     watched,
 )
 
 SIZES = {"124M": LLAMA_124M, "1B": LLAMA_1B, "8B": LLAMA_8B}
+TABLE = Path(__file__).parents[1] / "docs" / "data" / "tables" / "step-counts.csv"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("sizes", nargs="*", help=f"some of {', '.join(SIZES)}; default: all")
-    sizes = parser.parse_args().sizes or list(SIZES)
-    options = {"lr": 0.1, "weight_decay": 0.1}
-    print("| shapes | optimizer | operators | temporaries |\n|---|---|---|---|")
-    accelerator = Accelerator()
-    with mock.patch.object(devices, "_module", return_value=accelerator), eight_ranks() as meshes:
+def table(sizes: list[str]) -> str:
+    """CSV: what a step of each optimizer launches and holds."""
+    options, rows = {"lr": 0.1, "weight_decay": 0.1}, []
+    with standing_in(), eight_ranks() as meshes:
         ways: dict[str, Callable[[list[tuple[int, int]]], Optimizer]] = {
             "torch.optim.Muon": lambda shapes: torch.optim.Muon(fake_parameters(shapes), **options),
             "ours": lambda shapes: Muon(fake_parameters(shapes), **options),
@@ -60,7 +57,17 @@ def main() -> None:
                     optimizer = make(SIZES[size])
                     optimizer.step()  # makes the state
                     step = watched(optimizer.step)
-                print(f"| {size} | {name} | {len(step.operators)} | {step.peak / 1e9:.2f} GB |", flush=True)
+                rows.append([size, name, len(step.operators), f"{step.peak / 1e9:.2f} GB"])
+    return comma_separated(["shapes", "optimizer", "operators", "temporaries"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("sizes", nargs="*", help=f"some of {', '.join(SIZES)}; default: all, into the docs' table")
+    if sizes := parser.parse_args().sizes:
+        print(table(sizes), end="")
+    else:
+        TABLE.write_text(table([*SIZES]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from autowarm import devices
+from autowarm.optim.step import agreement
+
 # Operators that launch nothing. Views are found by their schema, these by name.
 _FREE = {
     *("aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided"),
@@ -121,6 +124,19 @@ class Accelerator:
         return self.capturing
 
 
+@contextmanager
+def standing_in() -> Iterator[Accelerator]:
+    """Let an `Accelerator` stand in for `torch.cuda`."""
+    accelerator = Accelerator()
+    with (
+        mock.patch.object(devices, "_module", return_value=accelerator),
+        mock.patch.object(torch.cuda, "is_available", return_value=False),
+        # The first step of several ranks reads what they agree on, and fake tensors have no values.
+        mock.patch.object(agreement, "read", lambda numbers: [0] * numbers.numel()),
+    ):
+        yield accelerator
+
+
 def watched(step: Callable[[], Any]) -> Step:
     """What this call did, on fake tensors."""
     with _Watch() as watch:
@@ -189,5 +205,6 @@ __all__ = [
     "eight_ranks",
     "fake_parameters",
     "fake_shards",
+    "standing_in",
     "watched",
 ]

@@ -209,6 +209,17 @@ def test_a_special_token_in_a_document_is_text(tokenizer: str, tmp_path: Path) -
     assert sum(ends) == 30
 
 
+def test_truncation_and_padding_of_the_tokenizers_file_are_ignored(tokenizer: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    cutting = Tokenizer.from_file(tokenizer)
+    cutting.enable_truncation(8)
+    cutting.enable_padding(length=64)
+    cutting.save(str(tmp_path / "cutting.json"))
+    texts = ["document says so " * 20, "so"]
+    assert np.array_equal(load_encoder(str(tmp_path / "cutting.json"))(texts), load_encoder(tokenizer)(texts))
+
+
 def test_the_validation_part_is_as_small_as_asked(tokenizer: str, tmp_path: Path) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()

@@ -101,6 +101,8 @@ def load_encoder(name: str) -> Encoder:
     except Exception as error:
         raise LabError(f"--tokenizer {name}: not a tokenizer.json of the library tokenizers: {error}") from None
     tokenizer.encode_special_tokens = True  # a document that names one holds its letters, as with GPT-2's above
+    tokenizer.no_truncation()  # transformers stores the length of its last call in the file
+    tokenizer.no_padding()
     end = tokenizer.token_to_id(END_OF_TEXT)
     if end is None:
         raise LabError(f"--tokenizer {name}: it has no token {END_OF_TEXT}, which separates the documents")

@@ -26,8 +26,7 @@ def run(argv: list[str]) -> int:
     if kind not in _KINDS:
         raise UsageError(f"unknown kind of data {kind!r}; {nearest(kind, _KINDS)}")
 
-    from ..data.text import files_in
-    from ..data.tokenise import FINEWEB, SAMPLE, ShardsConfig, documents, fineweb, make_shards
+    from ..data.tokenise import FINEWEB, SAMPLE, ShardsConfig, contents, documents, fineweb, make_shards
 
     path = Path()
     if kind != "fineweb" and not helped:
@@ -44,8 +43,7 @@ def run(argv: list[str]) -> int:
     place, usage = f"data/{kind}", f"data {kind}{' PATH' * (kind == 'folder')}"
     about = "Token shards with a manifest: counts, checksums, tokenizer."
     config = parse(rest, ShardsConfig, usage, about, defaults={"out": place})
-    if kind == "folder":
-        files_in(path)  # tells of a missing folder before it looks for a tokenizer
+    files = contents(path) if kind == "folder" else None  # a missing folder is told of before a missing tokenizer
     source, stream = (
         (f"{FINEWEB} {SAMPLE}", fineweb) if kind == "fineweb" else (str(path.resolve()), lambda: documents(path))
     )
@@ -59,7 +57,7 @@ def run(argv: list[str]) -> int:
         def advance(tokens: int, count: int) -> None:
             bar.update(shown, completed=tokens, description=f"{tokens / 1e6:,.1f}M tokens, {count:,} documents")
 
-        manifest = make_shards(config, source, stream, advance)
+        manifest = make_shards(config, source, stream, advance, files)
     shards, folder = manifest["shards"], config.out
     print(f"{manifest['tokens']:,} tokens of {manifest['documents']:,} documents in {len(shards)} shards in {folder}")
     vocab_size = -(-manifest["tokenizer"]["vocab_size"] // 128) * 128  # matrix products like multiples of 128

@@ -131,13 +131,23 @@ def documents(folder: Path) -> Any:
     return datasets.IterableDataset.from_generator(_documents_in, gen_kwargs={"files": files})
 
 
+def contents(folder: Path) -> str:
+    """Describe a folder's files: how many there are, their size, and a hash of their names and sizes."""
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files_in(folder)}
+    return f"{len(sizes)} of {sum(sizes.values())} bytes, {sha256(repr(sizes).encode())[:8]}"
+
+
 def _documents_in(files: list[str]) -> Iterator[dict[str, str]]:
     for name in files:
         yield from ({"text": text} for text in texts_of(Path(name)))
 
 
 def make_shards(
-    config: ShardsConfig, source: str, open_stream: Callable[[], Any], report: Callable[[int, int], None] | None = None
+    config: ShardsConfig,
+    source: str,
+    open_stream: Callable[[], Any],
+    report: Callable[[int, int], None] | None = None,
+    files: str | None = None,
 ) -> dict[str, Any]:
     """Make the shards that do not exist yet, and return the manifest. The first shard is the validation part.
 
@@ -145,20 +155,25 @@ def make_shards(
         source: where the documents come from; pass the same value to continue an interrupted call.
         open_stream: makes a `datasets.IterableDataset` with a column "text".
         report: called after each piece with the numbers of tokens and documents so far.
+        files: the `contents` of a folder: the stream's position is the number of a file, so they must not change.
 
     Raises:
-        LabError: the folder holds shards from another source, or the stream broke off; finished shards are kept.
+        LabError: the folder holds shards from another source or files, or the stream broke off; finished shards
+            are kept.
     """
     encoder = load_encoder(config.tokenizer)
     out, budget = Path(config.out), config.tokens or np.inf
     asked = {"source": source, "tokenizer": encoder.about, "val_tokens": config.val_tokens}
+    asked |= {"files": files} if files else {}
     with locked(out):
         begun = {"complete": False, "tokens": 0, "documents": 0, "shards": [], "state": None}
         manifest = read_manifest(out) or {"schema": SCHEMA, **asked, **begun}
-        if changed := differences({key: manifest[key] for key in asked}, asked):
+        done = manifest["complete"] and (manifest["exhausted"] or manifest["tokens"] >= budget)
+        known = {"files": files if done else "not noted by an older version", **manifest}
+        if changed := differences({key: known[key] for key in asked}, asked):
             raise LabError(f"{out} holds other shards ({'; '.join(changed)}): choose another folder or delete it")
         require_all(out, manifest)
-        if manifest["complete"] and (manifest["exhausted"] or manifest["tokens"] >= budget):
+        if done:
             return manifest
         stream = open_stream()
         if manifest["state"] is not None:

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from safetensors.torch import load_file
 from autowarm.lab.config import EngineConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.files import locked, sha256
 from autowarm.lab.tasks.models import token_logits
+from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
 from autowarm.lab.training.stopping import Interrupted
 
 from ..helpers import crash_at, numbers, stop_at
+from ..tasks import own_runs
 
 SCHEDULES = {
     "linear": ScheduleConfig(kind="linear", warmup_steps=3),
@@ -69,6 +72,31 @@ def test_a_run_that_explodes_is_marked_and_ends(run: RunConfig, tmp_path: Path) 
     result = train(wild, tmp_path)
     assert result["diverged"]
     assert json.loads((tmp_path / "result.json").read_text()) == result  # strict JSON, without NaN
+
+
+@pytest.mark.parametrize(("last", "diverged"), [(60, False), (99, True)])
+def test_a_schedule_that_recovers_ends_a_broken_run_itself(last: int, diverged: bool, tmp_path: Path) -> None:
+    class Broken(own_runs.Line):
+        """Batches of NaN from update 61 to update last + 1, which reach the weights and BatchNorm's buffers."""
+
+        def batches(self, seed: int) -> Iterator[torch.Tensor]:
+            for step in range(100):
+                yield torch.randn(16, 4) * (torch.nan if 60 <= step <= last else 1.0)
+
+    own = pack(Broken())
+    schedule = ScheduleConfig(options={"recover": True, "max_nonfinite": 10})
+    run = dataclasses.replace(own_runs.config_of(own, steps=100, clip=1.0), schedule=schedule)
+    if not diverged:
+        with pytest.raises(Interrupted):
+            train(run, tmp_path, stop_at(70), own=own)
+    result = train(run, tmp_path, own=own)
+    rows = read_metrics(tmp_path)
+    assert (result["diverged"], result["val_loss"] is None, len(rows) < 100) == (diverged,) * 3
+    assert any("are those of update" in text for text in result["warnings"])
+    assert any("the run has diverged" in text for text in result["warnings"]) == diverged
+    if not diverged:
+        assert result["val_loss"] < result["first_loss"]
+        assert all(value.isfinite().all() for value in load_file(tmp_path / "model.safetensors").values())
 
 
 def test_same_seed_same_start_and_batches_whatever_the_schedule(run: RunConfig, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ from .checkpoint import Checkpoints, whole_weights
 from .metrics import MetricsLog, OnStep, Progress, finite, identity, read_metrics, read_result, run_id
 from .optimizers import at_ema, evaluating
 from .parallel import Ranks, joined
-from .schedules import advance, make_scheduler, warmup_length
+from .schedules import advance, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
 from .stopping import Interrupted, Stop
 
@@ -129,7 +129,7 @@ class _Run:
         self.counted = None if config.task is not None else config.batch_size * task.per_example
         self.setup = setup = Setup(config, task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
-        self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps)
+        self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps, self.model)
         self.watches = SCHEDULES[config.schedule.kind].watches
         self.progress = Progress()
         self.checkpoints = Checkpoints(
@@ -208,7 +208,15 @@ class _Run:
             words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
             self.ranks.seed(int(words.generate_state(1)[0]))
             searching = getattr(self.scheduler, "phase", None) == "search"
-            loss, norm, progress.lr = self._update(next(batches), watched)
+            batch = next(batches)
+            try:
+                loss, norm, progress.lr = self._update(batch, watched)
+            except RuntimeError as error:
+                if "the run has diverged" not in str(error):  # as max_nonfinite says, the schedule's or the optimizer's
+                    raise
+                progress.diverged = True
+                progress.warnings.append(str(error))
+                break
 
             progress.step += 1
             # A step waits for the device only here.
@@ -216,11 +224,12 @@ class _Run:
             progress.loss, norm_seen = self.ranks.mean(*here)
             progress.grad_norm = norm_seen if config.clip else math.nan
             progress.seconds = time.perf_counter() - clock - progress.eval_seconds
-            if progress.step == 1:
+            if not math.isfinite(progress.first_loss):
                 progress.first_loss = progress.loss
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
-            if not searching:  # a search for the peak rate ends where the loss breaks
+            # A search for the peak rate ends where the loss breaks, and a schedule that recovers has its own limit.
+            if not searching and not recovers(config.schedule):
                 # "not ≤", so that NaN also counts as diverged
                 progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
             last = progress.step == config.steps

@@ -61,7 +61,7 @@ class Progress:
         grad_norm: norm of the update's gradient, before clipping; NaN without clipping, which alone computes it.
         seconds: time in training so far, evaluations not counted.
         eval_seconds: time in evaluations so far.
-        first_loss: of the first batch.
+        first_loss: of the first batch whose loss is finite.
         switched_at, ended_by: the step at which warm-up ended, and by what.
         diverged: whether the run has.
         warnings: texts of the warnings so far.

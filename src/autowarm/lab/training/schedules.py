@@ -3,10 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
@@ -46,10 +47,20 @@ def hand_set(
     return float(DECAYS[decay](min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))))
 
 
-def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
-    """The configured schedule over ``steps`` updates; UsageError if it objects to its settings."""
+def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int, model: nn.Module | None = None) -> Any:
+    """The configured schedule over ``steps`` updates; UsageError if it objects to its settings.
+
+    Where it recovers, it restores the model's buffers, too.
+    """
+    if recovers(config):
+        config = replace(config, options={**config.options, "model": model})
     with _as_usage_error():
         return at(SCHEDULES[config.kind].place)(optimizer, config, steps)
+
+
+def recovers(config: ScheduleConfig) -> bool:
+    """Whether the schedule goes back to a healthy run after a broken update."""
+    return SCHEDULES[config.kind].ours and config.options.get("recover") is True
 
 
 def advance(scheduler: Any, watches: bool, loss: Tensor) -> None:

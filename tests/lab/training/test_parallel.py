@@ -1,17 +1,22 @@
 """Runs of two real processes (gloo, as torchrun starts them) against those of one: same batches, so same numbers."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn import functional as F
 
 from autowarm.lab.config import DataConfig, EngineConfig, LabError, ModelConfig, RunConfig
+from autowarm.lab.data.images import digits, validation_batches
 from autowarm.lab.training import parallel
 from autowarm.lab.training.metrics import read_metrics
 from autowarm.lab.training.parallel import Ranks
 from tests.programs import Launcher, clean_environment, free_port, rank_environment
+
+from . import two_ranks
 
 WAYS = ("ddp", "fsdp")
 EXACT = ("muon", "normsgd")
@@ -74,6 +79,22 @@ def test_ranks_go_on_to_the_bit_and_stop_together(folder: Path, way: str) -> Non
     assert torch.equal(curve(folder / way / "straight"), curve(folder / way / "broken"))
     weights = [(folder / way / name / "model.safetensors").read_bytes() for name in ("straight", "broken")]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_are_judged_by_the_running_averages_that_they_store(folder: Path, way: str) -> None:
+    results = [
+        json.loads((folder / way / name / "result.json").read_text()) for name in ("averages straight", "averages")
+    ]
+    weights = [load_file(folder / way / name / "model.safetensors") for name in ("averages straight", "averages")]
+    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
+    assert results[0]["val_loss"] == results[1]["val_loss"]
+    model = two_ranks.normed().eval()
+    model.load_state_dict(weights[0])
+    batches = validation_batches(digits(), 2, 4, slice(None))
+    losses = [F.cross_entropy(model(pixels), labels).item() for pixels, labels in batches]
+    assert results[0]["val_loss"] == pytest.approx(sum(losses) / 2, rel=1e-5)
 
 
 @pytest.mark.long

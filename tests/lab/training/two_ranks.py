@@ -57,6 +57,19 @@ def runs(base: RunConfig) -> dict[str, RunConfig]:
     return found
 
 
+def normed(*_: Any) -> torch.nn.Module:
+    """A classifier of digits, whose running averages each rank keeps of its own rows."""
+    torch.manual_seed(0)
+    layers = torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10)
+    return torch.nn.Sequential(*layers)
+
+
+def classified(way: Any) -> RunConfig:
+    """A run of `normed`."""
+    return RunConfig(model=ModelConfig("swin"), optimizer=OptimizerConfig("adamw"), steps=10, batch_size=4,
+                     eval_batches=2, checkpoint_every=3, engine=EngineConfig(parallel=way))  # fmt: skip
+
+
 def watched_run(config: RunConfig, folder: Path) -> None:
     """Trains, and keeps the first gradients beside the rest."""
     gradients: dict[str, torch.Tensor] = {}
@@ -98,6 +111,11 @@ def together(folder: Path, base: RunConfig) -> None:
             with pytest.raises(Interrupted):
                 train(config, folder / way / "broken", lambda p, at=step, by=who: p.step == at and RANK in by)
         train(config, folder / way / "broken")
+        with mock.patch("autowarm.lab.tasks.corpora.classifier", normed):
+            train(classified(way), folder / way / "averages straight")
+            with pytest.raises(Interrupted):
+                train(classified(way), folder / way / "averages", lambda p: p.step == 5)
+            train(classified(way), folder / way / "averages")
         with pytest.raises(LabError, match="holds another run"):  # on both ranks, though one looks
             train(dataclasses.replace(config, seed=9), folder / way / "straight")
     # Given different runs, or different versions of the code, every rank says so before the first step.

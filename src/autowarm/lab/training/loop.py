@@ -240,6 +240,7 @@ class _Run:
             if wanted or last or progress.step % config.checkpoint_every == 0:
                 log.flush()
                 self._note_warnings()
+                self.ranks.share_buffers(self.model)
                 rest = {"scheduler": self.scheduler.state_dict(), "progress": dataclasses.asdict(progress)}
                 self.checkpoints.save(progress.step, self.model, self.optimizer, rest)
             if wanted:
@@ -284,6 +285,7 @@ class _Run:
     def _judge(self, whole: bool = False) -> dict[str, float]:
         """Evaluate the weights to be judged, and their average if there is one; the time counts as evaluation's."""
         began = time.perf_counter()
+        self.ranks.share_buffers(self.model)  # the weights that are judged are those that rank 0 stores
         with evaluating(self.optimizer):
             found = self.evaluate(whole=whole)
         if self.config.ema:

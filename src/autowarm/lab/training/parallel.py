@@ -113,6 +113,15 @@ class Ranks:
             raise LabError(said[0])
         return result if self.rank == 0 else said[1]
 
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give every rank the first one's buffers, such as BatchNorm's averages, which each keeps of its own rows."""
+        kept = model.state_dict().keys()
+        buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+        if self.world > 1 and buffers:
+            shared = self.first(lambda: {name: buffer.cpu() for name, buffer in buffers.items()})
+            for name, value in (shared or {}).items():
+                buffers[name].copy_(value)
+
 
 @contextmanager
 def joined(engine: EngineConfig) -> Iterator[Ranks]:

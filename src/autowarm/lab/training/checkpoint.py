@@ -134,7 +134,7 @@ class Checkpoints:
         Damaged checkpoints and those of other runs are set aside, with a message in the log.
 
         Raises:
-            LabError: a checkpoint is of another schema.
+            LabError: a checkpoint is of another schema, or holds weights that a new model has not.
         """
         name = self.ranks.first(lambda: self._newest(last))
         if name is None:
@@ -144,10 +144,13 @@ class Checkpoints:
         tensors = _weights(model)
         params = [p for group in optimizer.param_groups for p in group["params"]]
         reader = dcp.HuggingFaceStorageReader(str(path))
-        for key, about in reader.read_metadata().state_dict_metadata.items():
+        stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
+        for key, about in stored.items():
             if key.startswith("optimizer."):
                 param = params[int(key.split(".")[1])]
                 tensors[key] = _place_for(about, param, rest["devices"][key])
+            elif key not in tensors or about.size != tensors[key].shape:
+                tensors[key] = _later_buffer(model, key.removeprefix("model."), about)
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
         model.load_state_dict(rest.get("extra", {}), strict=False)
@@ -225,6 +228,20 @@ def _weights(model: nn.Module) -> dict[str, Any]:
         if not name.endswith(_EXTRA):
             found.setdefault(id(value), (name, value))
     return {f"model.{name}": value.detach() for name, value in found.values()}
+
+
+def _later_buffer(model: nn.Module, name: str, about: Any) -> Tensor:
+    """Make a buffer that was None, or had another shape, before the first update."""
+    path, _, own = name.rpartition(".")
+    modules = dict(model.named_modules())
+    if path not in modules or own not in modules[path]._buffers:
+        raise LabError(
+            f"the checkpoint holds {name} of shape {tuple(about.size)}, which the model does not have when it is new: "
+            "make it in the model's constructor, or register a buffer of this name there"
+        )
+    device = next((p.device for p in model.parameters()), None)
+    setattr(modules[path], own, torch.zeros(about.size, dtype=about.properties.dtype, device=device))
+    return modules[path].get_buffer(own)
 
 
 def _require_loadable(extra: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ torch: a place is ``module:name``, which `at` imports when it is needed.
 
 import ast
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -87,6 +87,19 @@ SCHEDULES: Mapping[str, Schedule] = {
     "wsd": Schedule("is transformers' warmup-stable-decay, 10 % and 20 % of the run", f"{_HERE}:wsd"),
 }  # fmt: skip
 
+# The keys of a schedule's config that some kinds ignore, and which kinds follow them.
+FOLLOWED: Mapping[str, Sequence[str]] = {
+    key: [name for name, one in SCHEDULES.items() if follows(one)]
+    for key, follows in {
+        "warmup": lambda one: one.ours or one.by_hand,
+        "decay": lambda one: one.ours or one.by_hand,
+        "target_loss": lambda one: one.ours or one.needs_target,
+        "div": lambda one: one.watches or one.by_hand,  # what watches the loss starts low, too
+        "peak_gap": lambda one: one.ours,
+        "options": lambda one: one.ours,
+    }.items()
+}
+
 # Each small task is a file, which holds a `TASK`.
 _FILES = {path.stem.replace("_", "-"): path for path in sorted(Path(__file__).parent.glob("tasks/small/[a-z]*.py"))}
 SMALL_TASKS: Mapping[str, str] = {name: f"autowarm.lab.tasks.small.{path.stem}:TASK" for name, path in _FILES.items()}
@@ -128,5 +141,8 @@ def _words() -> dict[str, str]:
         "kinds": either(SCHEDULES),
         "schedules": "; ".join(f'"{name}" {one.about}' for name, one in SCHEDULES.items()),
         "adaptive": either(name for name, one in SCHEDULES.items() if one.ours),
+        "needing_target": either(name for name, one in SCHEDULES.items() if one.needs_target),
+        "with_decay": either(FOLLOWED["decay"]),
+        "with_div": either(FOLLOWED["div"]),
         "tasks": either(f"{name} ({text})" for name, text in about.items()),
     }

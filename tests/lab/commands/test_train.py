@@ -73,6 +73,10 @@ def test_what_the_library_refuses_is_one_line(
         (["figure", "smoothness-muon", "--measure", "{steps: {muon: 10}}"], "measure: the run of muon: a linear"),
         (["find-rate", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --optimizer"),
         (["train", *TINY, "--schedule", "untuned", "--schedule.peak_gap", "1"], "schedule.peak_gap belongs to kinds"),
+        (["train", *TINY, "--schedule", "untuned", "--schedule.decay", "linear"], "schedule.decay belongs to kinds"),
+        (["train", *TINY, "--schedule", "greedy", "--schedule.warmup", "cosine"], "kind greedy does not follow it"),
+        (["train", *TINY, "--schedule", "wsd", "--schedule.div", "5"], "schedule.div belongs to kinds adaptive"),
+        (["train", *TINY, "--schedule", "wsd", "--schedule.target_loss", "0.0"], "target_loss belongs to kinds"),
         (["train", "--model", "swim", "--dry-run"], "timm has no model 'swim'; did you mean 'swin'?"),
         (["train", "--task", "mlp", "--batch_size", "7"], "batch_size has no effect with a task"),
         (["train", "--task", "mlp", "--model.width", "32"], "model has no effect with a task"),
@@ -89,6 +93,12 @@ def test_options_without_effect_are_refused(
     errors = capsys.readouterr().err
     assert message in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("kind", ["polyak", "warmup-only"])
+def test_every_kind_that_needs_a_target_loss_takes_it(kind: str) -> None:
+    words = ["--schedule.kind", kind, "--schedule.target_loss", "1", "--schedule.div", "5", "--clip", "0"]
+    assert main(["train", *TINY, *words, "--dry-run"]) == 0
 
 
 @pytest.mark.long

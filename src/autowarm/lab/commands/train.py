@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig, UsageError
+from ..config import RunConfig, ScheduleConfig, UsageError
 from ..config.build import parse, take
 from ..config.yaml_files import merged
-from ..registry import SCHEDULES
+from ..registry import FOLLOWED, either
 from ..training.stopping import Interrupted, Stop
 
 _SHOWN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
@@ -42,11 +42,11 @@ def run(argv: list[str]) -> int:
         own.check_optimizers([config.optimizer.name], "optimizer.name")
         own.check_options(config.optimizer.name, config.optimizer.options)
     schedule = config.schedule
-    if not SCHEDULES[schedule.kind].ours:
-        for name in ("target_loss", "peak_gap", "options"):
-            if getattr(schedule, name):
-                kinds = " and ".join(kind for kind, one in SCHEDULES.items() if one.ours)
-                raise UsageError(f"schedule.{name} belongs to kinds {kinds}; kind {schedule.kind} has none")
+    for name, kinds in FOLLOWED.items():
+        if schedule.kind not in kinds and getattr(schedule, name) != getattr(ScheduleConfig(), name):
+            raise UsageError(
+                f"schedule.{name} belongs to kinds {either(kinds)}; kind {schedule.kind} does not follow it"
+            )
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # torchrun's
         if not (given := os.environ.get(name, "0")).isdecimal():
             raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")

@@ -132,10 +132,12 @@ class ScheduleConfig:
         kind: $kinds. $schedules.
         warmup_steps: length of a "linear" warm-up, 0 for none; the other kinds set it themselves.
         warmup: shape of the hand-set warm-up, of the adaptive ramp and of the calibration's target.
-        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them.
-        target_loss: f*, required by "paper"; "adaptive" estimates it if it is null; the others have none.
-        div: the first update's rate is lr/div. Null is warmup_steps + 1 for "linear", so that the ramp starts from 0
-            in equal steps; the library's default for "adaptive"; and 100 for the others.
+        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them, for $with_decay. The other kinds
+            set their decay themselves, or have none.
+        target_loss: f*, required by $needing_target; "adaptive" estimates it if it is null; the others have none.
+        div: the first update's rate is lr/div, for $with_div. Null is warmup_steps + 1
+            for "linear", so that the ramp starts from 0 in equal steps; the library's default for "adaptive"; and 100
+            for the rest of these.
         sigma_f2: σ_F² of the calibration, for "paper".
         peak_gap: Δ', instead of the calibrated one, for "adaptive" and "paper".
         options: further keyword arguments of `autowarm.AdaptiveWarmup`, for example {max_warmup: 0.2}.

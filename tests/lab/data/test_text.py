@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from autowarm.lab.config import DataConfig, LabError
 from autowarm.lab.data import cache_folder, prepare, text, tokenise
+from autowarm.lab.data.text import read_documents
 
 VOCABULARY = 280
 
@@ -163,6 +164,28 @@ def test_text_is_encoded_in_pieces(data: DataConfig, monkeypatch: pytest.MonkeyP
     prepare.cache_clear()
     assert np.array_equal(prepare(data, VOCABULARY).train, whole.train)
     assert max(given) == 2 < sum(given)
+
+
+def test_text_that_is_not_utf8_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(text, "_LARGEST", 4)
+    (tmp_path / "a.txt").write_text("wait, été, été", encoding="latin-1")
+    (tmp_path / "b.txt").write_text("été \ufffd été")
+    with caplog.at_level(logging.WARNING):
+        found = dict(read_documents(DataConfig(corpus=str(tmp_path))))
+    assert "".join(found.values()) == "wait, \ufffdt\ufffd, \ufffdt\ufffdété \ufffd été"
+    [message] = caplog.messages
+    assert message.startswith(f"{tmp_path / 'a.txt'} is not all UTF-8")
+
+
+def test_suffixes_may_be_in_capitals(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    (tmp_path / "A.TXT").write_text("one")
+    write_table(pa.table({"text": ["two"]}), tmp_path / "B.Parquet")
+    assert list(read_documents(DataConfig(corpus=str(tmp_path)))) == [("A.TXT", "one"), ("B.Parquet/0", "two")]
 
 
 def test_a_missing_or_too_small_folder_is_named(tmp_path: Path) -> None:

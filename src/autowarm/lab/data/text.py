@@ -104,34 +104,53 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
             )
         files = files_in(root)
     for path in files:
-        name, rows = path.relative_to(root).as_posix(), path.suffix == ".parquet"
+        name, rows = path.relative_to(root).as_posix(), _holds_rows(path)
         for number, text in enumerate(texts_of(path)):
             yield name + (f"/{number}" if rows or number else ""), text
 
 
 def files_in(root: Path) -> list[Path]:
     """Return the files of documents in a folder and its subfolders; LabError if there are none."""
-    if found := sorted((path for path in root.rglob("*") if path.suffix in _SUFFIXES and path.is_file()), key=str):
-        return found
+    found = (path for path in root.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    if files := sorted(found, key=str):
+        return files
     raise LabError(f"{root} has no {either(_SUFFIXES)} file" if root.is_dir() else f"no folder {root}")
 
 
 def texts_of(path: Path) -> Iterator[str]:
     """Yield the texts of a file: the rows of a parquet file, or a text file in pieces; LabError if it is unreadable."""
     try:
-        yield from _rows(path) if path.suffix == ".parquet" else pieces_of(path)
+        yield from _rows(path) if _holds_rows(path) else pieces_of(path)
     except (OSError, ValueError) as error:
         raise LabError(f"{path} cannot be read: {error}") from None
 
 
+def _holds_rows(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet"
+
+
 def pieces_of(path: Path) -> Iterator[str]:
     """Yield a text file whole or, if it has more than 2¹⁸ characters, in pieces that end where a line does."""
+    looked = False
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(_LARGEST)
         while True:
-            yield text + (file.readline(_LARGEST) if len(text) == _LARGEST else "")
+            text += file.readline(_LARGEST) if len(text) == _LARGEST else ""
+            if not looked and "\ufffd" in text:
+                looked = True
+                if not _is_utf8(path):
+                    logger.warning("%s is not all UTF-8: U+FFFD stands for the rest; convert the file to UTF-8", path)
+            yield text
             if not (text := file.read(_LARGEST)):
                 return
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return all(iter(lambda: file.read(_LARGEST), ""))
+    except UnicodeDecodeError:
+        return False
 
 
 def _rows(path: Path) -> Iterator[str]:

@@ -228,7 +228,8 @@ class RunConfig:
         order: separate seed of the batches; null uses `seed`.
         clip: clip the gradient's norm to this before each update; 0 does not clip.
         eval_batches: number of validation batches, the same ones for every run.
-        whole_validation: at the end evaluate on the whole validation part instead, in batches that do not overlap.
+        whole_validation: at the end evaluate on the whole validation part instead, in batches that do not overlap. A
+            last batch that is not full is left out, so compare runs of one `batch_size`.
         ema: decay per update of an exponential moving average of the weights, which is evaluated beside them, as
             val_ema_loss and so on, and stored in the folder `ema`; 0 for none.
         checkpoint_every: steps between checkpoints.

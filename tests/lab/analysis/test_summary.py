@@ -68,6 +68,16 @@ def test_a_default_that_never_diverged_is_better_than_warm_ups_that_all_did() ->
     assert neither.outcome == "undecided"
 
 
+@pytest.mark.parametrize(("by_hand", "adaptive", "count"), [(1.0, None, 1), (None, 1.0, 0)])
+def test_one_seed_decides_nothing_where_a_run_diverged_either(
+    by_hand: float | None, adaptive: float | None, count: int
+) -> None:
+    (summary,) = summarise([row("linear", 0, 0, by_hand), row("adaptive", 9, 0, adaptive)])
+    assert summary.outcome == "undecided"
+    assert f"({count} of 1 runs of the default diverged; one seed decides nothing)" in verdict(summary)
+    assert headline([summary]).startswith("One seed decides nothing")
+
+
 def random_rows(random: np.random.Generator) -> list[dict]:
     """A comparison over two to six seeds; any run may have diverged, failed or been left out."""
     scale, spread, noise = 10.0 ** random.uniform(-6, 3), 10.0 ** random.uniform(-4, 0), 10.0 ** random.uniform(-6, 0)
@@ -112,9 +122,8 @@ def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_show
         seen[outcome] += 1
         assert [word for word in ("better", "worse", "undecided") if word in text.lower()] == [outcome] * bool(outcome)
         assert "noise" not in text or outcome in ("undecided", None)
-        assert headline([summary]).count(f": {outcome} in 1") == (
-            outcome is not None and (difference is None or difference.count > 1)
-        )
+        assert headline([summary]).count(f": {outcome} in 1") == (len(summary.seeds) > 1)
+        assert len(summary.seeds) != 1 or outcome == "undecided"
         assert ("that was tried" in text) == bool(summary.edge)
         if difference is None or difference.count == 1:
             continue

@@ -112,6 +112,12 @@ class Summary:
         return min((point for point in points if point), key=lambda point: point.val_loss, default=None)
 
     @property
+    def seeds(self) -> list[int]:
+        """The seeds that the default and the best hand-set warm-up have in common, on which they are compared."""
+        ours, best = self.adaptive, self.best
+        return sorted(ours.losses.keys() & best.losses.keys()) if ours and best else []
+
+    @property
     def difference(self) -> Estimate | None:
         """The default minus the best hand-set warm-up, paired over seeds; negative is better.
 
@@ -121,22 +127,23 @@ class Summary:
         ours, best = self.adaptive, self.best
         if ours is None or best is None or ours.diverged or best.diverged:
             return None
-        seeds = sorted(ours.losses.keys() & best.losses.keys())
-        pairs = tuple(ours.losses[seed] - best.losses[seed] for seed in seeds)
+        pairs = tuple(ours.losses[seed] - best.losses[seed] for seed in self.seeds)
         return Estimate(pairs, choices=len(self.manual)) if pairs else None
 
     @property
     def outcome(self) -> Outcome | None:
         """How the default does against the best hand-set warm-up; None if they have no common seed.
 
-        A schedule that diverged with some seed is worse than one that did not.
+        A schedule that diverged with some seed is worse than one that did not, but one common seed decides nothing.
         """
         if self.difference is not None:
             return self.difference.outcome
         best, ours = self.best, self.adaptive
-        if best is None or ours is None or not best.losses.keys() & ours.losses.keys():
+        if best is None or ours is None or not self.seeds:
             return None
-        return "undecided" if best.diverged and ours.diverged else "worse" if ours.diverged else "better"
+        if len(self.seeds) == 1 or (best.diverged and ours.diverged):
+            return "undecided"
+        return "worse" if ours.diverged else "better"
 
     @property
     def length_matters(self) -> bool | None:
@@ -188,7 +195,7 @@ def headline(summaries: Sequence[Summary]) -> str:
     shown = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
     settings = f"{len(compared)} setting{'s' if len(compared) > 1 else ''}"
     text = f"The default against the best hand-set warm-up, in {settings}: {shown}"
-    if all(summary.difference is not None and summary.difference.count == 1 for summary in compared):
+    if all(len(summary.seeds) == 1 for summary in compared):
         text = "One seed decides nothing: run more seeds to compare the default with hand-set warm-ups"
     if edges := sum(bool(summary.edge) for summary in compared):
         text += f"; the best hand-set length is at the edge of those tried in {edges}"
@@ -246,7 +253,8 @@ def _compared(summary: Summary) -> str:
     words = "Undecided: the default against the best hand-set warm-up" if summary.outcome == "undecided" else decided
     if difference is None:
         assert ours is not None
-        return f"{words} ({ours.diverged} of {len(ours.losses)} runs of the default diverged)."
+        single = "; one seed decides nothing" if len(summary.seeds) == 1 else ""
+        return f"{words} ({ours.diverged} of {len(ours.losses)} runs of the default diverged{single})."
     amount = f"difference {number(difference.mean, 4, '+')}{summary.unit}"
     interval = difference.interval()
     if interval is None:

@@ -4,17 +4,27 @@ from pathlib import Path
 from rich.console import Console
 
 from autowarm.lab.analysis.results import Results
-from autowarm.lab.analysis.summary import summarise
+from autowarm.lab.analysis.summary import summarise, verdict
 from autowarm.lab.analysis.table import cells, lines, table
 
-from ..helpers import CELL, ROWS
+from ..helpers import CELL, ROWS, row
 
 
 def test_the_table_marks_a_run_that_never_left_warm_up() -> None:
-    row = cells(summarise(ROWS)[0])
-    assert row[0] == "Muon 0.01"
-    assert row[-1] == "all"
-    assert row[5].lstrip("+-") == "0.0000 ± 0.1000"
+    line = cells(summarise(ROWS)[0])
+    assert line[0] == "Muon 0.01"
+    assert line[-1] == "all"
+    assert line[5].lstrip("+-") == "0.0000 ± 0.1000"
+
+
+def test_the_means_are_over_the_seeds_of_the_difference() -> None:
+    rows = [row("linear", 0, 0, 1.0), row("linear", 0, 1, 1.2)]
+    rows += [row("adaptive", 20, seed, loss) for seed, loss in enumerate((1.1, 1.3, 3.0))]
+    (summary,) = summarise(rows)
+    assert cells(summary)[1:6] == ["1.100 ± 0.100", "0", "1.200 ± 0.100", "20", "+0.1000 ± 0.0000"]
+    assert "0 updates, loss 1.100" in verdict(summary)
+    rows[0], rows[3] = row("linear", 0, 3, 1.4), row("adaptive", 20, 1, None)
+    assert cells(summarise(rows)[0])[1:5] == ["1.200", "0", "1 of 3 diverged", "20"]
 
 
 def test_the_table_fits_into_80_columns_and_cuts_nothing_off() -> None:

@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from ..config import printable
@@ -117,6 +117,12 @@ class Summary:
         ours, best = self.adaptive, self.best
         return sorted(ours.losses.keys() & best.losses.keys()) if ours and best else []
 
+    def compared(self, point: Point) -> Point:
+        """A point over `seeds`, so that the means that are shown fit the difference; itself if a run diverged."""
+        if point.diverged or not self.seeds or not set(self.seeds) <= point.losses.keys():
+            return point
+        return replace(point, losses={seed: point.losses[seed] for seed in self.seeds})
+
     @property
     def difference(self) -> Estimate | None:
         """The default minus the best hand-set warm-up, paired over seeds; negative is better.
@@ -219,7 +225,7 @@ def verdict(summary: Summary) -> str:
     if best.diverged:
         words.append("Every hand-set warm-up diverged with some seed.")
     else:
-        words.append(f"Best hand-set warm-up: {_updates(best)}, loss {number(best.val_loss)}.")
+        words.append(f"Best hand-set warm-up: {_updates(best)}, loss {number(summary.compared(best).val_loss)}.")
     if summary.edge:
         words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}.")
     if ours is not None and ours.ended_by_time:

@@ -24,7 +24,7 @@ def cells(summary: Summary) -> list[str]:
     """Return one row of the table, as text."""
     estimate = summary.difference
     difference = "–" if estimate is None else _with_error(estimate.mean, estimate.stderr, 4, "+")
-    points = (summary.best, summary.adaptive, summary.paper)
+    points = (point and summary.compared(point) for point in (summary.best, summary.adaptive, summary.paper))
     best, adaptive, paper = (_loss_and_length(point, summary.cell["steps"]) for point in points)
     return [summary.label, *best, *adaptive, difference, *paper]
 

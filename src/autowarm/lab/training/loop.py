@@ -38,6 +38,7 @@ from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup
 from autowarm.integrations.metrics import loggable_metrics
+from autowarm.optim.step.nonfinite import Diverged
 from autowarm.smoothness import Probe
 
 from ..config import LabError, RunConfig, UsageError, differences
@@ -211,9 +212,7 @@ class _Run:
             batch = next(batches)
             try:
                 loss, norm, progress.lr = self._update(batch, watched)
-            except RuntimeError as error:
-                if "the run has diverged" not in str(error):  # as max_nonfinite says, the schedule's or the optimizer's
-                    raise
+            except Diverged as error:  # by max_nonfinite, the schedule's or the optimizer's
                 progress.diverged = True
                 progress.warnings.append(str(error))
                 break

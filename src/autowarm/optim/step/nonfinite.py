@@ -44,6 +44,10 @@ def masked(gs: list[Tensor], ms: list[Tensor], finite: Sequence[Tensor] | Tensor
     return [torch.where(flag, g, m) for flag, g, m in zip(finite, gs, stay, strict=True)]
 
 
+class Diverged(RuntimeError):
+    """``max_nonfinite`` updates in a row had gradients, or losses, that are not finite."""
+
+
 class SkippedUpdates:
     """Counts the updates that skip a tensor; warns once, and raises after ``most`` in a row, if there is a limit."""
 
@@ -113,7 +117,7 @@ class SkippedUpdates:
                 stacklevel=frames_of_ours(),
             )
         if self.most is not None and in_a_row >= self.most:
-            raise RuntimeError(
+            raise Diverged(
                 f"{who}: gradients were not finite in {in_a_row} updates in a row: the run has diverged, or a "
                 "layer returns NaN. Lower the rate, clip gradients or look for the layer with "
                 "torch.autograd.set_detect_anomaly(True); max_nonfinite=None turns this error off"

@@ -4,6 +4,7 @@ import warnings
 
 from ...frames import frames_of_ours
 from ...losses import Ranks
+from ...optim.step.nonfinite import Diverged
 from ..rule import HostRule, Notices, Phase
 from .clock import UpdateClock
 
@@ -88,7 +89,7 @@ class Alarms:
             f"the loss was NaN or infinite {when}: the schedule ignores it but counts the step (warned once)",
         )
         if self.max_nonfinite is not None and notices.failures >= self.max_nonfinite:
-            raise RuntimeError(
+            raise Diverged(
                 f"the loss was not finite {notices.failures} times in a row, up to step {updates}: the run has "
                 "diverged. Lower the peak rate or clip gradients; max_nonfinite=None turns this error off"
             )

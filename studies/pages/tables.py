@@ -80,7 +80,7 @@ def lengths_table(found: Iterable[Judged]) -> str:
     for steps, some in _grouped(found, lambda cell: cell.steps).items():
         behind = [one.behind.mean for one in some if one.behind is not None]
         other = _with_error(Estimate(tuple(behind)) if behind else None)
-        other += f" ({len(behind)} settings)" if 0 < len(behind) < len(some) else ""
+        other += f" ({len(behind)} of {len(some)} settings)" if 0 < len(behind) < len(some) else ""
         low, median, high = np.quantile([100 * one.warmup for one in some], (0.25, 0.5, 0.75))
         lines.append([
             f"{steps:,}", len(some), *_means(some), other,
@@ -207,7 +207,9 @@ def _means(some: Sequence[Judged], choices: Sequence[str] = _FEW) -> list[str]:
 
 
 def _with_error(behind: Estimate | None) -> str:
-    return "–" if behind is None else f"{behind.mean:+.2f} ± {behind.stderr or 0:.2f}"
+    if behind is None:
+        return "–"
+    return f"{behind.mean:+.2f}" + ("" if behind.stderr is None else f" ± {behind.stderr:.2f}")
 
 
 def _share_ended(some: Sequence[Judged]) -> str:

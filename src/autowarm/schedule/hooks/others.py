@@ -31,12 +31,7 @@ def schedulers_beside(ours: LRScheduler) -> list[Any]:
 
 def are_schedulers(optimizer: Optimizer) -> bool:
     """Whether a live scheduler wrote the rates in the groups, as far as it can be told. Waits for the device."""
-    now = [float(group["lr"]) for group in optimizer.param_groups]
-    for one in _schedulers(optimizer):
-        last = getattr(one, "_last_lr", None)
-        if one.optimizer is not optimizer or not isinstance(last, list) or [float(rate) for rate in last] == now:
-            return True
-    return False
+    return any(_wrote_last(one, optimizer, waits=True) for one in _schedulers(optimizer))
 
 
 def _schedulers(ours: Optimizer, but: LRScheduler | None = None) -> list[Any]:
@@ -92,12 +87,13 @@ def _members(scheduler: Any) -> list[Any]:
     return [scheduler, *(member for one in inner for member in _members(one))]
 
 
-def _wrote_last(scheduler: Any, optimizer: Optimizer) -> bool:
-    """Whether the rates in the groups are this scheduler's, as far as it can be told without waiting for a device."""
+def _wrote_last(scheduler: Any, optimizer: Optimizer, *, waits: bool = False) -> bool:
+    """Whether the rates in the groups are this scheduler's, as far as it can be told; tensors only if it waits."""
     last = getattr(scheduler, "_last_lr", None)
     if scheduler.optimizer is not optimizer or not isinstance(last, list):
         return True
     return all(
-        isinstance(rate, Tensor) or isinstance(group["lr"], Tensor) or rate == group["lr"]
+        bool(rate == group["lr"])
         for rate, group in zip(last, optimizer.param_groups, strict=False)
+        if waits or not (isinstance(rate, Tensor) or isinstance(group["lr"], Tensor))
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from ..devices import traced_as_constant
 from .together import Together
 
 # What copies the rates in its groups to the optimizer inside before each step.
@@ -115,6 +116,18 @@ def hook(register: Callable[..., Any], owner: object, call: Callable[..., None])
 
     fire.owner = this  # type: ignore[attr-defined]
     weakref.finalize(owner, register(fire).remove)
+
+
+def hook_once_compiled(register: Callable[..., Any], owner: object, call: Callable[[Any], None]) -> None:
+    """As `hook`, for a ``call(owner)`` that a compiler makes itself as it compiles, before the first step."""
+    this = weakref.ref(owner)
+
+    @traced_as_constant
+    def fire() -> None:
+        if (alive := this()) is not None:
+            call(alive)
+
+    hook(register, owner, lambda *_: fire())
 
 
 def is_ours(call: Callable[..., Any]) -> bool:

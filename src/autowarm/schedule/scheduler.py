@@ -1,7 +1,6 @@
 """A PyTorch scheduler whose rates come from a `Phase`: it takes losses, counts updates, and writes rates."""
 
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +9,12 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..devices import collective_device, traced_as_constant
+from ..devices import collective_device
 from ..frames import frames_of_ours
 from ..losses import Observation, Order, Ranks
 from ..modes import in_normal_mode
 from ..optim.joining import Joining
-from ..optim.wrapped import hook, inside, unwrapped
+from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from .arguments import Arguments
 from .hooks.alarms import FOREIGN, Alarms
@@ -240,15 +239,8 @@ class PhaseScheduler(LRScheduler, Joinable):
     def _watch_groups(self) -> None:
         hook(self.optimizer.register_step_pre_hook, self, PhaseScheduler._before_update)
         hook(self.optimizer.register_load_state_dict_post_hook, self, PhaseScheduler._forget_trials)
-        this = weakref.ref(self)
-
-        @traced_as_constant
-        def look() -> None:
-            if (scheduler := this()) is not None:
-                scheduler._look_at_weights()
-
         for one in inside(self.optimizer):  # which may step one by one, in the backward pass
-            hook(one.register_step_pre_hook, self, lambda *_: look())
+            hook_once_compiled(one.register_step_pre_hook, self, PhaseScheduler._look_at_weights)
 
     def _forget_trials(self, *_: Any) -> None:
         """The optimizer has loaded a state. Before this scheduler's first step, that ends a rate finder's trials."""

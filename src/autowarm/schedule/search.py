@@ -3,8 +3,8 @@
 import copy
 import math
 import warnings
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..devices import traced_as_constant
 from ..frames import frames_of_ours
 from ..losses import is_broken, mean_loss
 from ..optim.step.dtensors import local
-from ..optim.wrapped import hook, inside, unwrapped
+from ..optim.wrapped import hook_once_compiled, inside, unwrapped
 from ..rate.restore import may_count
 from ..rate.search import RateSearch, has_broken
 from .hooks.clock import only_makes_state
@@ -64,18 +63,8 @@ class PeakSearch:
         self._watch()
 
     def _watch(self) -> None:
-        this = weakref.ref(self)
         for i, one in enumerate(inside(self._optimizer)):
-
-            @traced_as_constant
-            def keep(i: int = i) -> None:
-                if (search := this()) is not None:
-                    search._before_update(i)
-
-            def before(search: "PeakSearch", *_: Any, keep: Callable[[], None] = keep) -> None:
-                keep()  # a compiler calls it as it compiles, which is before the first step
-
-            hook(one.register_step_pre_hook, self, before)
+            hook_once_compiled(one.register_step_pre_hook, self, partial(PeakSearch._before_update, i=i))
 
     def _before_update(self, i: int) -> None:
         """Keep what is there before the first update of this one of the optimizers inside, and what joins later."""

@@ -26,7 +26,7 @@ from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.config import ModelConfig
 from autowarm.lab.tasks.models import llama, token_loss
-from autowarm.schedule.recovery.snapshot import Snapshot
+from autowarm.rate.restore import Snapshot
 from autowarm.smoothness import Probe
 
 TABLES = Path(__file__).parents[1] / "docs" / "data" / "tables"

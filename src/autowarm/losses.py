@@ -1,9 +1,15 @@
-"""Losses as users observe them, and their mean over micro-batches and ranks, the same on every rank."""
+"""Losses as users observe them, and their mean over micro-batches and ranks, the same on every rank.
+
+On an accelerator a loss is read `LATE` updates after its own: by then it has been computed, so that reading it does not
+wait for the device. Which update reads which loss depends on the number of updates alone, and never on timing, so runs
+repeat to the bit and ranks act alike.
+"""
 
 import json
 import math
 import numbers
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -12,12 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ._version import __version__
-from .devices import check_member, collective_device
+from .devices import HostCopy, check_member, collective_device
 
 NO_BACKWARD = (
     "the closure ran no backward pass, or not through this model, or cleared the gradients: after it no tensor has a "
     "gradient"
 )
+LATE = 4
+_CPU = torch.device("cpu")
 _DISTRIBUTED = dist.is_available()
 L = TypeVar("L")
 
@@ -30,6 +38,11 @@ def run_closure(closure: Callable[[], L], params: Iterable[Tensor]) -> L:
     if all(p.grad is None for p in params):
         raise ValueError(NO_BACKWARD)
     return loss
+
+
+def lateness(device: torch.device) -> int:
+    """How many updates after its own a loss is read."""
+    return 0 if device.type == "cpu" else LATE
 
 
 class Observation(NamedTuple):
@@ -92,24 +105,25 @@ class Order:
     """
 
     def __init__(self, matters: bool) -> None:
-        self._matters = matters
+        self.matters = matters
         self._watched = self._stepped = False
 
-    def observed(self, loss: Tensor | float) -> None:
+    def observed(self, loss: Tensor | float | None) -> None:
         """Watch this loss's backward pass, if it has one; the first update's losses tell the order of all."""
-        if self._matters and not self._stepped and isinstance(loss, Tensor) and loss.requires_grad:
+        if self.matters and not self._stepped and isinstance(loss, Tensor) and loss.requires_grad:
             self._watched = True
             loss.register_hook(self._refuse)
 
-    def stepped(self) -> None:
-        """The losses so far have been taken."""
+    def taken(self, loss: Tensor | float | None) -> None:
+        """A step takes the losses so far, and this one."""
+        self.observed(loss)
         self._stepped = self._watched
 
     def _refuse(self, _: Tensor) -> None:
         if self._stepped:
             raise RuntimeError(
-                "step() was called before loss.backward(), and may restore weights in between, with recover=True, "
-                'peak="auto" or a SpikeGuard: call step(loss) after loss.backward(), before or after optimizer.step()'
+                "step() was called before loss.backward(), and may restore weights in between, with recover=True or a "
+                "SpikeGuard: call step(loss) after loss.backward(), before or after optimizer.step()"
             )
 
 
@@ -120,21 +134,18 @@ class Ranks:
         group: the ranks; None means all ranks, if `torch.distributed` is in use.
         settings: must be the same on all ranks.
         owner: what the settings belong to, for the messages.
-
-    Attributes:
-        may_join: whether a rank may run out of inputs before others, under `torch.distributed.algorithms.Join`.
-        joined: whether this rank has. It then sends no loss, and takes the number of updates from the others.
-        updates: the number of updates so far on the ranks that have inputs, as of the last exchange of a joined rank.
+        device: where the group exchanges losses, if its backends can; the same kind on all ranks.
     """
 
-    may_join = joined = False
-    updates = 0
-
     def __init__(
-        self, group: dist.ProcessGroup | None, settings: dict[str, Any], owner: str = "AdaptiveWarmup"
+        self,
+        group: dist.ProcessGroup | None,
+        settings: dict[str, Any],
+        owner: str = "AdaptiveWarmup",
+        device: torch.device = _CPU,
     ) -> None:
         check_member(group)
-        self.group, self.owner = group, owner
+        self.group, self.owner, self.device = group, owner, device
         self.agree_on(settings)
 
     def agree_on(self, settings: dict[str, Any]) -> None:
@@ -149,65 +160,146 @@ class Ranks:
         """Whether other ranks share the run."""
         return _DISTRIBUTED and dist.is_initialized() and dist.get_world_size(self.group) > 1
 
-    def gather(self, numbers: Tensor, updates: int) -> Tensor:
-        """What each rank has sent, a row each; the last but one column is the number of updates, -1 if it joined."""
-        everyone = numbers.new_empty((dist.get_world_size(self.group), numbers.numel()))
+    def gather(self, mine: Tensor, updates: int) -> Tensor:
+        """What each rank has sent, a row each."""
+        everyone = mine.new_empty((dist.get_world_size(self.group), mine.numel()))
         try:
-            dist.all_gather_into_tensor(everyone, numbers.unsqueeze(0), group=self.group)
+            dist.all_gather_into_tensor(everyone, mine.unsqueeze(0), group=self.group)
         except RuntimeError as error:
             raise RuntimeError(
                 f"rank {dist.get_rank()} waited in vain for the losses of the other ranks, after {updates} updates: "
-                f"{self.owner} exchanges them at each step, so every rank must make as many steps. If ranks have "
-                "uneven inputs, train within torch.distributed.algorithms.Join([model, scheduler])"
+                f"{self.owner} exchanges them at each step, so every rank must make as many steps. Give the ranks "
+                "equal shares of the data, as DistributedSampler(drop_last=True) does"
             ) from error
-        if self.may_join:
-            made = everyone[:, -2]
-            made.copy_(torch.where(made < 0, made.max(), made))
-            if self.joined:
-                self.updates = int(made[0])
         return everyone
+
+    def check(self, rows: list[list[float]]) -> None:
+        """Raise RuntimeError if ranks are at different numbers of updates, or have different settings."""
+        steps, marks = ([row[i] for row in rows] for i in (3, 4))
+        if len(set(steps)) > 1:
+            raise RuntimeError(
+                f"ranks disagree: {self.owner} has different steps on them ({[int(x) for x in steps]} by rank)"
+            )
+        if len(set(marks)) > 1:
+            raise RuntimeError(
+                f"ranks disagree: {self.owner} has different settings on them; this rank's are {self.settings}, of "
+                f"version {__version__}"
+            )
+
+
+class Losses:
+    """An update's observations on their way to the mean loss that a schedule acts on."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self.pending: list[Observation] = []  # since the last update
+        self.traced = False  # whether a loss came with a graph, so that this is training
+        self._queue: deque[tuple[int, bool, Any]] = deque()  # update, whether it was made, and what gives its loss
+        self._free: list[tuple[Tensor, HostCopy]] = []  # to use again: pinned memory and events are slow to make
+
+    def take(self, loss: Tensor | float | None, updates: int, made: bool) -> list[tuple[int, float | None]]:
+        """Put in the observations of an update, and this loss. Return the mean losses that are read now: one, on a CPU.
+
+        Each comes after the number of its update. A mean is NaN if no loss was finite, and None if there was none. Of
+        an update that was not ``made``, because a GradScaler skipped it, a finite loss does not count. Broken weights
+        make it skip every update, so NaN does.
+        """
+        if loss is not None:
+            self.pending.append(Observation.of(loss, 1.0))
+        observations, self.pending = self.pending, []
+        self.traced = self.traced or any(seen.traced for seen in observations)
+        sums = summed(observations, self._ranks, updates)
+        late = lateness(sums.device) if isinstance(sums, Tensor) else lateness(_CPU)
+        if isinstance(sums, Tensor) and sums.device.type != "cpu":
+            content: Any = self._send(sums)
+        else:
+            content = mean_of(sums.tolist() if isinstance(sums, Tensor) else sums, self._ranks)
+        self._queue.append((updates, made, content))
+        arrived = []
+        while len(self._queue) > late:
+            at, counts, content = self._queue.popleft()
+            mean = self._number(content)
+            if counts or (mean is not None and not math.isfinite(mean)):
+                arrived.append((at, mean))
+        return arrived
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_queue": deque(self._waiting()), "_free": []}
+
+    def _waiting(self) -> list[tuple[int, bool, float | None]]:
+        self._queue = deque((at, made, self._number(content)) for at, made, content in self._queue)
+        return list(self._queue)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The observations since the last update, and the losses that were not read yet. Waits for the device."""
+        pending = [[float(seen.loss), seen.weight] for seen in self.pending]
+        return {"pending": pending, "waiting": [list(one) for one in self._waiting()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self.pending = [Observation(loss, weight) for loss, weight in state["pending"]]
+        self._queue = deque((at, made, loss) for at, made, loss in state["waiting"])
+
+    def _send(self, content: Tensor) -> tuple[Tensor, HostCopy]:
+        alike = [one for one in self._free if _like(one[0], content)]
+        sent, copy = alike[0] if alike else (made := torch.empty_like(content), HostCopy(made))
+        self._free = [one for one in self._free if one[1] is not copy]
+        sent.copy_(content)
+        copy.send()
+        return sent, copy
+
+    def _number(self, content: float | tuple[Tensor, HostCopy] | None) -> float | None:
+        if not isinstance(content, tuple):
+            return content
+        self._free.append(content)
+        return mean_of(content[1].wait(), self._ranks)
+
+
+def _like(one: Tensor, other: Tensor) -> bool:
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
 def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -> float | None:
-    """The weighted mean of the finite losses on all ranks; NaN if none was finite, None if there were none.
-
-    If ranks are at different numbers of updates or have different settings, RuntimeError is raised on each.
-    """
-    total, weight, bad = 0.0, 0.0, 0.0
-    for seen in observations:
-        if not seen.weight:
-            continue
-        loss = float(seen.loss)
-        if not math.isfinite(loss):
-            bad += 1.0
-        else:
-            total += seen.weight * loss
-            weight += seen.weight
-    if ranks.distributed:
-        total, weight, bad = _over_ranks(total, weight, bad, ranks, updates)
-    if weight > 0:
-        return total / weight
-    return math.nan if bad else None
+    """The weighted mean of the finite losses on all ranks, now; NaN if none was finite, None if there were none."""
+    sums = summed(observations, ranks, updates)
+    return mean_of(sums.tolist() if isinstance(sums, Tensor) else sums, ranks)
 
 
-def is_broken(loss: float | None) -> bool:
-    """Whether there is a mean loss, and it is not finite."""
-    return loss is not None and not math.isfinite(loss)
+def summed(observations: Sequence[Observation], ranks: Ranks, updates: int) -> Tensor | list[Any]:
+    """What the mean follows from: for each rank Σ weight·loss and Σ weight of finite losses, how many were not, …"""
+    counted = [seen for seen in observations if seen.weight]
+    away = [seen.loss.device for seen in counted if isinstance(seen.loss, Tensor) and seen.loss.device.type != "cpu"]
+    sums: Any = [0.0, 0.0, 0.0]
+    if away:
+        dtype = torch.float32 if away[0].type == "mps" else torch.float64
+        if len(counted) == 1 and not ranks.distributed:
+            return counted[0].loss.reshape(1).to(dtype)  # type: ignore[union-attr]  # one kernel
+        sums = torch.zeros(3, dtype=dtype, device=away[0])
+        for weight, x in ((seen.weight, seen.loss) for seen in counted):
+            # Numbers are arguments of kernels; to copy them to the device would wait for it.
+            here = isinstance(x, Tensor) and x.device.type != "cpu"
+            loss: Any = x.to(away[0], dtype).reshape(()) if here else torch.full_like(sums[0], float(x))  # type: ignore[union-attr]
+            good = loss.isfinite().to(dtype)
+            sums += torch.stack([loss.nan_to_num(0.0, 0.0, 0.0) * weight, good * weight, 1.0 - good])
+    else:
+        for seen in counted:
+            if math.isfinite(number := float(seen.loss)):
+                sums[0] += seen.weight * number
+                sums[1] += seen.weight
+            else:
+                sums[2] += 1.0
+    if not ranks.distributed:
+        return sums.unsqueeze(0) if away else [sums]
+    sums = sums if away else torch.tensor(sums, dtype=torch.float64)
+    rest = [torch.full_like(sums[:1], x) for x in (float(updates), ranks.mark)]
+    return ranks.gather(torch.cat([sums, *rest]).to(collective_device(ranks.group, ranks.device)), updates)
 
 
-def _over_ranks(total: float, weight: float, bad: float, ranks: Ranks, updates: int) -> tuple[float, float, float]:
-    device = collective_device(ranks.group)
-    made = -1.0 if ranks.joined else float(updates)
-    mine = torch.tensor([total, weight, bad, made, ranks.mark], dtype=torch.float64, device=device)
-    rows = ranks.gather(mine, updates).tolist()
-    for column, what in ((3, "steps"), (4, "settings")):
-        values = [row[column] for row in rows]
-        if len(set(values)) > 1:
-            detail = (
-                f" ({[int(v) for v in values]} by rank)"
-                if what == "steps"
-                else f"; this rank's are {ranks.settings}, of version {__version__}"
-            )
-            raise RuntimeError(f"ranks disagree: {ranks.owner} has different {what} on them{detail}")
-    # Every rank sums in rank order, so the results are bit-identical.
-    return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)
+def mean_of(sums: list[Any], ranks: Ranks) -> float | None:
+    """The mean of what `summed` returned. Every rank sums in rank order, so the results are bit-identical."""
+    if not isinstance(sums[0], list):
+        return sums[0] if math.isfinite(sums[0]) else math.nan
+    if len(sums) > 1:
+        ranks.check(sums)
+    total, weight, bad = (sum(row[i] for row in sums) for i in range(3))
+    return total / weight if weight > 0 else math.nan if bad else None

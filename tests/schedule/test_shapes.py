@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from autowarm.schedule.shapes import DECAYS, KINKS, decay_shape, warmup_shape
+from autowarm.schedule.calibration import FALLS, KINKS
+from autowarm.schedule.shapes import DECAYS, decay_shape, warmup_shape
 
 FORMULAS = {
     "linear": lambda p: 1 - p,
@@ -19,12 +20,12 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize("name", DECAYS)
-def test_shapes_are_their_formulas_on_floats_and_arrays(name: str) -> None:
+def test_shapes_are_their_formulas(name: str) -> None:
     shape = decay_shape(name)
     ps = np.linspace(0, 1, 101)
     expected = [FORMULAS[name](p) for p in ps]
     assert [shape(float(p)) for p in ps] == pytest.approx(expected, abs=1e-12)
-    assert shape(ps).tolist() == pytest.approx(expected, abs=1e-12)
+    assert (1 - FALLS[shape](ps)).tolist() == pytest.approx(expected, abs=1e-12)
     assert shape(0.0) == 1.0
 
 
@@ -46,12 +47,15 @@ def test_a_decay_of_ones_own() -> None:
         decay_shape(lambda p: 1 - 2 * p)
     with pytest.raises(ValueError, match="a decay function maps .* gives 1.0.* at p = 0.01"):
         decay_shape(lambda p: 1 + 12 * p * (0.5 - p) * (1 - p))
-    with pytest.raises(ValueError, match=r"must take a float, and for a tensor lr .*begin with p = torch.as_tensor"):
+    with pytest.raises(ValueError, match="a decay function maps a float to a float; this one raised: cos"):
         decay_shape(torch.cos)
+    assert warmup_shape(square_root) is square_root
 
 
 def test_unknown_names() -> None:
     with pytest.raises(ValueError, match="unknown warmup 'wsd': use one of \\['cosine', 'linear'\\]"):
         warmup_shape("wsd")
-    with pytest.raises(ValueError, match="unknown decay 'exponential'"):
+    with pytest.raises(ValueError, match="unknown decay 'constant': use one of .*; .wso. stays at the peak"):
+        decay_shape("constant")
+    with pytest.raises(ValueError, match="unknown decay 'exponential': use one of .*, or a function$"):
         decay_shape("exponential")

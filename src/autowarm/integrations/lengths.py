@@ -32,7 +32,7 @@ def warn_at_end(scheduler: AdaptiveWarmup, why: str = "") -> None:
     if total is None or _alike(made, total, total):
         return
     # Once it has warmed up, a flat schedule may end at any time.
-    if made < total and scheduler.phase == "decay" and is_flat(scheduler._phase.timeline.decay_shape):
+    if made < total and scheduler.phase == "decay" and is_flat(scheduler._plan.decay):
         return
     share = f"{scheduler.metrics()['share']:.0%}".replace("%", " %")
     over = f", the last {made - total} of them at this rate" if made > total else ""

@@ -13,7 +13,7 @@ from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
 from ..optim.wrapped import unwrapped
 from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
-from ..schedule.arguments import without_warmup_steps
+from ..schedule.arguments import plain_words
 from ..undisturbed import generators, set_generators
 from .lengths import warn_at_end, warn_at_start
 from .metrics import loggable_metrics
@@ -98,7 +98,7 @@ class WarmupCallback(pl.Callback):
         ...                      enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     """
 
-    @without_warmup_steps
+    @plain_words
     def __init__(self, weight: Callable[[Any], float] | None = None) -> None:
         self._weight_of = weight or extract_batch_size
         self._weight = 1.0

@@ -18,7 +18,7 @@ from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..rate import RateSearch
 from ..rate.restore import Keeper
 from ..schedule import AdaptiveWarmup
-from ..schedule.arguments import without_warmup_steps
+from ..schedule.arguments import plain_words
 from ..undisturbed import generators, set_generators
 from .lengths import warn_at_end, warn_at_start
 from .metrics import loggable_metrics
@@ -74,7 +74,7 @@ class WarmupCallback(TrainerCallback):
         >>> trainer.add_callback(WarmupCallback(trainer))
     """
 
-    @without_warmup_steps
+    @plain_words
     def __init__(self, trainer: Trainer) -> None:
         self._trainer: Any = trainer
         self._wrapped = False
@@ -173,7 +173,7 @@ class AdaptiveWarmupMixin:
         ...     pass
     """
 
-    @without_warmup_steps
+    @plain_words
     def __init__(
         self, *args: Any, optim: str | None = None, warmup: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:

@@ -1,11 +1,30 @@
-"""The profile η(Δ) (`Profile`), its calibration (`calibrate`), its scheduler, and the recovery by itself."""
+"""The rule (`core`), the profile η(Δ), its calibration, the scheduler, and the recovery by itself."""
 
-from .adaptive import AdaptiveWarmup
-from .calibrate import calibrate, objective
-from .profile import Profile
-from .recovery.beside import SpikeGuard
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .adaptive import AdaptiveWarmup as AdaptiveWarmup
+    from .calibration import calibrate as calibrate
+    from .calibration import objective as objective
+    from .profile import Profile as Profile
+    from .recovery.beside import SpikeGuard as SpikeGuard
 
 __all__ = ["AdaptiveWarmup", "Profile", "SpikeGuard", "calibrate", "objective"]
+
+_HOMES = {
+    "AdaptiveWarmup": "adaptive", "Profile": "profile", "SpikeGuard": "recovery.beside", "calibrate": "calibration",
+    "objective": "calibration",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    # The rule needs neither torch nor numpy, and is used without them: each name is imported at its first use.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,31 +1,48 @@
-"""The schedule as users meet it: a learning-rate warm-up that ends by itself, then a standard decay."""
+"""The schedule as users meet it: a learning-rate warm-up that ends by itself, then a standard decay.
 
+`core` decides; this file connects it to PyTorch. A loss's whole way is `AdaptiveWarmup.step` and `_update_lr`.
+"""
+
+import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from ..frames import frames_of_ours
 from ..geometry import Geometry
+from ..losses import Losses, Observation, Order, Ranks
 from ..modes import in_normal_mode
 from ..optim.known import geometry_of
-from .arguments import Arguments, check_horizon, clean, without_warmup_steps
-from .calibrate import SIGMA_F2
+from ..optim.wrapped import hook, hook_once_compiled, inside
+from ..pretrained import FirstLook
+from . import core
+from .alarms import UNSTEPPED, Alarms
+from .arguments import Calibrated, check_horizon, checked, clean, plain_words
+from .calibration import SIGMA_F2
+from .clock import UpdateClock
+from .groups import GroupRates
 from .profile import Profile
-from .recovery import Recovery
+from .recovery import Guard, Recovery
 from .report import metrics, one_line, plot_plan, plot_profile
-from .scheduler import PhaseScheduler
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
+from .state import differences, numbers_of, opened, sealed, state_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..smoothness import Point, Probe
 
+_COMPOSERS = "torch.optim.lr_scheduler"  # whose schedulers step others, side by side or in turn
 
-class AdaptiveWarmup(PhaseScheduler):
+
+class AdaptiveWarmup(LRScheduler):
     """Warm up until the loss or a time limit ends the warm-up, then decay. There is no ``warmup_steps``.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the averaged loss (see `Profile`), and a ramp in
@@ -35,17 +52,16 @@ class AdaptiveWarmup(PhaseScheduler):
     be derived, as for a loss that begins at 0 or below, the ramp alone sets the rate.
 
     Call ``step(loss)`` after ``optimizer.step()``, or before, in the order of the paper's Algorithm 1; but after
-    ``loss.backward()`` with ``peak="auto"`` or ``recover=True``, which restore weights. Time is counted in updates that
-    the optimizer really made; what a `torch.amp.GradScaler` skipped is no update. Groups may be added during the run,
-    at their peak rate; one with ``warmup=False`` stays at its peak until the common decay, one whose lr is 0 stays at
-    0. A rate that is set before the first update is the peak.
+    ``loss.backward()`` with ``recover=True``, which restores weights. Time is counted in updates that the optimizer
+    really made; what a `torch.amp.GradScaler` skipped is no update. On an accelerator a loss is read four updates after
+    its own, so that nothing waits for the device; on a CPU at once. Groups may be added during the run, at their peak
+    rate; one with ``warmup=False`` stays at its peak until the common decay, one whose lr is 0 stays at 0, and timm's
+    ``lr_scale`` multiplies its group's rate. What others do to a rate is a factor of it, and never a new peak.
 
     Args:
         optimizer: any PyTorch optimizer. The rates of its groups are the peak rates; the schedule keeps their ratios.
         total_steps: T, the number of updates in the whole run. None leaves the end open, which needs a flat decay
             ("wso"): the run continues until `decay_now`, and shares of the run refer to 4000 updates.
-        peak: "given" takes the peak rates from the groups. "auto" searches for the peak rate in the first updates (see
-            `PeakSearch` and docs/which-rate.md), and the groups' rates then only set their ratios.
         target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
         geometry: the norm of the optimizer's steps, see `autowarm.geometry`, for which Δ' is then calibrated as in the
             paper; None takes Δ' = Δ0/2 for every optimizer.
@@ -54,10 +70,11 @@ class AdaptiveWarmup(PhaseScheduler):
         div: ratio of the peak rate to the first rate, > 1.
         sigma_f2: σ_F², for the calibration, see `autowarm.schedule.calibrate`.
         peak_gap: Δ', the gap at which warm-up ends; None takes it from Δ0, see ``geometry``.
-        warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target.
+        warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target, or a function as for
+            ``decay`` of the distance from the ramp's end (1 at its start, 0 at the peak).
         decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
             fifth), "wso" (flat), or a function that maps the share p of the decay that has passed (0 to 1) to a share
-            of the peak rate (1 at p = 0). It takes p as a float, and for a tensor lr as a 0-dim tensor too.
+            of the peak rate (1 at p = 0), floats both.
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: the longest warm-up: a share of T in (0, 1], or a whole number of updates from 2, where more than T
             counts as T; None for no limit. "auto" is half of T up to 4,000 updates, 2,000 updates up to a T of 10,000,
@@ -75,12 +92,12 @@ class AdaptiveWarmup(PhaseScheduler):
             averaged weights) are restored too.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
             are averaged over the ranks, so the rates are bit-identical on all of them. Every rank must call ``step``
-            as often; with uneven inputs, train within ``torch.distributed.algorithms.Join([model, scheduler])``.
+            as often, so give them equal shares of the data, as ``DistributedSampler(drop_last=True)`` does.
 
     Raises:
         ValueError: an argument is out of range, or a name is unknown; or ``recover=True`` and updates may be replays of
             a captured graph, into which nothing can be restored. At the first loss: it is not above ``target_loss``, or
-            exceeds it by ``peak_gap`` or less.
+            exceeds it by ``peak_gap`` or less. Later: groups have gone, or are in another order.
         RuntimeError: ``max_nonfinite`` is reached, ranks disagree, or another rank makes no step until the timeout of
             the process group. In ``loss.backward()``: it came after the first ``step`` that took the loss, and
             weights may have been restored in between.
@@ -103,14 +120,19 @@ class AdaptiveWarmup(PhaseScheduler):
         ('decay', True)
     """
 
-    @without_warmup_steps
+    base_lrs: list[float]  # type: ignore[assignment]
+    """The groups' peak rates."""
+
+    load_warning: str | None = None
+    """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
+
+    @plain_words
     @in_normal_mode
     def __init__(
         self,
         optimizer: Optimizer,
         total_steps: int | None,
         *,
-        peak: Literal["given", "auto"] = "given",
         target_loss: float | None = None,
         geometry: str | Geometry | None = None,
         kappa: float | None = None,
@@ -129,14 +151,26 @@ class AdaptiveWarmup(PhaseScheduler):
         model: nn.Module | None = None,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
-        arguments = Arguments.of(
-            optimizer, total_steps=total_steps, peak=peak, target_loss=target_loss, geometry=geometry, kappa=kappa,
-            div=div, sigma_f2=sigma_f2, peak_gap=peak_gap, warmup=warmup, decay=decay, final_ratio=final_ratio,
+        inner, self._settings, self._plan, self._kappa_counted, max_nonfinite = checked(
+            optimizer, total_steps=total_steps, target_loss=target_loss, geometry=geometry, kappa=kappa, div=div,
+            sigma_f2=sigma_f2, peak_gap=peak_gap, warmup=warmup, decay=decay, final_ratio=final_ratio,
             max_warmup=max_warmup, trained=trained, chance_loss=chance_loss, smoothing=smoothing,
             max_nonfinite=max_nonfinite, recover=recover,
         )  # fmt: skip
+        self.process_group = process_group
+        first = next((p for group in inner.param_groups for p in group["params"]), torch.empty(0))
+        self._ranks = Ranks(process_group, self._settings, device=first.device)
+        self._losses, self._order = Losses(self._ranks), Order(recover is True)
+        self._clock, self._groups = UpdateClock(inner), GroupRates(inner)
+        self._state, self._look = core.begin(self._plan), FirstLook()
+        self._guard = Guard(recover is True, model, self._length) if recover else None
+        self._alarms, self._composed = Alarms(max_nonfinite), False
+        self._begun = False  # whether an update was made, or a state loaded
+        self._without = 0  # updates in a row without a gradient; none counts once there was one
         self._probe: Probe | None = None
-        super().__init__(arguments, model, process_group)
+        LRScheduler.__init__(self, inner)
+        self._agree()
+        self._watch()
 
     @classmethod
     def paper(cls, optimizer: Optimizer, total_steps: int, *, target_loss: float, **options: Any) -> Self:
@@ -144,8 +178,8 @@ class AdaptiveWarmup(PhaseScheduler):
 
         Args:
             optimizer, total_steps, target_loss: see the class.
-            options: any other argument of the class except ``max_warmup``, ``chance_loss`` and ``smoothing``; ``div``
-                defaults to 100.
+            options: any other argument of the class except ``max_warmup``, ``chance_loss``, ``smoothing`` and
+                ``trained``, which Algorithm 1 does not know; ``div`` defaults to 100.
 
         Example:
             >>> import torch
@@ -155,70 +189,245 @@ class AdaptiveWarmup(PhaseScheduler):
         """
         if target_loss is None:
             raise ValueError("Algorithm 1 needs target_loss, its f*: roughly the loss at the end of the run")
-        if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing"}):
+        if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing", "trained"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": 100.0, **options}
         if all(options.get(name) is None for name in ("geometry", "kappa", "peak_gap")):
             options["geometry"] = geometry_of(optimizer)
-        return cls(optimizer, total_steps, target_loss=target_loss, max_warmup=None, smoothing=0.0, **options)
+        exact: dict[str, Any] = {"max_warmup": None, "smoothing": 0.0, "trained": False}
+        return cls(optimizer, total_steps, target_loss=target_loss, **exact, **options)
 
-    # What users read. With tensor rates, reading waits for the device unless the docstring says otherwise.
+    # Losses in, rates out.
+
+    def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
+        """Record the loss of one micro-batch; the next `step` uses the weighted mean of the recorded losses.
+
+        Args:
+            loss: a number or a one-element tensor, unscaled and not divided by the number of micro-batches.
+            weight: the number of tokens or samples behind the loss, ≥ 0.
+
+        Raises:
+            ValueError: the loss has more than one element, or the weight is negative or not finite.
+            TypeError: the loss is an int, or neither a number nor a tensor.
+        """
+        self._losses.pending.append(Observation.of(loss, weight).kept())
+        self._order.observed(loss)
+
+    def step(self, loss: Tensor | float | None = None, *, metrics: Tensor | float | None = None) -> None:
+        """Set the rates for the next update.
+
+        Args:
+            loss: the loss, as for `observe` with weight 1; None if you called `observe`, or if there is no loss: then
+                only the ramp sets the rate.
+            metrics: another name for ``loss``, by which trainers pass it to a `ReduceLROnPlateau`.
+
+        Raises:
+            TypeError: the loss is an int, which suggests that the code passes an epoch.
+            ValueError, RuntimeError: see the class.
+        """
+        self._step_count += 1
+        self._composed = sys._getframe(1).f_globals.get("__name__") == _COMPOSERS
+        self._update_lr(loss=metrics if loss is None else loss)
+
+    def _update_lr(self, epoch: int | None = None, loss: Tensor | float | None = None) -> None:
+        if epoch is not None:  # only SequentialLR passes one, to start this scheduler at a milestone
+            if epoch != 0:
+                raise ValueError(
+                    f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses"
+                )
+            self._restart()
+            return
+        before = self._state
+        if self._order.matters:
+            self._order.taken(loss)
+        # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
+        made = self._clock.tick(loss is not None and isinstance(loss, Tensor) and loss.requires_grad)
+        updates = self.last_epoch + (made or 0)
+        arrived = self._losses.take(loss, updates, made is not None)
+        if made is not None and before.trained is None and before.ended_by is None:
+            self._settle()  # all ranks are at this step
+        for at, seen in arrived or ([(updates, None)] if made is not None else ()):
+            self._state = core.advance(self._plan, self._state, updates, seen)
+            if self._guard is not None:
+                self._recover(self._guard, at, seen)
+        if made is not None or arrived:
+            self.last_epoch = updates
+            self._write()
+        self._check(before, arrived, made)
+
+    def _check(self, before: core.State, arrived: list[tuple[int, float | None]], made: int | None) -> None:
+        """Raise, or warn once, if something is wrong."""
+        state, alarms = self._state, self._alarms
+        if made is None and not arrived:
+            alarms.idle(self._clock)
+            return
+        if before.ended_by is None:
+            for _, loss in arrived:
+                if loss is None:
+                    alarms.unobserved()
+                else:
+                    alarms.losses(loss, before, state, self._plan)
+        if state.failures > before.failures:
+            alarms.nonfinite(state, self.optimizer, self._guard is not None)
+        if state.total_steps is not None and state.updates + 1 >= state.total_steps:
+            alarms.horizon(self._plan, state, self._clock.ahead)
+
+    # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
+
+    def get_lr(self) -> list[float | Tensor]:
+        """The rates for the next update: each group's peak rate times its share."""
+        return [own.aim for own in self._groups.rates]
+
+    def _initial_step(self) -> None:
+        self._step_count = 1
+        self.base_lrs = [float(lr) for lr in self.base_lrs]
+        self._groups.adopt(self.base_lrs)
+        self._restart()
+
+    def _restart(self) -> None:
+        self.last_epoch, self._losses.pending, self._look = 0, [], FirstLook()
+        self._state = core.begin(self._plan, 0, self._state.planned_steps)
+        if self._guard is not None:
+            self._guard.restart(self._length)
+        self._clock.made = 0
+        self._groups.forget()
+        self._write()
+
+    @property
+    def _length(self) -> int:
+        return self._state.planned_steps or core.OPEN_HORIZON
+
+    @property
+    def _peak(self) -> float:
+        return next((lr for lr in self.base_lrs if lr > 0), 0.0)
+
+    def _write(self) -> None:
+        share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
+        peaks = self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
+        written = self._groups.rates[0].written
+        row, rate = self._groups.write(peaks, self._plan, self._state, self._composed)
+        if row:
+            self._alarms.outside(row, rate, written, self._peak)
+        self._last_lr = [own.written for own in self._groups.rates]
+
+    def _recover(self, guard: Guard, at: int, loss: float | None) -> None:
+        """Let the guard see the loss, and do what it says at an alarm."""
+        found = guard.after(self._state.updates, at, loss, self.optimizer, self._peak, self._state.average)
+        if found is None:
+            return
+        if found.restored is not None:
+            self._state = self._state._replace(average=guard.average)
+        if found.peak_after != found.peak_before:
+            self._state = core.lowered(self._state)
+            self._scale(found.peak_after / found.peak_before)
+        guard.warn(found)
+
+    def _scale(self, ratio: float) -> None:
+        """Go on at other peak rates."""
+        for i, group in enumerate(self.optimizer.param_groups):
+            self.base_lrs[i] *= ratio
+            group["initial_lr"] = group["initial_lr"] * ratio
+        self._groups.scale_later(ratio)
+
+    def _settle(self) -> None:
+        """Settle whether the weights were trained before: as told, or from the weights before the first update."""
+        trained = self._plan.trained
+        if trained is None:
+            trained = self._look.verdict(self.optimizer, self.process_group).trained
+        self._state = core.settle(self._plan, self._state, trained)
+
+    # What the optimizer's hooks tell.
+
+    def _watch(self) -> None:
+        hook(self.optimizer.register_step_pre_hook, self, AdaptiveWarmup._before_update)
+        hook(self.optimizer.register_load_state_dict_post_hook, self, AdaptiveWarmup._forget_trials)
+        for one in inside(self.optimizer):  # which may step one by one, in the backward pass
+            hook_once_compiled(one.register_step_pre_hook, self, AdaptiveWarmup._look_at_weights)
+
+    def _forget_trials(self, *_: Any) -> None:
+        """The optimizer has loaded a state. Before this scheduler's first step, that ends a rate finder's trials."""
+        if self._clock.first_tick is None:
+            self._clock.made = 0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._watch()  # a copied optimizer has lost its hooks
+
+    def _before_update(self, *_: Any) -> None:
+        if self._groups.adopt(self.base_lrs):  # before new groups make an update at their peak rates
+            self._write()
+            if self._guard is not None:
+                self._guard.keep_added(self.optimizer)
+        self._clock.pretended = self._groups.are_put_out()
+        if torch.compiler.is_compiling() or self._clock.pretended:
+            return
+        made = self._clock.made
+        if made == UNSTEPPED - 1 and not self._composed and self.last_epoch >= 0:
+            self._alarms.unstepped(made + 1)
+        if not self._begun and self.last_epoch == 0 and self._plan.trained is None:
+            self._alarms.resumed(self.optimizer)
+        self._begun = True
+        if self._losses.traced and self._without >= 0:
+            params = (p for group in self.optimizer.param_groups for p in group["params"])
+            self._without = -1 if any(p.grad is not None for p in params) else self._without + 1
+            if self._without == UNSTEPPED - 5:
+                self._alarms.no_gradient(self.optimizer, self._without)
+
+    def _look_at_weights(self) -> None:
+        """Look, before the first update, for signs that they were trained before."""
+        if self._state.trained is None and not (self.last_epoch or self._clock.made or self._clock.pretended):
+            self._look.take(self.optimizer, self.process_group)
+
+    # What users read. On an accelerator all of it is four updates old, so that nothing waits.
 
     @property
     def total_steps(self) -> int | None:
-        """T as given, or as set by `extend` or `decay_now`; None if the end is open. Never waits for the device."""
-        return self._phase.timeline.total_steps
+        """T as given, or as set by `extend` or `decay_now`; None if the end is open."""
+        return self._state.total_steps
 
     @property
     def phase(self) -> str:
-        """The current phase: "search" (for the peak rate), "warmup" or "decay"."""
-        return self._phase.name
+        """The current phase: "warmup" or "decay"."""
+        return "warmup" if self._state.ended_by is None else "decay"
 
     @property
     def ended_by(self) -> str | None:
         """What ended the warm-up: "loss" (it fell below f* + Δ'), "clock", "decay_now" or "alarm"; None until then."""
-        return self._phase.on_host().ended_by
+        return self._state.ended_by
 
     @property
     def warmup_steps(self) -> int:
         """The number of updates made at the rates of the latest warm-up, so far or in total."""
-        rule = self._phase.on_host()
-        return rule.warmup_steps if rule.ended_by else self.last_epoch - rule.timeline.origin
+        return self._state.warmup_steps if self.ended_by else self.last_epoch - self._state.origin
 
     @property
     def profile(self) -> Profile | None:
-        """The profile η(Δ); None before the first finite loss. Never waits for the device."""
-        return self._phase.profile
+        """The profile η(Δ) of the first group; None before the first finite loss."""
+        gap0, peak_gap = self._state.gap0, self._state.peak_gap
+        return None if gap0 is None or peak_gap is None else Profile(self._peak, self._plan.div, gap0, peak_gap)
 
     @property
     def target_loss(self) -> float | None:
-        """f*, as given or derived from f(x0), then None before the first finite loss. Never waits for the device."""
-        return self._phase.target_loss
+        """f*, as given or derived from f(x0), then None before the first finite loss."""
+        return self._state.target_loss
 
     @property
     def trained(self) -> bool | None:
-        """Whether the weights count as trained before the run; None before the first update. Never waits."""
-        settled = self._phase.weights_trained
-        return None if settled is None else self._phase.timeline.trained
+        """Whether the weights count as trained before the run; None before the first update."""
+        return None if self._state.trained is None else self._state.short
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """What happened at each alarm of ``recover``, in order. Never waits for the device.
-
-        See docs/recovery.md for when an alarm is raised, what is restored from which copy, and at which rates the run
-        goes on. With tensor rates on an accelerator, losses are read four updates late, so that nothing waits.
-        """
+        """What happened at each alarm of ``recover``, in order; see docs/recovery.md."""
         return [] if self._guard is None else list(self._guard.recoveries)
 
     def metrics(self) -> dict[str, float | int | str]:
         """The schedule's state for a logger: a flat dictionary of plain numbers and text.
 
-        With tensor rates this waits for the device, as logging a loss does, so call it when you log.
-
         Returns:
             ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
             ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps`` (so far),
-            ``warmup_end`` (the update at which warm-up ended or is expected to end, if log Δ keeps falling at its mean
+            ``warmup_end`` (the update at which warm-up ended or is estimated to end, if log Δ keeps falling at its mean
             pace so far), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0), ``recoveries``
             (how many, with ``recover``). Values that are not known yet are left out.
 
@@ -229,11 +438,11 @@ class AdaptiveWarmup(PhaseScheduler):
             {'phase': 'warmup', 'share': 0.1, 'lr': 0.001, 'warmup_steps': 0, 'warmup_end': 50}
         """
         counted = {} if self._guard is None else {"recoveries": len(self._guard.recoveries)}
-        return metrics(self._phase, float(self.optimizer.param_groups[0]["lr"])) | counted
+        return metrics(self._state, self._groups.rates[0].written) | counted
 
     def __repr__(self) -> str:
-        """The content of `metrics` in one line. With tensor rates this also waits for the device."""
-        return one_line(self._phase, self.last_epoch, float(self.optimizer.param_groups[0]["lr"]))
+        """The content of `metrics` in one line."""
+        return one_line(self._state, self._groups.rates[0].written)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot η(Δ) against the loss, and mark Δ' and the current rate.
@@ -246,10 +455,9 @@ class AdaptiveWarmup(PhaseScheduler):
         Raises:
             ImportError: matplotlib is not installed.
         """
-        rule = self._phase.on_host()
         if self.profile is None:
-            return plot_plan(rule, searching=self.phase == "search", ax=ax)
-        return plot_profile(self.profile, rule.fstar, rule.share * self.profile.lr, ax)
+            return plot_plan(self._plan, self._state, self._peak, ax)
+        return plot_profile(self.profile, self._state.fstar, self._state.share * self._peak, ax)
 
     def probe(self, closure: Callable[[], Tensor], model: nn.Module) -> AbstractContextManager[Tensor]:
         """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
@@ -286,7 +494,7 @@ class AdaptiveWarmup(PhaseScheduler):
           rate.
 
         Loading a state that was saved under another T does the same, with a warning. For a whole new warm-up, see
-        `rewarm`. With tensor rates, this waits for the device.
+        `rewarm`.
 
         Args:
             total_steps: the number of updates in the whole run, including those already made; None leaves the end
@@ -294,7 +502,6 @@ class AdaptiveWarmup(PhaseScheduler):
 
         Raises:
             ValueError: more than ``total_steps`` updates have been made, or the end is open and the decay is not flat.
-            RuntimeError: the search for the peak rate is still under way.
 
         Example:
             >>> import torch
@@ -306,13 +513,13 @@ class AdaptiveWarmup(PhaseScheduler):
         """
         total_steps = clean(total_steps=total_steps)["total_steps"]
         check_horizon(total_steps, self._plan.decay, self.last_epoch)
-        self._change(lambda rule: rule.extend(total_steps))
+        self._change(core.extend(self._plan, self._state, total_steps))
 
     def decay_now(self, steps: int, decay: Decay = "cosine") -> None:
         """Start the decay now, from the current rate, over this many updates. T becomes the update at which it ends.
 
         Use this to finish a run with an open end (``total_steps=None``) or to stop a run early. During warm-up, it ends
-        the warm-up. With tensor rates, this waits for the device.
+        the warm-up.
 
         Args:
             steps: the number of updates that the run still makes, ≥ 1.
@@ -320,7 +527,6 @@ class AdaptiveWarmup(PhaseScheduler):
 
         Raises:
             ValueError: ``steps`` is out of range or the name is unknown.
-            RuntimeError: the search for the peak rate is still under way.
 
         Example:
             >>> import torch
@@ -335,7 +541,7 @@ class AdaptiveWarmup(PhaseScheduler):
         decay_shape(decay)  # raises if the name is unknown
         if not isinstance(decay, str):
             raise ValueError(f"decay_now takes a decay by name, one of {sorted(DECAYS)}, so that a state can name it")
-        self._change(lambda rule: rule.decay_now(steps, decay))
+        self._change(core.decay_now(self._plan, self._state, steps, decay))
 
     def rewarm(
         self, total_steps: int | None = None, *, target_loss: float | None = None, peak: float | None = None
@@ -343,7 +549,7 @@ class AdaptiveWarmup(PhaseScheduler):
         """Start a new warm-up at lr/div from the current weights, for new data or after recovering from a loss spike.
 
         This discards the calibration and the smoothed loss, and takes f(x0) from the next finite losses. The new
-        warm-up and the class's decay share the remaining updates. With tensor rates, this waits for the device.
+        warm-up and the class's decay share the remaining updates.
 
         Args:
             total_steps: T, including the updates already made; None keeps T (after `decay_now`, the T before it).
@@ -352,7 +558,6 @@ class AdaptiveWarmup(PhaseScheduler):
 
         Raises:
             ValueError: no updates are left, or ``peak`` is out of range. Later, at the first loss: as for the class.
-            RuntimeError: the search for the peak rate is still under way.
 
         Example:
             >>> import torch
@@ -364,15 +569,104 @@ class AdaptiveWarmup(PhaseScheduler):
             ('warmup', [0.001], 100)
         """
         given = clean(total_steps=total_steps, target_loss=target_loss, peak=peak)
-        total = self._phase.timeline.planned_steps if total_steps is None else given["total_steps"]
+        total = self._state.planned_steps if total_steps is None else given["total_steps"]
         if total is not None and total <= self.last_epoch:
             raise ValueError(
                 f"no updates are left to warm up in: {self.last_epoch} were made and total_steps is {total}. Pass "
                 "rewarm(total_steps=...) a larger total, which includes the updates already made"
             )
-        target = self._plan.target_loss if target_loss is None else given["target_loss"]
-        self._change(lambda rule: rule.begun_again(total, target, given["peak"]))
+        state = core.rewarm(self._plan, self._state, total, given["target_loss"])
         if self._guard is not None:
-            self._guard.restart(self._planned_length())  # other data have losses of their own
-            self._write()
+            self._guard.restart(total or core.OPEN_HORIZON)  # other data have losses of their own
+        if given["peak"] is not None:
+            self._scale(given["peak"] / self._peak)
+        self._change(state)
         self._alarms.said.discard("stalled")
+
+    def _change(self, state: core.State) -> None:
+        """Go on from a state that a user has asked for; all ranks must make the same change."""
+        self._state = state
+        if self._guard is not None:
+            self._guard.resize(self._length)
+        self._agree()
+        self._alarms.said.discard("overrun")
+        self._write()
+
+    def _agree(self) -> None:
+        """Tell the ranks what they must agree on: settings, what was changed since, and the peak rate."""
+        state = self._state
+        now = {"origin": state.origin, "total_steps": state.total_steps, "decay": state.decay, "peak": self._peak}
+        self._ranks.agree_on(self._settings | {"now": now})
+
+    # Saving.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed for a bit-identical continuation, as plain numbers and text, with a checksum.
+
+        On an accelerator this waits for the last four losses. With ``recover``, it includes what is known of the
+        losses, but not the copy of the run: a resumed run makes a new one.
+        """
+        self._groups.adopt(self.base_lrs)
+        content = {
+            "settings": dict(self._settings),
+            "last_epoch": self.last_epoch,
+            "step_count": self._step_count,
+            "base_lrs": list(self.base_lrs),
+            "groups": self._groups.state_dict(),
+            **self._losses.state_dict(),
+            "said": sorted(self._alarms.said),
+            "clock": self._clock.state_dict(),
+            "recovery": None if self._guard is None else self._guard.state_dict(),
+            "state": numbers_of(self._state),
+        }
+        return sealed("AdaptiveWarmup", content)
+
+    @in_normal_mode
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved state, and write its rates into the optimizer's groups.
+
+        If the state was saved under another ``total_steps``, the schedule continues as after `extend`, with a warning.
+        If an error is raised, nothing changes.
+
+        Raises:
+            ValueError: the state belongs to another class, is damaged, or was saved under other settings; the message
+                names the class or lists the differences.
+        """
+        content = opened("AdaptiveWarmup", state_dict)
+        state, saved, plan = state_of(content["state"]), content["settings"], self._plan
+        self._groups.adopt(self.base_lrs)
+        ignored = {"total_steps", "chance_loss", "trained", "recover"}  # of the weights, the state knows
+        if self._kappa_counted and saved.get("kappa") is not None and state.gap0 is not None:
+            ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
+            assert isinstance(plan.peak_gap, Calibrated)
+            counted: Any = plan.peak_gap._replace(kappa=saved["kappa"])
+            plan = replace(plan, peak_gap=counted)
+        differences(saved, self._settings, ignored, (len(content["base_lrs"]), len(self.optimizer.param_groups)))
+        if plan.trained is not None:
+            state = core.settle(plan, state, plan.trained)
+        total, planned, warning = plan.total_steps, state.planned_steps, None
+        if total not in (saved["total_steps"], planned):
+            check_horizon(total, plan.decay, state.updates)
+            state = core.extend(plan, state, total)
+            warning = (
+                f"the schedule was saved for total_steps={planned} and is loaded for total_steps={total}: it continues "
+                f"to {total}, as after extend({total})"
+            )
+        self._scale(next(lr for lr in content["base_lrs"] if lr > 0) / self._peak)
+        self._settings["kappa"] = saved["kappa"] if "kappa" in ignored else self._settings["kappa"]
+        self._plan, self._state = plan, state
+        self.last_epoch, self._step_count = content["last_epoch"], content["step_count"]
+        self.base_lrs[: len(content["base_lrs"])] = content["base_lrs"]
+        self._alarms.said = set(content["said"]) - (set() if warning is None else {"overrun", "stalled"})
+        self._clock.load_state_dict(content["clock"])
+        self._losses.load_state_dict(content)
+        if self._guard is not None:
+            self._guard.restart(self._length)
+            if content["recovery"] is not None:
+                self._guard.load_state_dict(content["recovery"])
+        self._agree()
+        self._groups.load_state_dict(content["groups"])
+        self._last_lr = [own.written for own in self._groups.rates]
+        self.load_warning = warning
+        if warning is not None:
+            warnings.warn(warning, stacklevel=frames_of_ours())

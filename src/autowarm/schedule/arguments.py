@@ -1,5 +1,6 @@
 """Checks the arguments that a user passes."""
 
+import difflib
 import functools
 import inspect
 import math
@@ -12,76 +13,84 @@ from torch.optim import Optimizer
 from ..geometry import Geometry, resolve
 from ..optim.known import kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
-from .calibrate import SIGMA_F2
-from .hooks.groups import first_peak
-from .rule import Plan
-from .shapes import Decay, Shape, Warmup, decay_shape, is_flat, name_of, warmup_shape
+from .calibration import SIGMA_F2, calibrate
+from .core import Plan
+from .groups import first_peak
+from .shapes import Shape, decay_shape, is_flat, name_of, warmup_shape
 
 Init = TypeVar("Init", bound=Callable[..., None])
-
-LEAST_STEPS = 100  # the shortest run that has room for a search for the peak rate
+# What people write out of habit, and what they mean.
+_HABITS = {
+    **dict.fromkeys(("num_training_steps", "max_steps", "T_max", "steps", "total_iters"), "total_steps"),
+    **dict.fromkeys(("min_lr", "eta_min", "min_lr_ratio"), "final_ratio, a share of the peak rate"),
+    **dict.fromkeys(("lr", "max_lr", "base_lr", "peak_lr", "learning_rate"), "the optimizer's lr: it is the peak rate"),
+    "peak": "autowarm.find_rate, before the run? rewarm(peak=) changes the peak rate in it",
+    **dict.fromkeys(("epoch", "last_epoch", "epochs"), "total_steps, in updates; a state resumes by load_state_dict"),
+}  # fmt: skip
 
 
 def _whole(x: Any) -> int:
     if isinstance(x, bool):
         raise TypeError
-    return operator.index(x)
+    return int(x) if isinstance(x, float) and x.is_integer() else operator.index(x)  # also 1e4
 
 
-def _whole_number(x: Any) -> int:
-    """Also of a float, such as 1e4."""
-    return int(x) if isinstance(x, float) and x.is_integer() else _whole(x)
-
-
-def _share_or_updates(x: Any) -> float | int:
+def _longest(x: Any) -> float | int | str:
     """An int is a number of updates and a float a share of the run, except that 1 means the whole run, like 1.0."""
-    try:
-        updates = _whole(x)
-    except TypeError:
-        if isinstance(x, bool):
-            raise
-        return float(x)
-    return 1.0 if updates == 1 else updates
+    if x == "auto" or isinstance(x, bool | str):
+        return x
+    return float(x) if isinstance(x, float) or x == 1 else operator.index(x)
 
 
 # What an argument must be: the conversion to a plain number, the condition on it, and that condition in words.
-_Rule = tuple[Callable[[Any], Any], Callable[[Any], bool], str]
-_POSITIVE: _Rule = (float, lambda x: x > 0 and math.isfinite(x), "must be positive and finite")
-_COUNT: _Rule = (_whole_number, lambda x: x >= 1, "must be a whole number ≥ 1")
-_RULES: dict[str, _Rule] = {
-    **dict.fromkeys(("total_steps", "steps"), _COUNT),
+_Need = tuple[Callable[[Any], Any], Callable[[Any], bool], str]
+_POSITIVE: _Need = (float, lambda x: x > 0 and math.isfinite(x), "must be positive and finite")
+_NEEDS: dict[str, _Need] = {
+    "total_steps": (
+        _whole, lambda x: x >= 1, "must be a whole number of updates ≥ 1; a run whose length is not known takes "
+        'total_steps=None and decay="wso", and ends by decay_now(steps)'
+    ),
+    "steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
     **dict.fromkeys(("kappa", "sigma_f2", "peak_gap", "chance_loss", "peak"), _POSITIVE),
     "target_loss": (float, math.isfinite, "must be finite"),
     "div": (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
     "final_ratio": (float, lambda x: 0 <= x <= 1, "must be in [0, 1]"),
     "max_warmup": (
-        lambda x: x if x == "auto" else _share_or_updates(x),
-        lambda x: x == "auto" or (x >= 2 if isinstance(x, int) else 0 < x <= 1),
+        _longest, lambda x: x == "auto" or (x >= 2 if isinstance(x, int) else 0 < x <= 1),
         'is a share of the run, in (0, 1], a whole number of updates ≥ 2, "auto", or None',
     ),
     "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
     "max_nonfinite": (_whole, lambda x: x >= 1, "must be at least 1, or None"),
-}
-_OPTIONAL = {
-    "total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss", "peak",
 }  # fmt: skip
+_OPTIONAL = {"total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss", "peak"}
 
 
 def clean(**given: Any) -> dict[str, Any]:
     """Return the arguments as plain numbers; ValueError names the first that is none or out of range."""
     checked: dict[str, Any] = {}
     for name, value in given.items():
-        convert, holds, need = _RULES[name]
-        if value is None and name in _OPTIONAL:
-            checked[name] = None
-            continue
+        convert, holds, need = _NEEDS[name]
         try:
-            checked[name] = convert(value)
-            if not holds(checked[name]):
+            checked[name] = None if value is None and name in _OPTIONAL else convert(value)
+            if checked[name] is not None and (isinstance(checked[name], bool) or not holds(checked[name])):
                 raise ValueError
         except (TypeError, ValueError, OverflowError):  # float(10**400)
             raise ValueError(f"{name} {need}, got {value!r}") from None
     return checked
+
+
+class Calibrated(NamedTuple):
+    """Δ' as a function of Δ0, as the paper calibrates it."""
+
+    kappa: float
+    sigma_f2: float
+    div: float
+    target: tuple[Shape, Shape]
+
+    def __call__(self, gap0: float) -> float:
+        return calibrate(
+            gap0, lr=1.0, div=self.div, kappa=self.kappa, sigma_f2=self.sigma_f2, target=self.target
+        ).peak_gap
 
 
 class Arguments(NamedTuple):
@@ -93,49 +102,42 @@ class Arguments(NamedTuple):
     kappa_counted: bool  # whether κ was computed from the optimizer's tensors
     max_nonfinite: int | None  # how many non-finite losses in a row raise an error; None for never
 
-    @classmethod
-    def of(
-        cls,
-        optimizer: Optimizer,
-        *,
-        peak: str,
-        geometry: str | Geometry | None,
-        warmup: Warmup,
-        decay: Decay | Shape,
-        trained: bool | None,
-        recover: bool | str,
-        **numbers: Any,
-    ) -> "Arguments":
-        """Check what `AdaptiveWarmup` was given; it says which errors that may raise."""
-        given = clean(**numbers)
-        max_nonfinite = given.pop("max_nonfinite")
-        _check_peak(peak, given["total_steps"])
-        if not (trained is None or isinstance(trained, bool)):
-            raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
-        if not isinstance(inner := unwrapped(optimizer), Optimizer):
-            raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}")
-        warn_of_own_rates(optimizer)
-        check_recover(recover, inner)
-        shapes: dict[str, Any] = {"warmup": warmup_shape(warmup), "decay": decay_shape(decay)}
-        check_horizon(given["total_steps"], shapes["decay"])
-        geometry, counted = None if geometry is None else resolve(geometry), False
-        if geometry is not None and given["kappa"] is None and given["peak_gap"] is None:
-            given["kappa"], counted = _kappa(inner, geometry), True
-        if given["kappa"] is None and given["sigma_f2"] != SIGMA_F2:
-            raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
-        settings = {
-            "optimizer": type(inner).__name__,
-            "peak": peak,
-            "geometry": None if geometry is None else repr(geometry),
-            "warmup": warmup,
-            "decay": name_of(decay),
-            "trained": trained,
-            "recover": recover,
-            **given,
-        }
-        numbers = {name: x for name, x in given.items() if name != "total_steps"}
-        plan = Plan(first_peak(inner), **shapes, **numbers, trained=trained)
-        return cls(inner, settings, plan, counted, max_nonfinite)
+
+def checked(
+    optimizer: Any, *, geometry: Any, warmup: Any, decay: Any, trained: Any, recover: Any, **given: Any
+) -> Arguments:
+    """Check what `AdaptiveWarmup` was given; it says which errors that may raise."""
+    if not isinstance(inner := unwrapped(optimizer), Optimizer):
+        swapped = ": the optimizer comes first, then total_steps" if isinstance(given["total_steps"], Optimizer) else ""
+        raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}{swapped}")
+    numbers = clean(**given)
+    max_nonfinite = numbers.pop("max_nonfinite")
+    if not (trained is None or isinstance(trained, bool)):
+        raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
+    warn_of_own_rates(optimizer)
+    check_recover(recover, inner)
+    first_peak(inner)  # raises if there is none
+    shapes = warmup_shape(warmup), decay_shape(decay)
+    check_horizon(numbers["total_steps"], shapes[1])
+    geometry, counted = None if geometry is None else resolve(geometry), False
+    if geometry is not None and numbers["kappa"] is None and numbers["peak_gap"] is None:
+        numbers["kappa"], counted = _kappa(inner, geometry), True
+    if numbers["kappa"] is None and numbers["sigma_f2"] != SIGMA_F2:
+        raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
+    settings = {
+        "optimizer": type(inner).__name__,
+        "geometry": None if geometry is None else repr(geometry),
+        "warmup": name_of(warmup),
+        "decay": name_of(decay),
+        "trained": trained,
+        "recover": recover,
+        **numbers,
+    }
+    kappa, sigma_f2 = numbers.pop("kappa"), numbers.pop("sigma_f2")
+    if numbers["peak_gap"] is None and kappa is not None:
+        numbers["peak_gap"] = Calibrated(kappa, sigma_f2, numbers["div"], shapes)
+    plan = Plan(warmup=shapes[0], decay=shapes[1], trained=trained, **numbers)
+    return Arguments(inner, settings, plan, counted, max_nonfinite)
 
 
 def check_recover(recover: Any, optimizer: Optimizer) -> None:
@@ -159,16 +161,6 @@ def _kappa(optimizer: Optimizer, geometry: Geometry) -> float:
         ) from None
 
 
-def _check_peak(peak: str, total_steps: int | None) -> None:
-    """Raise ValueError if ``peak`` is unknown, or the run has no room for a search."""
-    if peak not in ("given", "auto"):
-        raise ValueError(f'peak must be "given" (the lr of the groups) or "auto", got {peak!r}')
-    if peak == "auto" and total_steps is not None and total_steps < LEAST_STEPS:
-        raise ValueError(
-            f'peak="auto" needs a run of at least {LEAST_STEPS} updates to search in, got total_steps={total_steps}'
-        )
-
-
 def check_horizon(total_steps: int | None, decay: Shape, updates: int = 0) -> None:
     """Raise ValueError if the decay needs an end and there is none, or if the end is over."""
     if total_steps is None and not is_flat(decay):
@@ -180,18 +172,24 @@ def check_horizon(total_steps: int | None, decay: Shape, updates: int = 0) -> No
         raise ValueError(f"total_steps={total_steps} is over: {updates} updates were made already")
 
 
-def without_warmup_steps(init: Init) -> Init:
-    """Let a class that is given ``warmup_steps``, or such a length by another name, say that there is none."""
+def plain_words(init: Init) -> Init:
+    """Let a class that is given arguments by other names, or too many, say which ones it takes."""
     known = inspect.signature(init).parameters
+    positional = sum(one.kind is one.POSITIONAL_OR_KEYWORD for one in known.values())
+    open_ended = any(one.kind is one.VAR_KEYWORD for one in known.values())
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **options: Any) -> None:
-        for name in options:
-            if "warmup" in name.lower().replace("_", "") and name not in known:
-                raise TypeError(
-                    f"{type(self).__name__} has no {name}: the warm-up sets its own length, and AdaptiveWarmup's "
-                    "max_warmup= limits it"
-                )
+        ours, none = type(self).__name__, "the warm-up sets its own length, and AdaptiveWarmup's max_warmup= limits it"
+        if len(args) >= positional and not open_ended:
+            raise TypeError(f"{ours} takes (optimizer, total_steps) and then names, got {len(args)} values: {none}")
+        for name in options.keys() - known.keys():
+            if "warmup" in name.lower().replace("_", ""):
+                raise TypeError(f"{ours} has no {name}: {none}")
+            if not open_ended:
+                close = difflib.get_close_matches(name, known, 1)
+                meant = _HABITS.get(name) or (f"{close[0]}?" if close else f"one of {', '.join(list(known)[1:])}")
+                raise TypeError(f"{ours} has no {name}: do you mean {meant}")
         init(self, *args, **options)
 
     return checked  # type: ignore[return-value]

@@ -2,15 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from .core import eta_share
+
 Gap = TypeVar("Gap", float, np.ndarray, Tensor)
-Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -81,23 +80,12 @@ class Profile:
     def __call__(self, gap: Gap) -> Gap:
         if isinstance(gap, Tensor):
             gap = gap if gap.is_floating_point() else gap.float()
-            return torch.full_like(gap, self.lr) / (1.0 + self._excess(gap.clamp(min=0.0)))
+            return self.lr * self._share(gap.clamp(min=0.0))
         if isinstance(gap, np.ndarray):
             with np.errstate(divide="ignore"):
-                return self.lr / (1.0 + self._excess(np.maximum(gap, 0.0)))
-        return self.lr / (1.0 + self._excess(gap)) if gap > 0 else 0.0
+                return self.lr * self._share(np.maximum(gap, 0.0))
+        return self.lr * self._share(gap) if gap > 0 else 0.0
 
-    def share(self, gap: Number) -> Number:
-        """η(Δ)/lr. A tensor must hold positive gaps only, and takes as few operators as possible."""
-        if isinstance(gap, Tensor):
-            away = gap - self.peak_gap
-            return gap / torch.addcmul(gap, away, away, value=self._steepness)
-        return self(gap) / self.lr
-
-    @cached_property
-    def _steepness(self) -> float:
-        return (self.div - 1.0) * self.gap0 / (self.gap0 - self.peak_gap) ** 2
-
-    def _excess(self, gap: Gap) -> Gap:
-        away = gap - self.peak_gap
-        return self._steepness * away * (away / gap)
+    def _share(self, gap: Gap) -> Gap:
+        share: Gap = eta_share(gap, self.gap0, self.peak_gap, self.div)
+        return share

@@ -1,82 +1,76 @@
 """Reports the state of a schedule: numbers for a logger, a line of text, a plot."""
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..plotting import axes_or_new
+from . import core
 from .profile import Profile
-from .rule import OPEN_HORIZON, HostRule, Phase
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def metrics(phase: Phase, lr: float) -> dict[str, float | int | str]:
+def metrics(state: core.State, lr: float) -> dict[str, float | int | str]:
     """The dictionary that `AdaptiveWarmup.metrics` describes."""
-    if phase.name == "search":
-        return {"phase": "search", "share": float(phase.share), "lr": lr}
-    rule = phase.on_host()
+    known = None not in (state.average, state.target_loss)
     found: dict[str, float | int | str | None] = {
-        "phase": rule.name,
-        "loss": rule.smoothed,
-        "gap": None if rule.smoothed is None or rule.target_loss is None else rule.smoothed - rule.target_loss,
-        "target_loss": rule.target_loss,
-        "peak_gap": None if rule.profile is None else rule.profile.peak_gap,
-        "share": rule.share,
+        "phase": "warmup" if state.ended_by is None else "decay",
+        "loss": state.average,
+        "gap": state.average - state.fstar if known and state.average is not None else None,
+        "target_loss": state.target_loss,
+        "peak_gap": state.peak_gap,
+        "share": state.share,
         "lr": lr,
-        "warmup_steps": rule.updates - rule.timeline.origin if rule.ended_by is None else rule.warmup_steps,
-        "warmup_end": forecast(rule),
-        "ended_by": rule.ended_by,
-        "trained": None if rule.weights_trained is None else int(rule.timeline.trained),
+        "warmup_steps": state.updates - state.origin if state.ended_by is None else state.warmup_steps,
+        "warmup_end": forecast(state),
+        "ended_by": state.ended_by,
+        "trained": None if state.trained is None else int(state.short),
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def forecast(rule: HostRule) -> int | None:
+def forecast(state: core.State) -> int | None:
     """The update at which warm-up ended, or an estimate of when it will; None if nothing bounds it.
 
-    The estimate assumes that log Δ keeps falling at its mean pace so far, and is never later than the ramp's end.
+    The estimate assumes that log Δ keeps falling at its mean pace so far, and is never later than the ramp's end. In
+    the first losses there is no pace yet.
     """
-    timeline, profile = rule.timeline, rule.profile
-    if rule.ended_by is not None:
-        return timeline.origin + rule.warmup_steps
-    latest = math.inf if timeline.ramp is None else timeline.ramp.end
-    made = rule.updates - rule.timeline.origin
-    if rule.smoothed is not None and profile is not None and made > 0:
-        gap0, peak_gap = profile.gap0, profile.peak_gap
-        gap = rule.smoothed - rule.fstar
-        if peak_gap <= gap < gap0:
-            latest = min(latest, timeline.origin + made * math.log(gap0 / peak_gap) / math.log(gap0 / gap))
-    return None if latest > 1e15 else max(rule.updates, math.ceil(latest))
+    if state.ended_by is not None:
+        return state.origin + state.warmup_steps
+    latest = math.inf if state.ramp is None else state.ramp.end
+    made = state.updates - state.origin
+    if state.average is not None and state.gap0 is not None and state.peak_gap is not None and not state.opening:
+        gap = state.average - state.fstar
+        if made > 0 and state.peak_gap <= gap < state.gap0:
+            pace = math.log(state.gap0 / gap) / made
+            latest = min(latest, state.origin + math.log(state.gap0 / state.peak_gap) / pace)
+    return None if latest > 1e15 else max(state.updates, math.ceil(latest))
 
 
-def one_line(phase: Phase, updates: int, lr: float) -> str:
+def one_line(state: core.State, lr: float) -> str:
     """The text of the scheduler's ``repr``."""
-    rule = phase.on_host()
-    total = rule.timeline.total_steps
-    words = [f"{phase.name}, update {updates} of {'an open run' if total is None else total}"]
-    if phase.name == "search":
-        return f"AdaptiveWarmup({words[0]}; lr {lr:.3g})"
-    if rule.timeline.trained:
+    total = "an open run" if state.total_steps is None else state.total_steps
+    words = [f"{'decay' if state.ended_by else 'warmup'}, update {state.updates} of {total}"]
+    if state.short:
         words.append("trained weights")
-    words.append(f"lr {lr:.3g} ({rule.share:.3g} of the peak)")
-    profile = rule.profile
-    if rule.ended_by is not None:
-        at = f" at a loss of {rule.smoothed:.4g}" if rule.started else ""
-        words.append(f"warm-up took {rule.warmup_steps} updates, ended by {rule.ended_by}{at}")
-    elif not rule.started:
+    words.append(f"lr {lr:.3g} ({state.share:.3g} of the peak)")
+    if state.ended_by is not None:
+        at = "" if state.average is None else f" at a loss of {state.average:.4g}"
+        words.append(f"warm-up took {state.warmup_steps} updates, ended by {state.ended_by}{at}")
+    elif state.average is None:
         words.append("no loss yet")
-    elif profile is None:
-        words.append(f"loss {rule.smoothed:.4g}, from which no f* can be derived")
+    elif state.gap0 is None or state.peak_gap is None:
+        words.append(f"loss {state.average:.4g}, from which no f* can be derived")
     else:
-        ends = rule.fstar + profile.peak_gap
-        words.append(f"loss {rule.smoothed:.4g}, f* = {rule.fstar:.4g}; warm-up ends at {ends:.4g}")
-    expected = forecast(rule)
-    if rule.ended_by is None and expected is not None and expected > rule.updates:
-        words.append(f"warm-up ends by update {expected}")
+        ends = state.fstar + state.peak_gap
+        words.append(f"loss {state.average:.4g}, f* = {state.fstar:.4g}; warm-up ends at {ends:.4g}")
+    if state.ended_by is None and state.ramp is not None and state.ramp.end > state.updates:
+        expected = None if state.opening or state.average is None else forecast(state)
+        guess = "" if expected is None or expected >= state.ramp.end else f", by an estimate around {expected}"
+        words.append(f"by update {math.ceil(state.ramp.end)} at the latest{guess}")
     return f"AdaptiveWarmup({'; '.join(words)})"
 
 
@@ -93,24 +87,22 @@ def plot_profile(profile: Profile, target_loss: float, rate: float, ax: "Axes | 
     return ax
 
 
-def plot_plan(rule: HostRule, *, searching: bool, ax: "Axes | None") -> "Axes":
-    """Plot the rate, or its share in a search, against the updates still to come, if no loss ends the warm-up."""
+def plot_plan(plan: core.Plan, state: core.State, lr: float, ax: "Axes | None") -> "Axes":
+    """Plot the rate against the updates still to come, if no loss ends the warm-up."""
     ax = axes_or_new(ax, 5.5, 3.2)
-    timeline, ahead, lr = rule.timeline, replace(rule), 1.0 if searching else rule.plan.lr
-    end = rule.updates + OPEN_HORIZON if timeline.total_steps is None else max(timeline.total_steps, rule.updates + 1)
-    updates = set(np.linspace(rule.updates, end - 1, 500).astype(int).tolist())
-    if timeline.ramp is not None and rule.updates <= timeline.ramp.end < end:
-        updates.add(math.ceil(timeline.ramp.end))  # where the decay begins
-    rates = []
+    now, total, ramp = state.updates, state.total_steps, state.ramp
+    end = now + core.OPEN_HORIZON if total is None else max(total, now + 1)
+    updates = set(np.linspace(now, end - 1, 500).astype(int).tolist())
+    if ramp is not None and now <= ramp.end < end:
+        updates.add(math.ceil(ramp.end))  # where the decay begins
+    ahead, rates = state, []
     for at in sorted(updates):
-        if at > rule.updates:
-            ahead.advance(at, None)
+        ahead = core.advance(plan, ahead, at) if at > now else ahead
         rates.append(lr * ahead.share)
     ax.plot(sorted(updates), rates, label="planned")
     if (start := ahead.decay_start) is not None:
-        word = "" if rule.ended_by else " at the latest"
+        word = "" if state.ended_by else " at the latest"
         ax.axvline(start, linestyle="--", color="0.5", label=f"decay from update {start}{word}")
-    what = "share of the peak rate" if searching else "learning rate"
-    ax.set(xlabel="update", ylabel=what, xlim=(rule.updates, end), ylim=(0.0, None))
+    ax.set(xlabel="update", ylabel="learning rate", xlim=(now, end), ylim=(0.0, None))
     ax.legend(frameon=False)
     return ax

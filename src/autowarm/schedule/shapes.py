@@ -9,12 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
-import numpy as np
-import torch
-from torch import Tensor
-
-# Maps a float to a float, and an array or a tensor element by element.
-Shape = Callable
+Shape = Callable[[float], float]
 Warmup = Literal["linear", "cosine"]
 Decay = Literal["cosine", "linear", "1-sqrt", "power", "wsd", "wso"]
 
@@ -24,62 +19,47 @@ WSD_FALL = 0.2
 POWER = 2
 
 
-def linear(p):  # type: ignore[no-untyped-def]
+def linear(p: float) -> float:
     """1 − p."""
     return 1.0 - p
 
 
-def cosine(p):  # type: ignore[no-untyped-def]
+def cosine(p: float) -> float:
     """(1 + cos πp)/2, written cos²(πp/2), which keeps its relative precision near p = 1."""
-    if isinstance(p, Tensor):
-        return torch.cos(0.5 * math.pi * p) ** 2
-    return math.cos(0.5 * math.pi * p) ** 2 if isinstance(p, float) else np.cos(0.5 * np.pi * p) ** 2
+    return math.cos(0.5 * math.pi * p) ** 2
 
 
-def one_minus_sqrt(p):  # type: ignore[no-untyped-def]
+def one_minus_sqrt(p: float) -> float:
     """1 − √p: steep at first (Hägele et al., 2024)."""
-    return 1.0 - p**0.5
+    return 1.0 - math.sqrt(p)
 
 
-def power(p):  # type: ignore[no-untyped-def]
+def power(p: float) -> float:
     """(1 − p)², see `POWER`."""
     return (1.0 - p) ** POWER
 
 
-def wsd(p):  # type: ignore[no-untyped-def]
+def wsd(p: float) -> float:
     """Warm-up, stable, decay: 1, then linear to 0 over the last share `WSD_FALL`."""
-    if isinstance(p, float):
-        return min(1.0, (1.0 - p) / WSD_FALL)
-    if isinstance(p, Tensor):
-        return ((1.0 - p) / WSD_FALL).clamp(max=1.0)
-    return np.minimum(1.0, (1.0 - p) / WSD_FALL)
+    return min(1.0, (1.0 - p) / WSD_FALL)
 
 
-def wso(p):  # type: ignore[no-untyped-def]
+def wso(p: float) -> float:
     """Warm-up and stable only: 1 throughout."""
-    return p**0  # 1 in p's own type and shape
+    return 1.0
 
 
 WARMUPS: Mapping[str, Shape] = {"linear": linear, "cosine": cosine}
 DECAYS: Mapping[str, Shape] = {
     "cosine": cosine, "linear": linear, "1-sqrt": one_minus_sqrt, "power": power, "wsd": wsd, "wso": wso
 }  # fmt: skip
-# 1 − shape(p) on arrays, for the shapes where the subtraction would cancel near p = 0.
-FALLS: Mapping[Shape, Shape] = {
-    linear: lambda p: p,
-    cosine: lambda p: np.sin(0.5 * np.pi * p) ** 2,
-    one_minus_sqrt: lambda p: p**0.5,
-    power: lambda p: p * (2.0 - p),
-}
-# The p at which a shape is not smooth, so that quadrature must split there.
-KINKS: Mapping[Shape, float] = {wsd: 1.0 - WSD_FALL}
 assert set(get_args(Decay)) == set(DECAYS)
 assert set(get_args(Warmup)) == set(WARMUPS)
 
 
-def warmup_shape(warmup: str) -> Shape:
-    """Look up a warm-up by its name; if it is unknown, the ValueError lists the known ones."""
-    return _look_up("warmup", warmup, WARMUPS)
+def warmup_shape(warmup: str | Shape) -> Shape:
+    """Look up a warm-up by its name, or check a user's function, as `decay_shape` does."""
+    return _checked("warmup", warmup, WARMUPS)
 
 
 def decay_shape(decay: str | Shape) -> Shape:
@@ -89,22 +69,7 @@ def decay_shape(decay: str | Shape) -> Shape:
         ValueError: the name is unknown, or the function does not take floats, is not 1 at p = 0, or leaves [0, 1] at
             one of a hundred p.
     """
-    if not callable(decay):
-        return _look_up("decay", decay, DECAYS)
-    try:
-        at = {p: float(decay(p)) for p in (i / 100 for i in range(101))}
-    except TypeError as error:
-        raise ValueError(
-            f"a decay function must take a float, and for a tensor lr a 0-dim tensor too; this one raised: {error}. In "
-            "torch operations, begin with p = torch.as_tensor(p)"
-        ) from None
-    wrong = next((p for p, value in at.items() if not (0.0 <= value <= 1.0 and (p or value == 1.0))), None)
-    if wrong is not None:
-        raise ValueError(
-            f"a decay function maps the share p of the decay that has passed to a share of the peak rate, 1 at p = 0 "
-            f"and within [0, 1] after; this one gives {at[wrong]:g} at p = {wrong:g}"
-        )
-    return decay
+    return _checked("decay", decay, DECAYS)
 
 
 def is_flat(decay: Shape) -> bool:
@@ -112,17 +77,32 @@ def is_flat(decay: Shape) -> bool:
     return all(float(decay(p)) == 1.0 for p in (0.0, 0.5, 1.0))
 
 
-def name_of(decay: str | Shape) -> str:
-    """The name of a decay; for a function that is not in `DECAYS`, its own name."""
-    if isinstance(decay, str):
-        return decay
-    known = [name for name, shape in DECAYS.items() if shape is decay]
-    return known[0] if known else str(getattr(decay, "__qualname__", type(decay).__name__))
+def name_of(shape: str | Shape) -> str:
+    """The name of a shape; for a function that is not in `DECAYS`, its own name."""
+    if isinstance(shape, str):
+        return shape
+    known = [name for name, each in DECAYS.items() if each is shape]
+    return known[0] if known else str(getattr(shape, "__qualname__", type(shape).__name__))
 
 
-def _look_up(what: str, name: str, known: Mapping[str, Shape]) -> Shape:
-    if name not in known:
-        length = isinstance(name, int | float) and what == "warmup"
-        hint = "; it is the ramp's shape, and max_warmup limits its length" if length else ""
-        raise ValueError(f"unknown {what} {name!r}: use one of {sorted(known)}{hint}")
-    return known[name]
+def _checked(what: str, shape: str | Shape, known: Mapping[str, Shape]) -> Shape:
+    if not callable(shape):
+        if shape in known:
+            return known[shape]
+        hint = ""
+        if what == "decay" and shape in ("constant", "none", "flat", None):
+            hint = '; "wso" stays at the peak'
+        if what == "warmup" and isinstance(shape, int | float):
+            hint = "; it is the ramp's shape, and max_warmup limits its length"
+        raise ValueError(f"unknown {what} {shape!r}: use one of {sorted(known)}, or a function{hint}")
+    try:
+        at = {p: float(shape(p)) for p in (i / 100 for i in range(101))}
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"a {what} function maps a float to a float; this one raised: {error}") from None
+    wrong = next((p for p, value in at.items() if not (0.0 <= value <= 1.0 and (p or value == 1.0))), None)
+    if wrong is not None:
+        raise ValueError(
+            f"a {what} function maps the distance p from the peak to a share of the peak rate, 1 at p = 0 and within "
+            f"[0, 1] after; this one gives {at[wrong]:g} at p = {wrong:g}"
+        )
+    return shape

@@ -13,7 +13,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.schedule.recovery import guard as guards
-from autowarm.schedule.recovery.snapshot import Snapshot
+from autowarm.rate.restore import Snapshot
 from tests.cases import each
 from tests.schedule.recovery.recovery_runs import MAKERS, Run, batch, halfway, lost, quiet
 

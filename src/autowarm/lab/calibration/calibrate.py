@@ -231,7 +231,7 @@ def _curves(found: Calibration) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     near = p.peak_gap + found.width * np.linspace(-4, 4, 81)
     gaps = np.unique(np.concatenate([np.linspace(0, p.gap0, _CURVE)[1:], near[(near > 0) & (near < p.gap0)]]))
     first, second = found.config.target.split("-", 1)
-    warmup, decay = warmup_shape(first), decay_shape(second)
+    warmup, decay = np.vectorize(warmup_shape(first)), np.vectorize(decay_shape(second))
     rising, floor = gaps >= p.peak_gap, 1.0 / p.div
     target = np.empty_like(gaps)
     target[rising] = floor + (1 - floor) * warmup((gaps[rising] - p.peak_gap) / (p.gap0 - p.peak_gap))

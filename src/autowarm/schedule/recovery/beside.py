@@ -1,6 +1,5 @@
 """Recovery beside any schedule: what ``recover=True`` does, for a run whose rates another scheduler sets."""
 
-import math
 import warnings
 from typing import Any, Literal
 
@@ -9,23 +8,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...frames import frames_of_ours
-from ...losses import Observation, Order, Ranks, mean_loss
+from ...losses import Losses, Observation, Order, Ranks
 from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside, unwrapped
+from ..alarms import MOST_IDLE
 from ..arguments import check_recover, clean
-from ..hooks.alarms import MOST_IDLE
-from ..hooks.clock import UpdateClock, only_makes_state
-from ..hooks.groups import first_peak
-from ..rule import OPEN_HORIZON
-from ..rule.saved import Checks, check, count, finite, items
+from ..clock import UpdateClock, only_makes_state
+from ..core import OPEN_HORIZON
+from ..groups import first_peak
+from ..state import opened, sealed
 from .guard import Guard, Recovery
-
-_SAVED: Checks = {
-    "updates": count,
-    "lowered": lambda x: finite(x) and 0 < x <= 1,
-    "clock": UpdateClock.SAVED,
-    "recovery": items,
-}
 
 
 class SpikeGuard:
@@ -86,10 +78,11 @@ class SpikeGuard:
             raise ValueError(f'recover must be True, or "warn" to warn only, got {recover!r}: make no SpikeGuard then')
         total_steps = clean(total_steps=total_steps)["total_steps"]
         self._guard = Guard(recover is True, model, total_steps or OPEN_HORIZON)
-        self._ranks = Ranks(process_group, {"total_steps": total_steps, "recover": recover}, type(self).__name__)
+        first = next((p for group in self.optimizer.param_groups for p in group["params"]), torch.empty(0))
+        settings = {"total_steps": total_steps, "recover": recover}
+        self._losses = Losses(Ranks(process_group, settings, type(self).__name__, first.device))
         self._clock, self._updates = UpdateClock(self.optimizer), 0
         self._peak, self._lowered = first_peak(self.optimizer), 1.0
-        self._pending: list[Observation] = []
         self._order = Order(recover is True)
         self._set_aside: dict[Optimizer, list[float | Tensor]] = {}  # the schedule's rates during an update
         self._register()
@@ -114,12 +107,12 @@ class SpikeGuard:
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
         """Record the loss of one micro-batch for the next `step`, see `AdaptiveWarmup.observe`."""
-        self._pending.append(Observation.of(loss, weight).kept())
+        self._losses.pending.append(Observation.of(loss, weight).kept())
         self._order.observed(loss)
 
     @in_normal_mode
     def step(self, loss: Tensor | float | None = None) -> None:
-        """See the loss of an update, and restore the run if it is too high. Waits for the loss's device.
+        """See the loss of an update, and restore the run if it is too high; on an accelerator four updates later.
 
         Args:
             loss: the loss, as for `observe` with weight 1; None if you called `observe`. Of an update which a
@@ -128,27 +121,21 @@ class SpikeGuard:
         Raises:
             RuntimeError: ranks disagree. In ``loss.backward()``: it came after the first call that took the loss.
         """
-        if loss is not None:
-            self._pending.append(Observation.of(loss, 1.0))
-            self._order.observed(loss)
-        self._order.stepped()
-        observations, self._pending = self._pending, []
-        made = self._clock.tick(observations)
-        updates = self._updates + (made or 0)
-        mean = mean_loss(observations, self._ranks, updates)
-        if made is None and (mean is None or math.isfinite(mean)):
-            if self._clock.idle == MOST_IDLE:
-                warnings.warn(
-                    f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {type(self.optimizer).__name__}, "
-                    "which it watches, made no update. If you replaced the optimizer, make a new SpikeGuard for it",
-                    stacklevel=frames_of_ours(),
-                )
-            return
-        self._updates = updates
-        found = self._guard.after(updates, mean, None, self.optimizer, self._peak * self._lowered)
-        if found is not None:
-            self._lowered *= found.peak_after / found.peak_before
-            self._guard.warn(found)
+        self._order.taken(loss)
+        made = self._clock.tick(isinstance(loss, Tensor) and loss.requires_grad)
+        self._updates += made or 0
+        arrived = self._losses.take(loss, self._updates, made is not None)
+        if made is None and not arrived and self._clock.idle == MOST_IDLE:
+            warnings.warn(
+                f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {type(self.optimizer).__name__}, "
+                "which it watches, made no update. If you replaced the optimizer, make a new SpikeGuard for it",
+                stacklevel=frames_of_ours(),
+            )
+        for at, mean in arrived:
+            found = self._guard.after(self._updates, at, mean, self.optimizer, self._peak * self._lowered)
+            if found is not None:
+                self._lowered *= found.peak_after / found.peak_before
+                self._guard.warn(found)
 
     # The rates are multiplied only during an update: some schedules compute each rate from the last one.
 
@@ -167,17 +154,14 @@ class SpikeGuard:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the copy of the run, as plain numbers and text, to save after `step`."""
-        return {
-            "updates": self._updates,
-            "lowered": self._lowered,
-            "clock": self._clock.state_dict(),
-            "recovery": self._guard.state_dict(),
-        }
+        content = {"updates": self._updates, "lowered": self._lowered, "clock": self._clock.state_dict()}
+        content |= {"recovery": self._guard.state_dict(), **self._losses.state_dict()}
+        return sealed("SpikeGuard", content)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state. Raise ValueError, and change nothing, if it is damaged."""
-        check(state_dict, _SAVED)
-        recovery = Guard.read(state_dict["recovery"])
-        self._updates, self._lowered = state_dict["updates"], state_dict["lowered"]
-        self._clock.load_state_dict(state_dict["clock"])
-        self._guard.load_state_dict(recovery)
+        content = opened("SpikeGuard", state_dict)
+        self._updates, self._lowered = content["updates"], content["lowered"]
+        self._clock.load_state_dict(content["clock"])
+        self._losses.load_state_dict(content)
+        self._guard.load_state_dict(content["recovery"])

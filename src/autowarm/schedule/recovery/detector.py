@@ -15,10 +15,8 @@ A stall raises none: nothing that a schedule could restore would help.
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
-
-from ..rule.saved import boolean, check, checks_of, count, finite, list_of, optional, rate, saved, saved_fields
 
 _SHARE = 50  # the level is that of a fiftieth of the run, and of no fewer and no more losses than these
 _FEWEST, _MOST = 20, 2_000
@@ -39,19 +37,19 @@ class Detector:
     """Sees the loss of each update."""
 
     window: int  # how many losses the level is the mean of
-    recent: list[float] = saved(list_of(finite), [])  # the last finite losses, at most `window`
-    bad: list[bool] = saved(list_of(boolean), [])  # whether each of the last three was not finite or far too high
-    calm: int = saved(count, _MOST)  # how many losses there were since the last of those; enough at the start
-    seen: int = saved(count, 0)  # how many finite losses there were
-    first: float | None = saved(optional(finite))  # the first level; None before there are enough losses
-    lowest: float | None = saved(optional(finite))  # the lowest level
-    size: int = saved(count, 0)  # how many losses the lowest level is the mean of
-    levels: int = saved(count, 0)  # how many levels there were
-    variance: float = saved(rate, 0.0)  # that of a loss about its level, averaged over the last levels
+    recent: list[float] = field(default_factory=list)  # the last finite losses, at most `window`
+    bad: list[bool] = field(default_factory=list)  # whether each of the last three was not finite or far too high
+    calm: int = _MOST  # how many losses there were since the last of those; enough at the start
+    seen: int = 0  # how many finite losses there were
+    first: float | None = None  # the first level; None before there are enough losses
+    lowest: float | None = None  # the lowest level
+    size: int = 0  # how many losses the lowest level is the mean of
+    levels: int = 0  # how many levels there were
+    variance: float = 0.0  # that of a loss about its level, averaged over the last levels
     # Its square root at the lowest level: what diverges is noisy, too, and must not hide behind that.
-    noise: float = saved(rate, 0.0)
-    highest: float = saved(rate, 0.0)  # how far the level has risen since its lowest
-    swing: float = saved(rate, 0.0)  # the most that it has risen before a new low, as correlated noise makes it do
+    noise: float = 0.0
+    highest: float = 0.0  # how far the level has risen since its lowest
+    swing: float = 0.0  # the most that it has risen before a new low, as correlated noise makes it do
     # Whether the last loss made a new lowest level that still falls, so that its weights are worth keeping.
     at_low: bool = False
 
@@ -129,16 +127,11 @@ class Detector:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as plain numbers."""
-        return saved_fields(Detector, vars(self))
-
-    @classmethod
-    def check(cls, state: Any) -> None:
-        """Raise ValueError if a saved state is damaged."""
-        check(state, checks_of(cls), "recovery.detector.")
+        return {name: x for name, x in asdict(self).items() if name not in ("window", "at_low")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`; the run may have another length now."""
-        vars(self).update(saved_fields(Detector, state))
+        vars(self).update({name: list(x) if isinstance(x, list) else x for name, x in state.items()})
         del self.recent[: -self.window]
 
 

@@ -2,20 +2,14 @@
 
 import math
 import warnings
-from collections import deque
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from ...devices import HostCopy
 from ...frames import frames_of_ours
-from ..rule import DeviceRule, HostRule
-from ..rule.saved import Checks, boolean, check, count, finite, list_of, number, optional, row_of, text
+from ...rate.restore import Snapshot
 from .detector import Detector
-from .snapshot import Snapshot
 
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses
 _LOWERED = 1 / 3  # of the rate at an alarm that has come again
@@ -39,66 +33,12 @@ class Recovery(NamedTuple):
     peak_after: float
 
 
-def lag(device: torch.device) -> int:
-    """How many updates after its own a loss is read. By then it has been computed, so reading it does not wait."""
-    return 0 if device.type == "cpu" else 4
-
-
-class LateLosses:
-    """Losses on their way to the host. What is read depends on the number of updates alone, and never on timing."""
-
-    def __init__(self) -> None:
-        self._queue: deque[tuple[int, float | tuple[Tensor, HostCopy]]] = deque()
-        self._read: list[tuple[Tensor, HostCopy]] = []  # to use again: pinned memory and events are slow to make
-
-    def put(self, updates: int, loss: Any) -> list[tuple[int, float]]:
-        """Put in the loss of an update, as a phase's `reduce` returns it; return the updates and losses read now."""
-        late = 0
-        if loss is None or isinstance(loss, float):
-            self._queue.append((updates, math.inf if loss is None else loss))
-        else:
-            # As on the host, a loss that is not finite is NaN; ∞ stands for none.
-            none_or_nan = torch.where(loss.good, math.inf, math.nan)
-            value, late = torch.where(loss.finite, loss.mean, none_or_nan), lag(loss.mean.device)
-            self._queue.append((updates, self._send(value) if late else float(value)))
-        arrived = []
-        while len(self._queue) > late:
-            at, entry = self._queue.popleft()
-            if (seen := self._number(entry)) != math.inf:
-                arrived.append((at, seen))
-        return arrived
-
-    def waiting(self) -> list[list[float]]:
-        """The updates and losses that were not read yet, as a list to save. Waits for the device."""
-        self._queue = deque((at, self._number(entry)) for at, entry in self._queue)
-        return [[at, loss] for at, loss in self._queue if isinstance(loss, float)]
-
-    def load(self, waiting: list[list[float]]) -> None:
-        """Continue from `waiting`."""
-        self._queue = deque((int(at), loss) for at, loss in waiting)
-
-    def _send(self, value: Tensor) -> tuple[Tensor, HostCopy]:
-        if not self._read or self._read[-1][0].device != value.device:
-            content = torch.empty(1, dtype=value.dtype, device=value.device)
-            self._read.append((content, HostCopy(content)))
-        content, copy = self._read.pop()
-        content.copy_(value)
-        copy.send()
-        return content, copy
-
-    def _number(self, entry: float | tuple[Tensor, HostCopy]) -> float:
-        if isinstance(entry, float):
-            return entry
-        self._read.append(entry)
-        return float(entry[1].wait()[0])
-
-
 class _Kept(NamedTuple):
     """A copy of the run after an update, with the schedule's averaged loss."""
 
     update: int
     snapshot: Snapshot
-    average: Any
+    average: float | None
 
 
 class Guard:
@@ -108,23 +48,17 @@ class Guard:
     Unless it ``restores``, it keeps no copies and only notices.
     """
 
-    SAVED: ClassVar[Checks] = {
-        "since": optional(count),
-        "again": boolean,
-        "early": count,
-        "copied": optional(count),
-        "waiting": list_of(row_of(number, number)),
-        "recoveries": list_of(row_of(count, optional(count), text, finite, finite)),
-    }
+    _SAVED = ("since", "again", "early", "copied")
 
     def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:
         self._restores, self._model = restores, model
         self.recoveries: list[Recovery] = []
+        self.average: float | None = None  # the schedule's averaged loss, as it was at the copy that was restored
         self.restart(length)
 
     def restart(self, length: int) -> None:
         """Know nothing of the loss, as in a new run or before other data."""
-        self._detector, self._losses = Detector.over(length), LateLosses()
+        self._detector = Detector.over(length)
         self._kept: _Kept | None = None
         self._unproven: _Kept | None = None  # a copy whose weights have had no loss yet: they may be broken
         self._copied: int | None = None  # the update of the last copy
@@ -138,9 +72,7 @@ class Guard:
 
     def __getstate__(self) -> dict[str, Any]:
         # The copy restores the tensors of this run, and not those of a copied one.
-        losses = LateLosses()
-        losses.load(self._losses.waiting())
-        return self.__dict__ | {"_kept": None, "_unproven": None, "_losses": losses}
+        return self.__dict__ | {"_kept": None, "_unproven": None}
 
     def share(self, updates: int) -> float:
         """The share of the schedule's rate for the next update: below 1 for a while after a restart."""
@@ -148,26 +80,25 @@ class Guard:
         return min(1.0, _FIRST + (1.0 - _FIRST) * gone)
 
     def after(
-        self, updates: int, loss: Any, phase: HostRule | DeviceRule | None, optimizer: Optimizer, peak: float
+        self, updates: int, at: int, loss: float | None, optimizer: Optimizer, peak: float, average: float | None = None
     ) -> Recovery | None:
-        """Take the loss of an update that was made. Keep a copy if it is time for one, or go back to it at an alarm.
+        """Take the loss of update ``at``. Keep a copy of the run if it is time for one, or go back to it at an alarm.
 
-        The loss is as the phase reduced it; the phase's averaged loss goes back too. ``peak`` is the first group's peak
-        rate. Returns what was done at an alarm; None if there was none.
+        ``peak`` is the first group's peak rate, ``average`` the schedule's averaged loss, which goes back, too. Returns
+        what was done at an alarm; None if there was none.
         """
-        for at, seen in self._losses.put(updates, loss):
-            if self._since is not None and at <= self._since:
-                continue  # a late loss of weights that were replaced
-            reason = self._detector.see(seen)
-            if reason is not None:
-                if self._kept is None and self.recoveries and not self._detector.seen:
-                    continue  # it has been said, and no loss has been finite since
-                found = self._act(updates, reason, phase, optimizer, peak)
-                self.recoveries.append(found)
-                return found
-            if self._unproven is not None and at > self._unproven.update:
-                self._kept, self._unproven = self._kept if self._detector.bad[-1] else self._unproven, None
-            self._keep(updates, phase, optimizer)
+        if loss is None or (self._since is not None and at <= self._since):
+            return None  # no loss, or a late one of weights that were replaced
+        reason = self._detector.see(loss)
+        if reason is not None:
+            if self._kept is None and self.recoveries and not self._detector.seen:
+                return None  # it has been said, and no loss has been finite since
+            found = self._act(updates, reason, optimizer, peak)
+            self.recoveries.append(found)
+            return found
+        if self._unproven is not None and at > self._unproven.update:
+            self._kept, self._unproven = self._kept if self._detector.bad[-1] else self._unproven, None
+        self._keep(updates, optimizer, average)
         return None
 
     def warn(self, found: Recovery) -> None:
@@ -180,7 +111,7 @@ class Guard:
             done += f", at a peak rate of {found.peak_after:.3g} in place of {found.peak_before:.3g}"
         warnings.warn(f"update {found.update}: {found.reason}; {done}", stacklevel=frames_of_ours())
 
-    def _keep(self, updates: int, phase: HostRule | DeviceRule | None, optimizer: Optimizer) -> None:
+    def _keep(self, updates: int, optimizer: Optimizer, average: float | None) -> None:
         """Copy the run at a new low, and no more often than once in a window; and at once if there is no copy."""
         window = self._detector.window
         if self._detector.at_low and (self._since is None or updates - self._since >= 2 * window):
@@ -192,7 +123,7 @@ class Guard:
         extra = self._kept is None and self._detector.is_low()
         if self._restores and (due or extra) and self._unproven is None:
             self._copied = updates if due or self._copied is None else self._copied
-            self._unproven = _Kept(updates, Snapshot(optimizer, self._model), phase and phase.smoothed)
+            self._unproven = _Kept(updates, Snapshot(optimizer, self._model), average)
 
     def keep_added(self, optimizer: Optimizer) -> None:
         """Add groups that have joined to the copies, before their first update."""
@@ -200,9 +131,7 @@ class Guard:
             if kept is not None:
                 kept.snapshot.keep_added(optimizer)
 
-    def _act(
-        self, updates: int, reason: str, phase: HostRule | DeviceRule | None, optimizer: Optimizer, peak: float
-    ) -> Recovery:
+    def _act(self, updates: int, reason: str, optimizer: Optimizer, peak: float) -> Recovery:
         detector, kept, self._unproven = self._detector, self._kept, None
         gone = math.inf if self._since is None else updates - self._since
         early = gone <= detector.window // 4
@@ -222,46 +151,26 @@ class Guard:
         lowers = self._again and not early
         after = peak * _LOWERED * self.share(updates) if lowers else peak
         kept.snapshot.restore(optimizer)
-        if phase is not None:
-            average = kept.average
-            if isinstance(phase.smoothed, Tensor) and not isinstance(average, Tensor):
-                average = torch.full_like(phase.smoothed, average)  # the phase has moved to a device since
-            phase.smoothed = average
+        self.average = kept.average
         detector.forget()
         self._since, self._again, self._early = updates, True, self._early + 1 if early else 0
         return Recovery(updates, kept.update, reason, peak, after)
 
     # Saving.
 
-    def state_dict(self) -> tuple[tuple[str, Any], ...]:
-        """Everything but the copy, as plain numbers and text. Waits for the device.
+    def state_dict(self) -> list[Any]:
+        """Everything but the copy, as plain numbers and text.
 
         Pairs and no dictionary: `torch.distributed.checkpoint` asks for the same entries in every state.
         """
-        state = {
-            "detector": self._detector.state_dict(),
-            "since": self._since,
-            "again": self._again,
-            "early": self._early,
-            "copied": self._copied,
-            "waiting": self._losses.waiting(),
-            "recoveries": [list(one) for one in self.recoveries],
-        }
-        return tuple(state.items())
+        counts = [[name, getattr(self, f"_{name}")] for name in self._SAVED]
+        return [["detector", self._detector.state_dict()], ["recoveries", [list(x) for x in self.recoveries]], *counts]
 
-    @classmethod
-    def read(cls, saved: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        """A state as a dictionary. Raise ValueError if it is damaged."""
+    def load_state_dict(self, saved: list[Any]) -> None:
+        """Continue from `state_dict`. The copy is made anew once the loss is at its lowest level."""
         state = dict(saved)
-        check(state, cls.SAVED, "recovery.")
-        Detector.check(state.get("detector"))
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `read` returns. The copy is made anew once the loss is at its lowest level."""
         self._detector.load_state_dict(state["detector"])
-        self._since, self._again, self._early = state["since"], state["again"], state["early"]
-        self._copied = state["copied"]
-        self._losses.load(state["waiting"])
+        for name in self._SAVED:
+            setattr(self, f"_{name}", state[name])
         self.recoveries = [Recovery(*one) for one in state["recoveries"]]
         self._kept = self._unproven = None

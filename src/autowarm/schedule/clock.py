@@ -1,16 +1,13 @@
 """The schedule's clock: it counts the updates that an optimizer really made."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...devices import is_capturing
-from ...losses import Observation
-from ...optim.step.dtensors import local
-from ...optim.wrapped import hook, inside
-from ..rule.saved import Checks, boolean, count
+from ..devices import is_capturing
+from ..optim.step.dtensors import local
+from ..optim.wrapped import hook, inside
 
 
 def _overflowed(optimizer: Optimizer) -> bool:
@@ -49,37 +46,25 @@ class UpdateClock:
 
     Attributes:
         optimizer: the watched optimizer; its step hooks live as long as this object.
-        made: updates since the last tick.
         ever_stepped: whether there was an update.
         first_tick: whether there had been one at the first tick, as 0 or 1; None until then.
         idle: calls in a row that found no update.
         pretended: whether the steps made now are no updates.
     """
 
+    SAVED = ("made", "ever_stepped", "first_tick", "idle")
     pretended = False
-    SAVED: ClassVar[Checks] = {
-        "made": count,
-        "ever_stepped": boolean,
-        "first_tick": lambda x: x in (None, 0, 1),
-        "idle": count,
-    }
 
     def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
         self.ever_stepped = False
         self.first_tick: int | None = None
         self.idle = 0
-        self.watch(optimizer)
-
-    def watch(self, optimizer: Optimizer) -> None:
-        """Watch this optimizer from now on."""
-        self.optimizer = optimizer
-        self._made: list[int] = []  # updates since the last tick, by each optimizer inside
+        self._made = [0] * len(inside(optimizer))  # updates since the last tick, by each optimizer inside
         self._register()
 
     def _register(self) -> None:
         watched = inside(self.optimizer)
-        self._made = self._made or [0] * len(watched)
-        made = self._made
         entered = [False] * len(watched)
 
         for i, one in enumerate(watched):
@@ -90,8 +75,8 @@ class UpdateClock:
 
             def count(clock: "UpdateClock", stepped: Optimizer, *_: Any, i: int = i) -> None:
                 inner, entered[i] = entered[i], False
-                if clock._made is made and inner and not clock.pretended and not _overflowed(stepped):
-                    made[i] += 1  # but not for an optimizer that was watched before
+                if inner and not clock.pretended and not _overflowed(stepped):
+                    clock._made[i] += 1
 
             hook(one.register_step_pre_hook, self, enter)
             hook(one.register_step_post_hook, self, count)
@@ -108,18 +93,18 @@ class UpdateClock:
 
     @made.setter
     def made(self, made: int) -> None:
-        self.restart()
-        self._made[0] = made
+        self._made = [made] + [0] * (len(self._made) - 1)
 
     @property
     def ahead(self) -> bool:
         """Whether the loop steps the scheduler first, as in Algorithm 1, so that it is one call ahead."""
         return self.first_tick == 0
 
-    def tick(self, observations: Sequence[Observation]) -> int | None:
+    def tick(self, training: bool) -> int | None:
         """The number of updates since the last call; 0 if the first is still to come, None if an update was skipped.
 
-        If none of the losses came with a graph, they may be made up, for a dry run of the schedule.
+        Unless this is ``training``, because a loss came with a graph, the losses may be made up, for a dry run of the
+        schedule.
         """
         made = max(self._made)
         if self.first_tick is None:
@@ -127,33 +112,21 @@ class UpdateClock:
             if not made and not self._replayed():
                 return 0  # the order of Algorithm 1: the loss first, then the first update
         if made:
-            self._made[:] = [0] * len(self._made)
+            self._made = [0] * len(self._made)
             self.ever_stepped, self.idle = True, 0
             return made
         if self._replayed():
             return 1
-        if not self.ever_stepped and not any(seen.traced for seen in observations):
+        if not self.ever_stepped and not training:
             parameters = (p for group in self.optimizer.param_groups for p in group["params"])
             if all(p.grad is None for p in parameters):
                 return 1  # a dry run of the schedule: there is nothing to update
         self.idle += 1
         return None
 
-    def follow(self, made: int) -> int | None:
-        """As `tick`, on a rank that has run out of inputs, while the others make this many updates."""
-        first = self.first_tick is None
-        if first:
-            self.first_tick = min(made, 1)
-        self.restart()
-        return made if made or first else None
-
     def _replayed(self) -> bool:
         """Whether updates may be replays of a captured graph, which Python does not see."""
         return any(group.get("capturable") for group in self.optimizer.param_groups)
-
-    def restart(self) -> None:
-        """Forget the updates since the last tick."""
-        self._made[:] = [0] * len(self._made)
 
     def state_dict(self) -> dict[str, Any]:
         """The counts so far, as plain numbers."""

@@ -15,7 +15,7 @@ Everything is computed as a distance from Δ' and from the peak's height, so tha
 the choice of Δ' independent of lr, as it must be.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -23,9 +23,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .profile import Profile
-from .shapes import DECAYS, FALLS, KINKS, Shape, decay_shape, warmup_shape
+from .shapes import WSD_FALL, Shape, cosine, decay_shape, linear, one_minus_sqrt, power, warmup_shape, wsd, wso
 
 Array = NDArray[np.float64]
+
+# 1 − shape(p) on arrays, without cancellation near p = 0.
+FALLS: Mapping[Shape, Callable[[Array], Array]] = {
+    linear: lambda p: p,
+    cosine: lambda p: np.sin(0.5 * np.pi * p) ** 2,
+    one_minus_sqrt: np.sqrt,
+    power: lambda p: p * (2.0 - p),
+    wsd: lambda p: 1.0 - np.minimum(1.0, (1.0 - p) / WSD_FALL),
+    wso: np.zeros_like,
+}
+# The p at which a shape is not smooth, so that quadrature must split there.
+KINKS: Mapping[Shape, float] = {wsd: 1.0 - WSD_FALL}
 
 # The weight is cut off this many σ from its peak, where it is below exp(−9²/2) ≈ 3e-18 of the peak.
 _TAIL = 9.0
@@ -133,16 +145,12 @@ def _target_shapes(target: str | tuple[str | Shape, str | Shape]) -> tuple[Shape
     parts: Sequence[str | Shape] = target.split("-", 1) if isinstance(target, str) else target
     if len(parts) != 2:
         raise ValueError(f'target must be "warmup-decay", such as "linear-cosine", or a pair, got {target!r}')
-    warmup, decay = parts
-    return (warmup if callable(warmup) else warmup_shape(warmup)), decay_shape(decay)
+    return warmup_shape(parts[0]), decay_shape(parts[1])
 
 
 def _fall(shape: Shape, p: Array) -> Array:
-    """1 − shape(p), without cancellation near p = 0 for the shapes that are not flat there."""
-    if shape in FALLS:
-        return FALLS[shape](p)
-    # A user's function may accept only floats.
-    return 1.0 - (shape(p) if shape in DECAYS.values() else np.vectorize(shape, otypes=[float])(p))
+    """1 − shape(p); of a user's function, which takes floats, one by one."""
+    return FALLS[shape](p) if shape in FALLS else 1.0 - np.vectorize(shape, otypes=[float])(p)
 
 
 @cache

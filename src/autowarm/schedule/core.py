@@ -1,0 +1,302 @@
+"""The rule: how losses set the rate. Everything that AdaptiveWarmup decides is decided here, in plain numbers.
+
+During warm-up the share of the peak rate, η/lr, is the higher of two:
+
+- the paper's profile η(Δ), eq. 7 (practical_eta), at the averaged loss: the rate that the curvature allows at the gap
+  Δ = loss − f*. It rises as the gap falls to Δ';
+- a *ramp* in time, which reaches the peak at the longest warm-up. η(Δ) alone can stall, because the loss falls only as
+  fast as the rate lets it.
+
+The warm-up ends when the gap falls below Δ' (Algorithm 1, line 9), or when the ramp reaches the peak; an ordinary decay
+takes the rest. f(x0) is the second lowest of the first ten losses, f* is 30 % of it, and Δ' is half of the first gap
+Δ0 = f(x0) − f*: the loss has then fallen to 65 %.
+
+A `Plan` holds what a user gave, a `State` what is known now. Both are immutable: an error leaves everything as it was.
+Without a ramp and without averaging this is the paper's Algorithm 1, line by line. The scheduler, replays, plots, the
+lab and `autowarm.jax` call these functions.
+"""
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from .shapes import DECAYS, Shape, cosine, linear
+
+# The length that shares of the run refer to if its end is open. Half of it, the longest warm-up, is 2/(1 − β2) updates
+# for Adam's β2 of 0.999: twice the memory of its second moments.
+OPEN_HORIZON = 4000
+# f(x0) is the second lowest of this many first losses. If it happened to be high, every later loss would count as a
+# fall; and one loss alone must not decide it.
+OPENING = 10
+EXPECTED_FALL = 0.7  # of f(x0), at most, where f* is not given; in the paper's setup f* is then 3.3
+# Δ' as a share of Δ0. The paper's calibration gives 0.31 for Muon and a LLaMA of 124M parameters, and 0.07 for AdamW,
+# where the warm-up would end with the run. Half lets the loss end the warm-up on more of the public curves that we
+# replay than 0.31 does, and costs runs of ours less than 0.2 % of their progress.
+PEAK_GAP = 0.5
+# The longest warm-up of new weights: half of a short run, these many updates of a middling one, a fifth of a long one;
+# and that of weights that were trained before, as a share of the run.
+SHORT, MIDDLING, LONG = 0.5, 2_000, 0.2
+TRAINED_WARMUP = 0.1
+SCALELESS = 1.5  # times f(x0); first losses whose median is higher have no scale from which f* could be derived
+EMPTY = 1e-3  # of a usual first loss; lower ones are of batches without a label, and no evidence for f(x0)
+# First losses below this share of the chance loss come from trained weights: new ones start at the chance loss or
+# above, and those of our fine-tuning study start at half of it.
+TRAINED = 0.75
+LEAST_GAP, MOST_GAP = 1e-100, 1e100  # whose squares neither underflow nor overflow; outside there is no profile
+LEAST_SHARE = 1e-30  # η(Δ) is positive for every Δ, but underflows for a loss of 10³⁰⁸
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule's settings, as `AdaptiveWarmup` describes them. Shares of the peak do not depend on the peak."""
+
+    total_steps: int | None
+    div: float = 10.0
+    target_loss: float | None = None
+    peak_gap: float | Callable[[float], float] | None = None  # Δ', or a function of Δ0 that calibrates it
+    warmup: Shape = linear
+    decay: Shape = cosine
+    final_ratio: float = 0.0
+    max_warmup: float | int | Literal["auto"] | None = "auto"
+    trained: bool | None = None
+    chance_loss: float | None = None
+    smoothing: float = 0.05
+
+
+class Rise(NamedTuple):
+    """A rise in time, from ``share`` at update ``start`` to the peak at update ``end``."""
+
+    start: int
+    share: float
+    end: float
+
+
+class State(NamedTuple):
+    """What is known after an update, in plain numbers."""
+
+    share: float  # η/lr, for the next update
+    updates: int  # made so far
+    planned_steps: int | None  # T as given or extended; None if the end is open
+    total_steps: int | None  # the same, or the end that `decay_now` has set
+    origin: int  # the update at which the current warm-up began
+    ramp: Rise | None = None
+    given: float | None = None  # f* as given for the current warm-up
+    target_loss: float | None = None  # f*, as given or derived from f(x0)
+    gap0: float | None = None  # Δ0; None if there is no profile, and the ramp alone sets the rate
+    peak_gap: float | None = None  # Δ'
+    opening: tuple[float, ...] = ()  # the first finite losses, until there are enough for f(x0)
+    average: float | None = None  # the averaged loss; in the opening, what f(x0) would be
+    seen: int = 0  # the update of the last finite loss
+    failures: int = 0  # losses in a row that were not finite
+    trained: bool | None = None  # whether the weights were trained before the run; None until someone has looked
+    short: bool = False  # whether the ramp is that of trained weights
+    ended_by: str | None = None  # "loss", "clock", "decay_now" or "alarm"; None during the warm-up
+    warmup_steps: int = 0  # updates made at warm-up rates, once the warm-up has ended
+    decay_start: int | None = None  # the update at which the decay began
+    decay: str | None = None  # the decay that `decay_now` has chosen; None for the plan's
+    decay_peak: float = 1.0  # the share that the decay falls from: below 1 if it was started by hand, or T shortened
+    cut: float = 1.0  # the share at which the warm-up ended: below 1 if it was cut short
+    bound: Rise | None = None  # limits the decay of an extended run, so that the rate does not jump
+
+    @property
+    def fstar(self) -> float:
+        """f*; NaN if it is not known."""
+        return math.nan if self.target_loss is None else self.target_loss
+
+    @property
+    def length(self) -> int:
+        """The number of updates in the current warm-up and its decay, which shares of the run refer to."""
+        return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
+
+
+def begin(plan: Plan, updates: int = 0, total_steps: Any = "planned", target_loss: float | None = None) -> State:
+    """A warm-up that begins at this update, at lr/div, with nothing known about the loss."""
+    total = plan.total_steps if total_steps == "planned" else total_steps
+    target = plan.target_loss if target_loss is None else target_loss
+    state = State(1.0 / plan.div, updates, total, total, updates, given=target, target_loss=target)
+    return state._replace(ramp=_rise(plan, state, state.share, updates, state.length))
+
+
+def advance(plan: Plan, state: State, updates: int, loss: float | None = None) -> State:
+    """The state after this many updates and one more loss.
+
+    Without a loss, time goes on alone. A loss that is not finite leaves a warm-up's rate as it is.
+
+    Raises:
+        ValueError: the first loss is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
+    """
+    finite = loss is not None and math.isfinite(loss)
+    failures = state.failures if loss is None else 0 if finite else state.failures + 1
+    state = state._replace(updates=updates, failures=failures)
+    if state.decay_start is None and (loss is None or finite):
+        state = _warm_up(plan, state if loss is None else _take(plan, state, loss))
+    if state.decay_start is not None:
+        state = state._replace(share=_decay_share(plan, state))
+    return state
+
+
+def _take(plan: Plan, state: State, loss: float) -> State:
+    """Average the loss: an exponential moving average over a share of the run, from f(x0) on."""
+    if state.average is None or state.opening:
+        return _open(plan, state, loss)._replace(seen=state.updates)
+    kept = averaging(plan, state) ** (state.updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
+    if plan.smoothing and state.gap0 is not None:  # clipped, so that no outlier counts
+        loss = min(max(loss, state.fstar), state.fstar + state.gap0)
+    return state._replace(average=kept * state.average + (1.0 - kept) * loss, seen=state.updates)
+
+
+def averaging(plan: Plan, state: State) -> float:
+    """What one update leaves of the averaged loss."""
+    return 1.0 - 1.0 / max(1.0, plan.smoothing * state.length)
+
+
+def _warm_up(plan: Plan, state: State) -> State:
+    """max(ramp, η(Δ)/lr), until one of them ends the warm-up."""
+    ramp = 0.0 if state.ramp is None else rise_share(state.ramp, state.updates, plan.warmup)
+    if ramp >= 1.0:
+        return _end(state, "clock", 1.0)
+    if state.gap0 is None or state.peak_gap is None or state.average is None or state.opening:
+        return state._replace(share=max(ramp, 1.0 / plan.div))
+    gap = state.average - state.fstar
+    if gap < state.peak_gap:  # strictly, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on
+        return _end(state, "loss", 1.0)
+    return state._replace(share=max(ramp, LEAST_SHARE, eta_share(gap, state.gap0, state.peak_gap, plan.div)))
+
+
+def eta_share(gap: Any, gap0: float, peak_gap: float, div: float) -> Any:
+    """η(Δ)/lr for Δ > 0, eq. 7 (practical_eta), in a form whose denominator is a sum of positive terms."""
+    away = gap - peak_gap
+    return 1.0 / (1.0 + (div - 1.0) * gap0 / (gap0 - peak_gap) ** 2 * away * (away / gap))
+
+
+def _end(state: State, why: str, share: float) -> State:
+    """The warm-up is over, at this share of the peak."""
+    state = state._replace(ended_by=why, warmup_steps=state.updates - state.origin)
+    return state._replace(decay_start=state.updates, cut=share, decay_peak=share)
+
+
+def _decay_share(plan: Plan, state: State) -> float:
+    """The share of the peak rate in the decay; after update T it stays where it is."""
+    start, total, passed = state.decay_start or 0, state.total_steps, 0.0
+    if total is not None:
+        passed = max(0, min(state.updates, total - 1) - start) / max(1, total - start)
+    share = float((plan.decay if state.decay is None else DECAYS[state.decay])(passed))
+    end = min(plan.final_ratio, state.decay_peak)
+    if end > 0.0 or state.decay_peak < 1.0:
+        share = end + (state.decay_peak - end) * share
+    if state.bound is not None and state.updates < state.bound.end:
+        share = min(share, rise_share(state.bound, state.updates, plan.warmup))
+    return share
+
+
+def _open(plan: Plan, state: State, loss: float) -> State:
+    """Take one of the first losses. The first one calibrates; the last one calibrates again, with f(x0)."""
+    loss = loss if plan.chance_loss is None else min(loss, plan.chance_loss)
+    usual = statistics.median([x for x in (*state.opening, loss) if x > 0.0] or [0.0])
+    opening = [x for x in (*state.opening, loss) if not 0.0 <= x < EMPTY * usual]
+    average = sorted(opening)[:2][-1]
+    state = state._replace(opening=tuple(opening), average=average)
+    needed = OPENING if plan.smoothing else 1  # without averaging, f(x0) is the first loss itself
+    if len(opening) not in (1, needed):
+        return state
+    chance = plan.chance_loss if plan.trained is None else None
+    low = chance is not None and statistics.median(opening) < TRAINED * chance
+    short = bool(state.trained) or low
+    state = state if short == state.short else _with_ramp(plan, state, short)
+    try:
+        state = _calibrate(plan, state, average)
+    except ValueError:
+        if len(opening) == 1:
+            raise
+        state = state._replace(average=opening[0])  # f(x0) is at a given f* already: the first calibration stays
+    return state if len(opening) < needed else state._replace(opening=())
+
+
+def _calibrate(plan: Plan, state: State, loss: float) -> State:
+    """Fix η(Δ) from f(x0), and f* if none is given: eq. 8 and 9 (constr_1, constr_2)."""
+    target = state.given
+    if target is None:
+        if loss < LEAST_GAP or statistics.median(state.opening) > SCALELESS * loss:
+            return state._replace(target_loss=None, gap0=None, peak_gap=None)
+        target = loss - EXPECTED_FALL * loss
+    gap0 = loss - target
+    if not gap0 > 0:
+        raise ValueError(
+            f"the first loss f(x0) = {loss:.6g} is not above the target loss f* = {target:.6g}: "
+            "give a target_loss that the loss will approach from above, or none to have it derived from f(x0)"
+        )
+    if not LEAST_GAP < gap0 < MOST_GAP:
+        return state._replace(target_loss=target, gap0=None, peak_gap=None)
+    peak_gap = plan.peak_gap(gap0) if callable(plan.peak_gap) else plan.peak_gap or PEAK_GAP * gap0
+    if not 0 < peak_gap < gap0:
+        raise ValueError(f"peak_gap must lie between 0 and the first gap f(x0) − f* = {gap0:.6g}, got {peak_gap:.6g}")
+    return state._replace(target_loss=target, gap0=gap0, peak_gap=peak_gap)
+
+
+def rise_share(rise: Rise, updates: int, shape: Shape) -> float:
+    """The share of a rise after this many updates; 1 from its end on."""
+    if updates >= rise.end:
+        return 1.0
+    return rise.share + (1.0 - rise.share) * float(shape(1.0 - (updates - rise.start) / (rise.end - rise.start)))
+
+
+def _rise(plan: Plan, state: State, share: float, origin: int, length: int) -> Rise | None:
+    """The rise from a share now to the peak, which is ``max_warmup`` of the length after ``origin``."""
+    limit = min(SHORT, max(LONG, MIDDLING / length)) if plan.max_warmup == "auto" else plan.max_warmup
+    limits = (limit, TRAINED_WARMUP if state.short else None)
+    longest = [min(x, length) if isinstance(x, int) else x * length for x in limits if x is not None]
+    return Rise(state.updates, share, origin + min(longest)) if longest else None
+
+
+def _with_ramp(plan: Plan, state: State, short: bool) -> State:
+    """Another T, or another longest warm-up: the ramp continues from its present share to its new end."""
+    share = 1.0 / plan.div if state.ramp is None else rise_share(state.ramp, state.updates, plan.warmup)
+    state = state._replace(short=short, total_steps=state.planned_steps)
+    return state._replace(ramp=_rise(plan, state, share, state.origin, state.length))
+
+
+# What a user, or a guard, may change during the run. The rate of the next update does not jump.
+
+
+def settle(plan: Plan, state: State, trained: bool) -> State:
+    """Settle whether the weights were trained before: if they were, the ramp takes a tenth of the run at most."""
+    state = state._replace(trained=trained)
+    return state if trained == state.short or state.ended_by else _with_ramp(plan, state, trained)
+
+
+def extend(plan: Plan, state: State, total_steps: int | None) -> State:
+    """Another T. In the decay, climb to the decay of a longer run, or fall over the rest of a shorter one."""
+    if total_steps == state.planned_steps == state.total_steps:
+        return state
+    new = state._replace(planned_steps=total_steps, total_steps=total_steps)
+    if new.decay_start is None:
+        new = _with_ramp(plan, new, new.short)
+        over = new.ramp is not None and rise_share(new.ramp, new.updates, plan.warmup) >= 1.0
+        return _end(new, "clock", new.share) if over and new.average is not None else new
+    new = new._replace(bound=None)
+    then = _decay_share(plan, new)
+    if then > state.share:
+        left = OPEN_HORIZON if total_steps is None else total_steps - new.updates
+        return new._replace(bound=_rise(plan, new, state.share, new.updates, left))
+    return new._replace(decay_peak=state.share, decay_start=new.updates) if then < state.share else new
+
+
+def decay_now(plan: Plan, state: State, steps: int, decay: str) -> State:
+    """Decay from the present rate, over this many updates."""
+    if state.decay_start is None:
+        state = _end(state, "decay_now", state.share)
+    state = state._replace(decay_start=state.updates, total_steps=state.updates + steps, bound=None)
+    return state._replace(decay_peak=state.share, decay=None if DECAYS[decay] is plan.decay else decay)
+
+
+def lowered(state: State) -> State:
+    """The peak has been lowered at an alarm, and the share of it stays: a warm-up ends here."""
+    return _end(state, "alarm", state.share) if state.decay_start is None else state
+
+
+def rewarm(plan: Plan, state: State, total_steps: int | None, target_loss: float | None = None) -> State:
+    """A new warm-up from here, with nothing known about the loss."""
+    new = begin(plan, state.updates, total_steps, target_loss)
+    return new if state.trained is None else settle(plan, new, state.trained)

@@ -16,9 +16,9 @@ from .groups import OUTSIDE
 # Calls in a row without an update before a warning. A GradScaler skips a few while it looks for its scale.
 MOST_IDLE = 10
 UNSTEPPED = 30  # updates without a call of step(), or without a gradient, before a warning
-# A value that is no loss rises: the mean of the last ten of the first thirty is above that of the first ten by this
-# share of it and by as many standard errors. A loss that does so diverges.
-_FIRST, _RISE, _ERRORS = 30, 0.2, 8.0
+# A value that is no loss rises: each of the last ten of the first thirty is above each of the first ten, and their
+# median by this share. A loss that does so diverges.
+_FIRST, _RISE = 30, 0.2
 _ABOVE_CHANCE = 1.2  # a first loss above this multiple of the chance loss is worth a warning
 
 
@@ -84,20 +84,18 @@ class Alarms:
             )
         if len(self._first) < _FIRST:
             self._first.append(loss)
-            self._look_for_a_rise()
+            if len(self._first) == _FIRST:
+                self._look_for_a_rise()
 
     def _look_for_a_rise(self) -> None:
-        if len(self._first) == _FIRST:
-            early, late = self._first[:10], self._first[-10:]
-            rise = (sum(late) - sum(early)) / 10
-            spread = max(_deviation(early), _deviation(late)) * math.sqrt(0.2)
-            if rise > _RISE * abs(sum(early) / 10) and rise > _ERRORS * spread:
-                self.warn(
-                    "rising",
-                    f"the values given as the loss have risen from {sum(early) / 10:.4g} to {sum(late) / 10:.4g} in "
-                    f"{_FIRST} updates. step() takes the loss, which falls, and no accuracy or reward; if it is the "
-                    "loss, the peak rate is too high",
-                )
+        early, late = sorted(self._first[:10]), sorted(self._first[-10:])
+        low, high = early[5], late[5]
+        if late[0] > early[-1] and high - low > _RISE * abs(low):
+            self.warn(
+                "rising",
+                f"the values given as the loss have risen from {low:.4g} to {high:.4g} in {_FIRST} updates. step() "
+                "takes the loss, which falls, and no accuracy or reward; if it is the loss, the peak rate is too high",
+            )
 
     def unobserved(self) -> None:
         """A warm-up's step came without a loss."""
@@ -177,11 +175,6 @@ class Alarms:
                 f"more than total_steps={total} updates were made: the rate stays where it is. total_steps counts "
                 "updates, not epochs; extend(total_steps) moves the end",
             )
-
-
-def _deviation(values: list[float]) -> float:
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((x - mean) ** 2 for x in values) / (len(values) - 1))
 
 
 def _stalled(state: core.State) -> str:

@@ -40,7 +40,8 @@ PEAK_GAP = 0.5
 SHORT, MIDDLING, LONG = 0.5, 2_000, 0.2
 TRAINED_WARMUP = 0.1
 SCALELESS = 1.5  # times f(x0); first losses whose median is higher have no scale from which f* could be derived
-EMPTY = 1e-3  # of a usual first loss; lower ones are of batches without a label, and no evidence for f(x0)
+# Losses below this share of f(x0) are of batches without a label, and no evidence, unless there are as many in a row.
+EMPTY, FEW = 1e-3, 3
 # First losses below this share of the chance loss come from trained weights: new ones start at the chance loss or
 # above, and those of our fine-tuning study start at half of it.
 TRAINED = 0.75
@@ -89,6 +90,7 @@ class State(NamedTuple):
     opening: tuple[float, ...] = ()  # the first finite losses, until there are enough for f(x0)
     average: float | None = None  # the averaged loss; in the opening, what f(x0) would be
     seen: int = 0  # the update of the last finite loss
+    empty: int = 0  # losses in a row far below f(x0)
     failures: int = 0  # losses in a row that were not finite
     trained: bool | None = None  # whether the weights were trained before the run; None until someone has looked
     short: bool = False  # whether the ramp is that of trained weights
@@ -141,9 +143,13 @@ def _take(plan: Plan, state: State, loss: float) -> State:
     """Average the loss: an exponential moving average over a share of the run, from f(x0) on."""
     if state.average is None or state.opening:
         return _open(plan, state, loss)._replace(seen=state.updates)
+    if state.gap0 is not None and plan.smoothing:
+        empty = state.empty + 1 if 0.0 <= loss < EMPTY * (state.fstar + state.gap0) else 0
+        state = state._replace(empty=empty)
+        if 0 < empty < FEW:
+            return state
+        loss = min(max(loss, state.fstar), state.fstar + state.gap0)  # so that no outlier counts
     kept = averaging(plan, state) ** (state.updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
-    if plan.smoothing and state.gap0 is not None:  # clipped, so that no outlier counts
-        loss = min(max(loss, state.fstar), state.fstar + state.gap0)
     return state._replace(average=kept * state.average + (1.0 - kept) * loss, seen=state.updates)
 
 
@@ -194,7 +200,7 @@ def _decay_share(plan: Plan, state: State) -> float:
 def _open(plan: Plan, state: State, loss: float) -> State:
     """Take one of the first losses. The first one calibrates; the last one calibrates again, with f(x0)."""
     loss = loss if plan.chance_loss is None else min(loss, plan.chance_loss)
-    usual = statistics.median([x for x in (*state.opening, loss) if x > 0.0] or [0.0])
+    usual = statistics.median_low([x for x in (*state.opening, loss) if x > 0.0] or [0.0])
     opening = [x for x in (*state.opening, loss) if not 0.0 <= x < EMPTY * usual]
     average = sorted(opening)[:2][-1]
     state = state._replace(opening=tuple(opening), average=average)

@@ -46,7 +46,7 @@ class _Rate:
     scale: float = 1.0  # timm's ``lr_scale``
     factor: float = 1.0  # what others have made of the rate, at most 1
     before: float = 1.0  # the factor before others began to set the rate update after update
-    last: float = math.nan  # the last change of others, as a share of what was written
+    last: float = 0.0  # the last change of others, as a share of what was written
     row: int = 0  # for how many updates in a row others have changed the rate
     aim: float = 0.0  # the rate without the factor
     written: float = 0.0
@@ -173,7 +173,7 @@ class GroupRates:
         """Make a factor of a rate that others have changed."""
         if not (rate >= 0 and math.isfinite(rate)):
             raise ValueError(f"the lr of parameter group {i} was set to {rate} from outside the schedule")
-        change = rate / own.written if own.written > 0 else math.nan
+        change = rate / own.written if own.written > 0 else 0.0
         alike, own.last = _close(change, own.last), change
         own.row = 0 if composed else own.row + 1
         # Two changes in a row by different shares are rates that somebody sets; by the same, or one alone, a factor.

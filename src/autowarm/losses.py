@@ -11,7 +11,7 @@ import numbers
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,12 @@ def run_closure(closure: Callable[[], L], params: Iterable[Tensor]) -> L:
     if all(p.grad is None for p in params):
         raise ValueError(NO_BACKWARD)
     return loss
+
+
+class Clock(Protocol):
+    """What counts updates, see `autowarm.schedule.clock`."""
+
+    def tick(self, training: bool) -> int | None: ...
 
 
 def lateness(device: torch.device) -> int:
@@ -197,31 +203,38 @@ class Losses:
         self._queue: deque[tuple[int, bool, Any]] = deque()  # update, whether it was made, and what gives its loss
         self._free: list[tuple[Tensor, HostCopy]] = []  # to use again: pinned memory and events are slow to make
 
-    def take(self, loss: Tensor | float | None, updates: int, made: bool) -> list[tuple[int, float | None]]:
-        """Put in the observations of an update, and this loss. Return the mean losses that are read now: one, on a CPU.
+    def take(
+        self, loss: Tensor | float | None, clock: Clock, updates: int
+    ) -> tuple[int | None, list[tuple[int, float | None]]]:
+        """Put in the observations of an update, and this loss.
 
-        Each comes after the number of its update. A mean is NaN if no loss was finite, and None if there was none. Of
-        an update that was not ``made``, because a GradScaler skipped it, a finite loss does not count. Broken weights
-        make it skip every update, so NaN does.
+        Returns:
+            How many updates were made since the last call, by the clock; and the mean losses that are read now (one, on
+            a CPU), each after the number of its update. A mean is NaN if no loss was finite, and None if there was
+            none. Of an update that a GradScaler has skipped, a finite loss does not count. Broken weights make it skip
+            every update, so NaN does.
         """
         if loss is not None:
             self.pending.append(Observation.of(loss, 1.0))
         observations, self.pending = self.pending, []
         self.traced = self.traced or any(seen.traced for seen in observations)
+        # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
+        made = clock.tick(self.traced)
+        updates += made or 0
         sums = summed(observations, self._ranks, updates)
         late = lateness(sums.device) if isinstance(sums, Tensor) else lateness(_CPU)
         if isinstance(sums, Tensor) and sums.device.type != "cpu":
             content: Any = self._send(sums)
         else:
             content = mean_of(sums.tolist() if isinstance(sums, Tensor) else sums, self._ranks)
-        self._queue.append((updates, made, content))
+        self._queue.append((updates, made is not None, content))
         arrived = []
         while len(self._queue) > late:
             at, counts, content = self._queue.popleft()
             mean = self._number(content)
             if counts or (mean is not None and not math.isfinite(mean)):
                 arrived.append((at, mean))
-        return arrived
+        return made, arrived
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_queue": deque(self._waiting()), "_free": []}

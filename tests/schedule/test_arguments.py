@@ -16,8 +16,8 @@ from autowarm.schedule import calibrate
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"total_steps": 0}, "total_steps must be a whole number ≥ 1, got 0"),
-        ({"total_steps": 10.5}, "total_steps must be a whole number ≥ 1, got 10.5"),
+        ({"total_steps": 0}, "total_steps must be a whole number of updates ≥ 1.*, got 0"),
+        ({"total_steps": 10.5}, "total_steps must be a whole number of updates ≥ 1; .*decay_now.*, got 10.5"),
         ({"div": 1.0}, "div must be greater than 1 and finite, got 1.0"),
         ({"sigma_f2": 0.0}, "sigma_f2 must be positive and finite, got 0.0"),
         ({"kappa": -1.0}, "kappa must be positive and finite, got -1.0"),
@@ -38,10 +38,10 @@ from autowarm.schedule import calibrate
         ({"max_warmup": -3}, "max_warmup is a share of the run.*got -3"),
         ({"max_warmup": True}, "max_warmup is a share of the run.*got True"),
         ({"div": "x"}, "div must be greater than 1 and finite, got 'x'"),
-        ({"total_steps": True}, "total_steps must be a whole number ≥ 1, got True"),
+        ({"total_steps": True}, "total_steps must be a whole number of updates ≥ 1.*, got True"),
         ({"smoothing": 1.0}, r"smoothing is a share of the run, in \[0, 1\), got 1.0"),
         ({"max_nonfinite": 0}, "max_nonfinite must be at least 1, or None, got 0"),
-        ({"warmup": "quadratic"}, "unknown warmup 'quadratic': use one of \\['cosine', 'linear'\\]$"),
+        ({"warmup": "quadratic"}, "unknown warmup 'quadratic': use one of \\['cosine', 'linear'\\], or a function$"),
         ({"warmup": 100}, "unknown warmup 100: .*; it is the ramp's shape, and max_warmup limits its length"),
         ({"warmup": 0.1}, "unknown warmup 0.1: .*; it is the ramp's shape, and max_warmup limits its length"),
         ({"decay": "exponential"}, "unknown decay 'exponential'"),
@@ -82,8 +82,11 @@ def test_a_first_loss_that_is_not_above_the_target(loss: float) -> None:
 
 def test_a_peak_gap_beyond_the_first_gap() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 10, target_loss=0.5, peak_gap=3.0)
-    with pytest.raises(ValueError, match="peak_gap must lie between 0 and the first gap 1.5, got 3.0"):
+    scheduler.optimizer.step()
+    before = saved(scheduler)
+    with pytest.raises(ValueError, match=r"peak_gap must lie between 0 and the first gap f\(x0\) − f\* = 1.5, got 3"):
         scheduler.step(2.0)
+    assert saved(scheduler)["state"] == before["state"]  # an error leaves it as it was
 
 
 @pytest.mark.parametrize("epoch", [0, 3, True])
@@ -98,6 +101,8 @@ def test_algorithm_1_needs_its_target_and_has_no_ramp() -> None:
         AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=None)
     with pytest.raises(TypeError, match="Algorithm 1 has no max_warmup"):
         AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, max_warmup=0.5)
+    with pytest.raises(TypeError, match="Algorithm 1 has no trained"):
+        AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, trained=True)
     with pytest.raises(TypeError, match="Algorithm 1 has no chance_loss"):
         AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, chance_loss=5.0)
 

@@ -21,7 +21,7 @@ from autowarm import AdaptiveWarmup, Lion
 CASES, BATCH, FEW = 2000, 50, 50
 # What must be said, once, when it happens: by a part of its warning.
 SAID = {
-    "nonfinite": "the schedule ignores it but counts the step",
+    "nonfinite": "the schedule ignores it but counts the update",
     "unobserved": "without a loss",
     "idle": "made no update",
     "overrun": "more than total_steps",

@@ -64,13 +64,16 @@ def test_the_forecast_is_the_ramps_end_at_the_latest_and_right_for_a_steady_fall
 def test_its_line(tensor: bool) -> None:
     scheduler = made(tensor)
     assert repr(scheduler) == (
-        "AdaptiveWarmup(warmup, update 0 of 100; lr 0.001 (0.1 of the peak); no loss yet; warm-up ends by update 50)"
+        "AdaptiveWarmup(warmup, update 0 of 100; lr 0.001 (0.1 of the peak); no loss yet; by update 50 at the latest)"
     )
-    run(scheduler, falling(), range(10))
+    run(scheduler, falling(), range(5))
+    assert "estimate" not in repr(scheduler)  # in the first losses
+    run(scheduler, falling(), range(5, 20))
     line = repr(scheduler)
-    assert "warmup, update 10 of 100" in line
+    assert "warmup, update 20 of 100" in line
     assert "f* = 2.368; warm-up ends at" in line
-    run(scheduler, falling(), range(10, 100))
+    assert "by an estimate around" in line
+    run(scheduler, falling(), range(20, 100))
     assert f"warm-up took {scheduler.warmup_steps} updates, ended by loss" in repr(scheduler)
     assert "\n" not in line
     assert "update 0 of an open run" in repr(made(tensor, None, decay="wso"))
@@ -94,7 +97,6 @@ def test_looking_changes_nothing(tensor: bool) -> None:
         *({}, {"max_warmup": 30}, {"max_warmup": 1.0}, {"max_warmup": None}, {"decay": "wsd", "final_ratio": 0.1}),
         {"decay": "wso", "total_steps": None},
         {"warmup": "cosine", "decay": "1-sqrt", "total_steps": 2000},
-        {"peak": "auto"},
     ],
     ids=str,
 )
@@ -102,7 +104,7 @@ def test_before_the_first_loss_the_plot_is_the_plan(options: dict, made_before: 
     plt = pytest.importorskip("matplotlib.pyplot")
 
     def to_plan() -> AdaptiveWarmup:
-        scheduler = made(tensor, **({"total_steps": 100} | options | ({"peak": "given"} if made_before else {})))
+        scheduler = made(tensor, **({"total_steps": 100} | options))
         for _ in range(made_before):
             update_without_loss(scheduler)
         return scheduler
@@ -119,14 +121,11 @@ def test_before_the_first_loss_the_plot_is_the_plan(options: dict, made_before: 
     axes = scheduler.plot(plt.figure().subplots())
     assert repr(scheduler.state_dict()) == before
     at, drawn = axes.lines[0].get_data()
-    searching = scheduler.phase == "search"
-    assert axes.get_ylabel() == ("share of the peak rate" if searching else "learning rate")
-    scheduler = made(tensor) if searching else scheduler
+    assert axes.get_ylabel() == "learning rate"
     rates = {made_before: float(scheduler.optimizer.param_groups[0]["lr"])}
     for t in range(made_before + 1, min(int(at[-1]), 300) + 1):
         rates[t] = update_without_loss(scheduler)
     seen = [(rate, rates[t]) for t, rate in zip(at, drawn, strict=True) if t in rates]
     assert len(seen) > 30
-    scale = PEAK if searching else 1.0
-    assert [rate * scale for rate, _ in seen] == pytest.approx([rate for _, rate in seen], rel=1e-6)
+    assert [rate for rate, _ in seen] == pytest.approx([rate for _, rate in seen], rel=1e-6)
     plt.close("all")

@@ -20,7 +20,7 @@ from ..geometry import Geometry
 from ..losses import Losses, Observation, Order, Ranks
 from ..modes import in_normal_mode
 from ..optim.known import geometry_of
-from ..optim.wrapped import hook, hook_once_compiled, inside
+from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
 from .alarms import UNSTEPPED, Alarms
@@ -225,9 +225,9 @@ class AdaptiveWarmup(LRScheduler):
             TypeError: the loss is an int, which suggests that the code passes an epoch.
             ValueError, RuntimeError: see the class.
         """
-        self._step_count += 1
         self._composed = sys._getframe(1).f_globals.get("__name__") == _COMPOSERS
         self._update_lr(loss=metrics if loss is None else loss)
+        self._step_count += 1
 
     def _update_lr(self, epoch: int | None = None, loss: Tensor | float | None = None) -> None:
         if epoch is not None:  # only SequentialLR passes one, to start this scheduler at a milestone
@@ -238,22 +238,34 @@ class AdaptiveWarmup(LRScheduler):
             self._restart()
             return
         before = self._state
+        if self.optimizer is not self._clock.optimizer:
+            self._unwrap()
         if self._order.matters:
             self._order.taken(loss)
-        # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
-        made = self._clock.tick(loss is not None and isinstance(loss, Tensor) and loss.requires_grad)
+        made, arrived = self._losses.take(loss, self._clock, self.last_epoch)
         updates = self.last_epoch + (made or 0)
-        arrived = self._losses.take(loss, updates, made is not None)
-        if made is not None and before.trained is None and before.ended_by is None:
-            self._settle()  # all ranks are at this step
+        state = before
+        if made is not None and state.trained is None and state.ended_by is None:
+            state = core.settle(self._plan, state, self._are_trained())  # all ranks are at this step
         for at, seen in arrived or ([(updates, None)] if made is not None else ()):
-            self._state = core.advance(self._plan, self._state, updates, seen)
+            state = core.advance(self._plan, state, updates, seen)
             if self._guard is not None:
-                self._recover(self._guard, at, seen)
-        if made is not None or arrived:
+                state = self._recover(self._guard, state, at, seen)
+        self._state = state
+        if self._clock.pretended:
+            self._groups.accept()  # a loop may skip a batch by rates of 0
+        if made is not None or arrived or self._clock.pretended:
             self.last_epoch = updates
             self._write()
         self._check(before, arrived, made)
+
+    def _unwrap(self) -> None:
+        """A trainer may have put a wrapper of the optimizer here; another optimizer is refused."""
+        ours, theirs = self._clock.optimizer, unwrapped(self.optimizer)
+        if theirs is not ours:
+            kinds = f"{type(ours).__name__} was replaced by another {type(theirs).__name__}"
+            raise ValueError(f"the scheduler's {kinds}: make a new scheduler for it")
+        self.optimizer = ours
 
     def _check(self, before: core.State, arrived: list[tuple[int, float | None]], made: int | None) -> None:
         """Raise, or warn once, if something is wrong."""
@@ -290,6 +302,7 @@ class AdaptiveWarmup(LRScheduler):
         if self._guard is not None:
             self._guard.restart(self._length)
         self._clock.made = 0
+        self._groups.accept()  # SequentialLR has let others set the rates
         self._groups.forget()
         self._write()
 
@@ -310,17 +323,18 @@ class AdaptiveWarmup(LRScheduler):
             self._alarms.outside(row, rate, written, self._peak)
         self._last_lr = [own.written for own in self._groups.rates]
 
-    def _recover(self, guard: Guard, at: int, loss: float | None) -> None:
+    def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
         """Let the guard see the loss, and do what it says at an alarm."""
-        found = guard.after(self._state.updates, at, loss, self.optimizer, self._peak, self._state.average)
+        found = guard.after(state.updates, at, loss, self.optimizer, self._peak, state.average)
         if found is None:
-            return
+            return state
         if found.restored is not None:
-            self._state = self._state._replace(average=guard.average)
+            state = state._replace(average=guard.average)
         if found.peak_after != found.peak_before:
-            self._state = core.lowered(self._state)
+            state = core.lowered(state)
             self._scale(found.peak_after / found.peak_before)
         guard.warn(found)
+        return state
 
     def _scale(self, ratio: float) -> None:
         """Go on at other peak rates."""
@@ -329,12 +343,10 @@ class AdaptiveWarmup(LRScheduler):
             group["initial_lr"] = group["initial_lr"] * ratio
         self._groups.scale_later(ratio)
 
-    def _settle(self) -> None:
-        """Settle whether the weights were trained before: as told, or from the weights before the first update."""
-        trained = self._plan.trained
-        if trained is None:
-            trained = self._look.verdict(self.optimizer, self.process_group).trained
-        self._state = core.settle(self._plan, self._state, trained)
+    def _are_trained(self) -> bool:
+        """Whether the weights were trained before: as told, or by the weights before the first update."""
+        told = self._plan.trained
+        return self._look.verdict(self.optimizer, self.process_group).trained if told is None else told
 
     # What the optimizer's hooks tell.
 
@@ -642,8 +654,8 @@ class AdaptiveWarmup(LRScheduler):
             counted: Any = plan.peak_gap._replace(kappa=saved["kappa"])
             plan = replace(plan, peak_gap=counted)
         differences(saved, self._settings, ignored, (len(content["base_lrs"]), len(self.optimizer.param_groups)))
-        if plan.trained is not None:
-            state = core.settle(plan, state, plan.trained)
+        if None not in (plan.trained, state.trained):
+            state = core.settle(plan, state, bool(plan.trained))
         total, planned, warning = plan.total_steps, state.planned_steps, None
         if total not in (saved["total_steps"], planned):
             check_horizon(total, plan.decay, state.updates)
@@ -665,6 +677,8 @@ class AdaptiveWarmup(LRScheduler):
             if content["recovery"] is not None:
                 self._guard.load_state_dict(content["recovery"])
         self._agree()
+        self._groups.accept()
+        self._write()  # of groups that the state does not know
         self._groups.load_state_dict(content["groups"])
         self._last_lr = [own.written for own in self._groups.rates]
         self.load_warning = warning

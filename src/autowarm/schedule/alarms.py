@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -73,14 +74,14 @@ class Alarms:
                 f"the first loss, {loss:.4g}, is above chance_loss={chance:.4g}, so f(x0) is taken as that. Is the "
                 "embedding or the head initialised with too large weights?",
             )
-        if before.opening and not state.opening and state.gap0 is None:
-            first = ", ".join(f"{x:.3g}" for x in before.opening)
+        if before.opening and not state.opening and state.gap0 is None and _scatter([*before.opening, loss]):
+            first = ", ".join(f"{x:.3g}" for x in (*before.opening, loss))
             self.warn(
                 "scale",
-                f"no target loss f* can be derived from the first losses ({first}): they differ too much among "
-                "themselves, or lie around zero. So time alone sets the warm-up, up to max_warmup. If the loss has a "
-                "scale, give target_loss; pass observe() the number of tokens or samples as weight where micro-batches "
-                "differ in size, and leave out batches without a label",
+                f"no target loss f* can be derived from the first losses ({first}), which differ too much among "
+                "themselves. So time alone sets the warm-up, up to max_warmup. Give target_loss; pass observe() the "
+                "number of tokens or samples as weight where micro-batches differ in size, and leave out batches "
+                "without a label",
             )
         if len(self._first) < _FIRST:
             self._first.append(loss)
@@ -175,6 +176,12 @@ class Alarms:
                 f"more than total_steps={total} updates were made: the rate stays where it is. total_steps counts "
                 "updates, not epochs; extend(total_steps) moves the end",
             )
+
+
+def _scatter(losses: list[float]) -> bool:
+    """Whether losses differ for no good reason: they do not fall, and their zero is no arbitrary one."""
+    rises = sum(later > earlier for earlier, later in combinations(losses, 2))
+    return min(losses) >= 0.0 and (rises > len(losses) or max(losses) == 0.0)
 
 
 def _stalled(state: core.State) -> str:

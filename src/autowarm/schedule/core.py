@@ -40,8 +40,7 @@ PEAK_GAP = 0.5
 SHORT, MIDDLING, LONG = 0.5, 2_000, 0.2
 TRAINED_WARMUP = 0.1
 SCALELESS = 1.5  # times f(x0); first losses whose median is higher have no scale from which f* could be derived
-# Losses below this share of f(x0) are of batches without a label, and no evidence, unless there are as many in a row.
-EMPTY, FEW = 1e-3, 3
+EMPTY = 1e-3  # of f(x0); lower losses are of batches without a label, and no evidence, unless ten come in a row
 # First losses below this share of the chance loss come from trained weights: new ones start at the chance loss or
 # above, and those of our fine-tuning study start at half of it.
 TRAINED = 0.75
@@ -90,7 +89,7 @@ class State(NamedTuple):
     opening: tuple[float, ...] = ()  # the first finite losses, until there are enough for f(x0)
     average: float | None = None  # the averaged loss; in the opening, what f(x0) would be
     seen: int = 0  # the update of the last finite loss
-    empty: int = 0  # losses in a row far below f(x0)
+    empty: int = 0  # losses in a row far below f(x0); in the opening, in all
     failures: int = 0  # losses in a row that were not finite
     trained: bool | None = None  # whether the weights were trained before the run; None until someone has looked
     short: bool = False  # whether the ramp is that of trained weights
@@ -146,7 +145,7 @@ def _take(plan: Plan, state: State, loss: float) -> State:
     if state.gap0 is not None and plan.smoothing:
         empty = state.empty + 1 if 0.0 <= loss < EMPTY * (state.fstar + state.gap0) else 0
         state = state._replace(empty=empty)
-        if 0 < empty < FEW:
+        if 0 < empty < OPENING:
             return state
         loss = min(max(loss, state.fstar), state.fstar + state.gap0)  # so that no outlier counts
     kept = averaging(plan, state) ** (state.updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
@@ -203,7 +202,8 @@ def _open(plan: Plan, state: State, loss: float) -> State:
     usual = statistics.median_low([x for x in (*state.opening, loss) if x > 0.0] or [0.0])
     opening = [x for x in (*state.opening, loss) if not 0.0 <= x < EMPTY * usual]
     average = sorted(opening)[:2][-1]
-    state = state._replace(opening=tuple(opening), average=average)
+    empty = state.empty + len(state.opening) + 1 - len(opening)
+    state = state._replace(opening=tuple(opening), average=average, empty=empty)
     needed = OPENING if plan.smoothing else 1  # without averaging, f(x0) is the first loss itself
     if len(opening) not in (1, needed):
         return state
@@ -217,7 +217,9 @@ def _open(plan: Plan, state: State, loss: float) -> State:
         if len(opening) == 1:
             raise
         state = state._replace(average=opening[0])  # f(x0) is at a given f* already: the first calibration stays
-    return state if len(opening) < needed else state._replace(opening=())
+    if len(opening) == needed and state.empty > OPENING and state.given is None:  # most are empty: what is the loss?
+        state = state._replace(target_loss=None, gap0=None, peak_gap=None)
+    return state if len(opening) < needed else state._replace(opening=(), empty=0)
 
 
 def _calibrate(plan: Plan, state: State, loss: float) -> State:

@@ -71,16 +71,18 @@ class GroupRates:
 
     def _register(self) -> None:
         for one in inside(self._optimizer):
-            hook(one.register_load_state_dict_post_hook, self, GroupRates._after_load)
+            hook(one.register_load_state_dict_post_hook, self, GroupRates.accept)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._register()
-        self._after_load()  # the copied optimizer has other tensors
+        for i, group in enumerate(self._optimizer.param_groups):  # the copied optimizer has other tensors
+            same = _close(float(group["lr"]), self.rates[i].written)
+            self._note(i, group["lr"] if same else None)
 
     @in_normal_mode
-    def _after_load(self, *_: Any) -> None:
-        """A rate that came with a checkpoint is nobody's change."""
+    def accept(self, *_: Any) -> None:
+        """Take the present rates for written, as those that come with a checkpoint: they are nobody's change."""
         for i, (group, own) in enumerate(zip(self._optimizer.param_groups, self.rates, strict=False)):
             if isinstance(group["lr"], Tensor) and group["lr"].is_inference():
                 group["lr"] = group["lr"].clone()

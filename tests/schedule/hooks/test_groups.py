@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from schedule_runs import PEAK, falling, saved
 from torch import nn
 from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, ReduceLROnPlateau
@@ -190,8 +188,12 @@ def test_a_rate_of_zero_skips_one_update() -> None:
 def test_groups_that_are_gone_or_bad_are_told() -> None:
     scheduler = AdaptiveWarmup(Lion([group(False), group(False)]), 60)
     scheduler.optimizer.param_groups.pop()
-    with pytest.raises(ValueError, match="had 2 parameter groups and has 1: make a new scheduler"):
-        scheduler.step(5.0)
+    with pytest.raises(ValueError, match="2 parameter groups were removed, .* are 1 now: make a new scheduler"):
+        scheduler.optimizer.step()
+    scheduler = AdaptiveWarmup(Lion([group(False), group(False), group(False)]), 60)
+    scheduler.optimizer.param_groups.reverse()
+    with pytest.raises(ValueError, match="3 parameter groups were .* put in another order.*make a new scheduler"):
+        scheduler.optimizer.step()
     scheduler = AdaptiveWarmup(torch.optim.SGD([group(False)], lr=0.1), 60, geometry="sign")
     scheduler.optimizer.add_param_group(group(False, float("nan")))
     with pytest.raises(ValueError, match="a parameter group was added with lr=nan"):
@@ -273,9 +275,10 @@ def test_a_rate_raised_above_its_peak_is_not_kept_and_said_so() -> None:
     scheduler = AdaptiveWarmup(Lion([group(False)]), 40)
     train(scheduler, 0, 30)
     scheduler.optimizer.param_groups[0]["lr"] = 3 * PEAK
-    with pytest.warns(UserWarning, match="group 0 was raised from .* from outside the schedule"):
+    with pytest.warns(UserWarning, match="the rate was changed from outside once.*to 0.03, where the schedule"):
         train(scheduler, 30, 31)
     assert scheduler.get_last_lr()[0] < PEAK
+    scheduler.optimizer.step()
     scheduler.optimizer.param_groups[0]["lr"] = float("nan")
     with pytest.raises(ValueError, match="the lr of parameter group 0 was set to nan from outside"):
         scheduler.step(1.0)
@@ -299,55 +302,52 @@ def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too:
             assert train(new, 0, 40)[1:] == plain[1:]
 
 
-@pytest.mark.long
 @every_lr
-@pytest.mark.parametrize("peak", ["given", "auto"])
-@settings(max_examples=25)
-@given(data=st.data())
-def test_groups_keep_their_rates_wherever_they_are_moved(tensor: bool, peak: str, data: st.DataObject) -> None:
-    def made() -> AdaptiveWarmup:
-        opt = Lion([group(tensor), group(tensor, PEAK / 5, warmup=False), group(tensor, PEAK / 3), group(tensor, 0.0)])
-        for one in opt.param_groups[1:]:
-            one["params"][0].grad = None  # an update of one group is an update, and much faster
-        return AdaptiveWarmup(opt, 100, peak=peak)
-
-    still, moved = made(), made()
-    own = list(still.optimizer.param_groups), list(moved.optimizer.param_groups)  # in the order of `still`
-    tensors = [[one["params"][0] for one in groups] for groups in own]
-    turns = data.draw(st.lists(st.integers(0, 59), max_size=4))
-    for t in range(60):
-        if t in turns:
-            moved.optimizer.param_groups[:] = data.draw(st.permutations(moved.optimizer.param_groups))
-            what = data.draw(st.sampled_from(["nothing", "add", "scale", "copy the groups", "save"]))
-            for scheduler, known in zip((still, moved), tensors, strict=True):
-                groups = scheduler.optimizer.param_groups
-                if what == "add" and len(groups) < 6:
-                    scheduler.optimizer.add_param_group(new := group(tensor, PEAK / 2))
-                    new["params"][0].grad = None
-                    known.append(new["params"][0])
-                elif what == "scale" and scheduler.phase != "search":
-                    one = next(one for one in groups if one["params"][0] is known[2])
-                    one["lr"] = one["lr"] * 0.5
-                elif what == "copy the groups":
-                    groups[:] = [dict(one) for one in groups]
-                elif what == "save":
-                    scheduler.load_state_dict(saved(scheduler))
-        found = []
-        for scheduler, known in zip((still, moved), tensors, strict=True):
-            scheduler.optimizer.step()
-            rates = {id(one["params"][0]): float(one["lr"]) for one in scheduler.optimizer.param_groups}
-            scheduler.step(falling()(t))
-            after = {id(one["params"][0]): float(one["lr"]) for one in scheduler.optimizer.param_groups}
-            found.append([rate[id(p)] for p in known for rate in (rates, after)])
-        assert found[1] == pytest.approx(found[0], rel=1e-12), t
-
-
-@every_lr
-def test_a_rate_set_before_the_first_update_is_the_peak_beside_a_new_group_too(tensor: bool) -> None:
-    opt = Lion([group(tensor)])
+def test_a_rate_set_before_the_first_update_is_a_factor_and_never_a_peak(tensor: bool) -> None:
+    opt = Lion([group(tensor), group(tensor)])
     scheduler = AdaptiveWarmup(opt, 100)
-    opt.add_param_group(group(tensor, PEAK / 2))
-    opt.param_groups[0]["lr"] = rate(tensor, 0.3)
-    opt.step()
-    assert [float(peak) for peak in scheduler.base_lrs] == [0.3, PEAK / 2]
-    assert [float(one["lr"]) for one in opt.param_groups] == pytest.approx([0.03, PEAK / 20])
+    opt.param_groups[0]["lr"] = rate(tensor, PEAK / 20)  # half of lr/div
+    rates = train(scheduler, 0, 100)
+    assert [a for a, _ in rates] == pytest.approx([b / 2 for _, b in rates])
+    assert max(b for _, b in rates) == PEAK
+    assert [float(peak) for peak in scheduler.base_lrs] == [PEAK, PEAK]
+
+
+WARMUPS = {f"own warm-up of {n}": (lambda t, lr, n=n: PEAK * (t + 1) / n if t < n else lr) for n in (10, 100, 500)}
+WRITERS = {
+    **WARMUPS,
+    "a cap": lambda t, lr: min(lr, 0.4 * PEAK) if t < 500 else lr,
+    "a restart": lambda t, lr: PEAK if t == 300 else lr,
+    "another schedule for a while": lambda t, lr: PEAK * 0.9**t if 50 <= t < 80 else lr,
+}
+
+
+@every_lr
+@pytest.mark.parametrize("when", ["before the update", "before the scheduler's step"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_rates_that_others_set_hold_while_it_lasts_and_leave_nothing_behind(writer: str, when: str, tensor: bool) -> None:
+    plain = [a for (a,) in train(AdaptiveWarmup(Lion([group(tensor)]), 600), 0, 600)]
+    opt = Lion([group(tensor)])
+    scheduler, rates = AdaptiveWarmup(opt, 600), []
+
+    def write(t: int) -> None:
+        lr = float(opt.param_groups[0]["lr"])
+        if (theirs := WRITERS[writer](t, lr)) != lr:
+            opt.param_groups[0]["lr"] = rate(tensor, theirs)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for t in range(600):
+            if when == "before the update":
+                write(t)
+            rates.append(float(opt.param_groups[0]["lr"]))
+            opt.step()
+            if when != "before the update":
+                write(t)
+            scheduler.step(falling()(t))
+    expected = [WRITERS[writer](t, lr) for t, lr in enumerate(plain)] if when == "before the update" else plain
+    differ = [t for t, (a, b) in enumerate(zip(rates, expected, strict=True)) if a != pytest.approx(b, rel=1e-9)]
+    # One change alone is a factor; at the next one it is known that somebody sets the rates.
+    assert len(differ) <= (when != "before the update")
+    [warning] = said
+    assert f"The peak given is still {PEAK}" in str(warning.message)

@@ -13,7 +13,6 @@ from autowarm import AdaptiveWarmup, SpikeGuard
 
 RESTORING: dict[str, Callable[[Any], Any]] = {
     "recover": lambda opt: AdaptiveWarmup(opt, 200, recover=True),
-    "auto": lambda opt: AdaptiveWarmup(opt, 200, peak="auto"),
     "guard": lambda opt: SpikeGuard(opt, 200),
 }
 OTHERS: dict[str, Callable[[Any], Any]] = {

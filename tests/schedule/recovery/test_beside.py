@@ -264,12 +264,11 @@ def test_what_is_refused() -> None:
         with pytest.raises(ValueError, match="recover must be True, "):
             SpikeGuard(torch.optim.AdamW(w), 100, recover=recover)  # type: ignore[arg-type]
     for steps in (0, 2.5, "100", True):
-        with pytest.raises(ValueError, match=f"total_steps must be a whole number ≥ 1, got {steps!r}"):
+        with pytest.raises(ValueError, match=f"total_steps must be a whole number of updates ≥ 1.*, got {steps!r}"):
             SpikeGuard(torch.optim.AdamW(w), steps)  # type: ignore[arg-type]
     SpikeGuard(torch.optim.AdamW(w), 1e3).step(1.0)  # type: ignore[arg-type]
     guard = SpikeGuard(torch.optim.AdamW(w), None)
-    for name, value in {"updates": -1, "lowered": 2.0, "recovery": None}.items():
-        with pytest.raises(ValueError, match=f"'{name}' is {value}"):
-            guard.load_state_dict(guard.state_dict() | {name: value})
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(ValueError, match="the SpikeGuard state is damaged"):
+        guard.load_state_dict(guard.state_dict() | {"updates": 3})
+    with pytest.raises(ValueError, match="not the state of SpikeGuard: it is that of AdaptiveWarmup"):
         guard.load_state_dict(AdaptiveWarmup(torch.optim.AdamW(w), 100).state_dict())

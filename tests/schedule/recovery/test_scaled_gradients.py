@@ -68,7 +68,6 @@ def test_losses_that_stay_broken_raise_an_error_as_without_a_scaler(on_device: b
     for factor in [1.0] * 12 + [math.nan, 1.0, math.nan]:  # bad batches one by one cost their own updates only
         step(factor)
     assert schedule.last_epoch == 13
-    assert (schedule._phase.device is not None) == on_device
     step(math.nan)
     with pytest.raises(RuntimeError, match="the loss was not finite 3 times in a row, up to step 13"):
         step(math.nan)

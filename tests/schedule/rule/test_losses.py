@@ -88,14 +88,14 @@ def test_the_graph_is_let_go() -> None:
     x = torch.ones(3, requires_grad=True)
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
     scheduler.observe(x.sum())
-    assert not any(seen.loss.requires_grad for seen in scheduler._pending)
+    assert not any(seen.loss.requires_grad for seen in scheduler._losses.pending)
 
 
 @each("bad", [math.nan, math.inf, -math.inf])
 def test_a_bad_loss_is_left_out_and_the_step_counts(bad: float) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 100)
     scheduler.optimizer.step()
-    with pytest.warns(UserWarning, match="the schedule ignores it but counts the step"):
+    with pytest.warns(UserWarning, match="the schedule ignores it but counts the update"):
         scheduler.step(bad)
     assert scheduler.get_last_lr() == pytest.approx([PEAK / 10])  # no finite loss yet
     run(scheduler, falling(), range(3))

@@ -92,6 +92,9 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
         if switch is None and finite:
             if len(first) < opening:
                 first.append(min(loss, o["chance_loss"]))
+                usual = statistics.median_low([x for x in first if x > 0] or [0])
+                if opening > 1:
+                    first = [x for x in first if not 0 <= x < 1e-3 * usual]
                 if len(first) in (1, opening):
                     f0 = sorted(first)[min(1, len(first) - 1)]
                     if trained != (statistics.median(first) < 0.75 * o["chance_loss"] < math.inf):

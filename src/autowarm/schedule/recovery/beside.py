@@ -122,9 +122,8 @@ class SpikeGuard:
             RuntimeError: ranks disagree. In ``loss.backward()``: it came after the first call that took the loss.
         """
         self._order.taken(loss)
-        made = self._clock.tick(isinstance(loss, Tensor) and loss.requires_grad)
+        made, arrived = self._losses.take(loss, self._clock, self._updates)
         self._updates += made or 0
-        arrived = self._losses.take(loss, self._updates, made is not None)
         if made is None and not arrived and self._clock.idle == MOST_IDLE:
             warnings.warn(
                 f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {type(self.optimizer).__name__}, "

@@ -69,9 +69,9 @@ def a_loss(tensor: bool) -> Callable[[], Any]:
     lr = torch.tensor(0.01) if tensor else 0.01
     opt = autowarm.Lion([weight], lr=lr)
     sched = AdaptiveWarmup(opt, 1000)
-    for t in range(20):
+    for t in range(40):  # past the first losses, which are looked at more closely
         opt.step()
-        sched.step(torch.tensor(5.0 - t / 20))
+        sched.step(torch.tensor(5.0 - t / 40))
     opt.step()
     return lambda: sched.step(torch.tensor(4.0))
 

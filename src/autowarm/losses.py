@@ -1,8 +1,8 @@
 """Losses as users observe them, and their mean over micro-batches and ranks, the same on every rank.
 
-On an accelerator a loss is read `LATE` updates after its own: by then it has been computed, so that reading it does not
-wait for the device. Which update reads which loss depends on the number of updates alone, and never on timing, so runs
-repeat to the bit and ranks act alike.
+On an accelerator, which is none of `AT_ONCE`, a loss is read `LATE` updates after its own: by then it has been
+computed, so that reading it does not wait for the device. Which update reads which loss depends on the number of
+updates alone, and never on timing, so runs repeat to the bit and ranks act alike.
 """
 
 import json
@@ -24,7 +24,7 @@ NO_BACKWARD = (
     "the closure ran no backward pass, or not through this model, or cleared the gradients: after it no tensor has a "
     "gradient"
 )
-LATE = 4
+LATE, AT_ONCE = 4, ("cpu",)
 _CPU = torch.device("cpu")
 _DISTRIBUTED = dist.is_available()
 L = TypeVar("L")
@@ -44,11 +44,6 @@ class Clock(Protocol):
     """What counts updates, see `autowarm.schedule.clock`."""
 
     def tick(self, training: bool) -> int | None: ...
-
-
-def lateness(device: torch.device) -> int:
-    """How many updates after its own a loss is read."""
-    return 0 if device.type == "cpu" else LATE
 
 
 class Observation(NamedTuple):
@@ -203,6 +198,11 @@ class Losses:
         self._queue: deque[tuple[int, bool, Any]] = deque()  # update, whether it was made, and what gives its loss
         self._free: list[tuple[Tensor, HostCopy]] = []  # to use again: pinned memory and events are slow to make
 
+    def observe(self, loss: Tensor | float, weight: float) -> None:
+        """Put in the loss of a micro-batch, as a copy."""
+        self.pending.append(seen := Observation.of(loss, weight).kept())
+        self.traced = self.traced or seen.traced
+
     def take(
         self, loss: Tensor | float | None, clock: Clock, updates: int
     ) -> tuple[int | None, list[tuple[int, float | None]]]:
@@ -215,15 +215,22 @@ class Losses:
             every update, so NaN does.
         """
         if loss is not None:
-            self.pending.append(Observation.of(loss, 1.0))
-        observations, self.pending = self.pending, []
-        self.traced = self.traced or any(seen.traced for seen in observations)
+            self.pending.append(seen := Observation.of(loss, 1.0))
+            self.traced = self.traced or seen.traced
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         made = clock.tick(self.traced)
         updates += made or 0
+        observations, self.pending = self.pending, []
+        if len(observations) == 1 and not self._queue and not (_DISTRIBUTED and dist.is_initialized()):
+            x, weight, _ = observations[0]
+            if weight and (x.device.type if isinstance(x, Tensor) else "cpu") in AT_ONCE:  # the usual case on a CPU
+                mean: float | None = float(x)
+                finite = mean is not None and math.isfinite(mean)
+                return made, [] if made is None and finite else [(updates, mean if finite else math.nan)]
         sums = summed(observations, self._ranks, updates)
-        late = lateness(sums.device) if isinstance(sums, Tensor) else lateness(_CPU)
-        if isinstance(sums, Tensor) and sums.device.type != "cpu":
+        device = sums.device if isinstance(sums, Tensor) else torch.device("cpu")
+        late = 0 if device.type in AT_ONCE else LATE
+        if isinstance(sums, Tensor) and device.type != "cpu":
             content: Any = self._send(sums)
         else:
             content = mean_of(sums.tolist() if isinstance(sums, Tensor) else sums, self._ranks)

@@ -32,14 +32,6 @@ def test_nothing_is_left_behind_on_either(ranks: list[dict[str, Any]]) -> None:
     assert [seen["same"] for seen in ranks] == [True, True]
 
 
-def test_ranks_find_the_same_peak_inside_a_run(ranks: list[dict[str, Any]]) -> None:
-    first, second = ranks
-    assert first["auto"] == second["auto"]
-    assert 1e-4 < first["auto"][0] < 1
-    assert first["begun again"] is second["begun again"] is True
-    assert first["weights"] == second["weights"]
-
-
 def test_a_loss_that_is_not_finite_ends_both(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["spoilt"] == 31
 

@@ -1,7 +1,7 @@
-"""Whole runs of the schedule, drawn once and stored with their rates: `python tests/schedule/trajectories.py` makes them.
+"""Whole runs of the schedule, drawn at random and stored with their rates.
 
-The stored rates are those of commit 2f582c60, whose rule lay in five files. They hold every later statement of the rule
-to it.
+`python tests/schedule/trajectories.py` stores them. They are of commit 2f582c60, whose rule lay in five files, and hold
+every later statement of the rule to it: do not store them again, unless the rule is to change.
 """
 
 import gzip
@@ -25,7 +25,7 @@ Case = dict[str, Any]
 
 
 def drawn(seed: int) -> Case:
-    """A run: the scheduler's arguments, the loss of each update (None for no loss), and what a user changes on the way."""
+    """A run: arguments, the loss of each update (None for no loss), and what a user changes on the way."""
     draw = random.Random(seed)
     total = draw.choice([12, 40, 75, 150, 300, 500])
     modes = ("default", "paper", "trained", "extend", "rewarm", "decay_now", "open", "bare")
@@ -71,7 +71,11 @@ def drawn(seed: int) -> Case:
         peak = draw.choice([{}, {"peak": 0.004}])
         changes[draw.randrange(length)] = ("rewarm", [2 * length], {"target_loss": draw.choice([None, -5.0])} | peak)
     if mode == "decay_now" or mode == "open":
-        changes[draw.randrange(length)] = ("decay_now", [1 + draw.randrange(30)], {"decay": draw.choice(["linear", "1-sqrt"])})
+        changes[draw.randrange(length)] = (
+            "decay_now",
+            [1 + draw.randrange(30)],
+            {"decay": draw.choice(["linear", "1-sqrt"])},
+        )
     if mode == "decay_now":
         changes[length - 1] = ("extend", [length + 20], {})
     return {"mode": mode, "total_steps": total, "options": options, "losses": losses, "changes": changes}
@@ -109,6 +113,9 @@ def stored() -> list[list[list[float]]]:
 
 
 if __name__ == "__main__":
-    rows = [json.dumps([[float(f"{rate:.15g}") for rate in pair] for pair in followed(drawn(seed))]) for seed in range(COUNT)]
+    rows = [
+        json.dumps([[float(f"{rate:.15g}") for rate in pair] for pair in followed(drawn(seed))])
+        for seed in range(COUNT)
+    ]
     STORED.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0))
     print(f"{len(rows)} runs", file=sys.stderr)

@@ -3,11 +3,11 @@
 `core` decides; this file connects it to PyTorch. A loss's whole way is `AdaptiveWarmup.step` and `_update_lr`.
 """
 
+import math
 import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -17,13 +17,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..frames import frames_of_ours
 from ..geometry import Geometry
-from ..losses import Losses, Observation, Order, Ranks
+from ..losses import Losses, Order, Ranks
 from ..modes import in_normal_mode
 from ..optim.known import geometry_of
 from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
-from .alarms import UNSTEPPED, Alarms
+from .alarms import FIRST, Alarms
 from .arguments import Calibrated, check_horizon, checked, clean, plain_words
 from .calibration import SIGMA_F2
 from .clock import UpdateClock
@@ -32,7 +32,7 @@ from .profile import Profile
 from .recovery import Guard, Recovery
 from .report import metrics, one_line, plot_plan, plot_profile
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
-from .state import differences, numbers_of, opened, sealed, state_of
+from .state import numbers_of, opened, resumed, sealed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,9 +164,8 @@ class AdaptiveWarmup(LRScheduler):
         self._clock, self._groups = UpdateClock(inner), GroupRates(inner)
         self._state, self._look = core.begin(self._plan), FirstLook()
         self._guard = Guard(recover is True, model, self._length) if recover else None
-        self._alarms, self._composed = Alarms(max_nonfinite), False
-        self._begun = False  # whether an update was made, or a state loaded
-        self._without = 0  # updates in a row without a gradient; none counts once there was one
+        self._alarms = Alarms(max_nonfinite)
+        self._composed = False  # whether another scheduler of PyTorch's stepped this one
         self._probe: Probe | None = None
         LRScheduler.__init__(self, inner)
         self._agree()
@@ -210,7 +209,7 @@ class AdaptiveWarmup(LRScheduler):
             ValueError: the loss has more than one element, or the weight is negative or not finite.
             TypeError: the loss is an int, or neither a number nor a tensor.
         """
-        self._losses.pending.append(Observation.of(loss, weight).kept())
+        self._losses.observe(loss, weight)
         self._order.observed(loss)
 
     def step(self, loss: Tensor | float | None = None, *, metrics: Tensor | float | None = None) -> None:
@@ -226,25 +225,14 @@ class AdaptiveWarmup(LRScheduler):
             ValueError, RuntimeError: see the class.
         """
         self._composed = sys._getframe(1).f_globals.get("__name__") == _COMPOSERS
-        self._update_lr(loss=metrics if loss is None else loss)
-        self._step_count += 1
-
-    def _update_lr(self, epoch: int | None = None, loss: Tensor | float | None = None) -> None:
-        if epoch is not None:  # only SequentialLR passes one, to start this scheduler at a milestone
-            if epoch != 0:
-                raise ValueError(
-                    f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses"
-                )
-            self._restart()
-            return
-        before = self._state
+        loss = metrics if loss is None else loss
         if self.optimizer is not self._clock.optimizer:
             self._unwrap()
         if self._order.matters:
             self._order.taken(loss)
+        before = state = self._state
         made, arrived = self._losses.take(loss, self._clock, self.last_epoch)
         updates = self.last_epoch + (made or 0)
-        state = before
         if made is not None and state.trained is None and state.ended_by is None:
             state = core.settle(self._plan, state, self._are_trained())  # all ranks are at this step
         for at, seen in arrived or ([(updates, None)] if made is not None else ()):
@@ -252,12 +240,23 @@ class AdaptiveWarmup(LRScheduler):
             if self._guard is not None:
                 state = self._recover(self._guard, state, at, seen)
         self._state = state
+        self._step_count += 1
         if self._clock.pretended:
             self._groups.accept()  # a loop may skip a batch by rates of 0
         if made is not None or arrived or self._clock.pretended:
             self.last_epoch = updates
             self._write()
-        self._check(before, arrived, made)
+        elif not arrived:
+            self._alarms.idle(self._clock)
+        due = state.failures > before.failures or state.updates + 1 >= (state.total_steps or math.inf)
+        if due or (before.ended_by is None and (updates <= FIRST or before.opening or loss is None)):
+            self._check(before, arrived)
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        """Start over, as SequentialLR asks for at a milestone."""
+        if epoch != 0:
+            raise ValueError(f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses")
+        self._restart()
 
     def _unwrap(self) -> None:
         """A trainer may have put a wrapper of the optimizer here; another optimizer is refused."""
@@ -267,22 +266,15 @@ class AdaptiveWarmup(LRScheduler):
             raise ValueError(f"the scheduler's {kinds}: make a new scheduler for it")
         self.optimizer = ours
 
-    def _check(self, before: core.State, arrived: list[tuple[int, float | None]], made: int | None) -> None:
+    def _check(self, before: core.State, arrived: list[tuple[int, float | None]]) -> None:
         """Raise, or warn once, if something is wrong."""
         state, alarms = self._state, self._alarms
-        if made is None and not arrived:
-            alarms.idle(self._clock)
-            return
         if before.ended_by is None:
             for _, loss in arrived:
-                if loss is None:
-                    alarms.unobserved()
-                else:
-                    alarms.losses(loss, before, state, self._plan)
+                alarms.losses(loss, before, state, self._plan)
         if state.failures > before.failures:
             alarms.nonfinite(state, self.optimizer, self._guard is not None)
-        if state.total_steps is not None and state.updates + 1 >= state.total_steps:
-            alarms.horizon(self._plan, state, self._clock.ahead)
+        alarms.horizon(self._plan, state, self._clock.ahead)
 
     # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
 
@@ -318,10 +310,9 @@ class AdaptiveWarmup(LRScheduler):
         share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         peaks = self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
         written = self._groups.rates[0].written
-        row, rate = self._groups.write(peaks, self._plan, self._state, self._composed)
-        if row:
-            self._alarms.outside(row, rate, written, self._peak)
-        self._last_lr = [own.written for own in self._groups.rates]
+        self._last_lr = [*self._groups.write(peaks, self._plan, self._state, self._composed)]
+        if self._groups.row:
+            self._alarms.outside(self._groups.row, self._groups.seen, written, self._peak)
 
     def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
         """Let the guard see the loss, and do what it says at an alarm."""
@@ -373,17 +364,9 @@ class AdaptiveWarmup(LRScheduler):
         self._clock.pretended = self._groups.are_put_out()
         if torch.compiler.is_compiling() or self._clock.pretended:
             return
-        made = self._clock.made
-        if made == UNSTEPPED - 1 and not self._composed and self.last_epoch >= 0:
-            self._alarms.unstepped(made + 1)
-        if not self._begun and self.last_epoch == 0 and self._plan.trained is None:
-            self._alarms.resumed(self.optimizer)
-        self._begun = True
-        if self._losses.traced and self._without >= 0:
-            params = (p for group in self.optimizer.param_groups for p in group["params"])
-            self._without = -1 if any(p.grad is not None for p in params) else self._without + 1
-            if self._without == UNSTEPPED - 5:
-                self._alarms.no_gradient(self.optimizer, self._without)
+        if not (self._composed or self.last_epoch < 0):
+            told = self._plan.trained is not None or self.last_epoch > 0
+            self._alarms.before_update(self._clock, told=told, training=self._losses.traced)
 
     def _look_at_weights(self) -> None:
         """Look, before the first update, for signs that they were trained before."""
@@ -645,28 +628,13 @@ class AdaptiveWarmup(LRScheduler):
                 names the class or lists the differences.
         """
         content = opened("AdaptiveWarmup", state_dict)
-        state, saved, plan = state_of(content["state"]), content["settings"], self._plan
         self._groups.adopt(self.base_lrs)
-        ignored = {"total_steps", "chance_loss", "trained", "recover"}  # of the weights, the state knows
-        if self._kappa_counted and saved.get("kappa") is not None and state.gap0 is not None:
-            ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
-            assert isinstance(plan.peak_gap, Calibrated)
-            counted: Any = plan.peak_gap._replace(kappa=saved["kappa"])
-            plan = replace(plan, peak_gap=counted)
-        differences(saved, self._settings, ignored, (len(content["base_lrs"]), len(self.optimizer.param_groups)))
-        if None not in (plan.trained, state.trained):
-            state = core.settle(plan, state, bool(plan.trained))
-        total, planned, warning = plan.total_steps, state.planned_steps, None
-        if total not in (saved["total_steps"], planned):
-            check_horizon(total, plan.decay, state.updates)
-            state = core.extend(plan, state, total)
-            warning = (
-                f"the schedule was saved for total_steps={planned} and is loaded for total_steps={total}: it continues "
-                f"to {total}, as after extend({total})"
-            )
+        groups = len(content["base_lrs"]), len(self.optimizer.param_groups)
+        plan, state, warning = resumed(content, self._settings, self._plan, groups, kappa_counted=self._kappa_counted)
         self._scale(next(lr for lr in content["base_lrs"] if lr > 0) / self._peak)
-        self._settings["kappa"] = saved["kappa"] if "kappa" in ignored else self._settings["kappa"]
         self._plan, self._state = plan, state
+        if isinstance(plan.peak_gap, Calibrated):
+            self._settings["kappa"] = plan.peak_gap.kappa
         self.last_epoch, self._step_count = content["last_epoch"], content["step_count"]
         self.base_lrs[: len(content["base_lrs"])] = content["base_lrs"]
         self._alarms.said = set(content["said"]) - (set() if warning is None else {"overrun", "stalled"})

@@ -19,7 +19,7 @@ MOST_IDLE = 10
 UNSTEPPED = 30  # updates without a call of step(), or without a gradient, before a warning
 # A value that is no loss rises: each of the last ten of the first thirty is above each of the first ten, and their
 # median by this share. A loss that does so diverges.
-_FIRST, _RISE = 30, 0.2
+FIRST, _RISE = 30, 0.2
 _ABOVE_CHANCE = 1.2  # a first loss above this multiple of the chance loss is worth a warning
 
 
@@ -30,6 +30,8 @@ class Alarms:
         self.max_nonfinite = max_nonfinite
         self.said: set[str] = set()
         self._first: list[float] = []  # losses of a new run
+        self._begun = False  # whether an update was made
+        self._without = 0  # updates in a row without a gradient, until there was one
 
     def warn(self, kind: str, message: str) -> None:
         """Warn, unless a warning of this kind was given before."""
@@ -63,9 +65,15 @@ class Alarms:
                 "two schedules torch.optim.lr_scheduler.ChainedScheduler",
             )
 
-    def losses(self, loss: float, before: core.State, state: core.State, plan: core.Plan) -> None:
-        """Look at the first losses, and at whether f* follows from them."""
-        if not math.isfinite(loss):
+    def losses(self, loss: float | None, before: core.State, state: core.State, plan: core.Plan) -> None:
+        """Look at a warm-up's loss, above all at the first ones, and at whether f* follows from them."""
+        if loss is None:
+            self.warn(
+                "unobserved",
+                "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or "
+                "observe(loss) before step(). If a trainer calls step(), autowarm.integrations passes it the loss",
+            )
+        if loss is None or not math.isfinite(loss):
             return
         chance = plan.chance_loss
         if before.average is None and chance is not None and loss > _ABOVE_CHANCE * chance:
@@ -83,9 +91,9 @@ class Alarms:
                 "number of tokens or samples as weight where micro-batches differ in size, and leave out batches "
                 "without a label",
             )
-        if len(self._first) < _FIRST:
+        if len(self._first) < FIRST:
             self._first.append(loss)
-            if len(self._first) == _FIRST:
+            if len(self._first) == FIRST:
                 self._look_for_a_rise()
 
     def _look_for_a_rise(self) -> None:
@@ -94,47 +102,41 @@ class Alarms:
         if late[0] > early[-1] and high - low > _RISE * abs(low):
             self.warn(
                 "rising",
-                f"the values given as the loss have risen from {low:.4g} to {high:.4g} in {_FIRST} updates. step() "
+                f"the values given as the loss have risen from {low:.4g} to {high:.4g} in {FIRST} updates. step() "
                 "takes the loss, which falls, and no accuracy or reward; if it is the loss, the peak rate is too high",
             )
 
-    def unobserved(self) -> None:
-        """A warm-up's step came without a loss."""
-        self.warn(
-            "unobserved",
-            "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or "
-            "observe(loss) before step(). If a trainer calls step(), autowarm.integrations passes it the loss",
-        )
-
-    def unstepped(self, made: int) -> None:
-        """The optimizer makes updates, and nobody steps the schedule."""
-        if made >= UNSTEPPED:
+    def before_update(self, clock: UpdateClock, *, told: bool, training: bool) -> None:
+        """Look at what is about to be updated: ``told`` whether its weights were trained, in ``training`` for sure."""
+        optimizer, made = clock.optimizer, clock.made + 1
+        if made == UNSTEPPED:
             self.warn(
                 "unstepped",
                 f"{made} updates were made since the schedule's last step (or its construction), all at one rate: call "
                 "step(loss) after every optimizer.step(). total_steps counts updates, too, not epochs",
             )
-
-    def no_gradient(self, optimizer: Optimizer, updates: int) -> None:
-        """No tensor has had a gradient yet."""
-        self.warn(
-            "no gradient",
-            f"no tensor of {type(optimizer).__name__} had a gradient in {updates} updates, so they changed "
-            "nothing: the optimizer holds other tensors than the model that computes the loss, as after a copy, "
-            "model.to() on another device, or load_state_dict(assign=True). Make optimizer and scheduler after that",
-        )
-
-    def resumed(self, optimizer: Optimizer) -> None:
-        """The schedule begins; if the optimizer goes on from a state, it should not."""
-        steps = (state.get("step", 0) for state in optimizer.state.values() if isinstance(state, dict))
-        made = max((int(x) for x in steps if not isinstance(x, Tensor) or x.device.type == "cpu"), default=0)
-        if made > 1:  # the step that makes a state for a checkpoint may count
-            self.warn(
-                "resumed",
-                f"the optimizer has made {made} updates by its state, and this schedule begins a warm-up at lr/div. If "
-                "a run goes on, load the schedule's own state with load_state_dict, too; if a new warm-up is meant, "
-                "trained=True says so",
-            )
+        if not (self._begun or told):
+            steps = (state.get("step", 0) for state in optimizer.state.values() if isinstance(state, dict))
+            before = max((int(x) for x in steps if not isinstance(x, Tensor) or x.device.type == "cpu"), default=0)
+            if before > 1:  # the step that makes a state for a checkpoint may count
+                self.warn(
+                    "resumed",
+                    f"the optimizer has made {before} updates by its state, and this schedule begins a warm-up at "
+                    "lr/div. If a run goes on, load the schedule's own state with load_state_dict, too; if a new "
+                    "warm-up is meant, trained=True says so",
+                )
+        self._begun = True
+        if training and self._without >= 0:
+            params = (p for group in optimizer.param_groups for p in group["params"])
+            self._without = -1 if any(p.grad is not None for p in params) else self._without + 1
+            if self._without == UNSTEPPED - 5:
+                self.warn(
+                    "no gradient",
+                    f"no tensor of {type(optimizer).__name__} had a gradient in {self._without} updates, so they "
+                    "changed nothing: the optimizer holds other tensors than the model that computes the loss, as "
+                    "after a copy, model.to() on another device, or load_state_dict(assign=True). Make optimizer and "
+                    "scheduler after that",
+                )
 
     def nonfinite(self, state: core.State, optimizer: Optimizer, recovers: bool) -> None:
         """Warn of a loss that was not finite; raise `Diverged` where there were ``max_nonfinite`` in a row."""
@@ -181,7 +183,7 @@ class Alarms:
 def _scatter(losses: list[float]) -> bool:
     """Whether losses differ for no good reason: they do not fall, and their zero is no arbitrary one."""
     rises = sum(later > earlier for earlier, later in combinations(losses, 2))
-    return min(losses) >= 0.0 and (rises > len(losses) or max(losses) == 0.0)
+    return min(losses) >= 0.0 and (4 * rises > 3 * len(losses) or max(losses) == 0.0)
 
 
 def _stalled(state: core.State) -> str:

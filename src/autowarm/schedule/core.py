@@ -12,8 +12,7 @@ takes the rest. f(x0) is the second lowest of the first ten losses, f* is 30 % o
 Δ0 = f(x0) − f*: the loss has then fallen to 65 %.
 
 A `Plan` holds what a user gave, a `State` what is known now. Both are immutable: an error leaves everything as it was.
-Without a ramp and without averaging this is the paper's Algorithm 1, line by line. The scheduler, replays, plots, the
-lab and `autowarm.jax` call these functions.
+Without a ramp and without averaging this is the paper's Algorithm 1, line by line.
 """
 
 import math
@@ -27,22 +26,19 @@ from .shapes import DECAYS, Shape, cosine, linear
 # The length that shares of the run refer to if its end is open. Half of it, the longest warm-up, is 2/(1 − β2) updates
 # for Adam's β2 of 0.999: twice the memory of its second moments.
 OPEN_HORIZON = 4000
-# f(x0) is the second lowest of this many first losses. If it happened to be high, every later loss would count as a
-# fall; and one loss alone must not decide it.
+# f(x0) is the second lowest of this many first losses: if it were high by chance, every later loss would be a fall.
 OPENING = 10
 EXPECTED_FALL = 0.7  # of f(x0), at most, where f* is not given; in the paper's setup f* is then 3.3
 # Δ' as a share of Δ0. The paper's calibration gives 0.31 for Muon and a LLaMA of 124M parameters, and 0.07 for AdamW,
 # where the warm-up would end with the run. Half lets the loss end the warm-up on more of the public curves that we
 # replay than 0.31 does, and costs runs of ours less than 0.2 % of their progress.
 PEAK_GAP = 0.5
-# The longest warm-up of new weights: half of a short run, these many updates of a middling one, a fifth of a long one;
-# and that of weights that were trained before, as a share of the run.
+# The longest warm-up: half of a short run, these many updates of a middling one, a fifth of a long one.
 SHORT, MIDDLING, LONG = 0.5, 2_000, 0.2
-TRAINED_WARMUP = 0.1
+TRAINED_WARMUP = 0.1  # that of trained weights, as a share of the run
 SCALELESS = 1.5  # times f(x0); first losses whose median is higher have no scale from which f* could be derived
 EMPTY = 1e-3  # of f(x0); lower losses are of batches without a label, and no evidence, unless ten come in a row
-# First losses below this share of the chance loss come from trained weights: new ones start at the chance loss or
-# above, and those of our fine-tuning study start at half of it.
+# First losses below this share of the chance loss come from trained weights; in our fine-tuning study they were half.
 TRAINED = 0.75
 LEAST_GAP, MOST_GAP = 1e-100, 1e100  # whose squares neither underflow nor overflow; outside there is no profile
 LEAST_SHARE = 1e-30  # η(Δ) is positive for every Δ, but underflows for a loss of 10³⁰⁸
@@ -50,7 +46,7 @@ LEAST_SHARE = 1e-30  # η(Δ) is positive for every Δ, but underflows for a los
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule's settings, as `AdaptiveWarmup` describes them. Shares of the peak do not depend on the peak."""
+    """A schedule's settings, as `AdaptiveWarmup` describes them."""
 
     total_steps: int | None
     div: float = 10.0
@@ -74,7 +70,7 @@ class Rise(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is known after an update, in plain numbers."""
+    """What is known after an update."""
 
     share: float  # η/lr, for the next update
     updates: int  # made so far
@@ -82,6 +78,7 @@ class State(NamedTuple):
     total_steps: int | None  # the same, or the end that `decay_now` has set
     origin: int  # the update at which the current warm-up began
     ramp: Rise | None = None
+    kept: float = 0.0  # what one update leaves of the averaged loss
     given: float | None = None  # f* as given for the current warm-up
     target_loss: float | None = None  # f*, as given or derived from f(x0)
     gap0: float | None = None  # Δ0; None if there is no profile, and the ramp alone sets the rate
@@ -103,30 +100,23 @@ class State(NamedTuple):
 
     @property
     def fstar(self) -> float:
-        """f*; NaN if it is not known."""
+        """f*, or NaN."""
         return math.nan if self.target_loss is None else self.target_loss
-
-    @property
-    def length(self) -> int:
-        """The number of updates in the current warm-up and its decay, which shares of the run refer to."""
-        return OPEN_HORIZON if self.total_steps is None else max(1, self.total_steps - self.origin)
 
 
 def begin(plan: Plan, updates: int = 0, total_steps: Any = "planned", target_loss: float | None = None) -> State:
     """A warm-up that begins at this update, at lr/div, with nothing known about the loss."""
     total = plan.total_steps if total_steps == "planned" else total_steps
-    target = plan.target_loss if target_loss is None else target_loss
-    state = State(1.0 / plan.div, updates, total, total, updates, given=target, target_loss=target)
-    return state._replace(ramp=_rise(plan, state, state.share, updates, state.length))
+    given = plan.target_loss if target_loss is None else target_loss
+    state = State(1.0 / plan.div, updates, total, total, updates, given=given, target_loss=given)
+    return _timed(plan, state, state.share)
 
 
 def advance(plan: Plan, state: State, updates: int, loss: float | None = None) -> State:
     """The state after this many updates and one more loss.
 
-    Without a loss, time goes on alone. A loss that is not finite leaves a warm-up's rate as it is.
-
-    Raises:
-        ValueError: the first loss is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
+    Without a loss, time goes on alone. A loss that is not finite leaves a warm-up's rate as it is. Raise ValueError if
+    the first loss is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
     """
     finite = loss is not None and math.isfinite(loss)
     failures = state.failures if loss is None else 0 if finite else state.failures + 1
@@ -140,21 +130,16 @@ def advance(plan: Plan, state: State, updates: int, loss: float | None = None) -
 
 def _take(plan: Plan, state: State, loss: float) -> State:
     """Average the loss: an exponential moving average over a share of the run, from f(x0) on."""
-    if state.average is None or state.opening:
+    average, gap0, fstar = state.average, state.gap0, state.target_loss
+    if average is None or state.opening:
         return _open(plan, state, loss)._replace(seen=state.updates)
-    if state.gap0 is not None and plan.smoothing:
-        empty = state.empty + 1 if 0.0 <= loss < EMPTY * (state.fstar + state.gap0) else 0
-        state = state._replace(empty=empty)
-        if 0 < empty < OPENING:
+    if gap0 is not None and fstar is not None and plan.smoothing:
+        state = state._replace(empty=state.empty + 1 if 0.0 <= loss < EMPTY * (fstar + gap0) else 0)
+        if 0 < state.empty < OPENING:
             return state
-        loss = min(max(loss, state.fstar), state.fstar + state.gap0)  # so that no outlier counts
-    kept = averaging(plan, state) ** (state.updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
-    return state._replace(average=kept * state.average + (1.0 - kept) * loss, seen=state.updates)
-
-
-def averaging(plan: Plan, state: State) -> float:
-    """What one update leaves of the averaged loss."""
-    return 1.0 - 1.0 / max(1.0, plan.smoothing * state.length)
+        loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts
+    kept = state.kept ** (state.updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
+    return state._replace(average=kept * average + (1.0 - kept) * loss, seen=state.updates)
 
 
 def _warm_up(plan: Plan, state: State) -> State:
@@ -162,12 +147,13 @@ def _warm_up(plan: Plan, state: State) -> State:
     ramp = 0.0 if state.ramp is None else rise_share(state.ramp, state.updates, plan.warmup)
     if ramp >= 1.0:
         return _end(state, "clock", 1.0)
-    if state.gap0 is None or state.peak_gap is None or state.average is None or state.opening:
+    gap0, peak_gap, fstar = state.gap0, state.peak_gap, state.target_loss
+    if gap0 is None or peak_gap is None or fstar is None or state.average is None or state.opening:
         return state._replace(share=max(ramp, 1.0 / plan.div))
-    gap = state.average - state.fstar
-    if gap < state.peak_gap:  # strictly, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on
+    gap = state.average - fstar
+    if gap < peak_gap:  # strictly, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on
         return _end(state, "loss", 1.0)
-    return state._replace(share=max(ramp, LEAST_SHARE, eta_share(gap, state.gap0, state.peak_gap, plan.div)))
+    return state._replace(share=max(ramp, LEAST_SHARE, eta_share(gap, gap0, peak_gap, plan.div)))
 
 
 def eta_share(gap: Any, gap0: float, peak_gap: float, div: float) -> Any:
@@ -199,17 +185,16 @@ def _decay_share(plan: Plan, state: State) -> float:
 def _open(plan: Plan, state: State, loss: float) -> State:
     """Take one of the first losses. The first one calibrates; the last one calibrates again, with f(x0)."""
     loss = loss if plan.chance_loss is None else min(loss, plan.chance_loss)
-    usual = statistics.median_low([x for x in (*state.opening, loss) if x > 0.0] or [0.0])
-    opening = [x for x in (*state.opening, loss) if not 0.0 <= x < EMPTY * usual]
+    first = (*state.opening, loss)
+    usual = statistics.median_low([x for x in first if x > 0.0] or [0.0])
+    opening = tuple(x for x in first if not 0.0 <= x < EMPTY * usual)
     average = sorted(opening)[:2][-1]
-    empty = state.empty + len(state.opening) + 1 - len(opening)
-    state = state._replace(opening=tuple(opening), average=average, empty=empty)
+    state = state._replace(opening=opening, average=average, empty=state.empty + len(first) - len(opening))
     needed = OPENING if plan.smoothing else 1  # without averaging, f(x0) is the first loss itself
     if len(opening) not in (1, needed):
         return state
     chance = plan.chance_loss if plan.trained is None else None
-    low = chance is not None and statistics.median(opening) < TRAINED * chance
-    short = bool(state.trained) or low
+    short = bool(state.trained) or (chance is not None and statistics.median(opening) < TRAINED * chance)
     state = state if short == state.short else _with_ramp(plan, state, short)
     try:
         state = _calibrate(plan, state, average)
@@ -217,8 +202,6 @@ def _open(plan: Plan, state: State, loss: float) -> State:
         if len(opening) == 1:
             raise
         state = state._replace(average=opening[0])  # f(x0) is at a given f* already: the first calibration stays
-    if len(opening) == needed and state.empty > OPENING and state.given is None:  # most are empty: what is the loss?
-        state = state._replace(target_loss=None, gap0=None, peak_gap=None)
     return state if len(opening) < needed else state._replace(opening=(), empty=0)
 
 
@@ -226,7 +209,8 @@ def _calibrate(plan: Plan, state: State, loss: float) -> State:
     """Fix η(Δ) from f(x0), and f* if none is given: eq. 8 and 9 (constr_1, constr_2)."""
     target = state.given
     if target is None:
-        if loss < LEAST_GAP or statistics.median(state.opening) > SCALELESS * loss:
+        scattered = statistics.median(state.opening) > SCALELESS * loss or 3 * state.empty > 2 * len(state.opening)
+        if loss < LEAST_GAP or scattered:
             return state._replace(target_loss=None, gap0=None, peak_gap=None)
         target = loss - EXPECTED_FALL * loss
     gap0 = loss - target
@@ -261,11 +245,14 @@ def _rise(plan: Plan, state: State, share: float, origin: int, length: int) -> R
 def _with_ramp(plan: Plan, state: State, short: bool) -> State:
     """Another T, or another longest warm-up: the ramp continues from its present share to its new end."""
     share = 1.0 / plan.div if state.ramp is None else rise_share(state.ramp, state.updates, plan.warmup)
-    state = state._replace(short=short, total_steps=state.planned_steps)
-    return state._replace(ramp=_rise(plan, state, share, state.origin, state.length))
+    return _timed(plan, state._replace(short=short, total_steps=state.planned_steps), share)
 
 
-# What a user, or a guard, may change during the run. The rate of the next update does not jump.
+def _timed(plan: Plan, state: State, share: float) -> State:
+    """The ramp from this share, and the average, as they follow from the length of the warm-up and its decay."""
+    length = OPEN_HORIZON if state.total_steps is None else max(1, state.total_steps - state.origin)
+    kept = 1.0 - 1.0 / max(1.0, plan.smoothing * length)
+    return state._replace(kept=kept, ramp=_rise(plan, state, share, state.origin, length))
 
 
 def settle(plan: Plan, state: State, trained: bool) -> State:
@@ -300,7 +287,7 @@ def decay_now(plan: Plan, state: State, steps: int, decay: str) -> State:
 
 
 def lowered(state: State) -> State:
-    """The peak has been lowered at an alarm, and the share of it stays: a warm-up ends here."""
+    """The peak has been lowered at an alarm: a warm-up ends here, at its present share."""
     return _end(state, "alarm", state.share) if state.decay_start is None else state
 
 

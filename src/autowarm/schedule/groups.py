@@ -60,7 +60,13 @@ class GroupRates:
     nothing behind. A scheduler beside ours in a `torch.optim.lr_scheduler.ChainedScheduler` multiplies the factor.
 
     A tensor rate is filled in place. Its version counter tells whether it has changed, and only then it is read.
+
+    Attributes:
+        row: for how many updates in a row others have set a rate, by the last `write`; 0 for none.
+        seen: the highest rate that it found from others.
     """
+
+    row, seen = 0, 0.0
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.rates: list[_Rate] = []
@@ -141,14 +147,15 @@ class GroupRates:
         self._tensors.insert(i, (None, 0))
         self._note(i, rate)
 
-    def write(self, peaks: Sequence[float], plan: Plan, state: State, composed: bool = False) -> tuple[int, float]:
-        """Set every group's rate. Return for how many updates in a row others have set one, and the highest such rate.
+    def write(self, peaks: Sequence[float], plan: Plan, state: State, composed: bool = False) -> list[float]:
+        """Set every group's rate, and return the rates.
 
         Args:
             peaks: by group.
             composed: whether a PyTorch scheduler steps ours beside others, whose changes multiply.
         """
-        share, row, seen = state.share, 0, 0.0
+        share, written = state.share, []
+        self.row, self.seen = 0, 0.0
         for i, (group, own) in enumerate(zip(self._optimizer.param_groups, self.rates, strict=True)):
             rate = group["lr"]
             if isinstance(rate, Tensor):
@@ -158,20 +165,20 @@ class GroupRates:
             else:
                 changed = rate != own.written
             if changed:
-                seen = max(seen, self._follow(own, float(rate), i, composed))
-                row = max(row, own.row)
+                self._follow(own, float(rate), i, composed)
             elif own.row:
                 own.row, own.before = 0, own.factor
             own.aim = aim = peaks[i] * own.scale * (share if own.warms else steady_share(plan, state))
             own.written = aim * own.factor
             if isinstance(rate, Tensor):
-                set_rate(group, own.written)
-                self._note(i, rate)
+                rate.fill_(own.written)
+                self._tensors[i] = rate, rate._version
             else:
                 group["lr"] = own.written
-        return row, seen
+            written.append(own.written)
+        return written
 
-    def _follow(self, own: _Rate, rate: float, i: int, composed: bool) -> float:
+    def _follow(self, own: _Rate, rate: float, i: int, composed: bool) -> None:
         """Make a factor of a rate that others have changed."""
         if not (rate >= 0 and math.isfinite(rate)):
             raise ValueError(f"the lr of parameter group {i} was set to {rate} from outside the schedule")
@@ -185,7 +192,7 @@ class GroupRates:
             own.factor = min(1.0, rate / own.aim)
         if composed:
             own.before = own.factor
-        return rate
+        self.row, self.seen = max(self.row, own.row), max(self.seen, rate)
 
     def _note(self, i: int, rate: Any) -> None:
         self._tensors[i] = (rate, rate._version) if isinstance(rate, Tensor) else (None, 0)

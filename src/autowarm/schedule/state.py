@@ -3,9 +3,11 @@
 import json
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from .core import Rise, State
+from . import core
+from .arguments import Calibrated, check_horizon
 
 STATE_VERSION = 10
 
@@ -41,26 +43,54 @@ def _checksum(content: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True, default=repr).encode())
 
 
-def differences(saved: Mapping[str, Any], here: Mapping[str, Any], ignored: set[str], groups: tuple[int, int]) -> None:
-    """Raise ValueError if a state was saved under other settings, or for more parameter groups."""
-    differ = {
-        name: f"saved {saved.get(name)!r}, here {value!r}"
-        for name, value in here.items()
-        if name not in ignored and saved.get(name) != value
-    }
-    if groups[0] > groups[1]:
-        differ["parameter groups"] = f"saved {groups[0]}, here {groups[1]}"
-    if differ:
-        what = "; ".join(f"{name}: {how}" for name, how in differ.items())
-        raise ValueError(f"the saved schedule differs from this one: {what}")
-
-
-def numbers_of(state: State) -> dict[str, Any]:
+def numbers_of(state: core.State) -> dict[str, Any]:
     """A rule's state as plain numbers by name."""
     return {name: list(x) if isinstance(x, tuple) else x for name, x in state._asdict().items()}
 
 
-def state_of(numbers: dict[str, Any]) -> State:
+def state_of(numbers: dict[str, Any]) -> core.State:
     """The state that `numbers_of` returned."""
-    rises = {name: None if numbers[name] is None else Rise(*numbers[name]) for name in ("ramp", "bound")}
-    return State(**numbers | rises | {"opening": tuple(numbers["opening"])})
+    rises = {name: None if numbers[name] is None else core.Rise(*numbers[name]) for name in ("ramp", "bound")}
+    return core.State(**numbers | rises | {"opening": tuple(numbers["opening"])})
+
+
+def resumed(
+    content: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    plan: core.Plan,
+    groups: tuple[int, int],
+    *,
+    kappa_counted: bool,
+) -> tuple[core.Plan, core.State, str | None]:
+    """The plan and state of a saved schedule, and a warning if it was saved under another ``total_steps``.
+
+    ``groups`` are the numbers of parameter groups, saved and here. Raise ValueError if settings differ.
+    """
+    saved, state = content["settings"], state_of(content["state"])
+    ignored = {"total_steps", "chance_loss", "trained", "recover"}  # of the weights, the state knows
+    if kappa_counted and saved.get("kappa") is not None and state.gap0 is not None:
+        ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
+        assert isinstance(plan.peak_gap, Calibrated)
+        counted: Any = plan.peak_gap._replace(kappa=saved["kappa"])
+        plan = replace(plan, peak_gap=counted)
+    here = {name: value for name, value in settings.items() if name not in ignored}
+    differ = {name: (saved.get(name), value) for name, value in here.items() if saved.get(name) != value}
+    if groups[0] > groups[1]:
+        differ["parameter groups"] = groups
+    if differ:
+        what = "; ".join(f"{name}: saved {one!r}, here {other!r}" for name, (one, other) in differ.items())
+        raise ValueError(f"the saved schedule differs from this one: {what}")
+    if None not in (plan.trained, state.trained):
+        state = core.settle(plan, state, bool(plan.trained))
+    total, planned = plan.total_steps, state.planned_steps
+    if total in (saved["total_steps"], planned):
+        return plan, state, None
+    check_horizon(total, plan.decay, state.updates)
+    return (
+        plan,
+        core.extend(plan, state, total),
+        (
+            f"the schedule was saved for total_steps={planned} and is loaded for total_steps={total}: it continues to "
+            f"{total}, as after extend({total})"
+        ),
+    )

@@ -325,7 +325,9 @@ WRITERS = {
 @every_lr
 @pytest.mark.parametrize("when", ["before the update", "before the scheduler's step"])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_rates_that_others_set_hold_while_it_lasts_and_leave_nothing_behind(writer: str, when: str, tensor: bool) -> None:
+def test_rates_that_others_set_hold_while_they_do_and_leave_nothing_behind(
+    writer: str, when: str, tensor: bool
+) -> None:
     plain = [a for (a,) in train(AdaptiveWarmup(Lion([group(tensor)]), 600), 0, 600)]
     opt = Lion([group(tensor)])
     scheduler, rates = AdaptiveWarmup(opt, 600), []

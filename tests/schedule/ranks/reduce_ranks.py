@@ -20,7 +20,9 @@ results = {}
 for scenario in scenarios:
     w = torch.nn.Parameter(torch.zeros(2, 2))
     w.grad = torch.ones(2, 2)
-    opt = Lion([w], lr=torch.tensor(0.01, dtype=torch.float64) if "tensor" in scenario else 0.01)
+    peak = 0.02 if scenario == "peak" and rank else 0.01
+    opt = Lion([w], lr=torch.tensor(peak, dtype=torch.float64) if "tensor" in scenario else peak)
+    reduce.AT_ONCE = () if scenario.startswith("late") else ("cpu",)  # as on an accelerator
     reduce.__version__ = "0.0" if scenario == "version" and rank else "1.0"
     sched = AdaptiveWarmup(opt, 60, div=50.0 if scenario == "settings" and rank else 10.0)
     rates, error = [], None

@@ -24,6 +24,9 @@ SCENARIOS = [
     "tensor steps",
     "extended",
     "tensor extended",
+    "peak",
+    "late",
+    "late steps",
 ]
 
 
@@ -39,7 +42,7 @@ def ranks(rank_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> 
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("scenario", ["plain", "nan", "missing", "tensor", "tensor nan"])
+@pytest.mark.parametrize("scenario", ["plain", "nan", "missing", "tensor", "tensor nan", "late"])
 def test_rates_are_the_same_to_the_bit(scenario: str, ranks: list[dict[str, dict]]) -> None:
     a, b = ranks[0][scenario], ranks[1][scenario]
     assert a == b
@@ -75,9 +78,11 @@ def test_tensor_rates_are_those_of_float_ones(ranks: list[dict[str, dict]]) -> N
         ("version", "settings"),
         ("steps", "steps"),
         ("skipped", "steps"),
-        ("tensor steps", "steps or settings"),
+        ("tensor steps", "steps"),
         ("extended", "settings"),
-        ("tensor extended", "steps or settings"),
+        ("peak", "settings"),
+        ("late steps", "steps"),
+        ("tensor extended", "settings"),
     ],
 )
 def test_ranks_that_disagree_fail_together(scenario: str, what: str, ranks: list[dict[str, dict]]) -> None:

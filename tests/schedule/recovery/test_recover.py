@@ -13,7 +13,6 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, losses
 from autowarm.rate.restore import Snapshot
-from tests.cases import each
 from tests.schedule.recovery.recovery_runs import MAKERS, Run, batch, halfway, lost, quiet
 
 BAD, NAN = halfway("lion", "bad"), halfway("adamw", "nan")
@@ -226,7 +225,7 @@ def test_tensor_rates_recover_as_floats_do(name: str, fault: str) -> None:
 
 def test_losses_that_are_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator."""
-    monkeypatch.setattr(losses, "lateness", lambda device: losses.LATE)
+    monkeypatch.setattr(losses, "AT_ONCE", ())
     run = Run(faults=NAN, recover=True, tensor=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

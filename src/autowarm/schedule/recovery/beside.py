@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...frames import frames_of_ours
-from ...losses import Losses, Observation, Order, Ranks
+from ...losses import Losses, Order, Ranks
 from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside, unwrapped
 from ..alarms import MOST_IDLE
@@ -107,7 +107,7 @@ class SpikeGuard:
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
         """Record the loss of one micro-batch for the next `step`, see `AdaptiveWarmup.observe`."""
-        self._losses.pending.append(Observation.of(loss, weight).kept())
+        self._losses.observe(loss, weight)
         self._order.observed(loss)
 
     @in_normal_mode

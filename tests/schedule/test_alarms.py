@@ -1,0 +1,195 @@
+"""What people do wrong with a schedule, by its warning; and that a correct loop sees none."""
+
+import copy
+import math
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from schedule_runs import PEAK, falling, make_optimizer
+from torch import nn
+
+from autowarm import AdaptiveWarmup, Lion
+
+Loop = Callable[[], Any]
+
+
+def trained_loop(
+    make: Callable[[Any], torch.optim.Optimizer] = lambda params: torch.optim.AdamW(params, lr=PEAK),
+    *,
+    updates: int = 30,
+    every: int = 1,
+    value: Callable[[torch.Tensor], Any] = lambda loss: loss,
+    copied: bool = False,
+    resumed: bool = False,
+    **options: Any,
+) -> None:
+    """A loop around a small regression, with one thing wrong."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+    opt = make((copy.deepcopy(model) if copied else model).parameters())
+    if resumed:
+        other = copy.deepcopy(model)
+        before = make(other.parameters())
+        for _ in range(20):
+            other(torch.randn(8, 8)).square().mean().backward()
+            before.step()
+        opt.load_state_dict(before.state_dict())
+        opt.param_groups[0]["lr"] = PEAK
+    scheduler = AdaptiveWarmup(opt, 1000, **options)
+    for t in range(updates):
+        x = torch.randn(64, 8)
+        loss = (model(x) - x[:, :4]).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        if t % every == every - 1:
+            scheduler.step(value(loss))
+
+
+def given(losses: list[float], T: int = 1000, **options: Any) -> AdaptiveWarmup:
+    scheduler = AdaptiveWarmup(make_optimizer(), T, **options)
+    for loss in losses:
+        scheduler.optimizer.step()
+        scheduler.step(loss)
+    return scheduler
+
+
+ALTERNATING = [10.0, 2.5] * 20  # as the last, smaller group of micro-batches makes them
+SCATTERED = r"no target loss f\* can be derived from the first losses \(10, 2.5, .*tokens or samples as weight"
+MISTAKES: dict[str, tuple[Loop, str]] = {
+    "nobody steps the schedule": (lambda: trained_loop(every=10**6), "30 updates were made since .* call step.loss."),
+    "a step in 50 updates": (lambda: trained_loop(every=50, updates=60), "30 updates were made since .*not epochs"),
+    "an accuracy as the loss": (
+        lambda: given([0.1 + 0.01 * t + 0.03 * (t % 3) for t in range(30)]),
+        "given as the loss have risen .*no accuracy",
+    ),
+    "an optimizer resumed alone": (lambda: trained_loop(resumed=True), "made 20 updates by its state.*load_state_dict"),
+    "a copied model": (lambda: trained_loop(copied=True), "no tensor of AdamW had a gradient in 25 updates"),
+    "a copied model, ours": (
+        lambda: trained_loop(lambda params: Lion(params, lr=PEAK), copied=True),
+        "no tensor of Lion had a gradient in 25 updates",
+    ),
+    "losses that alternate": (lambda: given(ALTERNATING), SCATTERED),
+    "losses of zero": (lambda: given([0.0] * 30), "no target loss f. can be derived"),
+    "no loss": (lambda: given([None]), "step.. was called without a loss"),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_has_one_warning_after_at_most_30_updates(mistake: str) -> None:
+    loop, message = MISTAKES[mistake]
+    with pytest.warns(UserWarning, match=message) as said:
+        loop()
+    assert len(said) == 1
+
+
+CORRECT: dict[str, Loop] = {
+    "AdamW": trained_loop,
+    "Lion": lambda: trained_loop(lambda params: Lion(params, lr=PEAK), updates=100),
+    "numbers for losses": lambda: trained_loop(value=lambda loss: loss.item()),
+    "a new warm-up that is meant": lambda: trained_loop(resumed=True, trained=True),
+    "a loss that falls at once": lambda: given([10 * 0.8**t for t in range(40)]),
+    "a loss with an arbitrary zero": lambda: given([0.1 * math.sin(t) for t in range(40)]),
+    "a loss that rises for a while": lambda: given([5 + 0.02 * t + 0.1 * math.sin(9 * t) for t in range(40)]),
+}
+
+
+@pytest.mark.parametrize("loop", CORRECT)
+def test_a_correct_loop_sees_no_warning(loop: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CORRECT[loop]()
+
+
+EMPTY: dict[str, Callable[[int, random.Random], bool]] = {
+    "two among the first ten": lambda t, draw: t in (2, 5),
+    "the first": lambda t, draw: t == 0,
+    "a fifth of all batches": lambda t, draw: draw.random() < 0.2,
+}
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-3])
+@pytest.mark.parametrize("empty", EMPTY)
+def test_batches_without_a_label_are_no_evidence(empty: str, value: float) -> None:
+    draw = random.Random(1)
+    losses = [value if EMPTY[empty](t, draw) else falling(pace=200.0)(t) for t in range(400)]
+    plain, found = given([falling(pace=200.0)(t) for t in range(400)]), given(losses)
+    assert plain.ended_by == found.ended_by == "loss"
+    assert found.target_loss == pytest.approx(plain.target_loss, rel=0.02)
+    assert abs(found.warmup_steps - plain.warmup_steps) <= 5
+
+
+def test_a_loss_that_truly_falls_to_nothing_ends_the_warm_up() -> None:
+    scheduler = given([5.0] * 20 + [1e-4] * 80)
+    assert scheduler.ended_by == "loss"
+
+
+WEIGHTS = {"finite": 1.0, "broken": math.nan}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_what_stops_a_run_says_which_it_was(weights: str) -> None:
+    scheduler = given([5.0] * 3)
+    [p] = scheduler.optimizer.param_groups[0]["params"]
+    p.data.fill_(WEIGHTS[weights])
+    if weights == "finite":
+        message = "20 times in a row, .*all weights are finite.*gradients are finite.*batches give no finite loss"
+    else:
+        message = "the run has diverged, for weights are not finite. Lower the peak rate.*recover=True"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(19):
+            scheduler.optimizer.step()
+            scheduler.step(math.nan)
+        scheduler.optimizer.step()
+        with pytest.raises(RuntimeError, match=message):
+            scheduler.step(math.nan)
+
+
+def make(*args: Any, **options: Any) -> Any:
+    return lambda: AdaptiveWarmup(make_optimizer(), *args, **options)
+
+
+WORDS: dict[str, tuple[Loop, type[Exception], str]] = {
+    "a warm-up's length": (make(100, 1000), TypeError, r"takes \(optimizer, total_steps\).*sets its own length"),
+    "num_training_steps": (
+        make(num_training_steps=9),
+        TypeError,
+        "no num_training_steps: do you mean total_steps",
+    ),
+    "num_warmup_steps": (
+        make(100, num_warmup_steps=10),
+        TypeError,
+        "no num_warmup_steps: the warm-up sets its own",
+    ),
+    "warmup_ratio": (make(100, warmup_ratio=0.1), TypeError, "has no warmup_ratio: .*max_warmup="),
+    "min_lr": (make(100, min_lr=1e-5), TypeError, "has no min_lr: do you mean final_ratio, a share"),
+    "epoch": (make(100, last_epoch=3), TypeError, "has no last_epoch: do you mean total_steps, in updates"),
+    "lr": (make(100, lr=0.1), TypeError, "has no lr: do you mean the optimizer's lr"),
+    "a typo": (make(100, final_ration=0.1), TypeError, "has no final_ration: do you mean final_ratio"),
+    "peak": (make(100, peak="auto"), TypeError, "has no peak: do you mean autowarm.find_rate"),
+    "swapped": (
+        lambda: AdaptiveWarmup(100, make_optimizer()),  # type: ignore[arg-type]
+        TypeError,
+        "first argument is the optimizer, got a int: the optimizer comes first, then total_steps",
+    ),
+    "infinite": (make(math.inf), ValueError, r"takes total_steps=None and decay=.wso., and ends by decay_now"),
+    "minus one": (make(-1), ValueError, r"total_steps must be .* ends by decay_now\(steps\), got -1"),
+    "constant": (make(100, decay="constant"), ValueError, "unknown decay 'constant'.*.wso. stays at the peak"),
+    "no rate": (
+        lambda: AdaptiveWarmup(torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.0), 100),
+        ValueError,
+        "one positive, got .0.0.: the lr of the optimizer is the peak rate",
+    ),
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_what_people_write_out_of_habit_names_the_argument_to_use(words: str) -> None:
+    call, kind, message = WORDS[words]
+    with pytest.raises(kind, match=message):
+        call()

@@ -1,0 +1,83 @@
+"""Losses that are read four updates late, as on an accelerator, here on a CPU."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from schedule_runs import PEAK, falling, make_optimizer, run, saved
+
+from autowarm import AdaptiveWarmup, losses
+
+T = 100
+
+
+@pytest.fixture(autouse=True)
+def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "AT_ONCE", ())
+
+
+def made(tensor: bool = False, **options: float) -> AdaptiveWarmup:
+    return AdaptiveWarmup(make_optimizer(torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK), T, **options)
+
+
+def test_everything_comes_four_updates_later_with_a_float_rate_as_with_a_tensor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late, tensor = made(), made(tensor=True)
+    rates = run(late, falling(), range(T))
+    assert rates == pytest.approx(run(tensor, falling(), range(T)), rel=1e-12)
+    monkeypatch.setattr(losses, "AT_ONCE", ("cpu",))
+    at_once = made()
+    # The same losses, four updates later, and none before.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run(at_once, lambda t: math.nan, range(0))
+        for t in range(T):
+            assert rates[t] == at_once.optimizer.param_groups[0]["lr"], t
+            at_once.optimizer.step()
+            at_once.step(falling()(t - losses.LATE) if t >= losses.LATE else None)
+    assert late.ended_by == "loss"
+
+
+def test_waiting_for_a_loss_is_no_step_without_one() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(made(), falling(), range(T))
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 4, 9, 30, 60])
+def test_resumed_it_is_the_uninterrupted_run_to_the_bit(at: int) -> None:
+    straight, first, second = made(), made(), made()
+    rates = run(straight, falling(), range(T))
+    head = run(first, falling(), range(at))
+    state = saved(first)
+    assert len(state["waiting"]) == min(at, losses.LATE)
+    second.load_state_dict(state)
+    assert head + run(second, falling(), range(at, T)) == rates
+
+
+def test_broken_losses_are_told_and_end_the_run_four_updates_later() -> None:
+    scheduler = made(max_nonfinite=3)
+    run(scheduler, falling(), range(10))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run(scheduler, lambda t: math.nan, range(4))
+        assert not said
+        with pytest.raises(RuntimeError, match="not finite 3 times in a row"):
+            run(scheduler, lambda t: math.nan, range(3))
+    assert scheduler._state.updates == 17
+
+
+def test_micro_batches_and_skipped_updates() -> None:
+    scheduler, plain = made(), made()
+    for t in range(50):
+        for one in (scheduler, plain):
+            if t != 20:
+                one.optimizer.step()
+        scheduler.observe(falling()(t) - 1, weight=1)
+        scheduler.observe(falling()(t) + 1, weight=1)
+        scheduler.step()
+        plain.step(falling()(t))
+    assert scheduler.last_epoch == plain.last_epoch == 49
+    assert scheduler.get_last_lr() == pytest.approx(plain.get_last_lr(), rel=1e-12)

@@ -214,19 +214,19 @@ class Losses:
             none. Of an update that a GradScaler has skipped, a finite loss does not count. Broken weights make it skip
             every update, so NaN does.
         """
-        if loss is not None:
-            self.pending.append(seen := Observation.of(loss, 1.0))
-            self.traced = self.traced or seen.traced
+        seen = None if loss is None else Observation.of(loss, 1.0)
+        if seen is not None and seen.traced:
+            self.traced = True
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         made = clock.tick(self.traced)
         updates += made or 0
-        observations, self.pending = self.pending, []
-        if len(observations) == 1 and not self._queue and not (_DISTRIBUTED and dist.is_initialized()):
-            x, weight, _ = observations[0]
-            if weight and (x.device.type if isinstance(x, Tensor) else "cpu") in AT_ONCE:  # the usual case on a CPU
+        if seen is not None and not (self.pending or self._queue or (_DISTRIBUTED and dist.is_initialized())):
+            x = seen.loss
+            if (x.device.type if isinstance(x, Tensor) else "cpu") in AT_ONCE:  # the usual case on a CPU
                 mean: float | None = float(x)
                 finite = mean is not None and math.isfinite(mean)
                 return made, [] if made is None and finite else [(updates, mean if finite else math.nan)]
+        observations, self.pending = [*self.pending, *([] if seen is None else [seen])], []
         sums = summed(observations, self._ranks, updates)
         device = sums.device if isinstance(sums, Tensor) else torch.device("cpu")
         late = 0 if device.type in AT_ONCE else LATE

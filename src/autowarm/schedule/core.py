@@ -119,41 +119,42 @@ def advance(plan: Plan, state: State, updates: int, loss: float | None = None) -
     the first loss is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
     """
     finite = loss is not None and math.isfinite(loss)
-    failures = state.failures if loss is None else 0 if finite else state.failures + 1
-    state = state._replace(updates=updates, failures=failures)
-    if state.decay_start is None and (loss is None or finite):
-        state = _warm_up(plan, state if loss is None else _take(plan, state, loss))
-    if state.decay_start is not None:
-        state = state._replace(share=_decay_share(plan, state))
-    return state
+    if loss is not None and (state.failures or not finite):
+        state = state._replace(failures=0 if finite else state.failures + 1)
+    if state.ended_by is None and (loss is None or finite):
+        state = _warm_up(plan, state if loss is None else _take(plan, state, updates, loss), updates)
+    if state.ended_by is not None:
+        return state._replace(updates=updates, share=_decay_share(plan, state, updates))
+    return state if finite or loss is None else state._replace(updates=updates)
 
 
-def _take(plan: Plan, state: State, loss: float) -> State:
+def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
     """Average the loss: an exponential moving average over a share of the run, from f(x0) on."""
     average, gap0, fstar = state.average, state.gap0, state.target_loss
     if average is None or state.opening:
-        return _open(plan, state, loss)._replace(seen=state.updates)
+        return _open(plan, state._replace(updates=updates, seen=updates), loss)
     if gap0 is not None and fstar is not None and plan.smoothing:
-        state = state._replace(empty=state.empty + 1 if 0.0 <= loss < EMPTY * (fstar + gap0) else 0)
-        if 0 < state.empty < OPENING:
-            return state
+        if state.empty or 0.0 <= loss < EMPTY * (fstar + gap0):
+            state = state._replace(empty=state.empty + 1 if 0.0 <= loss < EMPTY * (fstar + gap0) else 0)
+            if 0 < state.empty < OPENING:
+                return state
         loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts
-    kept = state.kept ** (state.updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
-    return state._replace(average=kept * average + (1.0 - kept) * loss, seen=state.updates)
+    kept = state.kept ** (updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
+    return state._replace(average=kept * average + (1.0 - kept) * loss, seen=updates)
 
 
-def _warm_up(plan: Plan, state: State) -> State:
+def _warm_up(plan: Plan, state: State, updates: int) -> State:
     """max(ramp, η(Δ)/lr), until one of them ends the warm-up."""
-    ramp = 0.0 if state.ramp is None else rise_share(state.ramp, state.updates, plan.warmup)
+    ramp = 0.0 if state.ramp is None else rise_share(state.ramp, updates, plan.warmup)
     if ramp >= 1.0:
-        return _end(state, "clock", 1.0)
+        return _end(state._replace(updates=updates), "clock", 1.0)
     gap0, peak_gap, fstar = state.gap0, state.peak_gap, state.target_loss
     if gap0 is None or peak_gap is None or fstar is None or state.average is None or state.opening:
-        return state._replace(share=max(ramp, 1.0 / plan.div))
+        return state._replace(updates=updates, share=max(ramp, 1.0 / plan.div))
     gap = state.average - fstar
     if gap < peak_gap:  # strictly, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on
-        return _end(state, "loss", 1.0)
-    return state._replace(share=max(ramp, LEAST_SHARE, eta_share(gap, gap0, peak_gap, plan.div)))
+        return _end(state._replace(updates=updates), "loss", 1.0)
+    return state._replace(updates=updates, share=max(ramp, LEAST_SHARE, eta_share(gap, gap0, peak_gap, plan.div)))
 
 
 def eta_share(gap: Any, gap0: float, peak_gap: float, div: float) -> Any:
@@ -168,17 +169,17 @@ def _end(state: State, why: str, share: float) -> State:
     return state._replace(decay_start=state.updates, cut=share, decay_peak=share)
 
 
-def _decay_share(plan: Plan, state: State) -> float:
+def _decay_share(plan: Plan, state: State, updates: int) -> float:
     """The share of the peak rate in the decay; after update T it stays where it is."""
     start, total, passed = state.decay_start or 0, state.total_steps, 0.0
     if total is not None:
-        passed = max(0, min(state.updates, total - 1) - start) / max(1, total - start)
+        passed = max(0, min(updates, total - 1) - start) / max(1, total - start)
     share = float((plan.decay if state.decay is None else DECAYS[state.decay])(passed))
     end = min(plan.final_ratio, state.decay_peak)
     if end > 0.0 or state.decay_peak < 1.0:
         share = end + (state.decay_peak - end) * share
-    if state.bound is not None and state.updates < state.bound.end:
-        share = min(share, rise_share(state.bound, state.updates, plan.warmup))
+    if state.bound is not None and updates < state.bound.end:
+        share = min(share, rise_share(state.bound, updates, plan.warmup))
     return share
 
 
@@ -271,7 +272,7 @@ def extend(plan: Plan, state: State, total_steps: int | None) -> State:
         over = new.ramp is not None and rise_share(new.ramp, new.updates, plan.warmup) >= 1.0
         return _end(new, "clock", new.share) if over and new.average is not None else new
     new = new._replace(bound=None)
-    then = _decay_share(plan, new)
+    then = _decay_share(plan, new, new.updates)
     if then > state.share:
         left = OPEN_HORIZON if total_steps is None else total_steps - new.updates
         return new._replace(bound=_rise(plan, new, state.share, new.updates, left))

@@ -90,17 +90,16 @@ class AdaptiveWarmup(LRScheduler):
             warns, False does not look. See `recoveries` and docs/recovery.md.
         model: with ``recover=True``, a model whose buffers (and parameters that the optimizer does not hold, such as
             averaged weights) are restored too.
-        process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. The losses
-            are averaged over the ranks, so the rates are bit-identical on all of them. Every rank must call ``step``
-            as often, so give them equal shares of the data, as ``DistributedSampler(drop_last=True)`` does.
+        process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. They share
+            the mean loss, so their rates are bit-identical. Every rank must call ``step`` as often: give them equal
+            shares of the data, as ``DistributedSampler(drop_last=True)`` does.
 
     Raises:
         ValueError: an argument is out of range, or a name is unknown; or ``recover=True`` and updates may be replays of
-            a captured graph, into which nothing can be restored. At the first loss: it is not above ``target_loss``, or
-            exceeds it by ``peak_gap`` or less. Later: groups have gone, or are in another order.
+            a captured graph. At the first loss: it is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
+            Later: groups have gone, or are in another order.
         RuntimeError: ``max_nonfinite`` is reached, ranks disagree, or another rank makes no step until the timeout of
-            the process group. In ``loss.backward()``: it came after the first ``step`` that took the loss, and
-            weights may have been restored in between.
+            the process group. In ``loss.backward()`` with ``recover=True``: it came after the ``step`` that took it.
 
     Example:
         >>> import torch
@@ -332,7 +331,6 @@ class AdaptiveWarmup(LRScheduler):
         for i, group in enumerate(self.optimizer.param_groups):
             self.base_lrs[i] *= ratio
             group["initial_lr"] = group["initial_lr"] * ratio
-        self._groups.scale_later(ratio)
 
     def _are_trained(self) -> bool:
         """Whether the weights were trained before: as told, or by the weights before the first update."""
@@ -433,11 +431,15 @@ class AdaptiveWarmup(LRScheduler):
             {'phase': 'warmup', 'share': 0.1, 'lr': 0.001, 'warmup_steps': 0, 'warmup_end': 50}
         """
         counted = {} if self._guard is None else {"recoveries": len(self._guard.recoveries)}
-        return metrics(self._state, self._groups.rates[0].written) | counted
+        return metrics(self._state, self._first_rate()) | counted
 
     def __repr__(self) -> str:
         """The content of `metrics` in one line."""
-        return one_line(self._state, self._groups.rates[0].written)
+        return one_line(self._state, self._first_rate())
+
+    def _first_rate(self) -> float:
+        rate = self.optimizer.param_groups[0]["lr"]
+        return self._groups.rates[0].written if isinstance(rate, Tensor) else float(rate)  # a tensor may be on a device
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot η(Δ) against the loss, and mark Δ' and the current rate.

@@ -211,12 +211,6 @@ class GroupRates:
                 return False
         return any(own.written > 0 for own in self.rates)
 
-    def scale_later(self, ratio: float) -> None:
-        """Let groups that are added without an ``lr`` have another peak, so that their ratio to the others stays."""
-        for one in dict.fromkeys([self._optimizer, *inside(self._optimizer)]):
-            if "lr" in one.defaults:
-                one.defaults["lr"] = one.defaults["lr"] * ratio
-
     def forget(self) -> None:
         """Forget what others have made of the rates."""
         for own in self.rates:

@@ -3,7 +3,9 @@
 import gc
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,19 @@ def lab_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]
     launcher = Launcher(imports, clean_environment(folder), folder)
     yield launcher
     launcher.close()
+
+
+@pytest.fixture
+def python_without() -> Callable[[Sequence[str], str], str]:
+    """Runs code in a fresh interpreter that misses some packages, and returns what it prints."""
+
+    def run(missing: Sequence[str], code: str) -> str:
+        hidden = f"import sys; sys.modules |= dict.fromkeys({list(missing)})\n"  # None is reported as a missing one is
+        done = subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
 
 
 @pytest.hookimpl(optionalhook=True)

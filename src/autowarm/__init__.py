@@ -7,6 +7,7 @@
 - `autowarm.geometry`, `autowarm.schedule`, `autowarm.theory`: the paper's norms, schedule and theorems as code.
 - `autowarm.smoothness`: the curvature along your own run.
 - `autowarm.integrations`: adapters for transformers, Lightning and Accelerate.
+- `autowarm.jax`: the default rule as an optax transformation.
 - `autowarm.lab`: the experiments, behind the ``autowarm`` command. Nothing outside it imports it.
 """
 

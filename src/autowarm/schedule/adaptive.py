@@ -24,8 +24,9 @@ from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
 from .alarms import FIRST, Alarms
-from .arguments import Calibrated, check_horizon, checked, clean, plain_words
+from .arguments import Calibrated, checked, plain_words
 from .calibration import SIGMA_F2
+from .checks import check_horizon, clean
 from .clock import UpdateClock
 from .groups import GroupRates
 from .profile import Profile

@@ -3,8 +3,6 @@
 import difflib
 import functools
 import inspect
-import math
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,9 +12,10 @@ from ..geometry import Geometry, resolve
 from ..optim.known import kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
 from .calibration import SIGMA_F2, calibrate
+from .checks import check_horizon, clean
 from .core import Plan
 from .groups import first_peak
-from .shapes import Shape, decay_shape, is_flat, name_of, warmup_shape
+from .shapes import Shape, decay_shape, name_of, warmup_shape
 
 Init = TypeVar("Init", bound=Callable[..., None])
 # What people write out of habit, and what they mean.
@@ -27,56 +26,6 @@ _HABITS = {
     "peak": "autowarm.find_rate, before the run? rewarm(peak=) changes the peak rate in it",
     **dict.fromkeys(("epoch", "last_epoch", "epochs"), "total_steps, in updates; a state resumes by load_state_dict"),
 }  # fmt: skip
-
-
-def _whole(x: Any) -> int:
-    if isinstance(x, bool):
-        raise TypeError
-    return int(x) if isinstance(x, float) and x.is_integer() else operator.index(x)  # also 1e4
-
-
-def _longest(x: Any) -> float | int | str:
-    """An int is a number of updates and a float a share of the run, except that 1 means the whole run, like 1.0."""
-    if x == "auto" or isinstance(x, bool | str):
-        return x
-    return float(x) if isinstance(x, float) or x == 1 else operator.index(x)
-
-
-# What an argument must be: the conversion to a plain number, the condition on it, and that condition in words.
-_Need = tuple[Callable[[Any], Any], Callable[[Any], bool], str]
-_POSITIVE: _Need = (float, lambda x: x > 0 and math.isfinite(x), "must be positive and finite")
-_NEEDS: dict[str, _Need] = {
-    "total_steps": (
-        _whole, lambda x: x >= 1, "must be a whole number of updates ≥ 1; a run whose length is not known takes "
-        'total_steps=None and decay="wso", and ends by decay_now(steps)'
-    ),
-    "steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
-    **dict.fromkeys(("kappa", "sigma_f2", "peak_gap", "chance_loss", "peak"), _POSITIVE),
-    "target_loss": (float, math.isfinite, "must be finite"),
-    "div": (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
-    "final_ratio": (float, lambda x: 0 <= x <= 1, "must be in [0, 1]"),
-    "max_warmup": (
-        _longest, lambda x: x == "auto" or (x >= 2 if isinstance(x, int) else 0 < x <= 1),
-        'is a share of the run, in (0, 1], a whole number of updates ≥ 2, "auto", or None',
-    ),
-    "smoothing": (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)"),
-    "max_nonfinite": (_whole, lambda x: x >= 1, "must be at least 1, or None"),
-}  # fmt: skip
-_OPTIONAL = {"total_steps", "target_loss", "kappa", "peak_gap", "max_warmup", "max_nonfinite", "chance_loss", "peak"}
-
-
-def clean(**given: Any) -> dict[str, Any]:
-    """Return the arguments as plain numbers; ValueError names the first that is none or out of range."""
-    checked: dict[str, Any] = {}
-    for name, value in given.items():
-        convert, holds, need = _NEEDS[name]
-        try:
-            checked[name] = None if value is None and name in _OPTIONAL else convert(value)
-            if checked[name] is not None and (isinstance(checked[name], bool) or not holds(checked[name])):
-                raise ValueError
-        except (TypeError, ValueError, OverflowError):  # float(10**400)
-            raise ValueError(f"{name} {need}, got {value!r}") from None
-    return checked
 
 
 class Calibrated(NamedTuple):
@@ -159,17 +108,6 @@ def _kappa(optimizer: Optimizer, geometry: Geometry) -> float:
             f"{error}. By default, AdaptiveWarmup needs no κ: leave out geometry=, and use it instead of "
             "AdaptiveWarmup.paper"
         ) from None
-
-
-def check_horizon(total_steps: int | None, decay: Shape, updates: int = 0) -> None:
-    """Raise ValueError if the decay needs an end and there is none, or if the end is over."""
-    if total_steps is None and not is_flat(decay):
-        raise ValueError(
-            "total_steps=None leaves the run's end open, which needs a flat decay: give total_steps, or use "
-            'decay="wso" and call decay_now(steps) when the run should end'
-        )
-    if total_steps is not None and total_steps < updates:
-        raise ValueError(f"total_steps={total_steps} is over: {updates} updates were made already")
 
 
 def plain_words(init: Init) -> Init:

@@ -215,7 +215,7 @@ def _calibrate(plan: Plan, state: State, loss: float) -> State:
             return state._replace(target_loss=None, gap0=None, peak_gap=None)
         target = loss - EXPECTED_FALL * loss
     gap0 = loss - target
-    if not gap0 > 0:
+    if not gap0 > 0 and (loss != 0.0 or not plan.smoothing):  # a loss of 0 may be of a batch without a label
         raise ValueError(
             f"the first loss f(x0) = {loss:.6g} is not above the target loss f* = {target:.6g}: "
             "give a target_loss that the loss will approach from above, or none to have it derived from f(x0)"

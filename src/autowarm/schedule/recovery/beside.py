@@ -12,7 +12,8 @@ from ...losses import Losses, Order, Ranks
 from ...modes import in_normal_mode
 from ...optim.wrapped import hook, inside, unwrapped
 from ..alarms import MOST_IDLE
-from ..arguments import check_recover, clean
+from ..arguments import check_recover
+from ..checks import clean
 from ..clock import UpdateClock, only_makes_state
 from ..core import OPEN_HORIZON
 from ..groups import first_peak

@@ -1,0 +1,122 @@
+"""The default rule as an optax transformation: `autowarm.schedule.core` for arrays, without torch."""
+
+import math
+from typing import Any, NamedTuple
+
+from .schedule import core
+from .schedule.checks import check_horizon, clean
+from .schedule.shapes import WSD_FALL, Decay, Shape, decay_shape, name_of
+
+try:
+    import jax
+    import jax.numpy as jnp
+    import optax
+except ImportError as missing:
+    raise ImportError("autowarm.jax needs jax and optax: pip install 'autowarm[jax]'") from missing
+
+_SHAPES: dict[str, Any] = {  # those that shapes.py states for plain numbers alone
+    "cosine": lambda p: jnp.cos(0.5 * jnp.pi * p) ** 2, "1-sqrt": lambda p: 1.0 - jnp.sqrt(p),
+    "wsd": lambda p: jnp.minimum(1.0, (1.0 - p) / WSD_FALL),
+}  # fmt: skip
+
+
+class AdaptiveWarmupState(NamedTuple):
+    """What is known after an update; ``opening`` has ten entries, and all the others but ``inner`` are scalars."""
+
+    share: Any  # η/lr, for the next update
+    updates: Any  # made so far
+    decay_start: Any  # the update at which the decay began; −1 during the warm-up
+    opening: Any  # the first finite losses, and infinity where there is none yet
+    target_loss: Any  # f*, if there is a profile
+    gap0: Any  # Δ0; 0 if there is no profile, and the ramp alone sets the rate
+    gap: Any  # the averaged gap as a share of Δ0, whose squares single precision holds; 1 if there is no profile
+    seen: Any  # the update of the last finite loss
+    empty: Any  # losses in a row far below f(x0)
+    inner: Any  # the state of the transformation inside
+
+
+def adaptive_warmup(
+    inner: optax.GradientTransformation, total_steps: int | None, *, div: float = 10.0, decay: Decay | Shape = "cosine",
+    final_ratio: float = 0.0, target_loss: float | None = None, trained: bool = False,
+) -> optax.GradientTransformationExtraArgs:  # fmt: skip
+    """Scale an optimizer's updates by a warm-up that the loss ends, and a decay: the default of `AdaptiveWarmup`.
+
+    An update is scaled by the share of the peak rate that earlier losses gave (``state.share``), then its own loss is
+    taken: pass it to ``update`` as ``value``, on several devices their mean.
+
+    Args:
+        inner: the optimizer, built with its peak rate, such as ``optax.adamw(1e-3)``.
+        total_steps, div, decay, final_ratio: as for `AdaptiveWarmup`; a decay function maps arrays, in `jax.numpy`.
+        target_loss: f*, by default 30% of f(x0). If the first losses are not above it, the ramp alone sets the rate.
+        trained: whether the weights were trained before; this does not look at them.
+
+    Raises:
+        TypeError, ValueError: ``inner`` is not an optax transformation, or another argument is out of range.
+
+    Example:
+        >>> optimizer = adaptive_warmup(optax.sgd(0.1), total_steps=100)
+        >>> optimizer.update(jnp.ones(2), optimizer.init(jnp.ones(2)), value=3.0)[0]  # a tenth of the peak rate
+        Array([-0.01, -0.01], dtype=float32)
+    """
+    if not isinstance(inner, optax.GradientTransformation):
+        raise TypeError(f"the first argument is an optax transformation, got a {type(inner).__name__}")
+    numbers = clean(total_steps=total_steps, div=div, final_ratio=final_ratio, target_loss=target_loss)
+    check_horizon(numbers["total_steps"], shape := decay_shape(decay))
+    plan, inside = core.Plan(decay=_SHAPES.get(name_of(shape), shape), **numbers), optax.with_extra_args_support(inner)
+    begun = core.settle(plan, core.begin(plan), bool(trained))
+
+    def init(params: Any) -> AdaptiveWarmupState:
+        known = {"share": begun.share, "target_loss": plan.target_loss or 0.0, "gap0": 0.0, "gap": 1.0}
+        known |= {"updates": 0, "decay_start": -1, "seen": 0, "empty": 0}
+        arrays = {name: jnp.asarray(x, type(x)) for name, x in known.items()}
+        return AdaptiveWarmupState(opening=jnp.full(core.OPENING, jnp.inf), inner=inside.init(params), **arrays)
+
+    def update(updates: Any, state: AdaptiveWarmupState, params: Any = None, *, value: Any, **extra: Any) -> Any:
+        updates, after = inside.update(updates, state.inner, params, value=value, **extra)
+        updates = jax.tree.map(lambda x: (state.share * x).astype(x.dtype), updates)
+        state = _advance(plan, begun, state._replace(inner=None), jnp.asarray(value, float).reshape(()))
+        return updates, state._replace(inner=after)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _advance(plan: core.Plan, begun: Any, state: AdaptiveWarmupState, loss: Any) -> AdaptiveWarmupState:
+    state = state._replace(updates=state.updates + 1)
+    now, ramp, total, end = state.updates, begun.ramp, plan.total_steps or core.OPEN_HORIZON, plan.final_ratio
+    full, counts = jnp.isfinite(state.opening[-1]), jnp.isfinite(loss) & (state.decay_start < 0)
+    taken = jax.tree.map(lambda x, y: jnp.where(full, x, y), _take(begun, state, loss), _open(plan, state, loss))
+    over = (taken.gap < core.PEAK_GAP) | (now >= math.ceil(ramp.end))
+    eta = core.eta_share(jnp.maximum(taken.gap, core.PEAK_GAP), 1.0, core.PEAK_GAP, plan.div)
+    share = jnp.maximum(eta, ramp.share + (1.0 - ramp.share) * now / ramp.end)
+    taken = taken._replace(share=share, decay_start=jnp.where(over, now, -1))
+    state = jax.tree.map(lambda x, y: jnp.where(counts, x, y), taken, state)
+    passed = (now.clip(None, total - 1) - state.decay_start).clip(0) / (total - state.decay_start).clip(1)
+    return state._replace(share=jnp.where(state.decay_start < 0, state.share, end + (1.0 - end) * plan.decay(passed)))
+
+
+def _take(begun: core.State, state: AdaptiveWarmupState, loss: Any) -> AdaptiveWarmupState:
+    profile, low = state.gap0 > 0.0, (loss >= 0.0) & (loss < core.EMPTY * (state.target_loss + state.gap0))
+    empty, gap = jnp.where(low, state.empty + 1, 0), (loss - state.target_loss) / jnp.where(profile, state.gap0, 1.0)
+    kept = math.log(max(begun.kept, core.LEAST_GAP))  # for 1 minus it, rounded, loses four digits
+    gap = state.gap - jnp.expm1((state.updates - state.seen) * kept) * (jnp.clip(gap, 0.0, 1.0) - state.gap)
+    taken = ~low | (empty >= core.OPENING)
+    seen = jnp.where(taken, state.updates, state.seen)
+    return state._replace(gap=jnp.where(taken & profile, gap, state.gap), seen=seen, empty=empty)
+
+
+def _open(plan: core.Plan, state: AdaptiveWarmupState, loss: Any) -> AdaptiveWarmupState:
+    losses = jnp.append(state.opening, loss)
+    positive = jnp.sort(jnp.where(losses > 0.0, losses, jnp.inf))
+    usual = jnp.nan_to_num(positive[(jnp.isfinite(positive).sum() - 1) // 2], posinf=0.0)
+    kept = jnp.isfinite(losses) & ~((losses >= 0.0) & (losses < core.EMPTY * usual))
+    opening = jnp.where(kept, losses, jnp.inf)[jnp.argsort(~kept, stable=True)][: core.OPENING]
+    there, lowest = kept.sum(), jnp.sort(opening)
+    given, first = plan.target_loss is not None, lowest[jnp.minimum(1, there - 1)]
+    target = state.target_loss if given else first - core.EXPECTED_FALL * first
+    empty = state.empty + jnp.isfinite(losses).sum() - there
+    alike = lowest[(there - 1) // 2] + lowest[there // 2] <= 2.0 * core.SCALELESS * first
+    scaled = given | alike & (3 * empty <= 2 * there)
+    first = jnp.where(first > target, first, opening[0])  # f(x0) may be at a given f* already
+    gap0 = jnp.where(scaled & (first - target > core.LEAST_GAP), first - target, 0.0)
+    known = {"target_loss": target, "gap0": gap0, "empty": jnp.where(there < core.OPENING, empty, 0)}
+    return state._replace(opening=opening, seen=state.updates, **known)

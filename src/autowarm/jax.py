@@ -51,7 +51,7 @@ def adaptive_warmup(
         trained: whether the weights were trained before; this does not look at them.
 
     Raises:
-        TypeError, ValueError: ``inner`` is not an optax transformation, or another argument is out of range.
+        TypeError, ValueError: ``inner`` is no optax transformation, or another argument is out of range.
 
     Example:
         >>> optimizer = adaptive_warmup(optax.sgd(0.1), total_steps=100)
@@ -66,16 +66,14 @@ def adaptive_warmup(
     begun = core.settle(plan, core.begin(plan), bool(trained))
 
     def init(params: Any) -> AdaptiveWarmupState:
-        known = {"share": begun.share, "target_loss": plan.target_loss or 0.0, "gap0": 0.0, "gap": 1.0}
-        known |= {"updates": 0, "decay_start": -1, "seen": 0, "empty": 0}
-        arrays = {name: jnp.asarray(x, type(x)) for name, x in known.items()}
-        return AdaptiveWarmupState(opening=jnp.full(core.OPENING, jnp.inf), inner=inside.init(params), **arrays)
+        known = begun.share, 0, -1, jnp.full(core.OPENING, jnp.inf), plan.target_loss or 0.0, 0.0, 1.0, 0, 0
+        arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x, type(x)) for x in known]
+        return AdaptiveWarmupState(*arrays, inner=inside.init(params))
 
     def update(updates: Any, state: AdaptiveWarmupState, params: Any = None, *, value: Any, **extra: Any) -> Any:
-        updates, after = inside.update(updates, state.inner, params, value=value, **extra)
-        updates = jax.tree.map(lambda x: (state.share * x).astype(x.dtype), updates)
+        share, (updates, after) = state.share, inside.update(updates, state.inner, params, value=value, **extra)
         state = _advance(plan, begun, state._replace(inner=None), jnp.asarray(value, float).reshape(()))
-        return updates, state._replace(inner=after)
+        return jax.tree.map(lambda x: (share * x).astype(x.dtype), updates), state._replace(inner=after)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -1,22 +1,14 @@
-"""Files that are complete or absent: atomic writes, checksums, and one writer per folder."""
+"""Files that are complete or absent: atomic writes and checksums."""
 
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from .errors import LabError, require
-
-
-class Busy(LabError):
-    """Another process is using the folder."""
 
 
 def sha256(data: bytes | Path) -> str:
@@ -76,18 +68,3 @@ def within(folder: Path, name: Any) -> Path:
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON, without NaN and infinity, which many readers reject."""
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder for this process: `Busy` if another holds it. The lock ends with the process, however that ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise LabError(f"{folder} is a file, and a folder is needed: choose another name") from None
-    try:
-        held = FileLock(folder / ".lock").acquire(timeout=0)
-    except Timeout:
-        raise Busy(f"another process is working in {folder}: wait for it, or choose another folder") from None
-    with held:
-        yield

@@ -13,6 +13,7 @@ from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
 from autowarm.lab.analysis.table import table
 from autowarm.lab.commands import main
+from autowarm.lab.folders import claim
 
 from ..helpers import CELL, ROWS, row, stored
 from .test_figures import NAMES
@@ -26,6 +27,7 @@ def page(rows: list[dict[str, Any]], **document: Any) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("folder")
+    claim(made)
     for one in ROWS:
         metrics = made / "runs" / f"some-label-{one['id']}"
         metrics.mkdir(parents=True)

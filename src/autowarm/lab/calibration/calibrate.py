@@ -28,6 +28,7 @@ from ..analysis.rate import canvas
 from ..config import OptimizerConfig, UsageError
 from ..errors import as_usage_error
 from ..files import write_json
+from ..folders import claim
 from ..registry import OPTIMIZERS, OURS
 from ..training.optimizers import make_optimizer
 from . import CalibrateConfig, read_shapes
@@ -102,11 +103,11 @@ def calibration(config: CalibrateConfig) -> Calibration:
 
 def present(config: CalibrateConfig, console: Console | None = None) -> list[Path]:
     """Print the numbers, plot in the terminal, write the plots and calibration.json, and return the written files."""
-    console = console or Console(highlight=False)
+    console, folder = console or Console(highlight=False), Path(config.out)
+    claim(folder)
     found = calibration(config)
     console.print(table(found))
     console.out(terminal(found, console))
-    folder = Path(config.out)
     paths = save(figure(found), folder / "calibration")
     write_json(folder / "calibration.json", found.to_json())
     return [*paths, folder / "calibration.json"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..config import FindRateConfig
 from ..config.build import parse, take
 from ..errors import as_usage_error
+from ..folders import claim
 
 if TYPE_CHECKING:
     from autowarm.rate import RateSearch
@@ -40,6 +41,7 @@ def run(argv: list[str]) -> int:
 
     from ..analysis.rate import terminal, words, write
 
+    claim(Path(config.out))
     found, console = search(config, own), Console(highlight=False)
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
         console.out(terminal(found, console))

@@ -23,7 +23,8 @@ from typing import Any
 from ..analysis.results import Results, write_results
 from ..analysis.summary import Summary
 from ..config import CompareConfig, LabError, Point, RunConfig, SweepConfig, Where
-from ..files import locked, write_json
+from ..files import write_json
+from ..folders import locked
 from ..tasks import Source, make_task
 from ..training.metrics import identity, read_result, run_id
 from .display import Display

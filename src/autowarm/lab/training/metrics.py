@@ -234,6 +234,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def copy_metrics(source: Path, folder: Path, steps: int) -> None:
+    """Copy the records of a run's first steps to the run that goes on from there; LabError if some are missing."""
+    rows = read_metrics(source)[:steps]
+    if len(rows) < steps:
+        raise LabError(f"{source / 'metrics.jsonl'} is intact only up to update {len(rows)}, and {steps} are needed")
+    write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
 def read_result(folder: Path, run: str) -> dict[str, Any]:
     """Read the `result.json` of a finished run; LabError if the file is damaged, or belongs to another run."""
     path, remedy = folder / "result.json", "delete it, and the same command makes the run again"

@@ -64,7 +64,7 @@ def load_state(scheduler: Any, state: dict[str, Any]) -> None:
         scheduler.load_state_dict(state)
 
 
-def lower(scheduler: Any, optimizer: Optimizer, peaks: list[float | None]) -> None:
+def lower(scheduler: Any, optimizer: Optimizer, peaks: list[Any]) -> None:
     """Go on with these peak rates, which are no higher than those so far; UsageError for a schedule that has none."""
     if not isinstance(scheduler, LRScheduler):
         raise UsageError(f"schedule: {type(scheduler).__name__} cannot go on at another rate, so from no other run")

@@ -97,7 +97,7 @@ def test_a_second_damaged_one_does_not_replace_the_first(halves: dict[str, Any],
     DAMAGES["empty"](cut / "checkpoint-00000008" / "rest.pt")
     train(halves["config"], cut)
     assert (cut / "damaged-checkpoint-00000008" / "kept").read_text() == "mine"
-    assert (cut / "damaged-checkpoint-00000008-again" / "rest.pt").exists()
+    assert (cut / "damaged-checkpoint-00000008-2" / "rest.pt").exists()
 
 
 def test_a_swapped_checkpoint_is_found_out(halves: dict[str, Any], cut: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -46,16 +46,19 @@ def follow_umask(path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def read_object(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
-    """Read the object in a JSON file, which has these keys; if the file is damaged, LabError tells the remedy."""
+def read_object(path: Path, remedy: str, *keys: str, schema: int | None = None) -> dict[str, Any]:
+    """Read the object in a JSON file of this schema, with these keys; if it is another, LabError tells the remedy."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         require(isinstance(found, dict), "it holds no object")
-        missing = [key for key in keys if key not in found]
-        require(not missing, f"it has no {', '.join(missing)}")
+        require(schema is None or "schema" in found, "it has no schema")
+        if found.get("schema") == schema or schema is None:
+            missing = [key for key in keys if key not in found]
+            require(not missing, f"it has no {', '.join(missing)}")
+            return found
     except (OSError, ValueError) as error:
         raise LabError(f"{path} is damaged ({error}): {remedy}") from None
-    return found
+    raise LabError(f"{path} has schema {found['schema']!r}, this version reads {schema}: {remedy}")
 
 
 def within(folder: Path, name: Any) -> Path:

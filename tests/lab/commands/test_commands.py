@@ -67,6 +67,14 @@ def test_an_interruption_says_what_the_same_command_does(
     assert capsys.readouterr().err == f"\ninterrupted; the same command {goes_on}\n"
 
 
+def test_a_path_that_the_locale_cannot_read_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the library gets it under LC_ALL=C without Python's UTF-8 mode, or where a name is not UTF-8."""
+    assert main(["train", "--out", "gr\udcc3\udcb6\udcc3\udc9fe"]) == 2
+    said = capsys.readouterr().err
+    assert "is no text in the encoding utf-8: set PYTHONUTF8=1, or rename it" in said
+    assert said.isascii()
+
+
 def test_without_the_extra_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 
 from ..config import LabError, RunConfig, differences
 from ..files import read_object, sha256, within, write_atomically, write_json
-from ..folders import MARKER, claim, is_ours
+from ..folders import MARKER, claim, free, is_ours
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
@@ -191,8 +191,7 @@ class Checkpoints:
             if (objection := self._objection(path, last)) is None:
                 return path.name
             logger.warning("%s %s: setting it aside and using the previous one", path, objection)
-            places = (path.with_name(f"damaged-{path.name}" + "-again" * times) for times in itertools.count())
-            path.rename(next(place for place in places if not place.exists()))
+            path.rename(free(path.with_name(f"damaged-{path.name}")))
         return None
 
     def _objection(self, path: Path, last: int | None) -> str | None:

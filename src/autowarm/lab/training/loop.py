@@ -230,7 +230,7 @@ class _Run:
         every = config.engine.eval_every
         clock = time.perf_counter() - progress.seconds - progress.eval_seconds
         batches = self.task.batches(progress.step, self.rows)
-        while progress.step < config.steps and not progress.diverged:
+        while progress.step < config.steps:
             # Random numbers depend only on seed, step and rank, so no generator's state needs saving.
             words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
             self.ranks.seed(int(words.generate_state(1)[0]))
@@ -241,7 +241,7 @@ class _Run:
             except Diverged as error:  # by max_nonfinite, the schedule's or the optimizer's
                 progress.diverged = True
                 progress.warnings.append(str(error))
-                break
+                return
 
             progress.step += 1
             # A step waits for the device only here.
@@ -263,6 +263,8 @@ class _Run:
             scores = self._judge() if every and progress.step % every == 0 and not last else None
             log.write(progress, scores, self._state_of_schedule(), getattr(watched, "points", ()))
             asked = signal.SIGINT if on_step is not None and on_step(progress) else 0
+            if progress.diverged:
+                return  # its weights are in no checkpoint
             wanted = self.ranks.largest(self.stop.asked or asked)  # a signal reaches ranks at different steps
             if wanted or last or progress.step % config.checkpoint_every == 0:
                 log.flush()

@@ -1,6 +1,5 @@
 """The entry of the `autowarm` command and of `python -m autowarm`."""
 
-import io
 import os
 import sys
 
@@ -11,9 +10,6 @@ _EXTRA |= {"safetensors", "yaml", "plotille", "scipy", "filelock", "cloudpickle"
 
 def main() -> int:
     """Runs the command line; the experiments' packages are an extra, so their absence is explained."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal of few letters shows "?" for κ and Δ
-            stream.reconfigure(errors="replace")
     try:
         from autowarm.lab.commands import main as run
 

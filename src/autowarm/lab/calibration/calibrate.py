@@ -104,8 +104,8 @@ def calibration(config: CalibrateConfig) -> Calibration:
 def present(config: CalibrateConfig, console: Console | None = None) -> list[Path]:
     """Print the numbers, plot in the terminal, write the plots and calibration.json, and return the written files."""
     console, folder = console or Console(highlight=False), Path(config.out)
-    claim(folder)
     found = calibration(config)
+    claim(folder)
     console.print(table(found))
     console.out(terminal(found, console))
     paths = save(figure(found), folder / "calibration")

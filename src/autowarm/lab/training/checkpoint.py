@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from ..config import LabError, RunConfig, differences
 from ..files import read_object, sha256, within, write_atomically, write_json
 from ..folders import MARKER, claim, free, is_ours
+from .metrics import read_identity, read_metrics, read_result, run_id
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
@@ -160,6 +161,7 @@ class Checkpoints:
         Raises:
             LabError: a checkpoint is of another schema, or holds weights that a new model has not.
         """
+        self.wait()
         name = self.ranks.first(lambda: self._newest(last))
         path = start if name is None else self.folder / name
         if path is None:
@@ -247,6 +249,21 @@ def intact(path: Path) -> dict[str, Any] | None:
     return manifest if there == manifest["files"] and _REST in there else None
 
 
+def resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None:
+    """Return this run's result if it is finished; otherwise claim the folder for this run and return None."""
+    if (held := read_identity(folder)) is not None:
+        if not (changed := differences(held, who)):
+            known = run_id({key: value for key, value in who.items() if key != "precision"})
+            return read_result(folder, known) if (folder / "result.json").exists() else None
+        # A config alone is no run: it is written before a wrong model fails.
+        if (folder / "result.json").exists() or own_checkpoints(folder) or read_metrics(folder):
+            raise LabError(
+                f"{folder} holds another run ({'; '.join(changed)}): choose another folder with --out, or delete it"
+            )
+    write_atomically(folder / "config.yaml", yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
+    return None
+
+
 def origin(path: Path, config: RunConfig) -> str:
     """Name the run and the update of a checkpoint with which another run may begin.
 
@@ -256,12 +273,10 @@ def origin(path: Path, config: RunConfig) -> str:
     manifest = intact(path)
     if manifest is None:
         raise LabError(f"--resume-from {path} is no intact checkpoint: give a folder checkpoint-… in a run's folder")
-    try:
-        held = yaml.safe_load((path.parent / "config.yaml").read_text(encoding="utf-8"))["config"]
-        changed = differences(held, json.loads(json.dumps(dataclasses.asdict(config))))
-        higher = config.optimizer.lr > held["optimizer"]["lr"]
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
-        raise LabError(f"--resume-from {path} lies in no folder of a run: its config.yaml is needed there") from None
+    if (held := read_identity(path.parent)) is None:
+        raise LabError(f"--resume-from {path} lies in no folder of a run: its config.yaml is needed there")
+    changed = differences(held["config"], json.loads(json.dumps(dataclasses.asdict(config))))
+    higher = config.optimizer.lr > held["config"]["optimizer"]["lr"]
     if others := [one for one in changed if higher or not one.startswith(_MAY_DIFFER)]:
         raise LabError(
             f"--resume-from {path}: a run that goes on from there may have a lower optimizer.lr, and other values of "

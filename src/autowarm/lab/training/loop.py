@@ -33,7 +33,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -42,15 +41,15 @@ from autowarm.integrations.metrics import loggable_metrics
 from autowarm.optim.step.nonfinite import Diverged
 from autowarm.smoothness import Probe
 
-from ..config import LabError, RunConfig, UsageError, differences
-from ..files import sha256, write_atomically, write_json
+from ..config import LabError, RunConfig, UsageError
+from ..files import sha256, write_json
 from ..folders import locked
 from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, make_task
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
-from .checkpoint import Checkpoints, origin, own_checkpoints, step_of, whole_weights
-from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, identity, read_metrics, read_result, run_id
+from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
+from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, identity, read_metrics, run_id
 from .optimizers import at_ema, evaluating
 from .parallel import Ranks, joined
 from .schedules import advance, load_state, lower, make_scheduler, recovers, warmup_length
@@ -113,7 +112,7 @@ def train(
         if resume_from is not None:
             who["resumes"] = ranks.first(lambda: origin(resume_from, config))
         ran_as = {**who, "precision": precision_of(config, ranks.device)}
-        if (result := ranks.first(lambda: _resume_or_claim(folder, ran_as))) is not None:
+        if (result := ranks.first(lambda: resume_or_claim(folder, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
             # Keep schedulers' warnings with the result instead of printing them between the progress of many runs.
@@ -142,8 +141,8 @@ class _Run:
         self.checkpoints = Checkpoints(
             folder, ranks, name, keep=config.engine.keep_checkpoints, asynchronous=ranks.device.type == "cuda"
         )
-        # The result needs the training losses of all steps, so use no checkpoint that is newer than the intact metrics.
         peaks = [group.get("initial_lr") for group in self.optimizer.param_groups]
+        # The result needs the training losses of all steps, so use no checkpoint that is newer than the intact metrics.
         last = len(read_metrics(folder))
         if (saved := self.checkpoints.load(self.model, self.optimizer, last, start)) is not None:
             load_state(self.scheduler, saved["scheduler"])
@@ -365,25 +364,3 @@ def cell(config: RunConfig, corpus: str) -> dict[str, Any]:
         "steps": config.steps,
         "lr": config.optimizer.lr,
     }
-
-
-def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None:
-    """Return this run's result if it is finished; otherwise claim the folder for this run and return None."""
-    path = folder / "config.yaml"
-    if path.exists():
-        try:
-            held = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError):
-            held = None
-        if not isinstance(held, dict):
-            raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
-        if not (changed := differences(held, who)):
-            known = run_id({key: value for key, value in who.items() if key != "precision"})
-            return read_result(folder, known) if (folder / "result.json").exists() else None
-        # A config alone is no run: it is written before a wrong model fails.
-        if (folder / "result.json").exists() or own_checkpoints(folder) or read_metrics(folder):
-            raise LabError(
-                f"{folder} holds another run ({'; '.join(changed)}): choose another folder with --out, or delete it"
-            )
-    write_atomically(path, yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
-    return None

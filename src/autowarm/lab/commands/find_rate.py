@@ -37,17 +37,14 @@ def run(argv: list[str]) -> int:
     if task is not None:
         config, own = bring(task, config, Path(config.out), [config.optimizer], "optimizer")
 
-    from rich.console import Console
-
-    from ..analysis.rate import terminal, words, write
+    from ..analysis.rate import words, write
 
     claim(Path(config.out))
-    found, console = search(config, own), Console(highlight=False)
+    found = search(config, own)
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
-        console.out(terminal(found, console))
-        console.out(words(found, config.run.steps))
+        print(words(found, config.run.steps))
         for path in write(found, Path(config.out)):
-            console.out(str(path))
+            print(path)
     return 0 if found.reason is None else 1
 
 

@@ -45,14 +45,6 @@ def _at_home(option: "re.Match[str]") -> str:
     return (option[1] or "") + os.path.expanduser(option[2])
 
 
-def _require_text(words: Sequence[str]) -> None:
-    """Raise UsageError for a word that holds bytes which this locale cannot read: most libraries refuse such paths."""
-    for word in words:
-        if re.search("[\udc80-\udcff]", word):
-            encoding = sys.getfilesystemencoding()
-            raise UsageError(f"{word!a} is no text in the encoding {encoding}: set PYTHONUTF8=1, or rename it")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
@@ -73,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv[0] != "data":
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        _require_text([*argv, os.getcwd()])
+        if odd := [word for word in (*argv, os.getcwd()) if re.search("[\udc80-\udcff]", word)]:  # bytes, unread
+            encoding = sys.getfilesystemencoding()
+            raise UsageError(f"{odd[0]!a} is no text in the encoding {encoding}: set PYTHONUTF8=1, or rename it")
         if argv[0] not in COMMANDS:
             raise UsageError(f"unknown command {argv[0]!r}; {nearest(argv[0], COMMANDS)}")
         status: int = importlib.import_module(f"{__name__}.{argv[0].replace('-', '_')}").run(argv[1:])

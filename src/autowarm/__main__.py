@@ -5,7 +5,7 @@ import sys
 
 # Import names of what the extra installs.
 _EXTRA = {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "tensorboard"}
-_EXTRA |= {"safetensors", "yaml", "plotille", "scipy", "filelock", "cloudpickle", "datasets", "tiktoken"}
+_EXTRA |= {"safetensors", "yaml", "scipy", "filelock", "cloudpickle", "datasets", "tiktoken"}
 
 
 def main() -> int:

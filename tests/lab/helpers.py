@@ -12,6 +12,7 @@ from autowarm import Muon
 from autowarm.lab.analysis.results import Results, write_results
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.pool import Job, OnRow, message_of, perform
+from autowarm.lab.folders import claim
 from autowarm.lab.training.metrics import Progress
 from autowarm.lab.training.parallel import Ranks
 
@@ -41,7 +42,8 @@ ROWS = [
 
 
 def stored(folder: Path, rows: list[dict[str, Any]] = ROWS, name: str = "t", **config: Any) -> Results:
-    """`results.json` of these rows."""
+    """`results.json` of these rows, in a folder of ours."""
+    claim(folder)
     return write_results(folder, config, {"name": name, "sha256": "0" * 64, "tokens": 9}, rows)
 
 

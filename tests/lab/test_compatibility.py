@@ -14,6 +14,7 @@ from autowarm.lab.analysis.results import read_results
 from autowarm.lab.commands import main
 from autowarm.lab.config import LabError
 from autowarm.lab.data.shards import read_manifest
+from autowarm.lab.folders import claim
 from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from autowarm.schedule.state import STATE_VERSION
 
@@ -68,6 +69,7 @@ def test_a_stored_schedulers_state_goes_on_at_the_same_rates(samples: Any) -> No
 
 @pytest.mark.long
 def test_stored_results_are_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claim(tmp_path)
     shutil.copy(DEMO, tmp_path / "results.json")
     results = read_results(tmp_path)
     assert results.document["schema"] == RESULTS_SCHEMA

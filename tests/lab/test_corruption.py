@@ -20,6 +20,7 @@ from autowarm.lab.data.tokenise import ShardsConfig, documents, make_shards
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import make, plan
 from autowarm.lab.files import sha256, within
+from autowarm.lab.folders import claim
 from autowarm.lab.training.checkpoint import Checkpoints
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
@@ -96,7 +97,7 @@ def test_a_second_damaged_one_does_not_replace_the_first(halves: dict[str, Any],
     DAMAGES["empty"](cut / "checkpoint-00000008" / "rest.pt")
     train(halves["config"], cut)
     assert (cut / "damaged-checkpoint-00000008" / "kept").read_text() == "mine"
-    assert (cut / "damaged-checkpoint-00000008-again" / "rest.pt").exists()
+    assert (cut / "damaged-checkpoint-00000008-2" / "rest.pt").exists()
 
 
 def test_a_swapped_checkpoint_is_found_out(halves: dict[str, Any], cut: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -194,6 +195,7 @@ def test_a_comparison_does_not_count_a_damaged_result(run: RunConfig, tmp_path: 
         run=dataclasses.replace(run, steps=4, schedule=dataclasses.replace(run.schedule, warmup_steps=1)),
         rates={"muon": [0.01]}, schedules=["linear"], warmups=[1], seeds=[0], out=str(tmp_path), workers=1,
     )  # fmt: skip
+    claim(tmp_path)
     (planned,) = plan(config.points(), tmp_path / "runs")
     train(planned.point.run, planned.folder)
     damage(planned.folder / "result.json")

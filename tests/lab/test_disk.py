@@ -12,6 +12,7 @@ from autowarm.lab.commands import main
 from autowarm.lab.config import LabError
 from autowarm.lab.data import prepare
 from autowarm.lab.files import write_atomically, write_json
+from autowarm.lab.folders import MARKER
 from autowarm.lab.training.checkpoint import Checkpoints
 
 from .helpers import ALONE, stored, trained
@@ -70,7 +71,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(disk: Disk, state: str) -> None:
         with pytest.raises(OSError, match="No space left|Read-only"):
             write()
     assert path.read_bytes() == before
-    assert [file.name for file in disk.folder.iterdir() if file.name.startswith(".")] == []
+    assert [file.name for file in disk.folder.iterdir() if file.name.startswith(".")] == [MARKER]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -49,6 +49,7 @@ def test_a_folder_gives_its_log_and_the_newest_checkpoints_history(tmp_path: Pat
         (b"PK\x03\x04 an archive \xff", "a binary file"),
         (b"\xff\xfe\x00\x00 \x00", "a binary file"),
         (gzip.compress(TEXT.encode(), mtime=0)[:-12], "the compressed file is damaged"),
+        (gzip.compress(bytes(65 << 20), 1), "unpacked, it has more than 64 MiB: if it is a log, unpack it first"),
         (b"", "the file is empty"),
     ],
 )

@@ -1,22 +1,14 @@
-"""Files that are complete or absent: atomic writes, checksums, and one writer per folder."""
+"""Files that are complete or absent: atomic writes and checksums."""
 
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from .errors import LabError, require
-
-
-class Busy(LabError):
-    """Another process is using the folder."""
 
 
 def sha256(data: bytes | Path) -> str:
@@ -54,16 +46,19 @@ def follow_umask(path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def read_object(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
-    """Read the object in a JSON file, which has these keys; if the file is damaged, LabError tells the remedy."""
+def read_object(path: Path, remedy: str, *keys: str, schema: int | None = None) -> dict[str, Any]:
+    """Read the object in a JSON file of this schema, with these keys; if it is another, LabError tells the remedy."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         require(isinstance(found, dict), "it holds no object")
-        missing = [key for key in keys if key not in found]
-        require(not missing, f"it has no {', '.join(missing)}")
+        require(schema is None or "schema" in found, "it has no schema")
+        if found.get("schema") == schema or schema is None:
+            missing = [key for key in keys if key not in found]
+            require(not missing, f"it has no {', '.join(missing)}")
+            return found
     except (OSError, ValueError) as error:
         raise LabError(f"{path} is damaged ({error}): {remedy}") from None
-    return found
+    raise LabError(f"{path} has schema {found['schema']!r}, this version reads {schema}: {remedy}")
 
 
 def within(folder: Path, name: Any) -> Path:
@@ -76,18 +71,3 @@ def within(folder: Path, name: Any) -> Path:
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON, without NaN and infinity, which many readers reject."""
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder for this process: `Busy` if another holds it. The lock ends with the process, however that ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise LabError(f"{folder} is a file, and a folder is needed: choose another name") from None
-    try:
-        held = FileLock(folder / ".lock").acquire(timeout=0)
-    except Timeout:
-        raise Busy(f"another process is working in {folder}: wait for it, or choose another folder") from None
-    with held:
-        yield

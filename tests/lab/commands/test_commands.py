@@ -1,4 +1,3 @@
-import importlib
 from pathlib import Path
 from unittest import mock
 
@@ -46,25 +45,19 @@ def test_folders_may_be_in_the_users_home(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "figure.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "goes_on"),
-    [
-        ("compare", "continues from here"),
-        ("train", "continues from here"),
-        ("data folder texts", "continues from here"),
-        ("figure all", "continues from here, but starts a measurement of curvature again"),
-        ("smoothness", "starts with this optimizer's run again"),
-        *((words, "starts from the beginning") for words in ("calibrate gpt2", "find-rate", "plan", "data check x")),
-    ],
-)
-def test_an_interruption_says_what_the_same_command_does(
-    words: str, goes_on: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command, *rest = words.split()
-    module = importlib.import_module(f"autowarm.lab.commands.{command.replace('-', '_')}")
-    monkeypatch.setattr(module, "run", mock.Mock(side_effect=KeyboardInterrupt))
-    assert main([command, *rest]) == 130
-    assert capsys.readouterr().err == f"\ninterrupted; the same command {goes_on}\n"
+def test_an_interruption_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("autowarm.lab.commands.calibrate.run", mock.Mock(side_effect=KeyboardInterrupt))
+    assert main(["calibrate", "gpt2"]) == 130
+    said = capsys.readouterr().err
+    assert said == "\ninterrupted; the same command continues from here, with what is finished\n"
+
+
+def test_a_path_that_the_locale_cannot_read_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the library gets it under LC_ALL=C without Python's UTF-8 mode, or where a name is not UTF-8."""
+    assert main(["train", "--out", "gr\udcc3\udcb6\udcc3\udc9fe"]) == 2
+    said = capsys.readouterr().err
+    assert "is no text in the encoding utf-8: set PYTHONUTF8=1, or rename it" in said
+    assert said.isascii()
 
 
 def test_without_the_extra_it_says_what_to_install(

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from autowarm.lab.commands import main
+from autowarm.lab.folders import MARKER
 from autowarm.lab.paper.gallery import GALLERY
 
 
@@ -34,4 +35,4 @@ def test_smoothness_measures_fits_and_draws(
     assert "no fit for lion, full run:" in said.err
     assert "Traceback" not in said.err
     found = {f"smoothness-adamw.{suffix}" for suffix in ("json", "png", "svg")}
-    assert {path.name for path in tmp_path.iterdir()} == found | {"smoothness-lion.json", "smoothness.md"}
+    assert {path.name for path in tmp_path.iterdir()} == found | {"smoothness-lion.json", "smoothness.md", MARKER}

@@ -21,6 +21,7 @@ from autowarm.lab.data import prepare, text
 from autowarm.lab.execution import engine, pool
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import Planned, execute, gather, longer, make, plan
+from autowarm.lab.folders import claim
 from autowarm.lab.training.loop import train
 
 from ..helpers import CELL, row
@@ -150,7 +151,7 @@ def test_where_every_run_fails_there_are_no_results(
 HOLDER = """
 import shutil, sys
 from pathlib import Path
-from autowarm.lab.files import locked
+from autowarm.lab.folders import locked
 
 made, folder = map(Path, sys.argv[1:])
 with locked(folder):
@@ -165,6 +166,7 @@ def test_a_run_that_another_process_makes_is_waited_for_and_its_result_is_taken(
 ) -> None:
     keys = {"model": MODEL, "data.corpus": run.data.corpus, "steps": 4, "batch_size": 4, "eval_batches": 1}
     config = SweepConfig(base=keys, cells={"a": {}}, grid=[{"schedule.kind": "constant"}], out=str(tmp_path / "out"))
+    claim(tmp_path / "out")
     (planned,) = plan(config.points(), tmp_path / "out" / "runs")
     train(planned.point.run, tmp_path / "made")
     result = json.loads((tmp_path / "made" / "result.json").read_text())

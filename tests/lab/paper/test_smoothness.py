@@ -54,7 +54,7 @@ def test_points_are_stored_and_not_measured_again(config, tmp_path, monkeypatch)
 
 
 def test_a_run_that_diverges_is_stored_as_strict_json(config, tmp_path):
-    wild = dataclasses.replace(config, rates={"lion": 1e25})
+    wild = dataclasses.replace(config, rates={"lion": 1e25}, steps={"lion": 40})
     found = measured(wild, "lion", tmp_path / "points.json")
     json.loads((tmp_path / "points.json").read_text(), parse_constant=pytest.fail)
     assert found.val_loss is None

@@ -119,7 +119,7 @@ def test_a_file_that_fails(name: str, tmp_path: Path) -> None:
     text, words = FILES[name]
     (tmp_path / "task.py").write_text(text)
     with pytest.raises(LabError) as caught:
-        pack(load(f"{tmp_path / 'task.py'}:Task")).prepared(tmp_path)
+        pack(load(f"{tmp_path / 'task.py'}:Task")).prepared(tmp_path / "prepared")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from autowarm.lab.config import LabError
+from autowarm.lab.folders import claim
 from autowarm.lab.tasks.models import save_weights
 from autowarm.lab.training.checkpoint import Checkpoints
 
@@ -130,7 +131,7 @@ def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_pat
     for step in (1, 2, 3):
         checkpoints.save(step, model, optimizer, {"step": step})
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["checkpoint-00000002", "checkpoint-00000003"]
-    (tmp_path / ".checkpoint-00000004").mkdir()
+    claim(tmp_path / ".checkpoint-00000004")
     again = Checkpoints(tmp_path, ALONE)
     assert not list(tmp_path.glob(".*"))
     rest = again.load(model, optimizer)

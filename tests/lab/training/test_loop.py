@@ -1,5 +1,7 @@
 import dataclasses
+import functools
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,12 @@ import torch
 from safetensors.torch import load_file
 
 from autowarm.lab.config import EngineConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.files import locked, sha256
+from autowarm.lab.files import sha256
+from autowarm.lab.folders import locked
 from autowarm.lab.tasks.models import token_logits
 from autowarm.lab.tasks.own import pack
-from autowarm.lab.training.loop import train
+from autowarm.lab.training.checkpoint import Checkpoints, own_checkpoints
+from autowarm.lab.training.loop import _Run, train
 from autowarm.lab.training.metrics import read_metrics
 from autowarm.lab.training.stopping import Interrupted
 
@@ -72,6 +76,110 @@ def test_a_run_that_explodes_is_marked_and_ends(run: RunConfig, tmp_path: Path) 
     result = train(wild, tmp_path)
     assert result["diverged"]
     assert json.loads((tmp_path / "result.json").read_text()) == result  # strict JSON, without NaN
+
+
+class Poisoned(own_runs.Line):
+    """Batches of NaN at some updates, which reach the weights under an optimizer that is not ours."""
+
+    def __init__(self, *updates: int) -> None:
+        self.updates = updates
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+
+    def batches(self, seed: int) -> Iterator[torch.Tensor]:
+        for step in range(1, 1000):
+            yield torch.randn(16, 4) * (torch.nan if step in self.updates else 1.0)
+
+
+def poisoned(task: Poisoned, folder: Path, name: str = "adamw", lr: float = 0.01, **more: Any) -> dict[str, Any]:
+    own = pack(task)
+    config = dataclasses.replace(
+        own_runs.config_of(own, steps=60, clip=1.0, ema=0.9), optimizer=OptimizerConfig(name=name, lr=lr),
+        schedule=ScheduleConfig(kind="linear", warmup_steps=3), checkpoint_every=10,
+    )  # fmt: skip
+    return train(config, folder, own=own, **more)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_run_that_diverges_keeps_its_healthy_checkpoints_and_weights(
+    asynchronous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if asynchronous:
+        monkeypatch.setattr("autowarm.lab.training.loop.Checkpoints", functools.partial(Checkpoints, asynchronous=True))
+    result = poisoned(Poisoned(41), tmp_path)
+    assert result["diverged"]
+    assert result["val_loss"] is None
+    assert result["resume_from"] == "checkpoint-00000040"
+    assert [path.name for path in own_checkpoints(tmp_path)] == ["checkpoint-00000030", "checkpoint-00000040"]
+    for name in (tmp_path / "model.safetensors", tmp_path / "ema" / "model.safetensors"):
+        assert all(value.isfinite().all() for value in load_file(name).values())
+    assert result["files"]["model.safetensors"] == sha256(tmp_path / "model.safetensors")
+    with pytest.raises(LabError, match="holds another run"):
+        poisoned(Poisoned(41), tmp_path, lr=0.005)
+
+
+def test_a_run_that_diverges_where_it_would_save_or_stop_saves_nothing(tmp_path: Path) -> None:
+    result = poisoned(Poisoned(40), tmp_path, on_step=stop_at(40))
+    assert result["resume_from"] == "checkpoint-00000030"
+    assert [path.name for path in own_checkpoints(tmp_path)] == ["checkpoint-00000020", "checkpoint-00000030"]
+
+
+def test_a_checkpoint_whose_weights_are_broken_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = iter([math.nan, 1.0])
+    monkeypatch.setattr(_Run, "_judge", lambda self, whole=False: {"loss": next(judged)})
+    assert poisoned(Poisoned(41), tmp_path)["resume_from"] == "checkpoint-00000030"
+    assert [path.name for path in own_checkpoints(tmp_path)] == ["checkpoint-00000030"]
+
+
+def test_a_run_that_diverges_before_its_first_checkpoint_leaves_no_weights(tmp_path: Path) -> None:
+    assert poisoned(Poisoned(5), tmp_path)["diverged"]
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(("kind", "options"), [("linear", {}), ("adaptive", {}), ("adaptive", {"recover": True})])
+def test_a_run_that_goes_on_elsewhere_at_half_the_rate_can_be_interrupted(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    own = pack(Poisoned())
+    schedule = SCHEDULES[kind]
+    config = dataclasses.replace(own_runs.config_of(own, steps=60), schedule=schedule, checkpoint_every=10)
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "first", stop_at(45), own=own)
+    start = tmp_path / "first" / "checkpoint-00000040"
+    lower = dataclasses.replace(config.optimizer, lr=config.optimizer.lr / 2)
+    config = dataclasses.replace(config, optimizer=lower, schedule=dataclasses.replace(schedule, options=options))
+    straight = train(config, tmp_path / "straight", own=own, resume_from=start)
+    for stop in (stop_at(44), stop_at(55)):
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "broken", stop, own=own, resume_from=start)
+    assert numbers(train(config, tmp_path / "broken", own=own, resume_from=start)) == numbers(straight)
+    rates = [row["lr"] for row in read_metrics(tmp_path / "straight")]
+    first = [row["lr"] for row in read_metrics(tmp_path / "first")]
+    assert rates[:40] == first[:40]
+    assert rates[41:45] == pytest.approx([rate / 2 for rate in first[41:45]])
+    for changed, words in ((dataclasses.replace(config, steps=70), "but not steps: 60 → 70"), (dataclasses.replace(
+            config, optimizer=dataclasses.replace(lower, lr=1.0)), "a lower optimizer.lr")):  # fmt: skip
+        with pytest.raises(LabError, match=words):
+            train(changed, tmp_path / "another", own=own, resume_from=start)
+    with pytest.raises(LabError, match="is no intact checkpoint"):
+        train(config, tmp_path / "another", own=own, resume_from=tmp_path / "first")
+
+
+@pytest.mark.parametrize("name", ["muon", "lion"])
+def test_a_loss_of_nan_whose_update_was_skipped_is_no_divergence(name: str, tmp_path: Path) -> None:
+    result = poisoned(Poisoned(41, 60), tmp_path, name)
+    assert not result["diverged"]
+    assert len(read_metrics(tmp_path)) == 60
+    assert result["val_loss"] < result["first_loss"]
+    assert any("a gradient is not finite" in text for text in result["warnings"])
+
+
+def test_losses_of_nan_without_end_are_a_divergence(tmp_path: Path) -> None:
+    result = poisoned(Poisoned(*range(21, 60)), tmp_path, "muon")
+    assert result["diverged"]
+    assert any("20 updates in a row" in text for text in result["warnings"])
+    assert result["resume_from"] == "checkpoint-00000030"  # its weights are those of update 20
 
 
 @pytest.mark.parametrize(("last", "diverged"), [(60, False), (99, True)])

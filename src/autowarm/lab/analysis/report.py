@@ -1,7 +1,6 @@
 """The report of a results folder: figures and a self-contained HTML page."""
 
 import base64
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from .results import Results
 from .summary import Row, Summary, headline, verdict
 from .table import lines
 
-logger = logging.getLogger(__name__)
-
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -27,7 +24,7 @@ def make(results: Results) -> list[Path]:
     Only runs with existing folders have curves.
     """
     folder = results.folder
-    store = _store(results)
+    store = folder / (results.document["config"].get("store") or "runs")
     curves = [(one, some) for one in results.summaries if (some := figures.curves_of(one, results.rows, store))]
     paths = []
     if swept := [summary for summary in results.summaries if summary.manual]:
@@ -37,18 +34,6 @@ def make(results: Results) -> list[Path]:
     page = folder / "report.html"
     write_atomically(page, html(results, curves))
     return [*paths, page]
-
-
-def _store(results: Results) -> Path:
-    """Return the folder of the runs. A relative one starts from wherever the runs were made, above the results."""
-    given = results.document["config"].get("store")
-    if not given:
-        return results.folder / "runs"
-    for start in (Path(), *results.folder.resolve().parents):
-        if any(next((start / given).glob(f"*-{row['id']}"), None) for row in results.rows):
-            return start / given
-    logger.warning("store %s holds none of the runs, so the report has no curves: call it where they were made", given)
-    return Path(given)
 
 
 def rendered(template: str, **values: Any) -> str:

@@ -16,13 +16,13 @@ from rich.console import Console
 from autowarm import __version__
 
 from ..config import LabError
+from ..errors import require
 from ..files import read_object, write_json
 from .summary import Point, Row, Summary, summarise, verdict
 from .table import lines, show
 
 SCHEMA = 1
-_ROW = {"id", "cell", "optimizer", "schedule", "warmup_steps", "seed", "val_loss", "diverged", "seconds"}
-_CELL = {"task", "model", "optimizer", "batch_size", "steps", "lr"}
+_NUMBERS = ("steps", "lr", "warmup_steps", "seed", "val_loss", "seconds")  # of a row or its cell
 
 
 @dataclass(frozen=True)
@@ -83,24 +83,14 @@ def read_results(folder: Path) -> Results:
     path = folder / "results.json"
     if not path.is_file():
         raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare` or `sweep`")
-    document = read_object(path, "run the command that made it again", "schema")
-    if document["schema"] != SCHEMA:
-        raise LabError(f"{path} has schema {document['schema']!r}, this version reads {SCHEMA}")
-    for key, kind in (("environment", dict), ("corpus", dict), ("config", dict), ("runs", list), ("summary", list)):
-        if not isinstance(document.get(key), kind):
-            raise LabError(f"{path} is damaged (its {key} is {type(document.get(key)).__name__}): make it again")
-    for row in document["runs"]:
-        whole = isinstance(row, dict) and row.keys() >= _ROW and isinstance(row["cell"], dict)
-        if not whole or not row["cell"].keys() >= _CELL or not re.fullmatch(r"[\w-]+", str(row["id"])):
-            raise LabError(f"{path} is damaged (it lists a run as {str(row)[:80]}): make it again")
-        numbers = {name: row["cell"][name] for name in ("steps", "lr")}
-        numbers |= {name: row[name] for name in ("warmup_steps", "seed", "val_loss", "seconds")}
-        for name, value in numbers.items():
-            unknown = value is None and name == "val_loss"
-            if isinstance(value, bool) or not (isinstance(value, int | float) or unknown):
-                what = f"the {name} of run {row['id']} is {value!r}, no number"
-                raise LabError(f"{path} is damaged ({what}): make it again")
+    document = read_object(path, "run the command that made it again", "environment", "config", "runs", schema=SCHEMA)
     with refusing_damage(folder):
+        for row in document["runs"][:]:  # of a list; whatever else is wrong stumbles later
+            require(re.fullmatch(r"[\w-]+", str(row["id"])) is not None, f"it lists a run as {str(row)[:80]}")
+            for name in _NUMBERS:
+                value = {**row, **row["cell"]}[name]
+                known = type(value) in (int, float) or (value is None and name == "val_loss")
+                require(known, f"the {name} of run {row['id']} is {value!r}, no number")
         return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
 
 

@@ -24,10 +24,10 @@ from autowarm.schedule import Profile, objective
 from autowarm.schedule.shapes import decay_shape, warmup_shape
 
 from ..analysis.figures import save
-from ..analysis.rate import canvas
 from ..config import OptimizerConfig, UsageError
 from ..errors import as_usage_error
 from ..files import write_json
+from ..folders import claim
 from ..registry import OPTIMIZERS, OURS
 from ..training.optimizers import make_optimizer
 from . import CalibrateConfig, read_shapes
@@ -101,12 +101,11 @@ def calibration(config: CalibrateConfig) -> Calibration:
 
 
 def present(config: CalibrateConfig, console: Console | None = None) -> list[Path]:
-    """Print the numbers, plot in the terminal, write the plots and calibration.json, and return the written files."""
-    console = console or Console(highlight=False)
+    """Print the numbers, write the plots and calibration.json, and return the written files."""
+    console, folder = console or Console(highlight=False), Path(config.out)
     found = calibration(config)
+    claim(folder)
     console.print(table(found))
-    console.out(terminal(found, console))
-    folder = Path(config.out)
     paths = save(figure(found), folder / "calibration")
     write_json(folder / "calibration.json", found.to_json())
     return [*paths, folder / "calibration.json"]
@@ -167,38 +166,6 @@ def table(found: Calibration) -> Table:
             note = f"a second minimum, Δ' = {gap:.4g}, {times:.3g} times as high: a small change may flip the choice"
             rows.add_row("also", f"loss {found.target_loss + gap:.4g}", note)
     return rows
-
-
-def terminal(found: Calibration, console: Console) -> str:
-    """Draw both plots in characters for a console."""
-    losses, curves = _curves(found)
-
-    def over_loss(height: int, ylabel: str, ylim: tuple[float, float]) -> Any:
-        # plotille's axes rise to the right, so plot −loss for an axis that falls.
-        picture = canvas(console, height, (-found.first_loss, -found.target_loss), ylim)
-        picture.x_label, picture.y_label = "loss", ylabel
-        picture.x_ticks_fkt = lambda tick, _: f"{-tick:.2f}"
-        picture.y_ticks_fkt = lambda tick, _: f"{tick:8.2f}"
-        return picture
-
-    top = over_loss(10, "share of lr", (0.0, 1.0))
-    for label, interp, marker, tint in (
-        ("weight", None, "·", "magenta"),
-        ("target", None, "o", "yellow"),
-        ("η(Δ)", "linear", None, "cyan"),
-    ):
-        shown = np.ones_like(losses, bool) if interp else (np.arange(losses.size) % 8 == 0) & (curves[label] > 0.03)
-        shares = curves[label][shown].clip(0, 0.999)  # plotille does not draw points at the top edge
-        top.plot(-losses[shown], shares, interp=interp, marker=marker, lc=tint, label=label)
-    logs = np.log10(np.maximum(found.values, np.finfo(float).tiny))
-    room = 0.05 * max(np.ptp(logs), 0.1)
-    ends = float(logs.min() - room), float(logs.max() + room)
-    bottom = over_loss(7, "log10 J/lr²", ends)
-    bottom.plot(-(found.target_loss + found.candidates), logs, lc="green")
-    bottom.plot([-found.switch_loss] * 2, ends, interp=None, marker="|", lc="red")
-    legend = "— η(Δ)    o  the schedule it is fitted to    ·  weight of the fit"
-    return "\n".join([top.show(), f"{'':14}{legend}", "", bottom.show(),
-                      f"{'':14}the objective, over the loss at the switch; | the switch"])  # fmt: skip
 
 
 @styled

@@ -30,11 +30,6 @@ COMMANDS = {
     "report": "FOLDER: make the table, the figures and the report of a comparison or a sweep again",
     "data": "KIND: make or check token shards: data fineweb, data folder PATH, data check FOLDER",
 }
-# What the same command does after an interruption, unless it starts from the beginning.
-_GOES_ON = dict.fromkeys(("compare", "train", "sweep", "data fineweb", "data folder"), "continues from here") | {
-    "smoothness": "starts with this optimizer's run again",
-    "figure": "continues from here, but starts a measurement of curvature again",
-}
 USAGE = """\
 usage: autowarm COMMAND [options]
 
@@ -70,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv[0] != "data":
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
+        if odd := [word for word in (*argv, os.getcwd()) if re.search("[\udc80-\udcff]", word)]:  # bytes, unread
+            encoding = sys.getfilesystemencoding()
+            raise UsageError(f"{odd[0]!a} is no text in the encoding {encoding}: set PYTHONUTF8=1, or rename it")
         if argv[0] not in COMMANDS:
             raise UsageError(f"unknown command {argv[0]!r}; {nearest(argv[0], COMMANDS)}")
         status: int = importlib.import_module(f"{__name__}.{argv[0].replace('-', '_')}").run(argv[1:])
@@ -83,8 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"autowarm: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, Interrupted) as error:
-        command = " ".join(argv[: 2 if argv[0] == "data" else 1])
-        print(f"\ninterrupted; the same command {_GOES_ON.get(command, 'starts from the beginning')}", file=sys.stderr)
+        print("\ninterrupted; the same command continues from here, with what is finished", file=sys.stderr)
         return 128 + getattr(error, "signal", signal.SIGINT)
     except Exception as error:
         with tempfile.NamedTemporaryFile("w", prefix="autowarm-", suffix=".log", delete=False) as file:

@@ -6,6 +6,7 @@ from ..config import FigureConfig, SmoothnessConfig
 from ..config.build import build, parse
 from ..config.yaml_files import merged, nested, read_yaml
 from ..errors import as_usage_error
+from ..folders import claim
 from ..training.stopping import Stop
 from .report import complain
 
@@ -33,6 +34,7 @@ def run(argv: list[str]) -> int:
     for name in names:
         known(name)  # a misspelt one is told before any run is made
     sources = Sources(Path(config.out or f"runs/{config.scale}"), curvature, scale=config.scale)
+    claim(Path(config.figures))
     display = Display()
     with Stop(), display:
         failed = produce(names, sources, display, config)

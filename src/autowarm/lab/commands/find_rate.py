@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..config import FindRateConfig
 from ..config.build import parse, take
 from ..errors import as_usage_error
+from ..folders import claim
 
 if TYPE_CHECKING:
     from autowarm.rate import RateSearch
@@ -36,16 +37,14 @@ def run(argv: list[str]) -> int:
     if task is not None:
         config, own = bring(task, config, Path(config.out), [config.optimizer], "optimizer")
 
-    from rich.console import Console
+    from ..analysis.rate import words, write
 
-    from ..analysis.rate import terminal, words, write
-
-    found, console = search(config, own), Console(highlight=False)
+    claim(Path(config.out))
+    found = search(config, own)
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
-        console.out(terminal(found, console))
-        console.out(words(found, config.run.steps))
+        print(words(found, config.run.steps))
         for path in write(found, Path(config.out)):
-            console.out(str(path))
+            print(path)
     return 0 if found.reason is None else 1
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import CompareConfig, SweepConfig
 from ..config.build import Parser
 from ..errors import LabError, as_usage_error
+from ..folders import claim
 
 if TYPE_CHECKING:
     from ..analysis.results import Results
@@ -22,6 +23,7 @@ def run(argv: list[str]) -> int:
     from ..analysis.results import read_results, refusing_damage
 
     results = read_results(folder)
+    claim(folder)
     with refusing_damage(folder):
         _show(results, report.make(results))
     return 0

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..config import LabError, SmoothnessConfig
 from ..config.build import parse
+from ..folders import claim
 
 _SHOWN = ("rates", "steps", "options", "windows", "every", "target_loss", "out", "run.steps", "run.batch_size",
                "run.model.layers", "run.model.width")  # fmt: skip
@@ -26,6 +27,7 @@ def run(argv: list[str]) -> int:
     from ..paper.smoothness import measured, report
 
     folder = Path(config.out)
+    claim(folder)
     texts, failed = {}, []
     for name in config.rates:
         found = measured(config, name, folder / f"smoothness-{name}.json", on_step=partial(_count, name))

@@ -1,6 +1,7 @@
 """`autowarm train`: one run, in its own folder."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 from ..config import RunConfig, ScheduleConfig, UsageError
 from ..config.build import parse, take
 from ..config.yaml_files import merged
-from ..registry import FOLLOWED, either
+from ..folders import claim, free
+from ..registry import FOLLOWED, SCHEDULES, either
 from ..training.stopping import Interrupted, Stop
 
 _SHOWN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
@@ -22,8 +24,10 @@ def run(argv: list[str]) -> int:
     """One run."""
     dry, argv = "--dry-run" in argv, [word for word in argv if word != "--dry-run"]
     out, argv = take(argv, "--out")
+    start, argv = take(argv, "--resume-from")
     about = "Train one run. Its folder receives the config, metrics, TensorBoard events and weights."
     also = {"--out": "folder of the run (default: runs/LABEL)",
+            "--resume-from": "begin with this checkpoint of another run, which may have had a higher rate",
             "--dry-run": "say what the run would need and take, and make nothing"}  # fmt: skip
     place, argv = take(argv, "--task")
     own, usual = None, {}
@@ -58,6 +62,7 @@ def run(argv: list[str]) -> int:
             print(line)
         return 0
     if own is not None:
+        claim(folder)
         own = own.prepared(Path(out or "runs") / "task")
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun the first rank speaks for all
 
@@ -71,13 +76,14 @@ def run(argv: list[str]) -> int:
             from ..training.loop import train
 
             note("preparing the data and the network")
-            result = train(config, folder, _step_line(config) if speaks else None, stop=stop, own=own)
+            result = train(config, folder, _step_line(config) if speaks else None, stop=stop, own=own,
+                           resume_from=Path(start) if start else None)  # fmt: skip
         except Interrupted as error:
             if speaks:
                 print(f"\n{error}; the same command continues from here", file=sys.stderr)
             return 128 + error.signal
     if not speaks:
-        return 0
+        return int(result["diverged"])
     outcome = "diverged" if result["val_loss"] is None else f"validation loss {result['val_loss']:.4f}"
     if result["diverged"] and result["val_loss"] is not None:
         outcome += f" (counts as diverged: it is above the first training loss, {result['first_loss']:.4f})"
@@ -86,7 +92,21 @@ def run(argv: list[str]) -> int:
     print(f"{outcome}, warm-up {result['warmup_steps']} updates{ended}, in {folder}")
     for text in result["warnings"]:
         print(f"warning: {text}", file=sys.stderr)
-    return 0
+    if result["diverged"] and (result["val_loss"] is None or result.get("resume_from")):
+        print(_remedy(result, config, folder), file=sys.stderr)
+    return int(result["diverged"])
+
+
+def _remedy(result: dict[str, Any], config: RunConfig, folder: Path) -> str:
+    """Say what is left of a run that diverged, and from where it can go on."""
+    if not (name := result.get("resume_from")):
+        return "the run diverged before its first checkpoint: start again with a lower optimizer.lr in another folder"
+    words = f"--resume-from {shlex.quote(str(folder / name))} --out {shlex.quote(str(free(folder)))}"
+    recover = ", or --schedule.options.recover true" if SCHEDULES[config.schedule.kind].ours else ""
+    return (
+        f"the run diverged after a healthy {name}, which is kept, with its weights. To go on from there, repeat the "
+        f"command with {words} and --optimizer.lr {config.optimizer.lr / 2:g}{recover}"
+    )
 
 
 def _step_line(config: RunConfig) -> Callable[[Any], None]:

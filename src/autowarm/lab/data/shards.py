@@ -116,9 +116,8 @@ def read_manifest(folder: Path, finished: bool = False) -> dict[str, Any] | None
     path, remedy = folder / MANIFEST, "delete the folder and make it again"
     if not path.exists():
         return None
-    manifest = read_object(path, remedy, "schema", "complete", "shards", "tokenizer", "tokens", "documents")
-    if manifest["schema"] != SCHEMA:
-        raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: {remedy}")
+    keys = "complete", "shards", "tokenizer", "tokens", "documents"
+    manifest = read_object(path, remedy, *keys, schema=SCHEMA)
     for row in manifest["shards"]:
         if not isinstance(row, dict) or not {"file", "part", "tokens", "sha256"} <= row.keys():
             raise LabError(f"{path} is damaged (it lists a shard as {row!r}): {remedy}")

@@ -14,6 +14,7 @@ again: the same command continues where it stopped, and another grid makes only 
 """
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,8 @@ from typing import Any
 from ..analysis.results import Results, write_results
 from ..analysis.summary import Summary
 from ..config import CompareConfig, LabError, Point, RunConfig, SweepConfig, Where
-from ..files import locked, write_json
+from ..files import write_json
+from ..folders import locked
 from ..tasks import Source, make_task
 from ..training.metrics import identity, read_result, run_id
 from .display import Display
@@ -155,6 +157,8 @@ def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], fai
         raise LabError(f"every run failed{'' if len(reasons) == 1 else ', the first'}: {reasons[0]}")
     own, run = planned[0].own, planned[0].point.run
     corpus = {"name": own.name, "sha256": own.sha256, "own": True} if own else _source(run)
+    if config.get("store"):  # from the results, so that a report finds it from any folder
+        config = {**config, "store": os.path.relpath(config["store"], out)}
     return write_results(out, config, corpus, rows, failed)
 
 

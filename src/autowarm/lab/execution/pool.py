@@ -25,7 +25,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import BrokenTask, LabError
-from ..files import Busy
+from ..files import write_atomically
+from ..folders import Busy, claim
 from ..registry import at
 from ..training.stopping import Interrupted, Stop
 from .display import Display
@@ -268,7 +269,7 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
         except Interrupted:
             raise  # the job did not fail
         except Exception:
-            with suppress(OSError):  # the failure may be a full disk
-                job.folder.mkdir(parents=True, exist_ok=True)
-                (job.folder / "error.txt").write_text(traceback.format_exc())
+            with suppress(OSError, LabError):  # the failure may be a full disk, or a folder of someone else's
+                claim(job.folder)
+                write_atomically(job.folder / "error.txt", traceback.format_exc())
             raise

@@ -26,7 +26,7 @@ from ..config.yaml_files import read_yaml
 from ..execution.display import Display
 from ..execution.engine import execute, gather, plan, write_manifest
 from ..execution.pool import Job
-from ..files import locked
+from ..folders import claim, locked
 from ..tasks.models import parameters
 from ..training.metrics import OnStep
 from .costs import hours
@@ -63,6 +63,7 @@ def produce(names: Sequence[str], sources: Sources, display: Display, config: Fi
             configs[name] = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
             points = [dataclasses.replace(point, name=f"{name} {point.name}") for point in configs[name].points()]
             planned[name] = plan(points, Path(str(configs[name].store)))
+            claim(sources.data / name)
             write_manifest(sources.data / name, configs[name].about, planned[name])
         every = [run for runs in planned.values() for run in runs]
         failed = execute(every, display, config, list(jobs.values()))

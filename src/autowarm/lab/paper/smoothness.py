@@ -76,9 +76,8 @@ def measured(
         eigenvalues = [[step, _number(value)] for step, value in sharp]
         write_json(path, {"schema": SCHEMA, "asked": asked, "val_loss": result["val_loss"], "columns": columns,
                           "sharpness": eigenvalues})  # fmt: skip
-    stored = read_object(path, "delete it to measure again", "schema", "asked", "val_loss", "columns", "sharpness")
-    if stored["schema"] != SCHEMA:
-        raise LabError(f"{path} has schema {stored['schema']!r}, this version reads {SCHEMA}")
+    keys = "asked", "val_loss", "columns", "sharpness"
+    stored = read_object(path, "delete it to measure again", *keys, schema=SCHEMA)
     # A setting that is newer than the file had its default.
     stored["asked"]["run"] = merged(dataclasses.asdict(RunConfig()), stored["asked"]["run"])
     if changed := differences(stored["asked"], asked):

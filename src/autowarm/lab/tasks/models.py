@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -206,6 +208,14 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
     Args:
         state: the full weights, if the model itself holds only shards of them.
     """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".weights-") as scratch:
+        _save(model, Path(scratch), state)  # transformers deletes what looks like weights beside its own
+        for written in sorted(Path(scratch).iterdir()):
+            follow_umask(written)
+            os.replace(written, folder / written.name)
+
+
+def _save(model: Any, folder: Path, state: Mapping[str, Tensor] | None) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file, save_model
 
@@ -225,9 +235,7 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
                 state = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
             save_file({name: value.contiguous() for name, value in state.items()}, path, metadata={"format": "pt"})
     except SafetensorError as error:  # also raised on a full disk
-        raise OSError(f"{path} cannot be written: {error}") from None
-    for written in folder.glob("*.safetensors"):
-        follow_umask(written)
+        raise OSError(f"{path.name} cannot be written: {error}") from None
     if hasattr(model, "pretrained_cfg") and not of_transformers:  # timm's; a user's own is built by the user's code
         about = {"architecture": model.pretrained_cfg.get("architecture"), "num_classes": model.num_classes}
         (folder / "config.json").write_text(json.dumps(about, indent=1) + "\n")

@@ -25,7 +25,8 @@ from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageEr
 from ..config.build import leaves, plain
 from ..config.yaml_files import merged, nested, read_yaml
 from ..errors import as_usage_error
-from ..files import locked, sha256, write_atomically
+from ..files import sha256, write_atomically
+from ..folders import claim, locked
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
 from .blame import blamed, place_of, said
@@ -165,6 +166,7 @@ def bring(
         own.check_options(name, config.run.optimizer.options | options.get(name, {}))
     with as_usage_error("run: "):
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
+    claim(folder)
     return config, own.prepared(folder / "task")
 
 

@@ -1,38 +1,48 @@
 """Checkpoints that are complete or absent, by `torch.distributed.checkpoint`.
 
-A checkpoint is a folder `checkpoint-STEP`. It holds the tensors in safetensors files, sharded as on the ranks,
-everything else in `rest.pt`, and a `manifest.json` with the run's id, the step and each file's checksum. It is written
-under a hidden name and renamed when it is complete on disk. It can be loaded on a different number of ranks.
+A checkpoint is a folder of ours, `checkpoint-` and at least eight digits. It holds the tensors in safetensors files,
+sharded as on the ranks, everything else in `rest.pt`, and a `manifest.json` with the run's id, the step and each file's
+checksum. It is written under a hidden name and renamed when it is complete on disk. It can be loaded on a different
+number of ranks. Copies, links, notes and other trainers' checkpoints beside it are neither read nor changed.
 """
 
+import dataclasses
 import io
 import itertools
+import json
 import logging
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import yaml
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ..config import LabError
-from ..files import read_object, sha256, write_atomically, write_json
+from ..config import LabError, RunConfig, differences
+from ..files import read_object, sha256, within, write_atomically, write_json
+from ..folders import MARKER, claim, free, is_ours
+from .metrics import read_identity, read_metrics, read_result, run_id
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
 
 SCHEMA = 2
 _MANIFEST, _REST = "manifest.json", "rest.pt"
+_NAME = re.compile(r"\.?checkpoint-(\d{8,})")  # hidden while it is being written
+# What a run that begins with the checkpoint of another one may do otherwise.
+_MAY_DIFFER = ("optimizer.lr", "schedule.options", "clip", "seed", "order", "checkpoint_every", "engine")
 _EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
 
 
@@ -52,7 +62,7 @@ class Checkpoints:
         self._pool = ThreadPoolExecutor(1) if asynchronous else None
         self._writing: Future[None] | None = None
         if ranks.rank == 0:
-            for left in folder.glob(".checkpoint-*"):
+            for left in own_checkpoints(folder, hidden=True):
                 shutil.rmtree(left)  # left by a crash
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any]) -> None:
@@ -77,15 +87,15 @@ class Checkpoints:
         _require_loadable(extra)
         others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra}
         torch.save({**rest, **others}, buffer)
-        target = self.folder / f"checkpoint-{step:08d}"
-        scratch = self.folder / f".{target.name}"
+        scratch = self.ranks.first(lambda: self._begin(step))
+        assert scratch is not None
         write = dcp.save if self._pool is None else dcp.async_save
         writer = dcp.HuggingFaceStorageWriter(str(scratch), save_distributed=True)
         with warnings.catch_warnings(action="ignore"), self._writing_to(scratch):  # DCP warns if it runs on one process
             written: Any = write(
                 _apart(tensors), storage_writer=writer, process_group=self._group, no_dist=self.ranks.world == 1
             )
-        job = written, scratch, target, step, buffer.getvalue()
+        job = written, scratch, step, buffer.getvalue()
         if self._pool is None:
             self._finish(*job)
         else:
@@ -106,7 +116,7 @@ class Checkpoints:
                 "checkpoints are intact"
             ) from error
 
-    def _finish(self, written: Any, scratch: Path, target: Path, step: int, rest: bytes) -> None:
+    def _finish(self, written: Any, scratch: Path, step: int, rest: bytes) -> None:
         """Put a checkpoint in place once DCP tells rank 0 that every rank has written."""
         with self._writing_to(scratch):
             if isinstance(written, Future):
@@ -114,13 +124,25 @@ class Checkpoints:
             if self.ranks.rank:
                 return
             write_atomically(scratch / _REST, rest)
-            files = {path.name: sha256(path) for path in sorted(scratch.iterdir())}
+            files = {path.name: sha256(path) for path in sorted(scratch.iterdir()) if path.name != MARKER}
             write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
-            if target.exists():  # from a run that resumed from an older checkpoint
-                shutil.rmtree(target)
-            os.replace(scratch, target)
-            for old in self._all()[: -self.keep]:
-                shutil.rmtree(old)
+            for old in own_checkpoints(self.folder):
+                if step_of(old) == step:  # from a run that resumed from an older checkpoint
+                    _remove(old)
+            os.replace(scratch, self._place("checkpoint", step))
+            for old in own_checkpoints(self.folder)[: -self.keep]:
+                _remove(old)
+
+    def _begin(self, step: int) -> Path:
+        scratch = self._place(".checkpoint", step)
+        with self._writing_to(scratch):
+            claim(scratch)
+        return scratch
+
+    def _place(self, kind: str, step: int) -> Path:
+        """Return where a step's checkpoint goes: its number has more zeros where the name is taken."""
+        names = (self.folder / f"{kind}-{step:0{width}d}" for width in itertools.count(8))
+        return next(path for path in names if not os.path.lexists(path))
 
     def wait(self) -> None:
         """Wait until a pending checkpoint is on disk; raise its error if writing failed."""
@@ -128,18 +150,22 @@ class Checkpoints:
             self._writing.result()
             self._writing = None
 
-    def load(self, model: nn.Module, optimizer: Optimizer, last: int | None = None) -> dict[str, Any] | None:
+    def load(
+        self, model: nn.Module, optimizer: Optimizer, last: int | None = None, start: Path | None = None
+    ) -> dict[str, Any] | None:
         """Load the newest intact checkpoint, up to step `last`, and return its rest; None if there is no checkpoint.
 
-        Damaged checkpoints and those of other runs are set aside, with a message in the log.
+        Damaged checkpoints and those of other runs are set aside, with a message in the log. `start` is another run's
+        checkpoint, to be loaded where this run has none; then the rest says that the run `begins` there.
 
         Raises:
             LabError: a checkpoint is of another schema, or holds weights that a new model has not.
         """
+        self.wait()
         name = self.ranks.first(lambda: self._newest(last))
-        if name is None:
+        path = start if name is None else self.folder / name
+        if path is None:
             return None
-        path = self.folder / name
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
         tensors = _weights(model)
         params = [p for group in optimizer.param_groups for p in group["params"]]
@@ -160,53 +186,113 @@ class Checkpoints:
                 _, index, field = key.split(".", 2)
                 states.setdefault(int(index), {})[field] = value
         optimizer.load_state_dict({"state": states, "param_groups": rest["groups"]})
-        return rest
+        return {**rest, "begins": name is None}
 
     def _newest(self, last: int | None) -> str | None:
-        for path in reversed(self._all()):
+        for path in reversed(own_checkpoints(self.folder)):
             if (objection := self._objection(path, last)) is None:
                 return path.name
             logger.warning("%s %s: setting it aside and using the previous one", path, objection)
-            places = (path.with_name(f"damaged-{path.name}" + "-again" * times) for times in itertools.count())
-            path.rename(next(place for place in places if not place.exists()))
+            path.rename(free(path.with_name(f"damaged-{path.name}")))
         return None
 
     def _objection(self, path: Path, last: int | None) -> str | None:
         """What is wrong with a checkpoint; None if it is intact."""
-        try:
-            manifest = read_object(path / _MANIFEST, "", "schema", "run", "step", "files")
-        except LabError:
+        if (manifest := intact(path)) is None:
             return "does not match its checksums"
-        if manifest["schema"] != SCHEMA:
-            raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: delete it, or use "
-                           "the version that wrote it")  # fmt: skip
-        try:
-            there = {file.name: sha256(file) for file in path.iterdir() if file.name != _MANIFEST}
-        except OSError:
-            there = {}
-        if there != manifest["files"] or _REST not in there:
-            return "does not match its checksums"
-        if (manifest["run"], f"checkpoint-{manifest['step']:08d}") != (self.run, path.name):
+        if (manifest["run"], manifest["step"]) != (self.run, step_of(path)):
             return f"is of update {manifest['step']} of the run {manifest['run']!r}, but this is the run {self.run!r}"
         if last is not None and manifest["step"] > last:
             return f"is of update {manifest['step']}, but metrics.jsonl is intact only up to update {last}"
         return None
 
-    def _all(self) -> list[Path]:
-        return sorted(self.folder.glob("checkpoint-*"))
-
-    def clear(self) -> None:
-        """Delete all checkpoints: the run is over, and optimizer states are large."""
+    def drop(self, newest: int | None = None) -> None:
+        """Delete so many of the newest checkpoints, or all: optimizer states are large."""
         self.wait()
         if self.ranks.rank == 0:
-            for path in self._all():
-                shutil.rmtree(path)
+            for path in own_checkpoints(self.folder)[-newest if newest else 0 :]:
+                _remove(path)
 
     def close(self) -> None:
         """Wait for a pending checkpoint and stop the thread."""
         self.wait()
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def own_checkpoints(folder: Path, hidden: bool = False) -> list[Path]:
+    """Return the checkpoints in a run's folder that are ours, oldest first; or those that are not complete."""
+    found = {path: step for path in folder.glob(f"{'.' * hidden}checkpoint-*") if (step := step_of(path)) is not None}
+    return sorted(found, key=found.__getitem__)
+
+
+def step_of(path: Path) -> int | None:
+    """Return the step of a checkpoint of ours, by its name; None for anything else."""
+    name = _NAME.fullmatch(path.name)
+    return int(name[1]) if name and is_ours(path) and not path.is_symlink() else None
+
+
+def intact(path: Path) -> dict[str, Any] | None:
+    """Return a checkpoint's manifest, or None if its files do not match it; LabError if it is of another schema."""
+    try:
+        manifest = read_object(path / _MANIFEST, "", "schema", "run", "step", "files")
+    except LabError:
+        return None
+    if manifest["schema"] != SCHEMA:
+        raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: delete it, or use the "
+                       "version that wrote it")  # fmt: skip
+    try:  # a note in the folder does no harm, but further tensors would be read
+        there = {file.name: sha256(file) for file in path.iterdir()
+                 if file.name in manifest["files"] or file.suffix == ".safetensors"}  # fmt: skip
+    except (OSError, TypeError):
+        return None
+    return manifest if there == manifest["files"] and _REST in there else None
+
+
+def resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None:
+    """Return this run's result if it is finished; otherwise claim the folder for this run and return None."""
+    if (held := read_identity(folder)) is not None:
+        if not (changed := differences(held, who)):
+            known = run_id({key: value for key, value in who.items() if key != "precision"})
+            return read_result(folder, known) if (folder / "result.json").exists() else None
+        # A config alone is no run: it is written before a wrong model fails.
+        if (folder / "result.json").exists() or own_checkpoints(folder) or read_metrics(folder):
+            raise LabError(
+                f"{folder} holds another run ({'; '.join(changed)}): choose another folder with --out, or delete it"
+            )
+    write_atomically(folder / "config.yaml", yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
+    return None
+
+
+def origin(path: Path, config: RunConfig) -> str:
+    """Name the run and the update of a checkpoint with which another run may begin.
+
+    Raises:
+        LabError: it is not intact, or not in the folder of a run that differs from the new one in what it may.
+    """
+    manifest = intact(path)
+    if manifest is None:
+        raise LabError(f"--resume-from {path} is no intact checkpoint: give a folder checkpoint-… in a run's folder")
+    if (held := read_identity(path.parent)) is None:
+        raise LabError(f"--resume-from {path} lies in no folder of a run: its config.yaml is needed there")
+    changed = differences(held["config"], json.loads(json.dumps(dataclasses.asdict(config))))
+    higher = config.optimizer.lr > held["config"]["optimizer"]["lr"]
+    if others := [one for one in changed if higher or not one.startswith(_MAY_DIFFER)]:
+        raise LabError(
+            f"--resume-from {path}: a run that goes on from there may have a lower optimizer.lr, and other values of "
+            f"{', '.join(_MAY_DIFFER[1:])}, but not {'; '.join(others)}"
+        )
+    return f"update {manifest['step']} of {manifest['run']}"
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint's own files, and its folder unless it holds more. What cannot be read as ours stays."""
+    with suppress(LabError):
+        files = read_object(path / _MANIFEST, "", "files")["files"] if (path / _MANIFEST).exists() else ()
+        for file in [within(path, name) for name in [*files, _MANIFEST, MARKER]]:
+            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.rmdir()
 
 
 def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor] | None:

@@ -7,8 +7,9 @@ A run is a folder::
                        tokens per second, and what has changed of `AdaptiveWarmup.metrics`, as autowarm/…; after an
                        evaluation also its scores, as val_…; with `engine.curvature_every` the paper's K^t
     events.out.*       the same for TensorBoard
-    checkpoint-STEP/   the newest few, while the run lasts
-    model.safetensors  the final weights, with a config.json so that transformers can load them; their average in ema/
+    checkpoint-STEP/   the newest few, while the run lasts; those with healthy weights if it diverges
+    model.safetensors  the final weights, with a config.json so that transformers can load them; their average in ema/;
+                       if the run diverges, the weights of its newest healthy checkpoint
     result.json        written at the end, with checksums of the weights and the metrics
 
 Called again on such a folder, `train` resumes from the newest intact checkpoint. The result is bit-identical to that of
@@ -32,7 +33,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -41,17 +41,18 @@ from autowarm.integrations.metrics import loggable_metrics
 from autowarm.optim.step.nonfinite import Diverged
 from autowarm.smoothness import Probe
 
-from ..config import LabError, RunConfig, UsageError, differences
-from ..files import locked, sha256, write_atomically, write_json
+from ..config import LabError, RunConfig, UsageError
+from ..files import sha256, write_json
+from ..folders import locked
 from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, make_task
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
-from .checkpoint import Checkpoints, whole_weights
-from .metrics import MetricsLog, OnStep, Progress, finite, identity, read_metrics, read_result, run_id
+from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
+from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, identity, read_metrics, run_id
 from .optimizers import at_ema, evaluating
 from .parallel import Ranks, joined
-from .schedules import advance, make_scheduler, recovers, warmup_length
+from .schedules import advance, load_state, lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
 from .stopping import Interrupted, Stop
 
@@ -73,6 +74,7 @@ def train(
     watch: Callable[[nn.Module, Optimizer], Watch] | None = None,
     stop: Stop | None = None,
     own: Source | None = None,
+    resume_from: Path | None = None,
 ) -> dict[str, Any]:
     """Train one run to its end. If the folder holds an unfinished run, resume it.
 
@@ -83,6 +85,7 @@ def train(
             checkpoints do not save its state.
         stop: catches signals for the run.
         own: the source of the task, if the config names none of the lab's.
+        resume_from: the checkpoint of another run, with which this one begins; see `checkpoint.origin`.
 
     Returns:
         The run's result, as in its `result.json`.
@@ -106,13 +109,15 @@ def train(
         task = ranks.first(claim, shared=False) or make_task(config, own)
         who = json.loads(json.dumps(identity(config, task.sha256)))
         ranks.agree(who)  # compares the data too: machines may hold different files under one name
+        if resume_from is not None:
+            who["resumes"] = ranks.first(lambda: origin(resume_from, config))
         ran_as = {**who, "precision": precision_of(config, ranks.device)}
-        if (result := ranks.first(lambda: _resume_or_claim(folder, ran_as))) is not None:
+        if (result := ranks.first(lambda: resume_or_claim(folder, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
             # Keep schedulers' warnings with the result instead of printing them between the progress of many runs.
             warnings.simplefilter("always")
-            run = _Run(config, folder, task, ranks, run_id(who), stop or Stop(), caught)
+            run = _Run(config, folder, task, ranks, run_id(who), stop or Stop(), caught, resume_from)
             return run.finish(on_step, watch)
 
 
@@ -121,7 +126,7 @@ class _Run:
 
     def __init__(
         self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, name: str, stop: Stop,
-        caught: list[warnings.WarningMessage],
+        caught: list[warnings.WarningMessage], start: Path | None,
     ) -> None:  # fmt: skip
         self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
         self.stop, self.caught = stop, caught
@@ -136,11 +141,17 @@ class _Run:
         self.checkpoints = Checkpoints(
             folder, ranks, name, keep=config.engine.keep_checkpoints, asynchronous=ranks.device.type == "cuda"
         )
+        peaks = [group.get("initial_lr") for group in self.optimizer.param_groups]
         # The result needs the training losses of all steps, so use no checkpoint that is newer than the intact metrics.
-        if (saved := self.checkpoints.load(self.model, self.optimizer, last=len(read_metrics(folder)))) is not None:
-            self.scheduler.load_state_dict(saved["scheduler"])
+        last = len(read_metrics(folder))
+        if (saved := self.checkpoints.load(self.model, self.optimizer, last, start)) is not None:
+            load_state(self.scheduler, saved["scheduler"])
             self.progress = Progress(**saved["progress"])
+            if start is not None and saved["begins"]:
+                lower(self.scheduler, self.optimizer, peaks)
+                ranks.first(lambda: copy_metrics(start.parent, folder, self.progress.step))
             logger.info("%s resumes from step %d", folder.name, self.progress.step)
+        self.skipped = getattr(self.optimizer, "skipped_updates", 0)
 
     def finish(self, on_step: OnStep | None, watch: Callable[[nn.Module, Optimizer], Watch] | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""
@@ -156,7 +167,9 @@ class _Run:
                 self._train(on_step, watched, log)
             scores = {"loss": math.nan} if progress.diverged else self._judge(config.whole_validation)
         self._note_warnings()
+        broken = not scores["loss"] <= self._bound(_EXPLODED)
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # also diverged: worse than before training
+        keeps = engine.keep_weights and not (broken and not self._go_back())
         result = {
             "id": self.name,
             "cell": cell(config, self.task.name),
@@ -180,18 +193,30 @@ class _Run:
             ),
             "warnings": progress.warnings,
         }
-        if config.ema and engine.keep_weights:
+        if progress.diverged and keeps:
+            earlier = [path.name for path in own_checkpoints(self.folder) if step_of(path) != config.steps]
+            result["resume_from"] = earlier[-1] if earlier else None
+        if config.ema and keeps:
             with at_ema(self.optimizer):
                 self._keep_weights(self.folder / "ema")
         with evaluating(self.optimizer), self.stop.gently():  # the weights that were judged
-            if engine.keep_weights:
+            if keeps:
                 self._keep_weights(self.folder)
             if self.ranks.rank == 0:
                 result["files"] = {name: sha256(path) for name in _KEPT if (path := self.folder / name).exists()}
                 write_json(self.folder / "result.json", result)
-            self.checkpoints.clear()
+            if not (progress.diverged and keeps):
+                self.checkpoints.drop()
         self.checkpoints.close()
         return result
+
+    def _go_back(self) -> bool:
+        """Load the newest checkpoint with a healthy loss and delete later ones; whether there is such a checkpoint."""
+        while self.checkpoints.load(self.model, self.optimizer) is not None:
+            if self._judge()["loss"] <= self._bound(_EXPLODED):
+                return True
+            self.checkpoints.drop(newest=1)
+        return False
 
     def _keep_weights(self, folder: Path) -> None:
         weights = whole_weights(self.model, self.ranks)
@@ -204,7 +229,7 @@ class _Run:
         every = config.engine.eval_every
         clock = time.perf_counter() - progress.seconds - progress.eval_seconds
         batches = self.task.batches(progress.step, self.rows)
-        while progress.step < config.steps and not progress.diverged:
+        while progress.step < config.steps:
             # Random numbers depend only on seed, step and rank, so no generator's state needs saving.
             words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
             self.ranks.seed(int(words.generate_state(1)[0]))
@@ -215,7 +240,7 @@ class _Run:
             except Diverged as error:  # by max_nonfinite, the schedule's or the optimizer's
                 progress.diverged = True
                 progress.warnings.append(str(error))
-                break
+                return
 
             progress.step += 1
             # A step waits for the device only here.
@@ -229,12 +254,16 @@ class _Run:
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
             # A search for the peak rate ends where the loss breaks, and a schedule that recovers has its own limit.
             if not searching and not recovers(config.schedule):
-                # "not ≤", so that NaN also counts as diverged
-                progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
+                if not math.isfinite(progress.loss) or not math.isfinite(norm_seen):
+                    progress.diverged = not self._skipped()
+                else:
+                    progress.diverged = progress.loss > self._bound(_EXPLODED)
             last = progress.step == config.steps
             scores = self._judge() if every and progress.step % every == 0 and not last else None
             log.write(progress, scores, self._state_of_schedule(), getattr(watched, "points", ()))
             asked = signal.SIGINT if on_step is not None and on_step(progress) else 0
+            if progress.diverged:
+                return  # its weights are in no checkpoint
             wanted = self.ranks.largest(self.stop.asked or asked)  # a signal reaches ranks at different steps
             if wanted or last or progress.step % config.checkpoint_every == 0:
                 log.flush()
@@ -245,6 +274,11 @@ class _Run:
             if wanted:
                 self.checkpoints.close()
                 raise Interrupted(f"{self.folder.name} stopped after update {progress.step}", wanted)
+
+    def _skipped(self) -> bool:
+        """Whether our optimizer has skipped updates since the last call; after too many in a row it raises Diverged."""
+        before, self.skipped = self.skipped, getattr(self.optimizer, "skipped_updates", 0)
+        return bool(self.skipped > before)
 
     def _state_of_schedule(self) -> dict[str, float | int | str]:
         """The schedule's state for the log; empty for schedules of other packages."""
@@ -330,25 +364,3 @@ def cell(config: RunConfig, corpus: str) -> dict[str, Any]:
         "steps": config.steps,
         "lr": config.optimizer.lr,
     }
-
-
-def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None:
-    """Return this run's result if it is finished; otherwise claim the folder for this run and return None."""
-    path = folder / "config.yaml"
-    if path.exists():
-        try:
-            held = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError):
-            held = None
-        if not isinstance(held, dict):
-            raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
-        if not (changed := differences(held, who)):
-            known = run_id({key: value for key, value in who.items() if key != "precision"})
-            return read_result(folder, known) if (folder / "result.json").exists() else None
-        # A config alone is no run: it is written before a wrong model fails.
-        if (folder / "result.json").exists() or any(folder.glob("checkpoint-*")) or read_metrics(folder):
-            raise LabError(
-                f"{folder} holds another run ({'; '.join(changed)}): choose another folder with --out, or delete it"
-            )
-    write_atomically(path, yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
-    return None

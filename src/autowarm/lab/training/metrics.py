@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import yaml
 
 from autowarm.smoothness import Point, fit
 
@@ -42,6 +43,20 @@ def identity(run: RunConfig, corpus_sha256: str) -> dict[str, Any]:
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
+
+
+def read_identity(folder: Path) -> dict[str, Any] | None:
+    """Read whose run a folder holds, and its precision, from its config.yaml; None if there is none."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        return None
+    try:
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        held = None
+    if not isinstance(held, dict) or not isinstance(held.get("config"), dict):
+        raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
+    return held
 
 
 def run_id(who: Mapping[str, Any]) -> str:
@@ -232,6 +247,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
                 break
             rows.append(row)
     return rows
+
+
+def copy_metrics(source: Path, folder: Path, steps: int) -> None:
+    """Copy the records of a run's first steps to the run that goes on from there; LabError if some are missing."""
+    rows = read_metrics(source)[:steps]
+    if len(rows) < steps:
+        raise LabError(f"{source / 'metrics.jsonl'} is intact only up to update {len(rows)}, and {steps} are needed")
+    write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_result(folder: Path, run: str) -> dict[str, Any]:

@@ -58,6 +58,23 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int, mod
         return at(SCHEDULES[config.kind].place)(optimizer, config, steps)
 
 
+def load_state(scheduler: Any, state: dict[str, Any]) -> None:
+    """Load a schedule's state; UsageError if it is of another one."""
+    with _as_usage_error():
+        scheduler.load_state_dict(state)
+
+
+def lower(scheduler: Any, optimizer: Optimizer, peaks: list[Any]) -> None:
+    """Go on with these peak rates, which are no higher than those so far; UsageError for a schedule that has none."""
+    if not isinstance(scheduler, LRScheduler):
+        raise UsageError(f"schedule: {type(scheduler).__name__} cannot go on at another rate, so from no other run")
+    for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+        group["lr"] *= peak / group["initial_lr"]
+        group["initial_lr"] = peak
+    if not isinstance(scheduler, AdaptiveWarmup):  # which takes what others do to a rate as a factor of later ones
+        scheduler.base_lrs = peaks
+
+
 def recovers(config: ScheduleConfig) -> bool:
     """Whether the schedule goes back to a healthy run after a broken update."""
     return SCHEDULES[config.kind].ours and config.options.get("recover") is True

@@ -165,7 +165,7 @@ def test_a_run_ends_where_a_module_beside_the_task_has_changed(tmp_path: Path, m
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "beside_the_task.py").write_text("VERSION = 1\n")
     importlib.import_module("beside_the_task")
-    own = pack(Line())
+    own = pack(Line()).prepared(tmp_path)
     assert train(config_of(own), tmp_path / "one", own=own)["val_loss"] > 0
     (tmp_path / "beside_the_task.py").write_text("VERSION = 2\n")
     with pytest.raises(LabError, match=r"beside_the_task\.py has changed since this command started: start it again"):

@@ -112,6 +112,10 @@ class Source(Protocol):
     def file(self) -> str:
         """The file of its code, beside which mistakes are looked for."""
 
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """A checksum of each of its attributes."""
+
     def make(self, config: RunConfig) -> "Task":
         """Make the task in a run; its `sha256` is the source's."""
 

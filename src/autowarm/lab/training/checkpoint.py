@@ -23,16 +23,20 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
+
+from autowarm.undisturbed import overlaps_itself
 
 from ..config import LabError
 from ..files import read_object, sha256, write_atomically, write_json
+from ..tasks.fingerprint import Walk, is_users
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 2
+SCHEMA = 3
 _MANIFEST, _REST = "manifest.json", "rest.pt"
+_PYTORCHS = {*vars(nn.Module()), *vars(SGD([torch.zeros(1)])), "step", "_opt_called"}
 _EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
 
 
@@ -66,16 +70,20 @@ class Checkpoints:
         """
         self.wait()
         state = optimizer.state_dict()
-        tensors = _weights(model)
+        tensors: dict[str, Any] = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
         plain: dict[str, Any] = {}
         for index, values in state["state"].items():
             for name, value in values.items():
                 (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
         devices = {key: value.device.type for key, value in tensors.items()}
-        buffer = io.BytesIO()
-        extra = {name: value for name, value in model.state_dict().items() if name.endswith(_EXTRA)}
+        whole, buffer = model.state_dict(), io.BytesIO()
+        extra = {name: value for name, value in whole.items() if name.endswith(_EXTRA)}
         _require_loadable(extra)
-        others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra}
+        others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra,
+                  "buffers": {name: (value, name in whole) for name, value in model.named_buffers()},
+                  "trained": [name for name, p in model.named_parameters() if p.requires_grad],
+                  "training": [name for name, module in model.named_modules() if module.training],
+                  "attributes": attributes(model, optimizer)}  # fmt: skip
         torch.save({**rest, **others}, buffer)
         target = self.folder / f"checkpoint-{step:08d}"
         scratch = self.folder / f".{target.name}"
@@ -141,7 +149,7 @@ class Checkpoints:
             return None
         path = self.folder / name
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
-        tensors = _weights(model)
+        tensors: dict[str, Any] = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
         params = [p for group in optimizer.param_groups for p in group["params"]]
         reader = dcp.HuggingFaceStorageReader(str(path))
         stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
@@ -150,16 +158,26 @@ class Checkpoints:
                 param = params[int(key.split(".")[1])]
                 tensors[key] = _place_for(about, param, rest["devices"][key])
             elif key not in tensors or about.size != tensors[key].shape:
-                tensors[key] = _later_buffer(model, key.removeprefix("model."), about)
+                raise LabError(
+                    f"the checkpoint holds {key.removeprefix('model.')} of shape {tuple(about.size)}, which the model "
+                    "does not have when it is new: make it in the model's constructor"
+                )
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
-        model.load_state_dict(rest.get("extra", {}), strict=False)
+        _put_buffers(model, rest["buffers"])
+        for name, p in model.named_parameters():
+            p.requires_grad_(name in rest["trained"])
+        for name, module in model.named_modules():
+            module.training = name in rest["training"]
+        model.load_state_dict(rest["extra"], strict=False)
         states: dict[int, dict[str, Any]] = {}
         for key, value in [*tensors.items(), *rest["plain"].items()]:
             if key.startswith("optimizer."):
                 _, index, field = key.split(".", 2)
                 states.setdefault(int(index), {})[field] = value
         optimizer.load_state_dict({"state": states, "param_groups": rest["groups"]})
+        warn_of_changed(rest["attributes"], attributes(model, optimizer), "not as when the run stopped, because a "
+                        "checkpoint holds weights and buffers only")  # fmt: skip
         return rest
 
     def _newest(self, last: int | None) -> str | None:
@@ -216,32 +234,45 @@ def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor] | None:
 
     if not isinstance(model, FSDPModule):
         return None
-    names = [key.removeprefix("model.") for key in _weights(model)]
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     gathered: Any = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    return {name: gathered[name] for name in names} if ranks.rank == 0 else {}
+    return {name: gathered[name] for name in names if name in gathered} if ranks.rank == 0 else {}
 
 
-def _weights(model: nn.Module) -> dict[str, Any]:
-    """Parameters and buffers, tied ones once, sharing the model's memory."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for name, value in model.state_dict(keep_vars=True).items():
-        if not name.endswith(_EXTRA):
-            found.setdefault(id(value), (name, value))
-    return {f"model.{name}": value.detach() for name, value in found.values()}
+def _put_buffers(model: nn.Module, saved: Mapping[str, tuple[Tensor, bool]]) -> None:
+    """Put a checkpoint's buffers in place, those that no `state_dict` holds, too, and leave the model no others."""
+    modules, device = dict(model.named_modules()), next(p.device for p in model.parameters())
+    for name in {**dict(model.named_buffers()), **saved}:
+        path, _, own = name.rpartition(".")
+        value, kept = saved.get(name, (None, True))
+        held = modules[path]._buffers
+        now = held.get(own)
+        if now is None or value is None or now.shape != value.shape or now.dtype != value.dtype or overlaps_itself(now):
+            held[own] = None if value is None else value.to(device)
+        else:  # in place, as others may share its memory
+            now.copy_(value)
+        if not kept:
+            modules[path]._non_persistent_buffers_set.add(own)
 
 
-def _later_buffer(model: nn.Module, name: str, about: Any) -> Tensor:
-    """Make a buffer that was None, or had another shape, before the first update."""
-    path, _, own = name.rpartition(".")
-    modules = dict(model.named_modules())
-    if path not in modules or own not in modules[path]._buffers:
-        raise LabError(
-            f"the checkpoint holds {name} of shape {tuple(about.size)}, which the model does not have when it is new: "
-            "make it in the model's constructor, or register a buffer of this name there"
-        )
-    device = next((p.device for p in model.parameters()), None)
-    setattr(modules[path], own, torch.zeros(about.size, dtype=about.properties.dtype, device=device))
-    return modules[path].get_buffer(own)
+def attributes(model: nn.Module, optimizer: Optimizer) -> dict[str, str]:
+    """Checksums of what the user's modules, and an optimizer of theirs, hold beside tensors, modes and options."""
+    walk = Walk(code=False)
+    walk.known |= {id(part): (b"", part) for part in (*model.modules(), *model.parameters())}
+    return {
+        f"{place}.{name}".lstrip("."): walk.digest(value).hex()
+        for place, owner in (*model.named_modules(), ("the optimizer", optimizer))
+        if is_users(type(owner).__module__)
+        for name, value in vars(owner).items()
+        if name not in _PYTORCHS and not type(value).__module__.startswith("autowarm.")
+    }
+
+
+def warn_of_changed(before: Mapping[str, str], after: Mapping[str, str], why: str) -> None:
+    """Warn of attributes that are not as they were, by name."""
+    if names := sorted(name for name in {**before, **after} if before.get(name) != after.get(name)):
+        text = f"{', '.join(names)}: {why}. If training depends on it, keep it in a buffer of its module"
+        warnings.warn(text, stacklevel=2)
 
 
 def _require_loadable(extra: Mapping[str, Any]) -> None:

@@ -47,9 +47,9 @@ from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, make_task
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
-from .checkpoint import Checkpoints, whole_weights
+from .checkpoint import Checkpoints, attributes, warn_of_changed, whole_weights
 from .metrics import MetricsLog, OnStep, Progress, finite, identity, read_metrics, read_result, run_id
-from .optimizers import at_ema, evaluating
+from .optimizers import at_ema, evaluating, unchanged
 from .parallel import Ranks, joined
 from .schedules import advance, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
@@ -106,7 +106,7 @@ def train(
         task = ranks.first(claim, shared=False) or make_task(config, own)
         who = json.loads(json.dumps(identity(config, task.sha256)))
         ranks.agree(who)  # compares the data too: machines may hold different files under one name
-        ran_as = {**who, "precision": precision_of(config, ranks.device)}
+        ran_as = {**who, "precision": precision_of(config, ranks.device), "task": dict(own.attributes) if own else {}}
         if (result := ranks.first(lambda: _resume_or_claim(folder, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
@@ -284,7 +284,6 @@ class _Run:
     def _judge(self, whole: bool = False) -> dict[str, float]:
         """Evaluate the weights to be judged, and their average if there is one; the time counts as evaluation's."""
         began = time.perf_counter()
-        self.ranks.share_buffers(self.model)  # the weights that are judged are those that rank 0 stores
         with evaluating(self.optimizer):
             found = self.evaluate(whole=whole)
         if self.config.ema:
@@ -296,16 +295,20 @@ class _Run:
     @torch.no_grad()
     def evaluate(self, limit: int | None = None, whole: bool = False) -> dict[str, float]:
         """Average over the fixed validation batches, or the first few, or all that there are, split over the ranks."""
-        was = self.net.training
-        self.net.eval()
         found: dict[str, list[tuple[float, Tensor]]] = {}
-        for batch in itertools.islice(self.task.validation(self.rows, whole), limit):
-            for weight, piece in self.setup.pieces(batch):
-                with self.setup.cast():
-                    scores = self.task.scores(self.net, piece)
-                for key, value in scores.items():
-                    found.setdefault(key, []).append((weight, value.reshape(())))
-        self.net.train(was)
+        was, before = self.net.training, attributes(self.model, self.optimizer)
+        with unchanged(self.model):
+            self.ranks.share_buffers(self.model)  # what is judged are the weights that rank 0 stores
+            self.net.eval()
+            for batch in itertools.islice(self.task.validation(self.rows, whole), limit):
+                for weight, piece in self.setup.pieces(batch):
+                    with self.setup.cast():
+                        scores = self.task.scores(self.net, piece)
+                    for key, value in scores.items():
+                        found.setdefault(key, []).append((weight, value.reshape(())))
+            self.net.train(was)
+        after = attributes(self.model, self.optimizer)
+        warn_of_changed(before, after, "changed by an evaluation, which could not put it back")
         means = []
         for weights, values in (zip(*each, strict=True) for each in found.values()):
             numbers = torch.stack(values).tolist()  # waits for the device
@@ -343,7 +346,7 @@ def _resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None
         if not isinstance(held, dict):
             raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
         if not (changed := differences(held, who)):
-            known = run_id({key: value for key, value in who.items() if key != "precision"})
+            known = run_id({key: value for key, value in who.items() if key not in ("precision", "task")})
             return read_result(folder, known) if (folder / "result.json").exists() else None
         # A config alone is no run: it is written before a wrong model fails.
         if (folder / "result.json").exists() or any(folder.glob("checkpoint-*")) or read_metrics(folder):

@@ -95,9 +95,7 @@ def make(
             new = plan(points, Path(config.store or out / "runs"), own)
             planned += new
             if unlike := write_manifest(out, config.about, planned):
-                display.line(
-                    f"the task's {', '.join(unlike)} are not as at the last start, whose runs are not used again"
-                )
+                display.line(f"the task is new: {', '.join(unlike)} had other values at the last start")
             failed |= execute(new, display, config)
             results = gather(out, dataclasses.asdict(config), planned, failed)
             points = longer(planned, results.summaries) if grows else []

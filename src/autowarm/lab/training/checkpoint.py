@@ -5,6 +5,7 @@ everything else in `rest.pt`, and a `manifest.json` with the run's id, the step 
 under a hidden name and renamed when it is complete on disk. It can be loaded on a different number of ranks.
 """
 
+import copy
 import io
 import itertools
 import logging
@@ -25,6 +26,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer
 
+from autowarm.schedule.recovery.snapshot import Snapshot
 from autowarm.undisturbed import overlaps_itself
 
 from ..config import LabError
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 SCHEMA = 3
 _MANIFEST, _REST = "manifest.json", "rest.pt"
 _PYTORCHS = {*vars(nn.Module()), *vars(SGD([torch.zeros(1)])), "step", "_opt_called"}
+_COPY = "copy."  # the beginning of the names of what the guard goes back to
 _EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
 
 
@@ -59,31 +62,27 @@ class Checkpoints:
             for left in folder.glob(".checkpoint-*"):
                 shutil.rmtree(left)  # left by a crash
 
-    def save(self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any]) -> None:
+    def save(
+        self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any], guard: Any = None
+    ) -> None:
         """Save a checkpoint and delete all but the newest `keep`.
 
         Args:
             rest: plain numbers, text and tensors that are the same on all ranks.
+            guard: the schedule's, whose copy of the run is saved too: the weights saved may be broken already.
 
         Raises:
             LabError: it cannot be written; earlier checkpoints are intact.
         """
         self.wait()
-        state = optimizer.state_dict()
-        tensors: dict[str, Any] = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-        plain: dict[str, Any] = {}
-        for index, values in state["state"].items():
-            for name, value in values.items():
-                (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
-        devices = {key: value.device.type for key, value in tensors.items()}
-        whole, buffer = model.state_dict(), io.BytesIO()
-        extra = {name: value for name, value in whole.items() if name.endswith(_EXTRA)}
-        _require_loadable(extra)
-        others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra,
-                  "buffers": {name: (value, name in whole) for name, value in model.named_buffers()},
-                  "trained": [name for name, p in model.named_parameters() if p.requires_grad],
-                  "training": [name for name, module in model.named_modules() if module.training],
-                  "attributes": attributes(model, optimizer)}  # fmt: skip
+        tensors, others = _collect(model, optimizer)
+        if guard is not None:
+            with guard.at_copy(optimizer) as copied:
+                if copied is not None:
+                    more, theirs = _collect(model, optimizer)
+                    tensors |= {f"{_COPY}{key}": value.clone() for key, value in more.items()}
+                    others["copy"] = copy.deepcopy((*copied, theirs))
+        buffer = io.BytesIO()
         torch.save({**rest, **others}, buffer)
         target = self.folder / f"checkpoint-{step:08d}"
         scratch = self.folder / f".{target.name}"
@@ -149,15 +148,27 @@ class Checkpoints:
             return None
         path = self.folder / name
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
-        tensors: dict[str, Any] = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-        params = [p for group in optimizer.param_groups for p in group["params"]]
         reader = dcp.HuggingFaceStorageReader(str(path))
-        stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
-        for key, about in stored.items():
+        if "copy" in rest:
+            update, average, theirs = rest["copy"]
+            self._fill(model, optimizer, reader, theirs, _COPY)
+            rest["copy"] = update, Snapshot(optimizer, model), average
+        self._fill(model, optimizer, reader, rest)
+        warn_of_changed(rest["attributes"], attributes(model, optimizer), "not as when the run stopped, because a "
+                        "checkpoint holds weights and buffers only")  # fmt: skip
+        return rest
+
+    def _fill(
+        self, model: nn.Module, optimizer: Optimizer, reader: Any, rest: Mapping[str, Any], prefix: str = ""
+    ) -> None:
+        """Put what `_collect` returned into a model and an optimizer."""
+        tensors: dict[str, Any] = {f"{prefix}model.{name}": p.detach() for name, p in model.named_parameters()}
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        for name, about in reader.read_metadata().state_dict_metadata.items():
+            key = name.removeprefix(prefix) if name.startswith(prefix) else ""
             if key.startswith("optimizer."):
-                param = params[int(key.split(".")[1])]
-                tensors[key] = _place_for(about, param, rest["devices"][key])
-            elif key not in tensors or about.size != tensors[key].shape:
+                tensors[name] = _place_for(about, params[int(key.split(".")[1])], rest["devices"][key])
+            elif key.startswith("model.") and (name not in tensors or about.size != tensors[name].shape):
                 raise LabError(
                     f"the checkpoint holds {key.removeprefix('model.')} of shape {tuple(about.size)}, which the model "
                     "does not have when it is new: make it in the model's constructor"
@@ -171,14 +182,12 @@ class Checkpoints:
             module.training = name in rest["training"]
         model.load_state_dict(rest["extra"], strict=False)
         states: dict[int, dict[str, Any]] = {}
-        for key, value in [*tensors.items(), *rest["plain"].items()]:
+        loaded = {name.removeprefix(prefix): value for name, value in tensors.items()}
+        for key, value in [*loaded.items(), *rest["plain"].items()]:
             if key.startswith("optimizer."):
                 _, index, field = key.split(".", 2)
                 states.setdefault(int(index), {})[field] = value
         optimizer.load_state_dict({"state": states, "param_groups": rest["groups"]})
-        warn_of_changed(rest["attributes"], attributes(model, optimizer), "not as when the run stopped, because a "
-                        "checkpoint holds weights and buffers only")  # fmt: skip
-        return rest
 
     def _newest(self, last: int | None) -> str | None:
         for path in reversed(self._all()):
@@ -237,6 +246,28 @@ def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor] | None:
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     gathered: Any = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     return {name: gathered[name] for name in names if name in gathered} if ranks.rank == 0 else {}
+
+
+def _collect(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an update changes: weights and the optimizer's tensors, and everything else, which all ranks have alike."""
+    state, whole = optimizer.state_dict(), model.state_dict()
+    tensors: dict[str, Any] = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
+    plain: dict[str, Any] = {}
+    for index, values in state["state"].items():
+        for name, value in values.items():
+            (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
+    extra = {name: value for name, value in whole.items() if name.endswith(_EXTRA)}
+    _require_loadable(extra)
+    return tensors, {
+        "groups": state["param_groups"],
+        "plain": plain,
+        "devices": {key: value.device.type for key, value in tensors.items()},
+        "extra": extra,
+        "buffers": {name: (value, name in whole) for name, value in model.named_buffers()},
+        "trained": [name for name, p in model.named_parameters() if p.requires_grad],
+        "training": [name for name, module in model.named_modules() if module.training],
+        "attributes": attributes(model, optimizer),
+    }
 
 
 def _put_buffers(model: nn.Module, saved: Mapping[str, tuple[Tensor, bool]]) -> None:

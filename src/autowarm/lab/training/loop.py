@@ -131,6 +131,7 @@ class _Run:
         self.setup = setup = Setup(config, task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
         self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps, self.model)
+        self.guard: Any = getattr(self.scheduler, "_guard", None)
         self.watches = SCHEDULES[config.schedule.kind].watches
         self.progress = Progress()
         self.checkpoints = Checkpoints(
@@ -139,6 +140,8 @@ class _Run:
         # The result needs the training losses of all steps, so use no checkpoint that is newer than the intact metrics.
         if (saved := self.checkpoints.load(self.model, self.optimizer, last=len(read_metrics(folder)))) is not None:
             self.scheduler.load_state_dict(saved["scheduler"])
+            if "copy" in saved and self.guard is not None:
+                self.guard.adopt(*saved["copy"])
             self.progress = Progress(**saved["progress"])
             logger.info("%s resumes from step %d", folder.name, self.progress.step)
 
@@ -241,7 +244,7 @@ class _Run:
                 self._note_warnings()
                 self.ranks.share_buffers(self.model)
                 rest = {"scheduler": self.scheduler.state_dict(), "progress": dataclasses.asdict(progress)}
-                self.checkpoints.save(progress.step, self.model, self.optimizer, rest)
+                self.checkpoints.save(progress.step, self.model, self.optimizer, rest, self.guard)
             if wanted:
                 self.checkpoints.close()
                 raise Interrupted(f"{self.folder.name} stopped after update {progress.step}", wanted)

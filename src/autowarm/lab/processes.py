@@ -1,7 +1,4 @@
-"""New processes: they do not run the caller's script, no Ctrl-C leaves their traceback, and they end with the caller.
-
-A fork would inherit a broken thread pool, so they are spawned.
-"""
+"""New processes. They are spawned, because a fork would inherit a broken thread pool."""
 
 import multiprocessing
 import os
@@ -22,10 +19,9 @@ _T = TypeVar("_T")
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Submit to a pool of spawned processes within this context.
+    """Submit to a pool within this context: its processes do not import the caller's script, which needs no guard.
 
-    They do not import the caller's script, which would start again in each of them: so it needs no `if __name__ ==
-    "__main__"`. Ctrl-C is held back, which one that came early would answer with a traceback: see `follow_parent`.
+    Ctrl-C is held back until they call `follow_parent`: one that came early would leave a traceback.
     """
     masks = hasattr(signal, "pthread_sigmask")  # not on Windows
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else ()
@@ -57,7 +53,7 @@ def in_new_process(call: Callable[..., _T], *given: object) -> _T:
     try:
         with ProcessPoolExecutor(1, mp_context=context, initializer=follow_parent) as pool:
             with starting():
-                result = pool.submit(call, *given)
-            return result.result()
+                called = pool.submit(call, *given)
+            return called.result()
     except BrokenProcessPool:
         raise LabError("the process that tried the task out died: out of memory, or killed from outside") from None

@@ -141,7 +141,8 @@ def draw(seed: int) -> Drawn:
         fields |= {"top": lines, "loss": used}
     else:
         by = {"training": 12, "evaluation": 12, "optimizer": 4}.get(place, 8)
-        fields[place] = _indented(f"{lines}\n{used}", by)
+        keeps = "self.found = " if place == "__init__" else ""  # what is not kept plays no part in a run
+        fields[place] = _indented(f"{lines}\n{keeps}{used}", by)
     files["task.py"] = TASK.format(**fields)
     edited = choose(paths)
     return Drawn(files, edited, f"{seed}: {layout}, {' → '.join(kinds)}, in {place}, late {late}, edits {edited}")

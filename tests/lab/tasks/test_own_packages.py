@@ -1,5 +1,6 @@
 """A task's result is used again exactly as long as the modules that it imports are the same, however it does that."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -7,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from autowarm.lab.processes import in_new_process
+from autowarm.lab.tasks import own
 
 from . import drawn_packages
 from .drawn_packages import draw, write
@@ -42,3 +46,19 @@ def test_no_result_is_stale_and_none_is_made_again_without_a_change(seeds: range
     again, edited = later[: len(seeds)], later[len(seeds) :]
     assert [one.about for one, a, b in zip(drawn, first, again, strict=True) if a != b] == []
     assert [one.about for one, a, b in zip(drawn, first, edited, strict=True) if a == b] == []
+
+
+def test_a_new_process_tells_what_a_task_imports_from_what_its_caller_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "in_new_process", in_new_process)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "only_the_caller.py").write_text("raise_if_main = __name__\n")
+    (tmp_path / "only_the_task.py").write_text("VALUE = 1\n")
+    task = drawn_packages.TASK.format(**dict.fromkeys((*drawn_packages.PLACES, "made"), "pass"))
+    (tmp_path / "task.py").write_text(task.replace("return {}", "import only_the_task\n        return {}"))
+    importlib.import_module("only_the_caller")
+    found = own.pack(own.load(f"{tmp_path / 'task.py'}:Task")).prepared(tmp_path / "prepared")
+    assert [Path(file).name for file in found.beside] == ["only_the_task.py"]
+    assert "only_the_task" not in sys.modules
+    assert not (tmp_path / "prepared").exists()

@@ -43,22 +43,19 @@ def is_users(module: str) -> bool:
     return found is None or module == "__main__" or bool((file := _file(found)) and not _is_installed(Path(file)))
 
 
-_executed: set[str] = set()  # the files of what was executed as a module since `watch_imports`
+_executed: dict[str, None] = {}  # the files of what was executed as a module since `watch_imports`
 
 
 def watch_imports() -> None:
     """Note from now on, to this process's end, which files are imported, by whatever way."""
-
-    def note(event: str, given: tuple[Any, ...]) -> None:
-        if event == "exec":
-            _executed.add(getattr(given[0], "co_filename", ""))
-
-    sys.addaudithook(note)
+    sys.addaudithook(
+        lambda event, given: event == "exec" and _executed.setdefault(getattr(given[0], "co_filename", ""))
+    )
 
 
 def files_in_use() -> dict[str, str]:
     """The files of the user's modules that are or were in use in this process, and their checksums."""
-    files = _executed | {_file(module) for name, module in list(sys.modules.items()) if name != "__main__"}
+    files = {*_executed, *(_file(module) for name, module in list(sys.modules.items()) if name != "__main__")}
     places = sorted(Path(file).absolute() for file in files if file)
     return {str(place): sha256(place) for place in places if place.is_file() and not _is_installed(place)}
 
@@ -73,12 +70,7 @@ def _is_installed(file: Path) -> bool:
 
 
 class Walk:
-    """Digests of values that may refer to each other.
-
-    Args:
-        without: attributes of the root object, or of its classes, to leave out.
-        code: whether the user's definitions count by their code; otherwise by their name only.
-    """
+    """Digests of values that may refer to each other; without ``code``, the user's definitions count by name only."""
 
     def __init__(self, root: Any = None, without: frozenset[str] = frozenset(), *, code: bool = True) -> None:
         self.root, self.without, self.by_code = root, without, code

@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import io
 import json
+import os
 import shutil
 import sys
 import warnings
@@ -79,9 +80,9 @@ class PackedTask:
         """
         place = folder / self.sha256[:12] if self.prepares else None
         beside = in_new_process(_rehearse, self, place)
-        # Without their folders: a project may move.
-        names = sorted(f"{Path(file).name} {found}" for file, found in beside.items())
-        code = sha256("\n".join([self.sha256, *names]).encode()) if names else self.sha256
+        root = os.path.commonpath(beside) if beside else ""  # a project may move
+        seen = "".join(f"{os.path.relpath(file, root)} {found}\n" for file, found in beside.items())
+        code = sha256(f"{self.sha256}\n{seen}".encode())
         return dataclasses.replace(self, sha256=code, beside=beside, folder=place and place.resolve())
 
     def check_optimizers(self, names: Iterable[str], key: str = "rates") -> None:
@@ -119,7 +120,7 @@ def _rehearse(own: PackedTask, place: Path | None) -> dict[str, str]:
                 scores = task.scores(model.train(training), batch)
             if training:
                 scores["loss"].backward()
-    return files | files_in_use()
+    return dict(sorted((files | files_in_use()).items()))
 
 
 def _prepare(own: PackedTask, place: Path) -> dict[str, str]:

@@ -72,7 +72,7 @@ class OwnTask(Protocol):
         """Return the mean loss of a batch, a one-element tensor.
 
         It may depend on the model and the batch only, because a resumed run computes no earlier loss again: keep a
-        counter as a persistent buffer of the model.
+        counter as a buffer of the model.
         """
 
     def validation(self) -> Iterable[Any]:

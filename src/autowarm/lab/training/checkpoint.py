@@ -169,10 +169,7 @@ class Checkpoints:
             if key.startswith("optimizer."):
                 tensors[name] = _place_for(about, params[int(key.split(".")[1])], rest["devices"][key])
             elif key.startswith("model.") and (name not in tensors or about.size != tensors[name].shape):
-                raise LabError(
-                    f"the checkpoint holds {key.removeprefix('model.')} of shape {tuple(about.size)}, which the model "
-                    "does not have when it is new: make it in the model's constructor"
-                )
+                raise _lacking(key.removeprefix("model."), about.size)
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
         _put_buffers(model, rest["buffers"])
@@ -270,12 +267,19 @@ def _collect(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], di
     }
 
 
+def _lacking(name: str, shape: Any) -> LabError:
+    return LabError(f"the checkpoint holds {name} of shape {tuple(shape)}, which the model does not have when it is "
+                    "new: make it in the model's constructor")  # fmt: skip
+
+
 def _put_buffers(model: nn.Module, saved: Mapping[str, tuple[Tensor, bool]]) -> None:
     """Put a checkpoint's buffers in place, those that no `state_dict` holds, too, and leave the model no others."""
     modules, device = dict(model.named_modules()), next(p.device for p in model.parameters())
     for name in {**dict(model.named_buffers()), **saved}:
         path, _, own = name.rpartition(".")
         value, kept = saved.get(name, (None, True))
+        if path not in modules:
+            raise _lacking(name, getattr(value, "shape", ()))
         held = modules[path]._buffers
         now = held.get(own)
         if now is None or value is None or now.shape != value.shape or now.dtype != value.dtype or overlaps_itself(now):

@@ -23,6 +23,7 @@ from ..files import sha256
 
 _PACKAGE = Path(__file__).parents[2]  # autowarm itself, which a run's id covers already
 _PATHS = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {_PACKAGE}
+_SCRIPTS = "__main__", "__mp_main__"  # two names of the same module
 # The attributes that Python itself adds to a class.
 _NOTES = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__slotnames__",
           "__static_attributes__", "__annotate__", "__annotations_cache__"}  # fmt: skip
@@ -40,7 +41,7 @@ def fingerprint(value: Any, without: frozenset[str] = frozenset()) -> str:
 def is_users(module: str) -> bool:
     """Whether definitions of this module are the user's own: it is no library's, or it cannot be imported again."""
     found = sys.modules.get(module)
-    return found is None or module == "__main__" or bool((file := _file(found)) and not _is_installed(Path(file)))
+    return found is None or module in _SCRIPTS or bool((file := _file(found)) and not _is_installed(Path(file)))
 
 
 _executed: dict[str, None] = {}  # the files of what was executed as a module since `watch_imports`
@@ -55,7 +56,7 @@ def watch_imports() -> None:
 
 def files_in_use() -> dict[str, str]:
     """The files of the user's modules that are or were in use in this process, and their checksums."""
-    files = {*_executed, *(_file(module) for name, module in list(sys.modules.items()) if name != "__main__")}
+    files = {*_executed, *(_file(module) for name, module in list(sys.modules.items()) if name not in _SCRIPTS)}
     places = sorted(Path(file).absolute() for file in files if file)
     return {str(place): sha256(place) for place in places if place.is_file() and not _is_installed(place)}
 

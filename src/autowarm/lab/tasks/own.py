@@ -209,9 +209,10 @@ def bring(
     own.check_optimizers(options, "options")
     for name in optimizers:
         own.check_options(name, config.run.optimizer.options | options.get(name, {}))
+    with as_usage_error("run: "):  # before the task is prepared, which may take long
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
     own = own.prepared(folder / "task")
-    with as_usage_error("run: "):
-        return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key)), own
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key)), own
 
 
 def pack(task: Any) -> PackedTask:

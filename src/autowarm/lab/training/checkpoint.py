@@ -24,23 +24,20 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from autowarm.schedule.recovery.snapshot import Snapshot
-from autowarm.undisturbed import overlaps_itself
 
 from ..config import LabError
 from ..files import read_object, sha256, write_atomically, write_json
-from ..tasks.fingerprint import Walk, is_users
+from .content import attributes, collect, lacking, put_back, warn_of_changed
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
 
 SCHEMA = 3
 _MANIFEST, _REST = "manifest.json", "rest.pt"
-_PYTORCHS = {*vars(nn.Module()), *vars(SGD([torch.zeros(1)])), "step", "_opt_called"}
 _COPY = "copy."  # the beginning of the names of what the guard goes back to
-_EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
 
 
 class Checkpoints:
@@ -75,11 +72,11 @@ class Checkpoints:
             LabError: it cannot be written; earlier checkpoints are intact.
         """
         self.wait()
-        tensors, others = _collect(model, optimizer)
+        tensors, others = collect(model, optimizer)
         if guard is not None:
             with guard.at_copy(optimizer) as copied:
                 if copied is not None:
-                    more, theirs = _collect(model, optimizer)
+                    more, theirs = collect(model, optimizer)
                     tensors |= {f"{_COPY}{key}": value.clone() for key, value in more.items()}
                     others["copy"] = copy.deepcopy((*copied, theirs))
         buffer = io.BytesIO()
@@ -161,7 +158,7 @@ class Checkpoints:
     def _fill(
         self, model: nn.Module, optimizer: Optimizer, reader: Any, rest: Mapping[str, Any], prefix: str = ""
     ) -> None:
-        """Put what `_collect` returned into a model and an optimizer."""
+        """Put what `collect` returned into a model and an optimizer."""
         tensors: dict[str, Any] = {f"{prefix}model.{name}": p.detach() for name, p in model.named_parameters()}
         params = [p for group in optimizer.param_groups for p in group["params"]]
         for name, about in reader.read_metadata().state_dict_metadata.items():
@@ -169,15 +166,10 @@ class Checkpoints:
             if key.startswith("optimizer."):
                 tensors[name] = _place_for(about, params[int(key.split(".")[1])], rest["devices"][key])
             elif key.startswith("model.") and (name not in tensors or about.size != tensors[name].shape):
-                raise _lacking(key.removeprefix("model."), about.size)
+                raise lacking(key.removeprefix("model."), about.size)
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
-        _put_buffers(model, rest["buffers"])
-        for name, p in model.named_parameters():
-            p.requires_grad_(name in rest["trained"])
-        for name, module in model.named_modules():
-            module.training = name in rest["training"]
-        model.load_state_dict(rest["extra"], strict=False)
+        put_back(model, rest)
         states: dict[int, dict[str, Any]] = {}
         loaded = {name.removeprefix(prefix): value for name, value in tensors.items()}
         for key, value in [*loaded.items(), *rest["plain"].items()]:
@@ -243,84 +235,6 @@ def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor] | None:
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     gathered: Any = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     return {name: gathered[name] for name in names if name in gathered} if ranks.rank == 0 else {}
-
-
-def _collect(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What an update changes: weights and the optimizer's tensors, and everything else, which all ranks have alike."""
-    state, whole = optimizer.state_dict(), model.state_dict()
-    tensors: dict[str, Any] = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    plain: dict[str, Any] = {}
-    for index, values in state["state"].items():
-        for name, value in values.items():
-            (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
-    extra = {name: value for name, value in whole.items() if name.endswith(_EXTRA)}
-    _require_loadable(extra)
-    return tensors, {
-        "groups": state["param_groups"],
-        "plain": plain,
-        "devices": {key: value.device.type for key, value in tensors.items()},
-        "extra": extra,
-        "buffers": {name: (value, name in whole) for name, value in model.named_buffers()},
-        "trained": [name for name, p in model.named_parameters() if p.requires_grad],
-        "training": [name for name, module in model.named_modules() if module.training],
-        "attributes": attributes(model, optimizer),
-    }
-
-
-def _lacking(name: str, shape: Any) -> LabError:
-    return LabError(f"the checkpoint holds {name} of shape {tuple(shape)}, which the model does not have when it is "
-                    "new: make it in the model's constructor")  # fmt: skip
-
-
-def _put_buffers(model: nn.Module, saved: Mapping[str, tuple[Tensor, bool]]) -> None:
-    """Put a checkpoint's buffers in place, those that no `state_dict` holds, too, and leave the model no others."""
-    modules, device = dict(model.named_modules()), next(p.device for p in model.parameters())
-    for name in {**dict(model.named_buffers()), **saved}:
-        path, _, own = name.rpartition(".")
-        value, kept = saved.get(name, (None, True))
-        if path not in modules:
-            raise _lacking(name, getattr(value, "shape", ()))
-        held = modules[path]._buffers
-        now = held.get(own)
-        if now is None or value is None or now.shape != value.shape or now.dtype != value.dtype or overlaps_itself(now):
-            held[own] = None if value is None else value.to(device)
-        else:  # in place, as others may share its memory
-            now.copy_(value)
-        if not kept:
-            modules[path]._non_persistent_buffers_set.add(own)
-
-
-def attributes(model: nn.Module, optimizer: Optimizer) -> dict[str, str]:
-    """Checksums of what the user's modules, and an optimizer of theirs, hold beside tensors, modes and options."""
-    walk = Walk(code=False)
-    walk.known |= {id(part): (b"", part) for part in (*model.modules(), *model.parameters())}
-    return {
-        f"{place}.{name}".lstrip("."): walk.digest(value).hex()
-        for place, owner in (*model.named_modules(), ("the optimizer", optimizer))
-        if is_users(type(owner).__module__)
-        for name, value in vars(owner).items()
-        if name not in _PYTORCHS and not type(value).__module__.startswith("autowarm.")
-    }
-
-
-def warn_of_changed(before: Mapping[str, str], after: Mapping[str, str], why: str) -> None:
-    """Warn of attributes that are not as they were, by name."""
-    if names := sorted(name for name in {**before, **after} if before.get(name) != after.get(name)):
-        text = f"{', '.join(names)}: {why}. If training depends on it, keep it in a buffer of its module"
-        warnings.warn(text, stacklevel=2)
-
-
-def _require_loadable(extra: Mapping[str, Any]) -> None:
-    """Raise LabError for a module's extra state that `load`, which runs no code of a checkpoint, would refuse."""
-    for name, value in extra.items():
-        buffer = io.BytesIO()
-        torch.save(value, buffer)
-        buffer.seek(0)
-        if refused := torch.serialization.get_unsafe_globals_in_checkpoint(buffer):
-            raise LabError(
-                f"{name}: a checkpoint cannot hold what this module's get_extra_state returns ({', '.join(refused)}). "
-                "Let it return tensors, numbers, text, or lists and dictionaries of them"
-            )
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -47,7 +47,8 @@ from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, make_task
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
-from .checkpoint import Checkpoints, attributes, warn_of_changed, whole_weights
+from .checkpoint import Checkpoints, whole_weights
+from .content import attributes, warn_of_changed
 from .metrics import MetricsLog, OnStep, Progress, finite, identity, read_metrics, read_result, run_id
 from .optimizers import at_ema, evaluating, unchanged
 from .parallel import Ranks, joined

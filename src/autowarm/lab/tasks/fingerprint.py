@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -112,6 +113,10 @@ class Walk:
                 yield from map(self.digest, (value.fget, value.fset, value.fdel))
             case ModuleType():
                 yield value.__name__.encode()
+                if sys.modules.get(value.__name__) is not value:  # imported by its path alone, so it is sent by value
+                    yield self.digest({key: item for key, item in vars(value).items() if not key.startswith("__")})
+            case ModuleSpec():  # it names folders, and a project may move
+                yield value.name.encode()
             case type():
                 yield from self.klass(value)
             case dict():

@@ -69,6 +69,6 @@ def jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def rehearsals_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's task is tried out in this process, which saves seconds, except where a test asks for a new one."""
-    if request.node.get_closest_marker("new_process") is None:
+    """A user's task is tried out in this process, which saves seconds, except in long tests."""
+    if request.node.get_closest_marker("long") is None:
         monkeypatch.setattr("autowarm.lab.tasks.own.in_new_process", lambda call, *given: call(*given))

@@ -109,7 +109,6 @@ CHANGED = [
     ("task", '"c"}', '"d"}'),
     ("task", "        import layers\n", "        import layers\n        torch.rand(1)\n"),
     ("model", "(n, 1)", "(n, 1, bias=False)"),  # a file beside it
-    ("more", "4", "5"),  # a file that is imported late, by way of another
 ]
 
 

@@ -8,6 +8,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ class StudyTask:
 
     name: str
     file = __file__
+    attributes = MappingProxyType[str, str]({})
     sha256 = hashlib.sha256(
         b"\0".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     ).hexdigest()

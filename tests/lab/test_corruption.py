@@ -21,7 +21,7 @@ from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import make, plan
 from autowarm.lab.files import sha256, within
 from autowarm.lab.folders import claim
-from autowarm.lab.training.checkpoint import Checkpoints
+from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
 
@@ -134,9 +134,9 @@ def test_a_curve_that_is_cut_off_takes_the_run_back_behind_it(
 
 def test_a_checkpoint_of_a_later_version_is_refused_and_left_alone(halves: dict[str, Any], cut: Path) -> None:
     path = cut / "checkpoint-00000008" / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 3}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": SCHEMA + 1}))
     before = contents(cut)
-    with pytest.raises(LabError, match=r"checkpoint-00000008 has schema 3, this version reads 2"):
+    with pytest.raises(LabError, match=rf"checkpoint-00000008 has schema {SCHEMA + 1}, this version reads {SCHEMA}"):
         train(halves["config"], cut)
     assert contents(cut) == before
 

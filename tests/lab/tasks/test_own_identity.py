@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from autowarm.lab.commands import main
 from autowarm.lab.config import LabError
 from autowarm.lab.tasks.fingerprint import fingerprint
 from autowarm.lab.tasks.own import load, pack
@@ -55,6 +56,7 @@ def test_a_prepare_that_was_cut_off_is_called_again(tmp_path: Path) -> None:
 IDENTITIES = """
 import sys
 from collections.abc import Callable
+from autowarm.lab.commands import main
 from autowarm.lab.config import LabError
 from autowarm.lab.tasks.fingerprint import fingerprint
 from autowarm.lab.tasks.own import load
@@ -107,7 +109,6 @@ CHANGED = [
     ("task", '"c"}', '"d"}'),
     ("task", "        import layers\n", "        import layers\n        torch.rand(1)\n"),
     ("model", "(n, 1)", "(n, 1, bias=False)"),  # a file beside it
-    ("more", "4", "5"),  # a file that is imported late, by way of another
 ]
 
 
@@ -165,7 +166,7 @@ def test_a_run_ends_where_a_module_beside_the_task_has_changed(tmp_path: Path, m
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "beside_the_task.py").write_text("VERSION = 1\n")
     importlib.import_module("beside_the_task")
-    own = pack(Line())
+    own = pack(Line()).prepared(tmp_path)
     assert train(config_of(own), tmp_path / "one", own=own)["val_loss"] > 0
     (tmp_path / "beside_the_task.py").write_text("VERSION = 2\n")
     with pytest.raises(LabError, match=r"beside_the_task\.py has changed since this command started: start it again"):
@@ -181,3 +182,41 @@ def test_tensors_of_any_layout_are_known_again(values: Callable[[torch.Tensor], 
     some = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
     once, again, other = (fingerprint([values(x)]) for x in (some, some.clone(), 2 * some))
     assert once == again != other
+
+
+NEW_AT_EACH_START = """import time
+import torch
+class Task:
+    defaults = {"rates": {"adamw": [0.1]}, "run": {"steps": 2}, "warmups": [0], "seeds": [0], "schedules": ["linear"]}
+    def __init__(self):
+        self.started, self.width = time.time_ns(), 4
+    def model(self):
+        return torch.nn.Linear(self.width, 1)
+    def batches(self, seed):
+        return [torch.ones(3, 4)] * 9
+    def loss(self, model, batch):
+        return model(batch).square().mean()
+    def validation(self):
+        return self.batches(0)[:1]
+"""
+
+
+@pytest.mark.usefixtures("jobs_here")
+def test_what_is_new_in_a_task_at_each_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("task.py").write_text(NEW_AT_EACH_START)
+    for _ in range(2):
+        assert main(["compare", "--task", "task.py:Task", "--out", "out"]) == 0
+    assert capsys.readouterr().out.count("the task is new: started had other values at the last start") == 1
+    assert [
+        main(["train", "--task", "task.py:Task", "--out", "one", "--schedule.kind=linear", "--schedule.warmup_steps=1"])
+        for _ in range(2)
+    ] == [
+        0,
+        1,
+    ]
+    said = capsys.readouterr().err
+    assert "task.started: " in said
+    assert "task.width" not in said

@@ -105,9 +105,22 @@ def test_buffers_that_a_new_model_lacks_come_back_and_others_are_named(tmp_path:
     for name, value in model.state_dict().items():
         assert torch.equal(value, other.state_dict()[name])
 
-    model[0].register_buffer("late", torch.ones(2))
+    model[0].register_buffer("late", torch.ones(2), persistent=False)
     Checkpoints(tmp_path, ALONE).save(2, model, torch.optim.AdamW(model.parameters()), {})
-    with pytest.raises(LabError, match=r"holds 0\.late of shape \(2,\), which the model does not have when it is new"):
+    assert Checkpoints(tmp_path, ALONE).load(other, torch.optim.AdamW(other.parameters())) is not None
+    assert torch.equal(other[0].late, torch.ones(2))
+    assert other.state_dict().keys() == model.state_dict().keys()
+
+    model[0].later = torch.nn.Module()
+    model[0].later.register_buffer("inside", torch.ones(2))
+    Checkpoints(tmp_path, ALONE).save(3, model, torch.optim.AdamW(model.parameters()), {})
+    with pytest.raises(LabError, match=r"holds 0\.later\.inside of shape \(2,\), which the model does not have"):
+        Checkpoints(tmp_path, ALONE).load(other, torch.optim.AdamW(other.parameters()))
+
+    del model[0].later
+    model[0].later = torch.nn.Parameter(torch.ones(2))
+    Checkpoints(tmp_path, ALONE).save(4, model, torch.optim.AdamW(model.parameters()), {})
+    with pytest.raises(LabError, match=r"holds 0\.later of shape \(2,\), which the model does not have when it is new"):
         Checkpoints(tmp_path, ALONE).load(other, torch.optim.AdamW(other.parameters()))
 
 

@@ -1,5 +1,6 @@
 """`autowarm train`: one run, in its own folder."""
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -64,6 +65,7 @@ def run(argv: list[str]) -> int:
     if own is not None:
         claim(folder)
         own = own.prepared(Path(out or "runs") / "task")
+        config = dataclasses.replace(config, task=own.key)
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun the first rank speaks for all
 
     def note(text: str) -> None:

@@ -16,6 +16,7 @@ again: the same command continues where it stopped, and another grid makes only 
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 from ..analysis.results import Results, write_results
 from ..analysis.summary import Summary
 from ..config import CompareConfig, LabError, Point, RunConfig, SweepConfig, Where
-from ..files import write_json
+from ..files import read_object, write_json
 from ..folders import locked
 from ..tasks import Source, make_task
 from ..training.metrics import identity, read_result, run_id
@@ -95,7 +96,8 @@ def make(
         while points:
             new = plan(points, Path(config.store or out / "runs"), own)
             planned += new
-            write_manifest(out, config.about, planned)
+            if unlike := write_manifest(out, config.about, planned):
+                display.line(f"the task is new: {', '.join(unlike)} had other values at the last start")
             failed |= execute(new, display, config)
             results = gather(out, dataclasses.asdict(config), planned, failed)
             points = longer(planned, results.summaries) if grows else []
@@ -162,14 +164,21 @@ def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], fai
     return write_results(out, config, corpus, rows, failed)
 
 
-def write_manifest(out: Path, about: str, planned: Iterable[Planned]) -> None:
-    """Write `manifest.json`, which describes the plan run by run, before any run is made."""
+def write_manifest(out: Path, about: str, planned: Sequence[Planned]) -> list[str]:
+    """Write `manifest.json`, which describes the plan run by run, before any run is made.
+
+    Returns the names of those attributes of a user's task that were others in the manifest there: new at each start?
+    """
+    here, before = dict(planned[0].own.attributes) if planned[0].own else {}, {}
+    with suppress(LabError):
+        before = read_object(out / "manifest.json", "", "task")["task"]
     runs = [
         {"name": run.name, "cell": run.point.cell, "settings": dict(run.point.varied), "id": run.id,
          "folder": str(run.folder), "config": dataclasses.asdict(run.point.run)}
         for run in planned
     ]  # fmt: skip
-    write_json(out / "manifest.json", {"schema": SCHEMA, "about": about, "runs": runs})
+    write_json(out / "manifest.json", {"schema": SCHEMA, "about": about, "task": here, "runs": runs})
+    return [name for name, found in here.items() if before.get(name, found) != found]
 
 
 _SOURCES: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -11,22 +11,20 @@ import multiprocessing
 import os
 import queue
 import signal
-import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import BrokenTask, LabError
 from ..files import write_atomically
 from ..folders import Busy, claim
+from ..processes import follow_parent, starting
 from ..registry import at
 from ..training.stopping import Interrupted, Stop
 from .display import Display
@@ -98,7 +96,7 @@ def run_jobs(
     workers = min(workers or len(devices) or cores(), len(jobs))
     display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers)
     others = set(multiprocessing.active_children())  # the caller's own processes
-    context = multiprocessing.get_context("spawn")  # a fork would inherit a broken thread pool
+    context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()
     turns: Any = context.Queue()
     for index in range(workers):
@@ -108,15 +106,9 @@ def run_jobs(
         pool = ProcessPoolExecutor(
             workers, mp_context=context, initializer=_start_worker, initargs=(events, stop, turns)
         )
-        # Keep workers from importing the caller's script, which would start the comparison in each of them. So the
-        # script needs no `if __name__ == "__main__"`. Workers do not need it, because jobs contain no code from it.
-        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-        try:
-            # A worker whose start is broken off is in no list of children: nobody could kill it.
-            with asked.wholly(), _interrupts_blocked():
-                pending = {pool.submit(_work, job): job.name for job in jobs}
-        finally:
-            sys.modules["__main__"] = main
+        # A worker whose start is broken off is in no list of children: nobody could kill it.
+        with asked.wholly(), starting():
+            pending = {pool.submit(_work, job): job.name for job in jobs}
         try:
             try:
                 return follow(pending, lambda: _drain(events), asked, display, on_row)
@@ -186,19 +178,6 @@ def _drain(events: Any) -> Iterator[Event]:
             yield events.get_nowait()
 
 
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Hold Ctrl-C back while workers are spawned. They inherit this; one that came early would leave a traceback."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 # What follows runs in the workers.
 
 _events: Any = None
@@ -210,9 +189,7 @@ def _start_worker(events: Any, stop: Any, turns: Any) -> None:
     _events, _stop = events, stop
     for name in {"SIGINT", "SIGHUP"} & set(dir(signal)):  # they reach the whole group, but only the parent handles them
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the parent's mask, see `_interrupts_blocked`
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    follow_parent()
     os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # CUDA reads this when it starts, which is after torch's import
     if stop.is_set():
         return  # do not spend seconds on importing torch, because `perform` will refuse the job
@@ -231,13 +208,6 @@ def set_up() -> None:
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-
-
-def _die_with_parent() -> None:
-    """Exit when the parent dies. A killed parent cannot stop its workers, which would keep writing to its folder."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _work(job: Job) -> dict[str, Any]:

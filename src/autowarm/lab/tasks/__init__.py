@@ -72,7 +72,7 @@ class OwnTask(Protocol):
         """Return the mean loss of a batch, a one-element tensor.
 
         It may depend on the model and the batch only, because a resumed run computes no earlier loss again: keep a
-        counter as a persistent buffer of the model.
+        counter as a buffer of the model.
         """
 
     def validation(self) -> Iterable[Any]:
@@ -111,6 +111,10 @@ class Source(Protocol):
     @property
     def file(self) -> str:
         """The file of its code, beside which mistakes are looked for."""
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """A checksum of each of its attributes."""
 
     def make(self, config: RunConfig) -> "Task":
         """Make the task in a run; its `sha256` is the source's."""

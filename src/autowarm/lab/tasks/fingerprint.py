@@ -1,19 +1,18 @@
-"""A hash of a Python object and of the user's code that it can reach, the same in every process.
+"""A hash of a Python object and of the user's code that it reaches, the same in every process; and the user's files.
 
 Hashing a pickle would not work, because a pickle depends on the order of sets, on object identities and on line
 numbers. Instead the hash covers a function's bytecode, defaults, closure and the globals that it names, a class's bases
-and attributes, and an object's class and state. A library's definitions count by name only, a user's module by its
-source.
+and attributes, and an object's class and state. A library's definitions count by name only. Which modules the code
+imports is not read from it but seen while it runs: `files_in_use`.
 """
 
 import dis
 import hashlib
-import importlib.util
 import sys
 import sysconfig
+from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from modulefinder import ModuleFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -21,8 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..files import sha256
+
 _PACKAGE = Path(__file__).parents[2]  # autowarm itself, which a run's id covers already
 _PATHS = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {_PACKAGE}
+_SCRIPTS = "__main__", "__mp_main__"  # two names of the same module
 # The attributes that Python itself adds to a class.
 _NOTES = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__slotnames__",
           "__static_attributes__", "__annotate__", "__annotations_cache__"}  # fmt: skip
@@ -34,34 +36,47 @@ def fingerprint(value: Any, without: frozenset[str] = frozenset()) -> str:
     Args:
         without: attributes of the object, or of its classes, to leave out.
     """
-    walk = _Walk(value, without)
-    found = walk.digest(value)
-    files = [module.__file__ for _, module in sorted(walk.finder.modules.items()) if module.__file__]
-    return _hash(found, *(Path(file).read_bytes() for file in files)).hex()
+    return Walk(value, without).digest(value).hex()
 
 
 def is_users(module: str) -> bool:
-    """Whether a module is the user's own: neither built in nor part of an installed package."""
-    if module == "__main__":
-        return True
-    try:  # without importing it
-        spec = getattr(sys.modules.get(module), "__spec__", None) or importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):
-        return False
-    origin = getattr(spec, "origin", None) or ""
-    return origin.endswith(".py") and not _is_installed(Path(origin))
+    """Whether definitions of this module are the user's own: it is no library's, or it cannot be imported again."""
+    found = sys.modules.get(module)
+    return found is None or module in _SCRIPTS or bool((file := _file(found)) and not _is_installed(Path(file)))
+
+
+_executed: dict[str, None] = {}  # the files of what was executed as a module since `watch_imports`
+
+
+def watch_imports() -> None:
+    """Note from now on, to this process's end, which files are imported, by whatever way."""
+    sys.addaudithook(
+        lambda event, given: event == "exec" and _executed.setdefault(getattr(given[0], "co_filename", ""))
+    )
+
+
+def files_in_use() -> dict[str, str]:
+    """The files of the user's modules that are or were in use in this process, and their checksums."""
+    files = {*_executed, *(_file(module) for name, module in list(sys.modules.items()) if name not in _SCRIPTS)}
+    places = sorted(Path(file).absolute() for file in files if file)
+    return {str(place): sha256(place) for place in places if place.is_file() and not _is_installed(place)}
+
+
+def _file(module: Any) -> str:
+    """A module's file, asked in a way that makes a lazy one import nothing."""
+    return getattr(module, "__dict__", {}).get("__file__") or ""
 
 
 def _is_installed(file: Path) -> bool:
-    return any(path in file.parents for path in _PATHS)
+    return bool({"site-packages", "dist-packages"} & {*file.parts}) or any(path in file.parents for path in _PATHS)
 
 
-class _Walk:
-    def __init__(self, root: Any, without: frozenset[str]) -> None:
-        self.root, self.without = root, without
+class Walk:
+    """Digests of values that may refer to each other; without ``code``, the user's definitions count by name only."""
+
+    def __init__(self, root: Any = None, without: frozenset[str] = frozenset(), *, code: bool = True) -> None:
+        self.root, self.without, self.by_code = root, without, code
         self.known: dict[int, tuple[bytes, Any]] = {}  # by id; holding the object keeps its id from being reused
-        theirs = [path for path in sys.path if not _is_installed(Path(path).absolute() / "module.py")]
-        self.finder: Any = ModuleFinder(path=theirs, excludes=[_PACKAGE.name])
 
     def digest(self, value: Any) -> bytes:
         if isinstance(value, (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))):
@@ -82,9 +97,9 @@ class _Walk:
                 yield np.ascontiguousarray(value).tobytes()
             case set() | frozenset():
                 yield from sorted(map(self.digest, value))
-            case list() | tuple():
+            case list() | tuple() | deque():
                 yield from map(self.digest, value)
-            case BuiltinFunctionType() | FunctionType() | type() if not is_users(value.__module__):
+            case BuiltinFunctionType() | FunctionType() | type() if not (self.by_code and is_users(value.__module__)):
                 yield f"{value.__module__}.{value.__qualname__}".encode()
             case CodeType():
                 yield from self.code(value)
@@ -97,7 +112,11 @@ class _Walk:
             case property():
                 yield from map(self.digest, (value.fget, value.fset, value.fdel))
             case ModuleType():
-                yield self.module(value.__name__)
+                yield value.__name__.encode()
+                if sys.modules.get(value.__name__) is not value:  # imported by its path alone, so it is sent by value
+                    yield self.digest({key: item for key, item in vars(value).items() if not key.startswith("__")})
+            case ModuleSpec():  # it names folders, and a project may move
+                yield value.name.encode()
             case type():
                 yield from self.klass(value)
             case dict():
@@ -110,9 +129,6 @@ class _Walk:
     def code(self, code: CodeType) -> Iterator[bytes]:
         yield code.co_code
         yield from map(self.digest, (code.co_names, code.co_varnames, code.co_freevars, code.co_consts))
-        for instruction in dis.get_instructions(code):
-            if instruction.opname == "IMPORT_NAME":  # an import inside a function, which no global holds
-                yield self.module(instruction.argval)
 
     def function(self, function: FunctionType) -> Iterator[bytes]:
         yield from map(self.digest, (function.__code__, function.__defaults__, function.__kwdefaults__))
@@ -149,12 +165,6 @@ class _Walk:
             return
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         yield from map(self.digest, (make, arguments, state, list(items or ()), list(pairs or ())))
-
-    def module(self, name: str) -> bytes:
-        """Return a module's name. If it is the user's, also note its source and those of its imports."""
-        with suppress(ImportError, SyntaxError):
-            self.finder.import_hook(name)
-        return name.encode()
 
 
 def _hash(*parts: bytes) -> bytes:

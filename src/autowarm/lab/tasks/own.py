@@ -9,15 +9,19 @@ import functools
 import importlib.util
 import inspect
 import io
+import json
+import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import cloudpickle
+import torch
 
 from autowarm.undisturbed import generators, set_generators
 
@@ -25,17 +29,19 @@ from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageEr
 from ..config.build import leaves, plain
 from ..config.yaml_files import merged, nested, read_yaml
 from ..errors import as_usage_error
-from ..files import sha256, write_atomically
+from ..files import sha256, write_json
 from ..folders import claim, locked
+from ..processes import in_new_process
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
 from .blame import blamed, place_of, said
-from .fingerprint import fingerprint, is_users
+from .fingerprint import files_in_use, fingerprint, is_users, watch_imports
 
 _Config = TypeVar("_Config", CompareConfig, FindRateConfig)
 
 _METHODS = ("model", "batches", "loss", "validation")
-_PREPARED = ".prepared"  # the file that marks a finished `prepare`
+_APART = frozenset({"defaults", "folder"})  # attributes on which no run's numbers depend
+_PREPARED = ".prepared"  # marks a finished `prepare`, and lists the files of the user's modules that it imported
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,13 @@ class PackedTask:
     """A user's task, ready to be sent to other processes; a `Source`."""
 
     name: str
-    sha256: str  # of its code and its attributes
+    sha256: str  # of its code and its attributes; once it is `prepared`, of the user's modules that it imports, too
     file: str  # the file of its code
     optimizers: tuple[str, ...]  # names of the task's own optimizers
     prepares: bool  # whether it has a `prepare`
     content: bytes  # the pickled object
-    beside: tuple[tuple[str, str], ...]  # the user's modules that a worker imports again: files and their checksums
+    attributes: Mapping[str, str]  # a checksum of each
+    beside: Mapping[str, str] = field(default_factory=dict)  # files of the user's modules that it imports: checksums
     folder: Path | None = None  # the folder that its `prepare` filled
 
     @property
@@ -58,7 +65,7 @@ class PackedTask:
 
     def make(self, config: RunConfig) -> Task:
         """Make the task in a run; LabError if a module beside it is not as it was when the command started."""
-        for file, found in self.beside:
+        for file, found in self.beside.items():
             if Path(file).is_file() and sha256(Path(file)) != found:
                 raise LabError(f"{file} has changed since this command started: start it again")
         with blamed(self.file, "while unpickling"):
@@ -68,18 +75,16 @@ class PackedTask:
         return Task(made, config, self.name, self.sha256, self.file)
 
     def prepared(self, folder: Path) -> "PackedTask":
-        """Let the task prepare itself in a subfolder, unless it has done so; LabError if its code fails."""
-        if not self.prepares:
-            return self
-        place = folder / self.sha256[:12]
-        with locked(folder):
-            if not (place / _PREPARED).exists():
-                shutil.rmtree(place, ignore_errors=True)  # what an interrupted `prepare` left
-                place.mkdir(parents=True)
-                with blamed(self.file, "in prepare"), _seeded():
-                    cloudpickle.loads(self.content).prepare(place)
-                write_atomically(place / _PREPARED, "")
-        return dataclasses.replace(self, folder=place.resolve())
+        """Let the task prepare itself in a subfolder, unless it has done so, and find which modules it imports.
+
+        A new process does both, so that nothing of this one's counts. LabError if `prepare` fails.
+        """
+        place = folder / self.sha256[:12] if self.prepares else None
+        beside = in_new_process(_rehearse, self, place)
+        root = os.path.commonpath(beside) if beside else ""  # a project may move
+        seen = "".join(f"{os.path.relpath(file, root)} {found}\n" for file, found in beside.items())
+        code = sha256(f"{self.sha256}\n{seen}".encode())
+        return dataclasses.replace(self, sha256=code, beside=beside, folder=place and place.resolve())
 
     def check_optimizers(self, names: Iterable[str], key: str = "rates") -> None:
         """Check that each optimizer under this key is the task's or the lab's; UsageError suggests the nearest name."""
@@ -91,6 +96,47 @@ class PackedTask:
         """Check that further arguments are not for an optimizer that the task makes of a model and a rate alone."""
         if options and name in self.optimizers:
             raise UsageError(f"the task makes the optimizer {name!r} itself: set {', '.join(options)} there")
+
+
+def _rehearse(own: PackedTask, place: Path | None) -> dict[str, str]:
+    """Prepare the task if it wants to, make a loss of each kind, and return the files that it has imported by then."""
+    watch_imports()
+    files: dict[str, str] = {}
+    if place is not None:
+        with locked(place.parent):
+            files = _prepare(own, place)
+        own = dataclasses.replace(own, folder=place.resolve())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    # What goes wrong here goes wrong in each run, which tells of it, or only here: then fewer imports are seen.
+    with suppress(Exception), warnings.catch_warnings(action="ignore"), _seeded():
+        task = own.make(RunConfig(task=own.key))
+        model = task.model().to(device)
+        for name in task.optimizers:
+            with suppress(LabError):
+                task.make_optimizer(name, model, 1e-3)
+        for training, batches in ((True, task.batches(0, slice(None))), (False, task.validation(slice(None)))):
+            mixed = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+            with torch.set_grad_enabled(training), mixed:
+                (batch,) = task.pieces(next(batches), device, 1)
+                scores = task.scores(model.train(training), batch)
+            if training:
+                scores["loss"].backward()
+    return dict(sorted((files | files_in_use()).items()))
+
+
+def _prepare(own: PackedTask, place: Path) -> dict[str, str]:
+    """Call the task's `prepare`, unless its folder is as it and its modules left it; return these modules' files."""
+    marker = place / _PREPARED
+    with suppress(OSError, ValueError):
+        files: dict[str, str] = json.loads(marker.read_text())
+        if all(sha256(Path(file)) == found for file, found in files.items()):
+            return files
+    shutil.rmtree(place, ignore_errors=True)  # what an interrupted or another `prepare` left
+    place.mkdir(parents=True)
+    with blamed(own.file, "in prepare"), _seeded():
+        cloudpickle.loads(own.content).prepare(place)
+    write_json(marker, files := files_in_use())
+    return files
 
 
 @contextmanager
@@ -164,10 +210,11 @@ def bring(
     own.check_optimizers(options, "options")
     for name in optimizers:
         own.check_options(name, config.run.optimizer.options | options.get(name, {}))
-    with as_usage_error("run: "):
+    with as_usage_error("run: "):  # before the task is prepared, which may take long
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
     claim(folder)
-    return config, own.prepared(folder / "task")
+    own = own.prepared(folder / "task")
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key)), own
 
 
 def pack(task: Any) -> PackedTask:
@@ -185,15 +232,10 @@ def pack(task: Any) -> PackedTask:
     # The file of its code, under the name that tracebacks use.
     codes = (getattr(inspect.unwrap(getattr(task, method)), "__code__", None) for method in _METHODS)
     file = next((code.co_filename for code in codes if code), "")
-    code = fingerprint(task, without=frozenset({"defaults", "folder"}))
-    return PackedTask(name, code, file, tuple(optimizers), hasattr(task, "prepare"), _pickled(task), _beside(task))
-
-
-def _beside(task: Any) -> tuple[tuple[str, str], ...]:
-    """The files of the user's modules in use, but for that of the task, which is sent by value, and their checksums."""
-    names = set(sys.modules) - {"__main__", "__mp_main__", type(task).__module__}
-    files = {getattr(sys.modules.get(name), "__file__", None) or "" for name in names if is_users(name)}
-    return tuple((file, sha256(Path(file))) for file in sorted(files) if Path(file).is_file())
+    held = {key: value for key, value in getattr(task, "__dict__", {}).items() if key not in _APART}
+    attributes = {key: fingerprint(value)[:12] for key, value in held.items()}
+    code = fingerprint(task, without=_APART)
+    return PackedTask(name, code, file, tuple(optimizers), hasattr(task, "prepare"), _pickled(task), attributes)
 
 
 class _Pickler(cloudpickle.Pickler):

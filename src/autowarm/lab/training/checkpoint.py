@@ -6,6 +6,7 @@ checksum. It is written under a hidden name and renamed when it is complete on d
 number of ranks. Copies, links, notes and other trainers' checkpoints beside it are neither read nor changed.
 """
 
+import copy
 import dataclasses
 import io
 import itertools
@@ -30,20 +31,23 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from autowarm.rate.restore import Snapshot
+
 from ..config import LabError, RunConfig, differences
 from ..files import read_object, sha256, within, write_atomically, write_json
 from ..folders import MARKER, claim, free, is_ours
+from .content import attributes, collect, lacking, put_back, warn_of_changed
 from .metrics import read_identity, read_metrics, read_result, run_id
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 2
+SCHEMA = 3
 _MANIFEST, _REST = "manifest.json", "rest.pt"
 _NAME = re.compile(r"\.?checkpoint-(\d{8,})")  # hidden while it is being written
 # What a run that begins with the checkpoint of another one may do otherwise.
 _MAY_DIFFER = ("optimizer.lr", "schedule.options", "clip", "seed", "order", "checkpoint_every", "engine")
-_EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
+_COPY = "copy."  # the beginning of the names of what the guard goes back to
 
 
 class Checkpoints:
@@ -65,27 +69,27 @@ class Checkpoints:
             for left in own_checkpoints(folder, hidden=True):
                 shutil.rmtree(left)  # left by a crash
 
-    def save(self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any]) -> None:
+    def save(
+        self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any], guard: Any = None
+    ) -> None:
         """Save a checkpoint and delete all but the newest `keep`.
 
         Args:
             rest: plain numbers, text and tensors that are the same on all ranks.
+            guard: the schedule's, whose copy of the run is saved too: the weights saved may be broken already.
 
         Raises:
             LabError: it cannot be written; earlier checkpoints are intact.
         """
         self.wait()
-        state = optimizer.state_dict()
-        tensors = _weights(model)
-        plain: dict[str, Any] = {}
-        for index, values in state["state"].items():
-            for name, value in values.items():
-                (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
-        devices = {key: value.device.type for key, value in tensors.items()}
+        tensors, others = collect(model, optimizer)
+        if guard is not None:
+            with guard.at_copy(optimizer) as copied:
+                if copied is not None:
+                    more, theirs = collect(model, optimizer)
+                    tensors |= {f"{_COPY}{key}": value.clone() for key, value in more.items()}
+                    others["copy"] = copy.deepcopy((*copied, theirs))
         buffer = io.BytesIO()
-        extra = {name: value for name, value in model.state_dict().items() if name.endswith(_EXTRA)}
-        _require_loadable(extra)
-        others = {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra}
         torch.save({**rest, **others}, buffer)
         scratch = self.ranks.first(lambda: self._begin(step))
         assert scratch is not None
@@ -167,26 +171,38 @@ class Checkpoints:
         if path is None:
             return None
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
-        tensors = _weights(model)
-        params = [p for group in optimizer.param_groups for p in group["params"]]
         reader = dcp.HuggingFaceStorageReader(str(path))
-        stored: dict[str, Any] = reader.read_metadata().state_dict_metadata
-        for key, about in stored.items():
+        if "copy" in rest:
+            update, average, theirs = rest["copy"]
+            self._fill(model, optimizer, reader, theirs, _COPY)
+            rest["copy"] = update, Snapshot(optimizer, model), average
+        self._fill(model, optimizer, reader, rest)
+        warn_of_changed(rest["attributes"], attributes(model, optimizer), "not as when the run stopped, because a "
+                        "checkpoint holds weights and buffers only")  # fmt: skip
+        return {**rest, "begins": name is None}
+
+    def _fill(
+        self, model: nn.Module, optimizer: Optimizer, reader: Any, rest: Mapping[str, Any], prefix: str = ""
+    ) -> None:
+        """Put what `collect` returned into a model and an optimizer."""
+        tensors: dict[str, Any] = {f"{prefix}model.{name}": p.detach() for name, p in model.named_parameters()}
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        for name, about in reader.read_metadata().state_dict_metadata.items():
+            key = name.removeprefix(prefix) if name.startswith(prefix) else ""
             if key.startswith("optimizer."):
-                param = params[int(key.split(".")[1])]
-                tensors[key] = _place_for(about, param, rest["devices"][key])
-            elif key not in tensors or about.size != tensors[key].shape:
-                tensors[key] = _later_buffer(model, key.removeprefix("model."), about)
+                tensors[name] = _place_for(about, params[int(key.split(".")[1])], rest["devices"][key])
+            elif key.startswith("model.") and (name not in tensors or about.size != tensors[name].shape):
+                raise lacking(key.removeprefix("model."), about.size)
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
-        model.load_state_dict(rest.get("extra", {}), strict=False)
+        put_back(model, rest)
         states: dict[int, dict[str, Any]] = {}
-        for key, value in [*tensors.items(), *rest["plain"].items()]:
+        loaded = {name.removeprefix(prefix): value for name, value in tensors.items()}
+        for key, value in [*loaded.items(), *rest["plain"].items()]:
             if key.startswith("optimizer."):
                 _, index, field = key.split(".", 2)
                 states.setdefault(int(index), {})[field] = value
         optimizer.load_state_dict({"state": states, "param_groups": rest["groups"]})
-        return {**rest, "begins": name is None}
 
     def _newest(self, last: int | None) -> str | None:
         for path in reversed(own_checkpoints(self.folder)):
@@ -253,7 +269,7 @@ def resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None:
     """Return this run's result if it is finished; otherwise claim the folder for this run and return None."""
     if (held := read_identity(folder)) is not None:
         if not (changed := differences(held, who)):
-            known = run_id({key: value for key, value in who.items() if key != "precision"})
+            known = run_id({key: value for key, value in who.items() if key not in ("precision", "task")})
             return read_result(folder, known) if (folder / "result.json").exists() else None
         # A config alone is no run: it is written before a wrong model fails.
         if (folder / "result.json").exists() or own_checkpoints(folder) or read_metrics(folder):
@@ -302,45 +318,9 @@ def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor] | None:
 
     if not isinstance(model, FSDPModule):
         return None
-    names = [key.removeprefix("model.") for key in _weights(model)]
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     gathered: Any = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    return {name: gathered[name] for name in names} if ranks.rank == 0 else {}
-
-
-def _weights(model: nn.Module) -> dict[str, Any]:
-    """Parameters and buffers, tied ones once, sharing the model's memory."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for name, value in model.state_dict(keep_vars=True).items():
-        if not name.endswith(_EXTRA):
-            found.setdefault(id(value), (name, value))
-    return {f"model.{name}": value.detach() for name, value in found.values()}
-
-
-def _later_buffer(model: nn.Module, name: str, about: Any) -> Tensor:
-    """Make a buffer that was None, or had another shape, before the first update."""
-    path, _, own = name.rpartition(".")
-    modules = dict(model.named_modules())
-    if path not in modules or own not in modules[path]._buffers:
-        raise LabError(
-            f"the checkpoint holds {name} of shape {tuple(about.size)}, which the model does not have when it is new: "
-            "make it in the model's constructor, or register a buffer of this name there"
-        )
-    device = next((p.device for p in model.parameters()), None)
-    setattr(modules[path], own, torch.zeros(about.size, dtype=about.properties.dtype, device=device))
-    return modules[path].get_buffer(own)
-
-
-def _require_loadable(extra: Mapping[str, Any]) -> None:
-    """Raise LabError for a module's extra state that `load`, which runs no code of a checkpoint, would refuse."""
-    for name, value in extra.items():
-        buffer = io.BytesIO()
-        torch.save(value, buffer)
-        buffer.seek(0)
-        if refused := torch.serialization.get_unsafe_globals_in_checkpoint(buffer):
-            raise LabError(
-                f"{name}: a checkpoint cannot hold what this module's get_extra_state returns ({', '.join(refused)}). "
-                "Let it return tensors, numbers, text, or lists and dictionaries of them"
-            )
+    return {name: gathered[name] for name in names if name in gathered} if ranks.rank == 0 else {}
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

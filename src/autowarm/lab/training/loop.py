@@ -49,8 +49,9 @@ from ..tasks import Batch, Source, Task, make_task
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
 from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
+from .content import attributes, warn_of_changed
 from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, identity, read_metrics, run_id
-from .optimizers import at_ema, evaluating
+from .optimizers import at_ema, evaluating, unchanged
 from .parallel import Ranks, joined
 from .schedules import advance, load_state, lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
@@ -111,7 +112,7 @@ def train(
         ranks.agree(who)  # compares the data too: machines may hold different files under one name
         if resume_from is not None:
             who["resumes"] = ranks.first(lambda: origin(resume_from, config))
-        ran_as = {**who, "precision": precision_of(config, ranks.device)}
+        ran_as = {**who, "precision": precision_of(config, ranks.device), "task": dict(own.attributes) if own else {}}
         if (result := ranks.first(lambda: resume_or_claim(folder, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
@@ -136,6 +137,7 @@ class _Run:
         self.setup = setup = Setup(config, task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
         self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps, self.model)
+        self.guard: Any = getattr(self.scheduler, "_guard", None)
         self.watches = SCHEDULES[config.schedule.kind].watches
         self.progress = Progress()
         self.checkpoints = Checkpoints(
@@ -146,6 +148,8 @@ class _Run:
         last = len(read_metrics(folder))
         if (saved := self.checkpoints.load(self.model, self.optimizer, last, start)) is not None:
             load_state(self.scheduler, saved["scheduler"])
+            if "copy" in saved and self.guard is not None:
+                self.guard.adopt(*saved["copy"])
             self.progress = Progress(**saved["progress"])
             if start is not None and saved["begins"]:
                 lower(self.scheduler, self.optimizer, peaks)
@@ -270,7 +274,7 @@ class _Run:
                 self._note_warnings()
                 self.ranks.share_buffers(self.model)
                 rest = {"scheduler": self.scheduler.state_dict(), "progress": dataclasses.asdict(progress)}
-                self.checkpoints.save(progress.step, self.model, self.optimizer, rest)
+                self.checkpoints.save(progress.step, self.model, self.optimizer, rest, self.guard)
             if wanted:
                 self.checkpoints.close()
                 raise Interrupted(f"{self.folder.name} stopped after update {progress.step}", wanted)
@@ -318,7 +322,6 @@ class _Run:
     def _judge(self, whole: bool = False) -> dict[str, float]:
         """Evaluate the weights to be judged, and their average if there is one; the time counts as evaluation's."""
         began = time.perf_counter()
-        self.ranks.share_buffers(self.model)  # the weights that are judged are those that rank 0 stores
         with evaluating(self.optimizer):
             found = self.evaluate(whole=whole)
         if self.config.ema:
@@ -330,16 +333,20 @@ class _Run:
     @torch.no_grad()
     def evaluate(self, limit: int | None = None, whole: bool = False) -> dict[str, float]:
         """Average over the fixed validation batches, or the first few, or all that there are, split over the ranks."""
-        was = self.net.training
-        self.net.eval()
         found: dict[str, list[tuple[float, Tensor]]] = {}
-        for batch in itertools.islice(self.task.validation(self.rows, whole), limit):
-            for weight, piece in self.setup.pieces(batch):
-                with self.setup.cast():
-                    scores = self.task.scores(self.net, piece)
-                for key, value in scores.items():
-                    found.setdefault(key, []).append((weight, value.reshape(())))
-        self.net.train(was)
+        was, before = self.net.training, attributes(self.model, self.optimizer)
+        with unchanged(self.model):
+            self.ranks.share_buffers(self.model)  # what is judged are the weights that rank 0 stores
+            self.net.eval()
+            for batch in itertools.islice(self.task.validation(self.rows, whole), limit):
+                for weight, piece in self.setup.pieces(batch):
+                    with self.setup.cast():
+                        scores = self.task.scores(self.net, piece)
+                    for key, value in scores.items():
+                        found.setdefault(key, []).append((weight, value.reshape(())))
+            self.net.train(was)
+        after = attributes(self.model, self.optimizer)
+        warn_of_changed(before, after, "changed by an evaluation, which could not put it back")
         means = []
         for weights, values in (zip(*each, strict=True) for each in found.values()):
             numbers = torch.stack(values).tolist()  # waits for the device

@@ -12,6 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from autowarm.optim import partition
+from autowarm.rate.restore import Keeper
+from autowarm.undisturbed import generators, set_generators
 
 from ..config import OptimizerConfig, UsageError
 from ..errors import needs
@@ -110,6 +112,7 @@ def _trained(optimizer: Optimizer) -> list[torch.Tensor]:
 def evaluating(optimizer: Any) -> Iterator[None]:
     """Switch to the optimizer's weights for evaluation, and afterwards back to those for training."""
     averages = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
+    held = [(p, p.detach().clone()) for p in _trained(optimizer)] if averages else []
     if averages:
         optimizer.eval()
     try:
@@ -117,3 +120,20 @@ def evaluating(optimizer: Any) -> Iterator[None]:
     finally:
         if averages:
             optimizer.train()
+        for p, weights in held:  # Schedule-Free computes them anew, with a rounding error
+            p.detach().copy_(weights)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Afterwards put back all that forward passes change: buffers, attributes of modules and global generators."""
+    keep, before = Keeper(offload=False), generators()
+    for part in (*model.parameters(), *(module._parameters for module in model.modules())):
+        keep.leave(part)
+    restores = [keep(vars(module)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for restore in restores:
+            restore()
+        set_generators(before)

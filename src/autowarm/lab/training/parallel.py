@@ -115,8 +115,7 @@ class Ranks:
 
     def share_buffers(self, model: nn.Module) -> None:
         """Give every rank the first one's buffers, such as BatchNorm's averages, which each keeps of its own rows."""
-        kept = model.state_dict().keys()
-        buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+        buffers = dict(model.named_buffers())
         if self.world > 1 and buffers:
             shared = self.first(lambda: {name: buffer.cpu() for name, buffer in buffers.items()})
             for name, value in (shared or {}).items():

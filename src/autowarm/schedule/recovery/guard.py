@@ -2,6 +2,8 @@
 
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -124,6 +126,21 @@ class Guard:
         if self._restores and (due or extra) and self._unproven is None:
             self._copied = updates if due or self._copied is None else self._copied
             self._unproven = _Kept(updates, Snapshot(optimizer, self._model), average)
+
+    @contextmanager
+    def at_copy(self, optimizer: Optimizer) -> Iterator[tuple[int, Any] | None]:
+        """Go to the proven copy within this context, and yield its update and averaged loss; None if there is none."""
+        if (kept := self._kept) is None:
+            yield None
+            return
+        now = Snapshot(optimizer, self._model)
+        kept.snapshot.restore(optimizer)
+        yield kept.update, kept.average
+        now.restore(optimizer)
+
+    def adopt(self, update: int, snapshot: Snapshot, average: Any) -> None:
+        """Keep a copy that was saved beside the state."""
+        self._kept = _Kept(update, snapshot, average)
 
     def keep_added(self, optimizer: Optimizer) -> None:
         """Add groups that have joined to the copies, before their first update."""

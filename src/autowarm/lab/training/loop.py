@@ -172,7 +172,6 @@ class _Run:
             "ended_by": progress.ended_by,
             "diverged": progress.diverged,
             **({"curvature_above": log.curvature_above()} if engine.curvature_every else {}),
-            **({"peak": float(self.scheduler.base_lrs[0])} if config.schedule.options.get("peak") == "auto" else {}),
             "seconds": round(progress.seconds, 3),
             "eval_seconds": round(progress.eval_seconds, 3),
             "tokens_per_second": (

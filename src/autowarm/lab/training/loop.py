@@ -207,7 +207,6 @@ class _Run:
             # Random numbers depend only on seed, step and rank, so no generator's state needs saving.
             words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
             self.ranks.seed(int(words.generate_state(1)[0]))
-            searching = getattr(self.scheduler, "phase", None) == "search"
             batch = next(batches)
             try:
                 loss, norm, progress.lr = self._update(batch, watched)
@@ -226,8 +225,7 @@ class _Run:
                 progress.first_loss = progress.loss
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
-            # A search for the peak rate ends where the loss breaks, and a schedule that recovers has its own limit.
-            if not searching and not recovers(config.schedule):
+            if not recovers(config.schedule):  # one that does has its own limit
                 # "not ≤", so that NaN also counts as diverged
                 progress.diverged = not progress.loss <= self._bound(_EXPLODED) or not math.isfinite(norm_seen)
             last = progress.step == config.steps

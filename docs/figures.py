@@ -2,8 +2,7 @@
 
 python docs/figures.py [NAME ...]
 
-Those of the studies, `first`, `regret`, `recovery`, `peak-rates` and `which-rate`, are made by
-`python -m studies pages`.
+Those of the studies, `first`, `regret`, `recovery` and `which-rate`, are made by `python -m studies pages`.
 """
 
 import dataclasses

@@ -28,8 +28,6 @@ OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 # The study's names of schedules. "linear 0.1" is a hand-set linear warm-up over 10 % of the run, then a cosine.
 DEFAULT, PAPER = "default", "paper"
 EARLIER = "earlier default"  # Δ' calibrated from κ, half of the run at most, a test of noise before the loss counts
-AUTO = f"{DEFAULT} peak=auto"
-GUESS = 1.0  # the lr given to the optimizers whose peak is searched for
 HAND_SET = ("linear 0", "linear 0.02", "linear 0.05", "linear 0.1", "linear 0.2", "linear 0.4")
 # A wider grid that brackets the optimum. It adds longer warm-ups, and warm-ups that start at a tenth of the peak, as
 # the default does.

@@ -1,6 +1,6 @@
-"""Judges a warm-up's rule on many recorded loss curves: where it ends each warm-up, and what ends it.
+"""Judges the rule on many recorded loss curves: where it ends each warm-up, and what ends it.
 
-    python -m studies.curves CURVES.jsonl.gz OUT.csv [--rule MODULE:FACTORY]
+    python -m studies.curves CURVES.jsonl.gz OUT.csv [--option NAME=VALUE ...]
 
 A curve is an object on its own line, with `losses`, `steps`, `total_steps`, `warmup_used`, `optimizer_norm`,
 `model_shapes` and `share_of_peak_every_50`, see `autowarm.logs`. Where the rates are not recorded but the warm-up is,
@@ -10,7 +10,6 @@ we assume a linear warm-up, then the decay of the curve's family.
 import argparse
 import csv
 import gzip
-import importlib
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,20 +35,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("curves", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rule", default="autowarm:AdaptiveWarmup", metavar="MODULE:FACTORY",
-                        help="makes a scheduler: factory(optimizer, total_steps, **options)")  # fmt: skip
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the factory, in JSON")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the schedule, in JSON")
     parser.add_argument("--calibrated", action="store_true", help="tell the rule the norm and κ of each curve's model")
     given = parser.parse_args()
-    module, _, factory = given.rule.partition(":")
-    rule = getattr(importlib.import_module(module), factory)
     options = {name: json.loads(value) for name, _, value in (text.partition("=") for text in given.option)}
     rows = []
     for curve in read_curves(given.curves):
         log, rates = log_of(curve)
         norm = curve["optimizer_norm"]
         told = {"geometry": norm, "kappa": kappa(curve["model_shapes"], norm)} if given.calibrated else {}
-        rows.append(row_of(curve, replay(log, schedule=rule, whole=False, **options | told), rates))
+        rows.append(row_of(curve, replay(log, whole=False, **options | told), rates))
     with open(given.out, "w", newline="") as file:
         csv.writer(file).writerows([COLUMNS, *(row.values() for row in rows)])
     print(summary(rows))

@@ -59,7 +59,7 @@ def run_of(planned: PlannedRow) -> RunConfig:
 
     - "linear 0.1": a hand-set linear warm-up over 10 % of the run, from 0.
     - "tenth 0.1": the same, from a tenth of the peak.
-    - "default": ours; "default peak=auto" with this argument of `AdaptiveWarmup`.
+    - "default": ours.
     - "paper": Algorithm 1.
     - "untuned": a linear warm-up of 2/(1 − β2) updates.
     - "wsd", "greedy": the schedules of transformers.
@@ -103,7 +103,6 @@ def row_of(planned: PlannedRow, result: dict[str, Any]) -> Row:
         "warmup_steps": None if planned.schedule.split()[0] in _NO_LENGTH else result["warmup_steps"],
         "ended_by": result["ended_by"],
         **({"metric": result["metric"]} if result["metric"] else {}),
-        **({"peak": result["peak"]} if "peak" in result else {}),
         "seconds": round(result["seconds"], 2),
     }
     if planned.schedule == DEFAULT:
@@ -131,8 +130,6 @@ def _options(cell: Cell) -> dict[str, Any]:
         "radam": {"betas": [0.9, _beta(steps, 1000)]},
         "schedule-free": {"warmup_steps": max(1, steps // 20)},  # as its authors advise
         "prodigy": {},
-        "d-adaptation": {},
-        "dog": {"reps_rel": 1e-4} if cell.task == "cnn" else {},  # its authors' advice for batch normalisation
     }
     return options[cell.optimizer]
 
@@ -144,16 +141,15 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             div = 10.0 if kind == "tenth" else None
             return ScheduleConfig("linear", round(float(words[0]) * planned.cell.steps), div=div)
         case "own":
-            # Schedule-Free and DoG need no schedule. Prodigy and D-Adaptation need a cosine; RAdam needs no warm-up.
-            cosine = planned.cell.optimizer in ("prodigy", "d-adaptation", "radam")
+            # Schedule-Free needs no schedule. Prodigy needs a cosine; RAdam needs no warm-up.
+            cosine = planned.cell.optimizer in ("prodigy", "radam")
             return ScheduleConfig("linear", 0) if cosine else ScheduleConfig("constant")
         case "untuned" | "wsd" | "greedy":
             return ScheduleConfig(kind)
         case "paper":
             return ScheduleConfig("paper", target_loss=planned.target_loss)
         case "default":
-            own: dict[str, Any] = dict(word.split("=") for word in words)
             # Watching changes no rate, and each alarm is a warning in the row: none is due in a run without a fault.
-            return ScheduleConfig("adaptive", options=own or {"recover": "warn"})
+            return ScheduleConfig("adaptive", options={"recover": "warn"})
         case _:
             raise LabError(f"the study knows no schedule {planned.schedule!r}")

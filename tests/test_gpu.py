@@ -7,7 +7,7 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+from autowarm.losses import lateness
 from autowarm.orthogonalize import nuclear_norm, orthogonalize, spectral_norm
+from autowarm.schedule import core
 from tests.schedule.recovery.recovery_runs import Run, lost, quiet
 
 GPU = torch.cuda.is_available()
@@ -132,32 +134,23 @@ def no_waiting() -> Iterator[None]:
 
 @on_each_device
 @with_each_optimizer
-def test_optimizer_and_scheduler_wait_for_nothing_and_set_the_rates_that_floats_would(
-    make: Callable, device: str
+@pytest.mark.parametrize("tensor_rate", [False, True])
+def test_optimizer_and_scheduler_wait_for_nothing_and_follow_the_rule_four_updates_late(
+    make: Callable, device: str, tensor_rate: bool
 ) -> None:
-    total = 40
-    losses = [1.0 + 2.0 * 0.9**step for step in range(total)]
-    model, plain = network(device), network("cpu")
-    opt = make(model, lr=torch.tensor(0.01, device=device))
+    total, plan, late = 40, core.Plan(40), lateness(torch.device(device))
+    losses = torch.tensor([1.0 + 2.0 * 0.9**step for step in range(total)])
+    model, state = network(device), core.settle(plan, core.begin(plan), False)
+    opt = make(model, lr=torch.tensor(0.01, device=device) if tensor_rate else 0.01)
     scheduler = AdaptiveWarmup(opt, total)
-    by_floats = AdaptiveWarmup(plain_opt := make(plain, lr=0.01), total)
-    on_device = torch.tensor(losses, device=device)
-    rates, expected = [], []
+    on_device = losses.to(device)
     for step in range(total):
         set_gradients(model, step)
-        set_gradients(plain, step)
-        rates.append(opt.param_groups[0]["lr"].clone())
-        expected.append(plain_opt.param_groups[0]["lr"])
-        if scheduler._plan.opening <= step < total - 1:
-            with no_waiting():
-                opt.step()
-                scheduler.step(on_device[step])
-        else:  # the first losses calibrate on the host, the last step ends the run
+        assert float(opt.param_groups[0]["lr"]) == pytest.approx(0.01 * state.share, rel=1e-6)
+        with no_waiting() if step else nullcontext():  # the first update looks at the weights
             opt.step()
             scheduler.step(on_device[step])
-        plain_opt.step()
-        by_floats.step(losses[step])
-    assert torch.stack(rates).tolist() == pytest.approx(expected, rel=1e-4)
+        state = core.advance(plan, state, step + 1, float(losses[step - late]) if step >= late else None)
     assert scheduler.phase == "decay"
 
 

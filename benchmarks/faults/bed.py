@@ -26,11 +26,11 @@ def places() -> dict[str, tuple[Any, Callable[..., Any]]]:
     from autowarm.lab.training import loop
     from autowarm.lab.training.checkpoint import Checkpoints
     from autowarm.lab.training.metrics import MetricsLog
-    from autowarm.schedule.rule import rule
+    from autowarm.schedule import arguments
 
     return {
         "data preparation": (text, text._build),
-        "calibration": (rule, rule.calibrate),
+        "calibration": (arguments, arguments.calibrate),
         "a step": (loop._Run, loop._Run._update),
         "saving a checkpoint": (Checkpoints, Checkpoints.save),
         "noting metrics": (MetricsLog, MetricsLog.flush),

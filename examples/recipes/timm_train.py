@@ -24,8 +24,6 @@ class TimmWarmup:
     t_in_epochs = False  # train.py prints it
 
     def __init__(self, optimizer, total_steps, **options):
-        for group in optimizer.param_groups:
-            group["lr"] *= group.get("lr_scale", 1.0)  # --layer-decay, which timm's schedulers apply
         self.warmup = AdaptiveWarmup(optimizer, total_steps, **options)
         # timm's checkpoints hold the optimizer, and no scheduler: it travels along.
         save, load = self.state_dict, self.load_state_dict

@@ -66,9 +66,9 @@ def adaptive_warmup(
     begun = core.settle(plan, core.begin(plan), bool(trained))
 
     def init(params: Any) -> AdaptiveWarmupState:
-        known = begun.share, 0, -1, jnp.full(core.OPENING, jnp.inf), plan.target_loss or 0.0, 0.0, 1.0, 0, 0
+        known = [begun.share, 0, -1, jnp.full(core.OPENING, jnp.inf), plan.target_loss or 0.0, 0.0, 1.0, 0, 0]
         arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x, type(x)) for x in known]
-        return AdaptiveWarmupState(*arrays, inside.init(params))
+        return AdaptiveWarmupState._make([*arrays, inside.init(params)])
 
     def update(updates: Any, state: AdaptiveWarmupState, params: Any = None, *, value: Any, **extra: Any) -> Any:
         share, (updates, after) = state.share, inside.update(updates, state.inner, params, value=value, **extra)

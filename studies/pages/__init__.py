@@ -1,5 +1,5 @@
 """The pages of the studies, computed from their rows.
 
 - `tables`: the tables of docs/evidence.md.      - `figures`: its figures.
-- `peak`: those of docs/which-rate.md.      - `write`: puts all of them into a checkout.
+- `which_rate`: those of docs/which-rate.md.      - `write`: puts all of them into a checkout.
 """

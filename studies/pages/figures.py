@@ -5,12 +5,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 
-from autowarm import AdaptiveWarmup
 from autowarm.lab.analysis.figures import smoothed
 from autowarm.plotting import BLUE, GREEN, GREY, INK, ORANGE, styled
+from autowarm.schedule import core
 
 from ..cells import DEFAULT, title
 from ..regret import Judged
@@ -112,12 +111,11 @@ def recovery_figure(bare: Sequence[float], recovered: Sequence[float], recovery:
 
 def averaged(losses: Sequence[float], steps: int) -> list[float]:
     """The loss as the default averages it, after each update of the warm-up."""
-    scheduler = AdaptiveWarmup(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0), steps, trained=False)
-    found: list[float] = []
-    for loss in losses:
-        scheduler.optimizer.step()
-        scheduler.step(loss)
-        if scheduler.phase != "warmup":
+    plan = core.Plan(steps)
+    state, found = core.begin(plan), []
+    for update, loss in enumerate(losses, 1):
+        state = core.advance(plan, state, update, loss)
+        if state.ended_by is not None or state.average is None:
             break
-        found.append(float(scheduler.metrics()["loss"]))
+        found.append(state.average)
     return found

@@ -18,7 +18,7 @@ from ..recovery.faults import faults_table
 from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst, median
 from ..rows import Cell, Rows
 from ..statistics import mean_loss, regret
-from .peak import horizon_rates_table, peak_table
+from .which_rate import find_rate_table
 
 TENTH, NONE = "linear 0.1", "linear 0"
 _SHORT = 1_000  # updates; shorter runs are shown, and decide nothing
@@ -41,7 +41,7 @@ def texts(data: Path) -> dict[str, str]:
     main = main_settings(data)
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
     fresh = judged(data, "fresh")
-    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "peak")
+    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults")
     rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}
     return {
         "regret": choices_table(long, CHOICES, (1_000, 4_000, 16_000)),
@@ -55,8 +55,7 @@ def texts(data: Path) -> dict[str, str]:
         "settings": settings_table([*main, *fresh]),
         "false-alarms": watched_table({name: rows[name] for name in names[:4]}),
         "faults-recovered": faults_table(rows["faults"]),
-        "peak-rates": peak_table(rows["peak"]),
-        "peak-horizons": horizon_rates_table(rows["horizon"]),
+        "find-rate": find_rate_table(data),
     }
 
 

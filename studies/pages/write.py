@@ -13,8 +13,8 @@ from ..recovery.faults import SPIKE, losses_of
 from ..rows import Rows
 from ..runs import curve_of
 from .figures import EXAMPLE, first_figure, recovery_figure, regret_figure
-from .peak import peak_figure, searches_figure
 from .tables import main_settings, readme_table, texts
+from .which_rate import searches_figure
 
 _MARKS = re.compile(r"(<!-- by python -m studies pages -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
@@ -60,7 +60,6 @@ def figures(data: Path) -> dict[str, Figure]:
     return {
         "regret": regret_figure(long),
         "first": first_figure(rows, {run: curve_of(run) for run in EXAMPLE}),
-        "peak-rates": peak_figure(Rows.load(data / "studies" / "peak.jsonl")),
         "which-rate": searches_figure(),
         "recovery": recovery_figure(bare, recovered, faults[SPIKE[1].planned]["recoveries"][0]),
     }

@@ -5,9 +5,9 @@ those that test it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ..cells import AUTO, DEFAULT, GUESS, PAPER, TUNING_SCHEDULE, TUNING_SEED, Setting, tuned_rates
+from ..cells import DEFAULT, PAPER, TUNING_SCHEDULE, TUNING_SEED, Setting, tuned_rates
 from ..rows import Cell, PlannedRow, Rows
 from ..statistics import Seeds
 from .warm_up import Stage
@@ -22,7 +22,7 @@ def hand_set_grid(*shares: float) -> tuple[str, ...]:
 class Grid:
     """Every task at every horizon (a number of updates) with every optimizer.
 
-    `rates` is a function (rows, task, optimizer) → rates to try under the schedule `tuned_under`. The best of the
+    `rates` is a function (rows, task, optimizer) → rates to try under a warm-up of 10 %. The best of the
     hand-set warm-ups is chosen on some seeds and tested on others.
     """
 
@@ -32,7 +32,6 @@ class Grid:
     rates: Callable[[Rows, str, str], Sequence[float]]
     hand_set: Sequence[str]
     seeds: Seeds
-    tuned_under: str = TUNING_SCHEDULE
 
     def judged(self, rows: Rows) -> list[Setting]:
         """The settings at their tuned rates, with what they are judged by."""
@@ -50,12 +49,12 @@ class Grid:
 
     def cells(self, rows: Rows) -> list[Cell]:
         """The settings at their tuned rates."""
-        rates = tuned_rates(rows, self.tuning_cells(rows), self.tuned_under)
+        rates = tuned_rates(rows, self.tuning_cells(rows), TUNING_SCHEDULE)
         return [Cell(*key, lr) for key, lr in rates.items()]
 
     def tuning(self, rows: Rows) -> list[PlannedRow]:
         """The runs that tune the peak rates."""
-        return [PlannedRow("tuning", cell, self.tuned_under, TUNING_SEED) for cell in self.tuning_cells(rows)]
+        return [PlannedRow("tuning", cell, TUNING_SCHEDULE, TUNING_SEED) for cell in self.tuning_cells(rows)]
 
     def hand(self, rows: Rows) -> list[PlannedRow]:
         """The hand-set warm-ups, on the seeds of the choice."""
@@ -77,10 +76,6 @@ class Grid:
     def default(self, rows: Rows) -> list[PlannedRow]:
         """The default on all seeds."""
         return self._planned(self.cells(rows), [DEFAULT], self.seeds.every)
-
-    def auto(self, rows: Rows) -> list[PlannedRow]:
-        """``peak="auto"``, which is told no rate, on the seeds of the test."""
-        return self._planned([replace(cell, lr=GUESS) for cell in self.cells(rows)], [AUTO], self.seeds.test)
 
     def stages(self, *names: str, prefix: str = "") -> dict[str, Stage]:
         """These stages, by their names in ``--plan``."""

@@ -56,7 +56,7 @@ LONGEST = replace(
 )
 
 GRIDS = (SHORT, LONG, LONGEST)
-_ALL = ("tuning", "hand", "paper", "tested", "default", "auto")
+_ALL = ("tuning", "hand", "paper", "tested", "default")
 STAGES: dict[str, Stage] = (
     SHORT.stages(*_ALL) | LONG.stages(*_ALL, prefix="long-") | LONGEST.stages(*_ALL, prefix="longest-")
 )

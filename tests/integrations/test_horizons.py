@@ -369,7 +369,7 @@ def test_a_backbone_joins_the_schedule(resume_at: int, tmp_path: Path) -> None:
         trainer.fit(module, DataLoader(torch.zeros(6 * 12), 6), ckpt_path=resume)
         return module
 
-    with pytest.warns(UserWarning, match="the lr of parameter group 1 was raised from .* this is not kept"):
+    with pytest.warns(UserWarning, match="the rate was changed from outside"):
         whole = fit()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -85,4 +85,4 @@ def test_other_text_keeps_its_own_words() -> None:
 def test_the_signature_stays() -> None:
     import inspect
 
-    assert [*inspect.signature(AdaptiveWarmup).parameters][:3] == ["optimizer", "total_steps", "peak"]
+    assert [*inspect.signature(AdaptiveWarmup).parameters][:2] == ["optimizer", "total_steps"]

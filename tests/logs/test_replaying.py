@@ -1,11 +1,9 @@
 """`autowarm.replay`: what it takes, what it says, what it refuses."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import autowarm
 from autowarm.logs import LogError, read, replay
@@ -72,24 +70,10 @@ def test_options_reach_the_scheduler() -> None:
         replay((STEPS, LOSSES), max_warmup=0.0)
     with pytest.raises(ValueError, match="unknown geometry 'muon'"):
         replay((STEPS, LOSSES), geometry="muon")
-
-
-def test_another_scheduler_is_given_what_it_asks_for() -> None:
-    seen: dict[str, Any] = {}
-
-    class Mine:
-        ended_by, warmup_steps = "loss", 3
-
-        def __init__(self, optimizer: torch.optim.Optimizer, total_steps: int, *, limit: int) -> None:
-            seen.update(total_steps=total_steps, limit=limit)
-
-        def step(self, loss: float) -> None:
-            seen["loss"] = loss
-
-    found = replay((STEPS, LOSSES), schedule=Mine, limit=7)
-    assert seen == {"total_steps": T, "limit": 7, "loss": LOSSES[-1]}
-    assert (found.warmup_steps, found.recorded.ended_by_loss) == (3, True)
-    assert str(found.recorded) == "3 (0.5%), by the loss"
+    with pytest.raises(ValueError, match="geometry='sign' calibrates with the κ of a model, .* give kappa, too"):
+        replay((STEPS, LOSSES), geometry="sign")
+    with pytest.raises(TypeError, match="without an optimizer, AdaptiveWarmup has no recover: give some of .*trained"):
+        replay((STEPS, LOSSES), recover=True)
 
 
 def test_an_end_by_something_else_is_not_by_the_loss() -> None:
@@ -113,7 +97,7 @@ def test_what_the_scheduler_warns_about_is_noted() -> None:
     losses = LOSSES.copy()
     losses[5] = np.nan
     found = replay((STEPS, losses, RATES))
-    assert any("the loss was NaN or infinite at step 6" in note for note in found.notes)
+    assert any("the loss was NaN or infinite at update 6" in note for note in found.notes)
     assert np.isfinite(found.closed_loop.losses).all()  # type: ignore[union-attr]
 
 

@@ -1,7 +1,10 @@
 """Both readings against the scheduler driven by hand."""
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,19 +14,20 @@ import torch
 from autowarm import AdaptiveWarmup
 from autowarm.logs.log import Log, make_log
 from autowarm.logs.replaying import as_recorded, closed_loop
+from autowarm.schedule.rehearsal import Rehearsal
 
 T = 400
 
 
-def make(optimizer: torch.optim.Optimizer, total_steps: int) -> AdaptiveWarmup:
-    return AdaptiveWarmup(optimizer, total_steps, geometry="sign", kappa=1e8)
+OPTIONS: dict[str, Any] = {"geometry": "sign", "kappa": 1e8}
+make = partial(Rehearsal, **OPTIONS)
 
 
 def by_hand(losses: list[float], peak: float) -> tuple[AdaptiveWarmup, list[float]]:
     """What a training loop with these losses does."""
     p = torch.nn.Parameter(torch.zeros(2, 2))
     optimizer = torch.optim.SGD([p], lr=peak)
-    schedule, rates = make(optimizer, T), []
+    schedule, rates = AdaptiveWarmup(optimizer, T, **OPTIONS), []
     for loss in losses:
         rates.append(optimizer.param_groups[0]["lr"])
         p.grad = torch.zeros(2, 2)
@@ -55,7 +59,7 @@ def loop_over(loss_at: Callable[[float], float], peak: float) -> AdaptiveWarmup:
     """A run whose loss really is a function of the summed rate."""
     p = torch.nn.Parameter(torch.zeros(2, 2))
     optimizer, summed = torch.optim.SGD([p], lr=peak), 0.0
-    schedule = make(optimizer, T)
+    schedule = AdaptiveWarmup(optimizer, T, **OPTIONS)
     for _ in range(T):
         loss, rate = loss_at(summed), optimizer.param_groups[0]["lr"]
         p.grad = torch.zeros(2, 2)
@@ -85,21 +89,26 @@ def test_the_closed_loop_is_the_run_that_it_stands_for(falls: float, warmup: int
     assert abs(as_recorded(log, make, whole=False).warmup_steps - schedule.warmup_steps) > 10
 
 
+class Given:
+    """A rehearsal of a schedule whose shares of the peak are given."""
+
+    def __init__(self, shares: Iterator[float]) -> None:
+        self.shares = shares
+        self.step(0.0)
+
+    def step(self, loss: float) -> None:
+        assert math.isfinite(loss)
+        self.state = SimpleNamespace(share=next(self.shares), ended_by=None, warmup_steps=0)
+
+
 def test_a_schedule_that_repeats_the_recorded_rates_reads_the_recorded_losses() -> None:
     losses = curve(60.0, noise=0.3)
     rates = 0.3 * np.minimum(1.0, (1 + np.arange(T)) / 50)
 
-    class Same:
-        ended_by, warmup_steps = None, 0
-
-        def __init__(self, optimizer: torch.optim.Optimizer, total_steps: int) -> None:
-            self.group, self.left = optimizer.param_groups[0], iter(rates.tolist())
-            self.step()
-
-        def step(self, loss: float | None = None) -> None:
-            self.group["lr"] = next(self.left, 0.0)
-
-    reading = closed_loop(make_log("a", range(1, T + 1), losses, range(1, T + 1), rates), Same, whole=True)
+    shares = iter([*(rates / 0.3).tolist(), 0.0])
+    reading = closed_loop(
+        make_log("a", range(1, T + 1), losses, range(1, T + 1), rates), lambda _: Given(shares), whole=True
+    )
     assert reading.losses.tolist() == losses.tolist()
 
 
@@ -119,23 +128,11 @@ def test_between_logged_losses_the_noise_has_the_size_of_theirs(read: Any) -> No
     assert again.losses.tolist() == reading.losses.tolist()
 
 
-class Constant:
-    """A scheduler that keeps the rate at a share of the peak."""
-
-    ended_by, warmup_steps = None, 0
-
-    def __init__(self, optimizer: torch.optim.Optimizer, total_steps: int, *, share: float) -> None:
-        optimizer.param_groups[0]["lr"] *= share
-
-    def step(self, loss: float) -> None:
-        assert math.isfinite(loss)
-
-
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
 def test_a_slower_schedule_meets_as_much_noise_from_one_update_to_the_next(share: float) -> None:
     losses = 5.0 + 0.2 * np.random.default_rng(2).standard_normal(8000)
     log = make_log("a", range(1, 8001), losses, [1], [1.0])
-    read = closed_loop(log, lambda *given: Constant(*given, share=share), whole=True).losses
+    read = closed_loop(log, lambda _: Given(itertools.repeat(share)), whole=True).losses
     assert math.sqrt(np.mean(np.diff(read) ** 2) / 2) == pytest.approx(0.2, rel=0.1)
     assert (read.tolist() == losses.tolist()) == (share == 1.0)
 

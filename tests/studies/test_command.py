@@ -49,12 +49,12 @@ def test_it_is_run_from_the_root_of_a_checkout_and_names_the_nearest_setting(tmp
     ("words", "said"),
     [
         (["warmup"], "invalid choice: 'warmup'"),
-        (["peak", "--cell", "a"], "--cell belongs to the study warm-up"),
+        (["fresh", "--cell", "a"], "--cell belongs to the study warm-up"),
         (["pages", "--plan"], "--plan belongs to studies; pages has none"),
         (["pages", "--rows", "a"], "--rows belongs to studies; pages has none"),
-        (["peak", "--plan", "--root", "a"], "--root belongs to pages; peak has none"),
-        (["peak", "--workers", "0"], "must be at least 1, got 0"),
-        (["peak", "--engine", "threads"], "invalid choice: 'threads'"),
+        (["fresh", "--plan", "--root", "a"], "--root belongs to pages; fresh has none"),
+        (["fresh", "--workers", "0"], "must be at least 1, got 0"),
+        (["fresh", "--engine", "threads"], "invalid choice: 'threads'"),
     ],
 )
 def test_a_wrong_word_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

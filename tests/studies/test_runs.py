@@ -33,7 +33,6 @@ def planned(schedule: str, cell: Cell = MLP, **more: object) -> PlannedRow:
         ("linear 0", ("linear", 0, None, {})),
         ("tenth 0.2", ("linear", 4, 10.0, {})),
         ("default", ("adaptive", None, None, {"recover": "warn"})),
-        ("default peak=auto", ("adaptive", None, None, {"peak": "auto"})),
         ("untuned", ("untuned", None, None, {})),
         ("wsd", ("wsd", None, None, {})),
         ("greedy", ("greedy", None, None, {})),

@@ -8,8 +8,7 @@ __all__ = ["loggable_metrics"]
 def loggable_metrics(scheduler: AdaptiveWarmup, prefix: str = "autowarm") -> dict[str, float]:
     """Return `AdaptiveWarmup.metrics` in a form that every logger accepts: numbers only, named ``autowarm/…``.
 
-    The phase is 1 in decay, and 0 in warm-up or a search for the peak rate. Values that are text or not yet known are
-    left out.
+    The phase is 1 in decay, and 0 in warm-up. Values that are text or not yet known are left out.
 
     Args:
         scheduler: the scheduler.

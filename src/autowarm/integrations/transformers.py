@@ -49,7 +49,7 @@ class WarmupCallback(TrainerCallback):
 
     An update's loss is the sum of the losses that its micro-batches back-propagate. This is `Trainer`'s own weighting:
     by tokens if the model takes ``num_items_in_batch``, evenly otherwise. The scheduler averages over ranks. Losses of
-    an update that mixed precision skips are dropped, but a search for the peak rate sees whether they are finite.
+    an update that mixed precision skips are dropped, but one that is not finite counts for ``max_nonfinite``.
 
     Each training log entry, and so every tracker in ``report_to``, also gets `AdaptiveWarmup.metrics` under
     ``autowarm/``. It warns if the trainer's run is shorter or longer than the schedule: before the first update, and at

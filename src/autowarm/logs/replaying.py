@@ -1,4 +1,4 @@
-"""Replays a log through the real scheduler: as recorded, and as its own rates would have met the losses."""
+"""Replays a log through the schedule's rule: as recorded, and as its own rates would have met the losses."""
 
 import math
 import os
@@ -9,16 +9,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch.optim import Optimizer
 
+from ..schedule.rehearsal import Rehearsal
 from .log import Log, LogError, make_log
 from .read import read
 from .result import Reading, Replay
 
-# Makes the scheduler of an optimizer and a number of updates.
-Make = Callable[[Optimizer, int], Any]
+Make = Callable[[int], Rehearsal]  # of a number of updates
 
 
 def replay(
@@ -30,13 +28,12 @@ def replay(
     step: str | None = None,
     lr: str | None = None,
     first_loss: float | None = None,
-    schedule: Callable[..., Any] | None = None,
     whole: bool = True,
     **options: Any,
 ) -> Replay:
     """Show where `AdaptiveWarmup` would have ended a past run's warm-up, beside the warm-up that was used.
 
-    The losses go to the real scheduler in two readings:
+    The losses go to the schedule's rule in two readings:
 
     - *as recorded*: each logged loss at its own update;
     - *closed loop*: the recorded run gives the loss as a function L(S) of the summed rate S = Σ lr, which we read at
@@ -53,15 +50,14 @@ def replay(
         run: the name of the run, or a part of it, if the file holds several.
         loss, step, lr: the names of columns; None finds them by the usual names.
         first_loss: the loss at update 1, for a log that begins later, such as ln(vocabulary) for a language model.
-        schedule: makes the scheduler from an optimizer, total_steps and the options; None is `AdaptiveWarmup`.
         whole: whether to go on after the warm-up, to have the rates of the whole run; False takes less time.
-        options: further arguments of the scheduler, such as ``max_warmup``, or ``trained=True`` for fine-tuning, which
-            a log does not show.
+        options: arguments of `AdaptiveWarmup` that need no optimizer, such as ``max_warmup``, or ``trained=True`` for
+            fine-tuning, which a log does not show; ``geometry`` needs ``kappa``.
 
     Raises:
         LogError: the log cannot be read, or has no run or several of that name; it is a `ValueError`.
         ValueError: an option is out of range, or one that only a file needs comes with a `Log` or arrays.
-        TypeError: ``log`` is none of these.
+        TypeError: ``log`` is none of these, or an option is unknown.
 
     Example:
         >>> import numpy as np
@@ -89,11 +85,7 @@ def replay(
     else:
         found = read(log, loss=loss, step=step, lr=lr, total_steps=total_steps, first_loss=first_loss)
         chosen = _chosen(found, run, log)
-    if schedule is None:
-        from ..schedule import AdaptiveWarmup
-
-        schedule = AdaptiveWarmup
-    make = partial(schedule, **options)
+    make = partial(Rehearsal, **options)
     looped = None if chosen.rates is None else closed_loop(chosen, make, whole=whole)
     return Replay(chosen, as_recorded(chosen, make, whole=whole), looped)
 
@@ -113,21 +105,8 @@ def _chosen(logs: list[Log], run: str | None, place: Any) -> Log:
     raise LogError(f"{place}: {found}; name one with run= (--run), or pass one of autowarm.logs.read's: {names}")
 
 
-class _Still(Optimizer):
-    """An optimizer whose steps change nothing, for a scheduler to count and to set the rate of."""
-
-    def __init__(self, lr: float) -> None:
-        super().__init__([torch.nn.Parameter(torch.zeros(1, 1))], {"lr": lr})
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for hook in (*self._optimizer_step_pre_hooks.values(), *self._optimizer_step_post_hooks.values()):
-            hook(self, (), {})
-
-    step.hooked = True  # type: ignore[attr-defined]  # else PyTorch wraps it for its profiler, which takes half the time
-
-
 def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
-    """Give the scheduler the loss of each update in the log; where there is none, an interpolated one.
+    """Give the rule the loss of each update in the log; where there is none, an interpolated one.
 
     Past the end of an unfinished run's log, every loss is the last one, here and in the closed loop. The reading stops
     at the end of the warm-up unless the ``whole`` run is wanted.
@@ -145,7 +124,7 @@ def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
 
 
 def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
-    """Give the scheduler the loss that the recorded run had at the summed rate which the scheduler has reached.
+    """Give the rule the loss that the recorded run had at the summed rate which the rule's rates have reached.
 
     In the log, the loss is a function L of S = Σ lr, the sum of the rates of all updates before. At each update of ours
     we read L at our own S, linearly between logged losses. What interpolation takes from the scatter between one update
@@ -187,31 +166,30 @@ def _scatter(passed: int, before: float, after: float) -> float:
 
 
 def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float], whole: bool) -> Reading:
-    """Step a scheduler through a run, with the loss at each update's index and after rates with a sum."""
-    optimizer = _Still(1.0 if log.rates is None else float(log.rates.max()))
+    """Go through a run, with the loss at each update's index and after rates with a sum."""
+    peak = 1.0 if log.rates is None else float(log.rates.max())
     rates, losses, notes, summed = [], [], [], 0.0
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        schedule = make(optimizer, log.total_steps)
+        rehearsal = make(log.total_steps)
         for update in range(log.total_steps):
-            rate = float(optimizer.param_groups[0]["lr"])
+            rate = peak * rehearsal.state.share
             loss = loss_at(update, summed)
             rates.append(rate)
             losses.append(loss)
-            optimizer.step()
             try:
-                schedule.step(loss)
+                rehearsal.step(loss)
             except RuntimeError as error:  # too many losses in a row that are not finite
                 notes.append(f"the scheduler stops the run at update {update + 1}: {error}")
                 break
             summed += rate
-            if not whole and schedule.ended_by is not None:
+            if not whole and rehearsal.state.ended_by is not None:
                 break
     notes += dict.fromkeys(str(warning.message) for warning in said)
-    ended_by = schedule.ended_by
+    ended_by = rehearsal.state.ended_by
     return Reading(
         total_steps=log.total_steps,
-        warmup_steps=None if ended_by is None else int(schedule.warmup_steps),
+        warmup_steps=None if ended_by is None else rehearsal.state.warmup_steps,
         ended_by=ended_by,
         rates=np.array(rates),
         losses=np.array(losses),

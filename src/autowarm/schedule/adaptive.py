@@ -309,10 +309,9 @@ class AdaptiveWarmup(LRScheduler):
     def _write(self) -> None:
         share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         peaks = self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
-        written = self._groups.rates[0].written
         self._last_lr = [*self._groups.write(peaks, self._plan, self._state, self._composed)]
-        if self._groups.row:
-            self._alarms.outside(self._groups.row, self._groups.seen, written, self._peak)
+        if self._groups.others is not None:
+            self._alarms.outside(*self._groups.others, self._peak)
 
     def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
         """Let the guard see the loss, and do what it says at an alarm."""

@@ -4,6 +4,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
 from torch.optim import Optimizer
@@ -26,6 +27,9 @@ _HABITS = {
     "peak": "autowarm.find_rate, before the run? rewarm(peak=) changes the peak rate in it",
     **dict.fromkeys(("epoch", "last_epoch", "epochs"), "total_steps, in updates; a state resumes by load_state_dict"),
 }  # fmt: skip
+
+
+_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained"}
 
 
 class Calibrated(NamedTuple):
@@ -59,20 +63,16 @@ def checked(
     if not isinstance(inner := unwrapped(optimizer), Optimizer):
         swapped = ": the optimizer comes first, then total_steps" if isinstance(given["total_steps"], Optimizer) else ""
         raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}{swapped}")
-    numbers = clean(**given)
-    max_nonfinite = numbers.pop("max_nonfinite")
+    max_nonfinite = clean(max_nonfinite=given.pop("max_nonfinite"))["max_nonfinite"]
     if not (trained is None or isinstance(trained, bool)):
         raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
     warn_of_own_rates(optimizer)
     check_recover(recover, inner)
     first_peak(inner)  # raises if there is none
-    shapes = warmup_shape(warmup), decay_shape(decay)
-    check_horizon(numbers["total_steps"], shapes[1])
+    numbers = clean(**given)
     geometry, counted = None if geometry is None else resolve(geometry), False
     if geometry is not None and numbers["kappa"] is None and numbers["peak_gap"] is None:
         numbers["kappa"], counted = _kappa(inner, geometry), True
-    if numbers["kappa"] is None and numbers["sigma_f2"] != SIGMA_F2:
-        raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
     settings = {
         "optimizer": type(inner).__name__,
         "geometry": None if geometry is None else repr(geometry),
@@ -82,11 +82,41 @@ def checked(
         "recover": recover,
         **numbers,
     }
-    kappa, sigma_f2 = numbers.pop("kappa"), numbers.pop("sigma_f2")
-    if numbers["peak_gap"] is None and kappa is not None:
-        numbers["peak_gap"] = Calibrated(kappa, sigma_f2, numbers["div"], shapes)
-    plan = Plan(warmup=shapes[0], decay=shapes[1], trained=trained, **numbers)
+    plan = plan_of(warmup=warmup, decay=decay, trained=trained, **numbers)
     return Arguments(inner, settings, plan, counted, max_nonfinite)
+
+
+def plan_of(
+    total_steps: int | None,
+    *,
+    warmup: str | Shape = "linear",
+    decay: str | Shape = "cosine",
+    trained: bool | None = None,
+    geometry: Any = None,
+    kappa: float | None = None,
+    sigma_f2: float = SIGMA_F2,
+    **numbers: Any,
+) -> Plan:
+    """The plan that these arguments of `AdaptiveWarmup` make; ``geometry`` calibrates Δ', and then needs ``kappa``.
+
+    Raises:
+        TypeError: an argument is unknown, or says something about an optimizer.
+        ValueError: as for `AdaptiveWarmup`.
+    """
+    if unknown := numbers.keys() - _NUMBERS:
+        known = ", ".join(sorted({*_NUMBERS, "warmup", "decay", "trained", "geometry", "kappa", "sigma_f2"}))
+        raise TypeError(f"without an optimizer, AdaptiveWarmup has no {min(unknown)}: give some of {known}")
+    cleaned = clean(total_steps=total_steps, kappa=kappa, sigma_f2=sigma_f2, **numbers)
+    kappa, sigma_f2 = cleaned.pop("kappa"), cleaned.pop("sigma_f2")
+    shapes = warmup_shape(warmup), decay_shape(decay)
+    check_horizon(cleaned["total_steps"], shapes[1])
+    if geometry is not None and resolve(geometry) and kappa is None and cleaned.get("peak_gap") is None:
+        raise ValueError(f"geometry={geometry!r} calibrates with the κ of a model, which is not here: give kappa, too")
+    if kappa is None and sigma_f2 != SIGMA_F2:
+        raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
+    if cleaned.get("peak_gap") is None and kappa is not None:
+        cleaned["peak_gap"] = Calibrated(kappa, sigma_f2, cleaned.get("div", Plan.div), shapes)
+    return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, **cleaned)
 
 
 def check_recover(recover: Any, optimizer: Optimizer) -> None:

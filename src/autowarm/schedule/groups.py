@@ -62,11 +62,11 @@ class GroupRates:
     A tensor rate is filled in place. Its version counter tells whether it has changed, and only then it is read.
 
     Attributes:
-        row: for how many updates in a row others have set a rate, by the last `write`; 0 for none.
-        seen: the highest rate that it found from others.
+        others: what the last `write` found of others, if anything: for how many updates in a row they have set a rate,
+            the one that is highest beside what had been written, and that.
     """
 
-    row, seen = 0, 0.0
+    others: tuple[int, float, float] | None = None
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.rates: list[_Rate] = []
@@ -155,7 +155,7 @@ class GroupRates:
             composed: whether a PyTorch scheduler steps ours beside others, whose changes multiply.
         """
         share, written = state.share, []
-        self.row, self.seen = 0, 0.0
+        self.others = None
         for i, (group, own) in enumerate(zip(self._optimizer.param_groups, self.rates, strict=True)):
             rate = group["lr"]
             if isinstance(rate, Tensor):
@@ -192,7 +192,8 @@ class GroupRates:
             own.factor = min(1.0, rate / own.aim)
         if composed:
             own.before = own.factor
-        self.row, self.seen = max(self.row, own.row), max(self.seen, rate)
+        if own.row and (self.others is None or change > self.others[1] / self.others[2]):
+            self.others = own.row, rate, own.written
 
     def _note(self, i: int, rate: Any) -> None:
         self._tensors[i] = (rate, rate._version) if isinstance(rate, Tensor) else (None, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from autowarm.lab.config import LabError
 from studies.cells import DEFAULT
-from studies.pages import peak, write
+from studies.pages import which_rate, write
 from studies.pages.figures import EXAMPLE, SHOWN, averaged, first_figure, regret_figure
 from studies.pages.tables import choices_table, lengths_table, settings_table
 from studies.pages.write import texts, with_table, write_pages
@@ -46,10 +46,11 @@ def test_pages_and_figures_are_written_together(
     stored: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "curve_of", lambda run: [(0.1, 3.0), (1.0, 2.0)])  # instead of five runs
-    monkeypatch.setattr(peak, "_SEARCHES", [("mlp", "muon", "a"), ("mlp", "lion", "b")])
+    monkeypatch.setattr(which_rate, "_SHOWN", [("mlp", "muon", "a"), ("mlp", "lion", "b")])
     monkeypatch.setattr(write, "losses_of", lambda run: [4.0] * 500 + [700.0] + [5.0] * 499)
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
-    (tmp_path / "docs" / "data" / "studies").symlink_to(DATA / "studies")
+    for stored_rows in ("studies", "find-rate"):
+        (tmp_path / "docs" / "data" / stored_rows).symlink_to(DATA / stored_rows)
     (tmp_path / "docs" / "figures").mkdir()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (tmp_path / "README.md").write_text(re.sub(r"(?m)^\| none .*\n", "", readme), encoding="utf-8")
@@ -58,7 +59,7 @@ def test_pages_and_figures_are_written_together(
     assert {path for path in tmp_path.rglob("*.*") if path.is_file()} == set(written)
     for name, table in stored.items():  # also where a figure has the same name
         assert (tmp_path / "docs" / "data" / "tables" / f"{name}.csv").read_text(encoding="utf-8") == table
-    for name in ("regret.png", "first.png", "peak-rates.png", "recovery.png", "which-rate.png"):
+    for name in ("regret.png", "first.png", "recovery.png", "which-rate.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
 
 

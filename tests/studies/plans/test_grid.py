@@ -4,15 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from studies.cells import AUTO, GUESS
-from studies.plans import horizon, peak, transfer
+from studies.plans import horizon, transfer
 from studies.plans.warm_up import Stage, missing
 from studies.rows import Cell, PlannedRow, Rows
 from studies.runs import run_of
 
 STUDIES = {
     "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES,
-    "peak": peak.STAGES,
 }  # fmt: skip
 
 
@@ -53,12 +51,10 @@ def test_rates_starts_and_targets_follow_from_the_rows() -> None:
     assert {run.schedule for run in horizon.SHORT.tested(rows)} == {"tenth 0.1"}
     best = min(row["val_loss"] for row in rows if row["part"] == "cells")
     assert {run.target_loss for run in horizon.LONG.paper(rows)} == {0.95 * best}
-    searched = horizon.LONG.auto(rows)
-    assert {(run.schedule, run.cell.lr, run.seed) for run in searched} == {(AUTO, GUESS, seed) for seed in (10, 11, 12)}
 
 
 def test_seeds_that_choose_are_none_that_test() -> None:
-    for study in (horizon.SHORT, horizon.LONG, transfer.FINE_TUNING, transfer.FRESH, peak.JUDGED):
+    for study in (horizon.SHORT, horizon.LONG, transfer.FINE_TUNING, transfer.FRESH):
         assert not set(study.seeds.choice) & set(study.seeds.test)
 
 

@@ -11,7 +11,7 @@ from .replay import limit, picture
 
 _ABOUT = """\
 Show the rates that AdaptiveWarmup would set, without a model or data, for losses that fall to 65% of the first one
-sooner or later. The losses are made up: the first ten, which give f(x0), are alike, then they fall. The real scheduler
+sooner or later. The losses are made up: the first ten, which give f(x0), are alike, then they fall. The schedule
 averages them, and so acts a little later.
 """
 _FALLS, _SOONEST = (0.02, 0.1, 0.3), 20  # when the loss is at 65%: shares of the run, but at this update or later

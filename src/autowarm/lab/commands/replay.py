@@ -11,7 +11,7 @@ from ..config.build import Parser
 
 _ABOUT = """\
 Show where AdaptiveWarmup would have ended the warm-up of past runs, and what would have ended it, beside the warm-up
-that was used. The losses of the log go to the real scheduler.
+that was used. The losses of the log go to the schedule's own rule.
 
 FILE: transformers' trainer_state.json, Lightning's metrics.csv, TensorBoard's event files or their folder, an export of
 Weights & Biases, metrics.jsonl, or any CSV, JSON lines or plain table of steps and losses.

@@ -3,7 +3,6 @@
 A figure that needs measurements reads them from `Sources.data`, and makes them there if they are missing.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +13,10 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from autowarm import AdaptiveWarmup, Lion, theory
+from autowarm import theory
 from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
-from autowarm.schedule import Profile, calibrate
+from autowarm.schedule import Profile, calibrate, core
+from autowarm.schedule.arguments import plan_of
 from autowarm.smoothness import plot_study
 
 from ..analysis import figures
@@ -25,6 +25,8 @@ from ..config import SmoothnessConfig
 from ..files import write_atomically
 from ..training.schedules import hand_set
 from .smoothness import measured, studies
+
+_ALGORITHM_1: dict[str, Any] = {"div": 100.0, "max_warmup": None, "smoothing": 0.0, "trained": False}
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,12 @@ def schedule_lion(sources: Sources) -> Figure:
         label = f"{whose}, Δ' = {profile.peak_gap:.2f}"
         gaps = np.linspace(ours.gap0, 0, 1000, endpoint=False)
         left.plot(gaps, profile(gaps), color=colour, linestyle=style, label=label)
-        optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=lr)
-        scheduler = AdaptiveWarmup.paper(optimizer, steps, target_loss=target, kappa=kappa, peak_gap=profile.peak_gap)
-        rates = []
-        for loss in losses:
-            scheduler.step(float(loss))
-            rates.append(optimizer.param_groups[0]["lr"])
-        right.plot(t, rates, color=colour, linestyle=style, label=f"switch at {scheduler.warmup_steps:,}")
+        plan = plan_of(steps, target_loss=target, peak_gap=profile.peak_gap, **_ALGORITHM_1)
+        state, rates = core.begin(plan), []
+        for step, loss in enumerate(losses.tolist()):
+            state = core.advance(plan, state, step, loss)
+            rates.append(lr * state.share)
+        right.plot(t, rates, color=colour, linestyle=style, label=f"switch at {state.warmup_steps:,}")
     left.set(xlabel="gap Δ, falling →", ylabel="rate", title="Profile η(Δ)", xlim=(ours.gap0, 0), ylim=(0, None))
     right.set(xlabel="update", ylabel="rate", title="Schedule along a power law", ylim=(0, None))
     for axes in (left, right):
@@ -154,17 +155,15 @@ def stall(sources: Sources) -> Figure:
     """Plot a toy run. An update at the peak rate lowers the gap by 1 %, a smaller rate by proportionally less."""
     figure, panels = axes_of(columns=2, rows=2, width=4.2, height=2.5)
     for column, steps in enumerate((1000, 64_000)):
-        optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        paper = AdaptiveWarmup.paper(optimizer, steps, target_loss=0.0, kappa=46848.0)
+        plan = plan_of(steps, target_loss=0.0, kappa=46848.0, **_ALGORITHM_1)
+        state = core.begin(plan)
         gaps, rates = np.full((2, steps), 7.68), np.full((2, steps), 0.01)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the scheduler warns that the run ends in warm-up, which is the point
-            for step in range(steps):
-                if step:
-                    gaps[:, step] = gaps[:, step - 1] * (1 - 0.01 * rates[:, step - 1])
-                paper.step(float(gaps[0, step]))
-                rates[:, step] = optimizer.param_groups[0]["lr"], hand_set(step, steps // 5, steps, 100.0)
-        waited = f"{paper.warmup_steps:,} updates" if paper.phase == "decay" else "all along"
+        for step in range(steps):
+            if step:
+                gaps[:, step] = gaps[:, step - 1] * (1 - 0.01 * rates[:, step - 1])
+            state = core.advance(plan, state, step, float(gaps[0, step]))
+            rates[:, step] = state.share, hand_set(step, steps // 5, steps, 100.0)
+        waited = f"{state.warmup_steps:,} updates" if state.ended_by else "all along"
         top, bottom = panels[column], panels[2 + column]
         labels = [f"Algorithm 1, in warm-up {waited}", "linear warm-up over a fifth, cosine"]
         for i, (label, colour, style) in enumerate(zip(labels, (ORANGE, BLUE), ("-", "--"), strict=True)):

@@ -189,7 +189,6 @@ class _Run:
             "ended_by": progress.ended_by,
             "diverged": progress.diverged,
             **({"curvature_above": log.curvature_above()} if engine.curvature_every else {}),
-            **({"peak": float(self.scheduler.base_lrs[0])} if config.schedule.options.get("peak") == "auto" else {}),
             "seconds": round(progress.seconds, 3),
             "eval_seconds": round(progress.eval_seconds, 3),
             "tokens_per_second": (
@@ -237,7 +236,6 @@ class _Run:
             # Random numbers depend only on seed, step and rank, so no generator's state needs saving.
             words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
             self.ranks.seed(int(words.generate_state(1)[0]))
-            searching = getattr(self.scheduler, "phase", None) == "search"
             batch = next(batches)
             try:
                 loss, norm, progress.lr = self._update(batch, watched)
@@ -256,8 +254,7 @@ class _Run:
                 progress.first_loss = progress.loss
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
-            # A search for the peak rate ends where the loss breaks, and a schedule that recovers has its own limit.
-            if not searching and not recovers(config.schedule):
+            if not recovers(config.schedule):  # one that does has its own limit
                 if not math.isfinite(progress.loss) or not math.isfinite(norm_seen):
                     progress.diverged = not self._skipped()
                 else:

@@ -1,0 +1,45 @@
+"""The rule without an optimizer, for the losses of a run that is over, or that is only thought of."""
+
+import math
+from typing import Any
+
+from . import core
+from .alarms import Alarms
+from .arguments import plan_of
+from .checks import clean
+
+
+class Rehearsal:
+    """Takes losses one by one, and says at which share of the peak rate the next update would be made.
+
+    Args:
+        total_steps, options: as for `plan_of`.
+        max_nonfinite: as for `AdaptiveWarmup`.
+    """
+
+    def __init__(self, total_steps: int | None, *, max_nonfinite: int | None = 20, **options: Any) -> None:
+        self._alarms = Alarms(clean(max_nonfinite=max_nonfinite)["max_nonfinite"])
+        self.plan = plan_of(total_steps, **options)
+        self.state = core.settle(self.plan, core.begin(self.plan), bool(self.plan.trained))
+
+    def step(self, loss: float) -> None:
+        """Take the loss of the next update; warn as the scheduler does.
+
+        Raises:
+            ValueError: as for `AdaptiveWarmup`.
+            RuntimeError: ``max_nonfinite`` is reached.
+        """
+        before, alarms = self.state, self._alarms
+        state = self.state = core.advance(self.plan, before, before.updates + 1, loss)
+        if before.ended_by is None:
+            alarms.losses(loss, before, state, self.plan)
+        if not math.isfinite(loss):
+            alarms.warn(
+                "nonfinite",
+                f"the loss was NaN or infinite at update {state.updates}: the schedule ignores it but counts the "
+                "update (said once)",
+            )
+            if alarms.max_nonfinite is not None and state.failures >= alarms.max_nonfinite:
+                raise RuntimeError(f"the loss was not finite {state.failures} times in a row")
+        if state.updates == state.total_steps:
+            alarms.horizon(self.plan, state, ahead=False)

@@ -1,8 +1,8 @@
 """The paper's settings, from settings.csv: each value with the table, section, figure or script that it comes from.
 
-A preset of paper scale is held to these: `deviations` lists where a run differs, and is empty for the presets, but for
-what a sweep varies. What neither the paper nor the authors' scripts fix, such as how often a run is evaluated, has no
-row here and is ours.
+The presets are held to these at every scale: `deviations` lists where a run differs. For a preset it is empty but for
+what a sweep varies and what the row says that stand-ins change. What neither the paper nor the authors' scripts fix,
+such as how often a run is evaluated, has no row here and is ours.
 """
 
 import csv
@@ -21,8 +21,9 @@ class Setting:
     """One value of the paper's."""
 
     key: str  # of `RunConfig`, dotted
-    value: Any
     origin: str  # where it stands
+    changed: str  # the scales whose presets have another value on purpose, and which
+    value: Any
     when: Mapping[str, tuple[Any, ...]]  # what other keys of its runs may be
 
 
@@ -41,9 +42,9 @@ def _settings(runs: str) -> Sequence[Setting]:
     """Read the rows of these runs, which `docs/paper.md` prints."""
     with Path(__file__).with_name("settings.csv").open(encoding="utf-8", newline="") as file:
         return [
-            Setting(row["key"], load_yaml(row["value"]), row["where it stands"], _when(row["of which"]))
-            for row in csv.DictReader(file)
-            if row["runs"] == runs
+            Setting(key, where, changed, load_yaml(value), _when(of_which))
+            for name, of_which, key, value, where, changed in csv.reader(file)
+            if name == runs
         ]
 
 
@@ -56,10 +57,23 @@ def _when(text: str) -> dict[str, tuple[Any, ...]]:
 MAIN = _settings("main")  # figures warmup-sweep-124M, warmup-sweep-210M and ablations: 12 layers, or 24
 ASSUMPTION = _settings("assumption")  # figures smoothness-lion and lips-muon-norm
 SWIN = _settings("swin")  # figure swin
+EVERY = _settings("every")  # of all runs, and of none of their keys
+# The paper's numbers that the sweeps' smaller ones stand for.
+_STANDS_FOR: Mapping[tuple[str, str], Mapping[Any, int]] = {
+    ("tiny", "model.layers"): {2: 12, 4: 24},
+    ("tiny", "batch_size"): {8: 32, 32: 256},
+    ("tiny", "steps"): {150: 64_000, 300: 128_000, 64: 8_000, 128: 16_000},
+    ("horizon", "model.layers"): {2: 12, 4: 24},
+    ("horizon", "batch_size"): {4: 32, 32: 256},
+}
 
 
-def deviations(run: RunConfig, settings: Sequence[Setting]) -> list[Deviation]:
+def deviations(
+    run: RunConfig, settings: Sequence[Setting], scale: str = "paper", target_loss: float | None = None
+) -> list[Deviation]:
     """List where a run differs from the paper's settings that belong to it.
+
+    ``scale`` is the preset's, and ``target_loss`` the f* of a curvature run, which is no key of it.
 
     Example:
         >>> from autowarm.lab.config import ModelConfig, RunConfig
@@ -67,13 +81,17 @@ def deviations(run: RunConfig, settings: Sequence[Setting]) -> list[Deviation]:
         >>> [str(found) for found in deviations(run, MAIN) if found.setting.key == "model.width"]
         ['model.width 512 instead of 768 (Table model_arch)']
     """
-    values = dataclasses.asdict(run)
+    values = {**dataclasses.asdict(run), "target_loss": target_loss}
     if run.schedule.kind == "paper" and run.schedule.div is None:
         values["schedule"]["div"] = 100.0  # the default of `AdaptiveWarmup.paper`
     return [
         Deviation(setting, _at(values, setting.key))
         for setting in settings
-        if all(_at(values, key) in wanted for key, wanted in setting.when.items())
+        if scale not in setting.changed
+        and all(
+            _STANDS_FOR.get((scale, key), {}).get(value := _at(values, key), value) in wanted
+            for key, wanted in setting.when.items()
+        )
         and _at(values, setting.key) != setting.value
     ]
 

@@ -38,10 +38,13 @@ from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup
 from autowarm.integrations.metrics import loggable_metrics
+from autowarm.optim import geometry_of, kappa_of
 from autowarm.optim.step.nonfinite import Diverged
 from autowarm.smoothness import Probe
 
-from ..config import LabError, RunConfig, UsageError, differences
+from ..calibration.authors import authors_peak_gap
+from ..config import LabError, RunConfig, ScheduleConfig, UsageError, differences
+from ..errors import as_usage_error
 from ..files import locked, sha256, write_atomically, write_json
 from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, make_task
@@ -130,7 +133,7 @@ class _Run:
         self.counted = None if config.task is not None else config.batch_size * task.per_example
         self.setup = setup = Setup(config, task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
-        self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps, self.model)
+        self.scheduler = make_scheduler(self.optimizer, self._schedule(), config.steps, self.model)
         self.watches = SCHEDULES[config.schedule.kind].watches
         self.progress = Progress()
         self.checkpoints = Checkpoints(
@@ -141,6 +144,20 @@ class _Run:
             self.scheduler.load_state_dict(saved["scheduler"])
             self.progress = Progress(**saved["progress"])
             logger.info("%s resumes from step %d", folder.name, self.progress.step)
+
+    def _schedule(self) -> ScheduleConfig:
+        """Return the run's schedule, with the authors' Δ' if it takes that: the weights are still the initial ones."""
+        chosen, optimizer = self.config.schedule, self.optimizer
+        if not (self.config.as_the_authors and chosen.kind == "paper" and chosen.peak_gap is None):
+            return chosen
+        pieces = self.setup.pieces(next(self.task.batches(0, self.rows)))
+        [first] = self.ranks.mean(float(self.setup.forward_backward(pieces)))
+        optimizer.zero_grad()
+        with as_usage_error():
+            gap0, kappa = first - float(chosen.target_loss or 0.0), kappa_of(optimizer, geometry_of(optimizer))
+            numbers = {"lr": self.config.optimizer.lr, "div": chosen.div or 100.0, "sigma_f2": chosen.sigma_f2}
+            peak_gap = authors_peak_gap(gap0, kappa=kappa, target=f"{chosen.warmup}-{chosen.decay}", **numbers)
+        return dataclasses.replace(chosen, peak_gap=peak_gap, sigma_f2=ScheduleConfig.sigma_f2)
 
     def finish(self, on_step: OnStep | None, watch: Callable[[nn.Module, Optimizer], Watch] | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.lab.analysis.figures import axes_of, encoded
 from autowarm.lab.calibration import CalibrateConfig
+from autowarm.lab.calibration.authors import authors_peak_gap
 from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.calibrate import figure as calibration_figure
 from autowarm.lab.config import SmoothnessConfig, SweepConfig
@@ -31,6 +32,7 @@ from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.training.schedules import hand_set
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
+from autowarm.schedule import calibrate
 from autowarm.theory import (
     PowerProfile,
     Smoothness,
@@ -67,6 +69,7 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
     }
     return found | {
         "calibration-muon": _calibration,
+        "authors-switch": styled(_authors_switch),
         "rates": styled(_rates),
         "stall": styled(_stall),
     }
@@ -121,6 +124,27 @@ def _rates() -> Figure:
         right.plot(np.flatnonzero(seen) + 1, run.gaps[seen], color=colour, linestyle=style, label=name)
     right.set(xscale="log", yscale="log", xlabel="update", ylabel="gap Δ", title="ℓ2, curvature that grows as Δ³")
     right.legend(loc="lower center")
+    return figure
+
+
+def _authors_switch() -> Figure:
+    """Plot Δ' of LLaMA-124M under Muon by the authors' quadrature and by ours, over f(x0) and over σ_F²."""
+    firsts, variances = np.linspace(10.9, 11.1, 101), np.logspace(2, 5, 61)
+    figure, (left, right) = axes_of(columns=2, width=4.2, height=3.4)
+    known = {"lr": 1e-3, "div": 100.0, "kappa": 46_848.0}
+    choosers = {
+        "the authors' quadrature": (authors_peak_gap, ORANGE, "."),
+        "minimum of the objective": (lambda gap, **more: calibrate(gap, **more).peak_gap, BLUE, "-"),
+    }
+    for label, (choose, colour, style) in choosers.items():
+        left.plot(firsts, [choose(first - 3.3, **known) for first in firsts], style, color=colour, label=label)
+        values = [choose(10.98 - 3.3, **known, sigma_f2=float(value)) for value in variances]
+        right.plot(variances, values, style, color=colour, label=label)
+    left.axvline(10.98, color=GREY, linestyle=":", linewidth=1)
+    left.set_xticks(np.linspace(10.9, 11.1, 5))
+    left.set(xlabel="f(x0)", ylabel="Δ'", ylim=(0, None), title="σ_F² = 1000")
+    right.set(xlabel="σ_F²", xscale="log", ylim=(0, None), title="f(x0) = 10.98")
+    left.legend(loc="lower right")
     return figure
 
 

@@ -31,9 +31,6 @@ class SignSGD(_FromWeights):
         nesterov: follow β·m + (1−β)·g instead of m.
         momentum_init: "zeros" or "weights", see `NormSGD`.
 
-    Raises:
-        ValueError: ``momentum_init`` is unknown.
-
     Example:
         >>> import torch
         >>> from autowarm import SignSGD

@@ -83,8 +83,7 @@ def descend(
     family = problem if is_family(problem) else None
     geometry, K, x_star, x = problem.geometry, problem.K, problem.x_star, x0.clone()
     D = problem.radius(x0)
-    states, rates, measured = [], [], []
-    before: tuple[Tensor, Tensor] | None = None
+    states, rates, measured, before = [], [], [], (x, x)
     for t in range(steps + 1):
         f = cast(Function, problem) if family is None else family.draw(generator)
         gap, gradient = f.gap_and_gradient(x)
@@ -93,7 +92,7 @@ def descend(
             raise ValueError("x0 is outside the domain: f(x0) is infinite")
         curvature = K(gap) if finite else math.inf
         states.append((gap, curvature, float(geometry.norm(x)), float(geometry.norm(x - x_star))))
-        if before is not None:
+        if t > 0:
             moved = float(geometry.norm(x - before[0]))
             measured.append(float(geometry.dual(gradient - before[1])) / moved if moved > 0 and family is None else 0.0)
         if t == steps or not finite:

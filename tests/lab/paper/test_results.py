@@ -50,13 +50,13 @@ def test_what_the_ablation_of_the_form_shows() -> None:
         some = [run for run in runs("ablation-schedule") if run["cell"]["name"] == form]
         best = min((run for run in some if run["schedule"] == "linear"), key=lambda run: run["val_loss"])
         assert best["warmup_steps"] == 0.02 * 64_000
-        for run in some:
-            if run["schedule"] == "paper":
-                behind.append(100 * (run["val_loss"] / best["val_loss"] - 1))
+        behind += [100 * (run["val_loss"] / best["val_loss"] - 1) for run in some if run["schedule"] == "paper"]
     assert len(forms) == 6
     span = f"{min(behind):.1f} to {max(behind):.1f}"
     assert f"Algorithm 1 is {span}% behind it." in said()
-    assert f"Algorithm 1 is [{span}% behind 2% by hand]" in (DOCS / "data" / "tables" / "claims.csv").read_text(encoding="utf-8")
+    assert f"Algorithm 1 is [{span}% behind 2% by hand]" in (DOCS / "data" / "tables" / "claims.csv").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_what_the_other_methods_and_swin_show() -> None:

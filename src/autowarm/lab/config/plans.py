@@ -71,8 +71,7 @@ class CompareConfig(Where):
 
     Args:
         run: settings that all runs share; the comparison sets the optimizer's name and rate, the schedule's kind and
-            the seed. Hand-set ramps start from lr/10 as the default's do, unless `run.schedule.div` is given. A
-            `run.schedule.target_loss` is the f* of every schedule that takes one, the default's, too.
+            the seed. Hand-set ramps start from lr/10 as the default's do, unless `run.schedule.div` is given.
         rates: peak rates to try with each optimizer. Each pair of optimizer and rate is compared separately.
         options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
         schedules: schedules to compare: $kinds.

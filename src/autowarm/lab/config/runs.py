@@ -235,9 +235,8 @@ class RunConfig:
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
         as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
-            norms, q, k and v as one matrix, batches without replacement, optimizer options, hand-set warm-up, last
-            evaluation, and the calibration of Δ' by a quadrature that stops too early; the page on the paper lists all.
-            Optimizer options, `order` and a Δ' that you give stay.
+            norms, q, k and v as one matrix, batches without replacement, optimizer options, hand-set warm-up, search
+            for Δ' and last evaluation; the page on the paper lists all. Options, `order` and a Δ' that you give stay.
     """
 
     task: str | None = None

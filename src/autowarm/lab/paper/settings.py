@@ -1,8 +1,7 @@
 """The paper's settings, from settings.csv: each value with the table, section, figure or script that it comes from.
 
-The presets are held to these at every scale: `deviations` lists where a run differs. For a preset it is empty but for
-what a sweep varies and what the row says that stand-ins change. What neither the paper nor the authors' scripts fix,
-such as how often a run is evaluated, has no row here and is ours.
+The presets are held to these at every scale: `deviations` lists where a run differs, which no preset does but in what a
+sweep varies. What neither the paper nor the authors' scripts fix, such as when a run is evaluated, has no row here.
 """
 
 import csv
@@ -27,17 +26,6 @@ class Setting:
     when: Mapping[str, tuple[Any, ...]]  # what other keys of its runs may be
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """A value of a run that is not the paper's."""
-
-    setting: Setting
-    ours: Any
-
-    def __str__(self) -> str:
-        return f"{self.setting.key} {self.ours} instead of {self.setting.value} ({self.setting.origin})"
-
-
 def _settings(runs: str) -> Sequence[Setting]:
     """Read the rows of these runs, which `docs/paper.md` prints."""
     with Path(__file__).with_name("settings.csv").open(encoding="utf-8", newline="") as file:
@@ -58,34 +46,28 @@ MAIN = _settings("main")  # figures warmup-sweep-124M, warmup-sweep-210M and abl
 ASSUMPTION = _settings("assumption")  # figures smoothness-lion and lips-muon-norm
 SWIN = _settings("swin")  # figure swin
 EVERY = _settings("every")  # of all runs, and of none of their keys
-# The paper's numbers that the sweeps' smaller ones stand for.
-_STANDS_FOR: Mapping[tuple[str, str], Mapping[Any, int]] = {
-    ("tiny", "model.layers"): {2: 12, 4: 24},
-    ("tiny", "batch_size"): {8: 32, 32: 256},
-    ("tiny", "steps"): {150: 64_000, 300: 128_000, 64: 8_000, 128: 16_000},
-    ("horizon", "model.layers"): {2: 12, 4: 24},
-    ("horizon", "batch_size"): {4: 32, 32: 256},
-}
+# The paper's numbers that smaller ones stand for, by scale and key.
+_STANDS_FOR = {(scale, one.key): one.value for one in _settings("stand-ins") for scale in one.when["scale"]}
 
 
 def deviations(
     run: RunConfig, settings: Sequence[Setting], scale: str = "paper", target_loss: float | None = None
-) -> list[Deviation]:
-    """List where a run differs from the paper's settings that belong to it.
+) -> list[tuple[str, str]]:
+    """List where a run differs from the paper's settings that belong to it: the key, and the difference in words.
 
     ``scale`` is the preset's, and ``target_loss`` the f* of a curvature run, which is no key of it.
 
     Example:
         >>> from autowarm.lab.config import ModelConfig, RunConfig
         >>> run = RunConfig(model=ModelConfig(width=512, heads=8), clip=0.5)
-        >>> [str(found) for found in deviations(run, MAIN) if found.setting.key == "model.width"]
-        ['model.width 512 instead of 768 (Table model_arch)']
+        >>> deviations(run, MAIN)[0]
+        ('model.width', 'model.width 512 instead of 768 (Table model_arch)')
     """
     values = {**dataclasses.asdict(run), "target_loss": target_loss}
     if run.schedule.kind == "paper" and run.schedule.div is None:
         values["schedule"]["div"] = 100.0  # the default of `AdaptiveWarmup.paper`
     return [
-        Deviation(setting, _at(values, setting.key))
+        (setting.key, f"{setting.key} {_at(values, setting.key)} instead of {setting.value} ({setting.origin})")
         for setting in settings
         if scale not in setting.changed
         and all(

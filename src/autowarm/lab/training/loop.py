@@ -156,7 +156,7 @@ class _Run:
         with as_usage_error():
             gap0, kappa = first - float(chosen.target_loss or 0.0), kappa_of(optimizer, geometry_of(optimizer))
             numbers = {"lr": self.config.optimizer.lr, "div": chosen.div or 100.0, "sigma_f2": chosen.sigma_f2}
-            peak_gap = authors_peak_gap(gap0, kappa=kappa, target=f"{chosen.warmup}-{chosen.decay}", **numbers)
+            peak_gap = authors_peak_gap(gap0, kappa=kappa, warmup=chosen.warmup, decay=chosen.decay, **numbers)
         return dataclasses.replace(chosen, peak_gap=peak_gap, sigma_f2=ScheduleConfig.sigma_f2)
 
     def finish(self, on_step: OnStep | None, watch: Callable[[nn.Module, Optimizer], Watch] | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Chooses Δ' as the script of the paper's authors does, whose quadrature stops too early.
 
-It integrates eq. 10 (constr_3), in units of lr², to an absolute tolerance larger than the integral. So an estimate from 21
-nodes stays, and what it sees of the spike in the weight depends on where a candidate lies between two of them.
+It integrates eq. 10 (constr_3), in units of lr², to an absolute tolerance larger than the integral. So an estimate from
+21 nodes stays, and what it sees of the spike in the weight depends on where a candidate lies between two of them.
 """
 
 import numpy as np

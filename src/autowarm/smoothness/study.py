@@ -1,4 +1,4 @@
-"""Fits to measured points, a verdict in words, and a plot of K over the gap: Figures 1 and 6 of the paper."""
+"""Fits to measured points, a verdict in words, and a plot of K over the gap: Figures 1 and 7 of the paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,15 +19,19 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from autowarm import AdaptiveWarmup, Lion
 from autowarm.lab.analysis.figures import axes_of, encoded
 from autowarm.lab.calibration import CalibrateConfig
+from autowarm.lab.calibration.authors import authors_peak_gap
 from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.calibrate import figure as calibration_figure
 from autowarm.lab.config import SmoothnessConfig, SweepConfig
 from autowarm.lab.config.build import parse
 from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
+from autowarm.lab.training.schedules import hand_set
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
+from autowarm.schedule import calibrate
 from autowarm.theory import (
     PowerProfile,
     Smoothness,
@@ -63,7 +68,9 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
     }
     return found | {
         "calibration-muon": _calibration,
+        "authors-switch": styled(_authors_switch),
         "rates": styled(_rates),
+        "stall": styled(_stall),
     }
 
 
@@ -73,7 +80,8 @@ def laid_out(folder: Path) -> Path:
         (folder / path.stem).mkdir()
         os.symlink(path.resolve(), folder / path.stem / "results.json")
     for path in DATA.glob("horizon/*.json"):
-        config = parse(["--config", f"horizon/{path.stem}"], SweepConfig, "sweep", "")
+        # The settings that the rows were made with, which may be older than those of the preset.
+        config = SweepConfig(**json.loads(path.read_text(encoding="utf-8"))["config"])
         runs = [{"cell": point.cell, "config": dataclasses.asdict(point.run)} for point in config.points()]
         (folder / path.stem / "manifest.json").write_text(json.dumps({"runs": runs}), encoding="utf-8")
     for path in [*DATA.glob("smoothness-*.json"), DATA / "edge-of-stability.json"]:
@@ -115,6 +123,58 @@ def _rates() -> Figure:
         right.plot(np.flatnonzero(seen) + 1, run.gaps[seen], color=colour, linestyle=style, label=name)
     right.set(xscale="log", yscale="log", xlabel="update", ylabel="gap Δ", title="ℓ2, curvature that grows as Δ³")
     right.legend(loc="lower center")
+    return figure
+
+
+def _authors_switch() -> Figure:
+    """Plot Δ' of LLaMA-124M under Muon by the authors' quadrature and by ours, over f(x0) and over σ_F²."""
+    firsts, variances = np.linspace(10.9, 11.1, 101), np.logspace(2, 5, 61)
+    figure, (left, right) = axes_of(columns=2, width=4.2, height=3.4)
+    known = {"lr": 1e-3, "div": 100.0, "kappa": 46_848.0}
+    choosers = {
+        "the authors' quadrature": (authors_peak_gap, ORANGE, "."),
+        "minimum of the objective": (lambda gap, **more: calibrate(gap, **more).peak_gap, BLUE, "-"),
+    }
+    for label, (choose, colour, style) in choosers.items():
+        left.plot(firsts, [choose(first - 3.3, **known) for first in firsts], style, color=colour, label=label)
+        values = [choose(10.98 - 3.3, **known, sigma_f2=float(value)) for value in variances]
+        right.plot(variances, values, style, color=colour, label=label)
+    left.axvline(10.98, color=GREY, linestyle=":", linewidth=1)
+    left.set_xticks(np.linspace(10.9, 11.1, 5))
+    left.set(xlabel="f(x0)", ylabel="Δ'", ylim=(0, None), title="σ_F² = 1000")
+    right.set(xlabel="σ_F²", xscale="log", ylim=(0, None), title="f(x0) = 10.98")
+    left.legend(loc="lower right")
+    return figure
+
+
+def _stall() -> Figure:
+    """Plot why Algorithm 1 stalls on short runs, on a toy.
+
+    An update at the peak rate lowers the gap by 1 %, a smaller rate by proportionally less.
+    """
+    figure, panels = axes_of(columns=2, rows=2, width=4.2, height=2.5)
+    for column, steps in enumerate((1000, 64_000)):
+        optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        paper = AdaptiveWarmup.paper(optimizer, steps, target_loss=0.0, kappa=46848.0)
+        gaps, rates = np.full((2, steps), 7.68), np.full((2, steps), 0.01)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the scheduler warns that the run ends in warm-up, which is the point
+            for step in range(steps):
+                if step:
+                    gaps[:, step] = gaps[:, step - 1] * (1 - 0.01 * rates[:, step - 1])
+                paper.step(float(gaps[0, step]))
+                rates[:, step] = optimizer.param_groups[0]["lr"], hand_set(step, steps // 5, steps, 100.0)
+        waited = f"{paper.warmup_steps:,} updates" if paper.phase == "decay" else "all along"
+        top, bottom = panels[column], panels[2 + column]
+        labels = [f"Algorithm 1, in warm-up {waited}", "linear warm-up over a fifth, cosine"]
+        for i, (label, colour, style) in enumerate(zip(labels, (ORANGE, BLUE), ("-", "--"), strict=True)):
+            top.plot(gaps[i], color=colour, linestyle=style, label=label)
+            bottom.plot(rates[i], color=colour, linestyle=style)
+        top.set(title=f"{steps:,} updates", ylim=(0, 10))
+        bottom.set(xlabel="update", ylim=(0, 1.05))
+        top.legend(frameon=False, fontsize="small", loc="upper right")
+    panels[0].set_ylabel("gap Δ")
+    panels[2].set_ylabel("rate / lr")
     return figure
 
 

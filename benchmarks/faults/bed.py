@@ -142,7 +142,7 @@ class Bed:
         if command == "train":
             return ["train", "--out", str(out), *self._options("")]
         if command == "compare":
-            grid = ["--rates", "{muon: [0.01]}", "--warmups", "[0.2]", "--seeds", "[0]", "--paper_target_loss", "0.5"]
+            grid = ["--rates", "{muon: [0.01]}", "--warmups", "[0.2]", "--seeds", "[0]"]
             return ["compare", "--out", str(out), "--workers", "1", *grid, *self._options("run.")]
         base = self.settings | {"optimizer.lr": 0.01}
         cells = {"muon": {"set": {"optimizer.name": "muon"}}, "lion": {"set": {"optimizer.name": "lion"}}}

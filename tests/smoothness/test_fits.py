@@ -55,6 +55,7 @@ def test_the_nonnegative_fit_satisfies_the_optimality_conditions(seed):
 @pytest.mark.parametrize("rho", [0.5, 1.0, 2.0, 3.7])
 def test_a_free_exponent_is_found(rho):
     found = fit(Δ, 2 + 0.5 * Δ**rho, "power")
+    assert not found.rho_at_end
     assert found.rho == pytest.approx(rho, rel=1e-4)
     np.testing.assert_allclose(found.coefficients, [2, 0.5], rtol=1e-3)
 
@@ -158,3 +159,10 @@ def test_a_rho_of_no_model():
         fit(Δ, Δ, "linear", rho=2)
     with pytest.raises(ValueError, match="rho must be positive"):
         fit(Δ, Δ, "power", rho=-1)
+
+
+@pytest.mark.parametrize(("true", "end"), [(0.01, 0.1), (30.0, 10.0)])
+def test_an_exponent_beyond_the_range_is_said_to_be_at_its_end(true, end):
+    found = fit(Δ, 1 + (Δ / 7) ** true, "power")
+    assert found.rho == pytest.approx(end, rel=0.01)
+    assert found.rho_at_end

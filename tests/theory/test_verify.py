@@ -12,6 +12,7 @@ from autowarm.geometry import Frobenius, Sign, Spectral
 from autowarm.theory import (
     ClaimViolated,
     CompositeProblem,
+    Smoothness,
     barrier,
     catalogue,
     check_constant,
@@ -237,6 +238,27 @@ def test_a_rate_far_too_large_fails_everywhere(name, theorem):
         check, run = check_theorem_2, run_theorem_2(f, x0, factor=1e4)
     with pytest.raises(ClaimViolated, match=f"Theorem {theorem} claims"):
         check(run)
+
+
+@dataclasses.dataclass(frozen=True)
+class Claimed:
+    """A problem whose constants are claimed to be smaller than they are."""
+
+    true: CompositeProblem
+    K: Smoothness
+
+    def __getattr__(self, name):
+        return getattr(self.true, name)
+
+
+@each("name", NAMES)
+def test_constants_five_times_too_small_fail_everywhere(name):
+    f = catalogue()[name]
+    smaller = {part: getattr(f.K, part) / 5 for part in ("K0", "K1", "K_rho")}
+    claimed = Claimed(f, dataclasses.replace(f.K, **smaller))
+    with pytest.raises(ClaimViolated) as caught:
+        check_theorem_1(run_theorem_1(claimed, f.point(2.0, generator()), steps=400))
+    assert "∇f" in caught.value.claim
 
 
 @each("kind", ["quadratic", "barrier", "exponential"])

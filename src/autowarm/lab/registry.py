@@ -95,6 +95,7 @@ FOLLOWED: Mapping[str, Sequence[str]] = {
         "decay": lambda one: one.ours or one.by_hand,
         "target_loss": lambda one: one.ours or one.needs_target,
         "div": lambda one: one.watches or one.by_hand,  # what watches the loss starts low, too
+        "sigma_f2": lambda one: one.ours and one.needs_target,
         "peak_gap": lambda one: one.ours,
         "options": lambda one: one.ours,
     }.items()

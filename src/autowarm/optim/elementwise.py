@@ -10,13 +10,26 @@ from .lmo import LMO
 from .step.update import FromWeights, TwoMomenta
 
 
-class SignSGD(LMO):
+class _FromWeights(LMO):
+    """An LMO whose momentum may start from the weights."""
+
+    _oracle = FromWeights()
+    _own_options = frozenset({"momentum_init"})
+
+    def _check_group(self, options: Mapping[str, Any]) -> None:
+        super()._check_group(options)
+        if options["momentum_init"] not in ("zeros", "weights"):
+            raise ValueError(f'momentum_init must be "zeros" or "weights", got {options["momentum_init"]!r}')
+
+
+class SignSGD(_FromWeights):
     """signSGD, the LMO in the ℓ∞ norm: x ← (1 − λη)x − η·sign(m) (paper, App. "optimizers").
 
     Args:
         params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
         momentum: β of the momentum m; 0 gives plain signSGD.
         nesterov: follow β·m + (1−β)·g instead of m.
+        momentum_init: "zeros" or "weights", see `NormSGD`.
 
     Example:
         >>> import torch
@@ -36,6 +49,7 @@ class SignSGD(LMO):
         momentum: float = 0.9,
         nesterov: bool = False,
         weight_decay: float = 0.0,
+        momentum_init: Literal["zeros", "weights"] = "zeros",
         capturable: bool = False,
         max_nonfinite: int | None = 20,
     ) -> None:
@@ -48,6 +62,7 @@ class SignSGD(LMO):
             weight_decay=weight_decay,
             capturable=capturable,
             max_nonfinite=max_nonfinite,
+            momentum_init=momentum_init,
         )
 
 
@@ -98,7 +113,7 @@ class Lion(LMO):
         )
 
 
-class NormSGD(LMO):
+class NormSGD(_FromWeights):
     """normSGD, which normalises each tensor's step: x ← (1 − λη)x − η·m/‖m‖_F (paper, App. "optimizers").
 
     Args:
@@ -121,9 +136,6 @@ class NormSGD(LMO):
         >>> [round(x, 4) for x in w.tolist()]
         [-0.6, -0.8]
     """
-
-    _oracle = FromWeights()
-    _own_options = frozenset({"momentum_init"})
 
     def __init__(
         self,
@@ -148,8 +160,3 @@ class NormSGD(LMO):
             max_nonfinite=max_nonfinite,
             momentum_init=momentum_init,
         )
-
-    def _check_group(self, options: Mapping[str, Any]) -> None:
-        super()._check_group(options)
-        if options["momentum_init"] not in ("zeros", "weights"):
-            raise ValueError(f'momentum_init must be "zeros" or "weights", got {options["momentum_init"]!r}')

@@ -633,7 +633,6 @@ class AdaptiveWarmup(LRScheduler):
         self._groups.adopt(self.base_lrs)
         groups = len(content["base_lrs"]), len(self.optimizer.param_groups)
         plan, state, warning = resumed(content, self._settings, self._plan, groups, kappa_counted=self._kappa_counted)
-        self._scale(next(lr for lr in content["base_lrs"] if lr > 0) / self._peak)
         self._plan, self._state = plan, state
         if isinstance(plan.peak_gap, Calibrated):
             self._settings["kappa"] = plan.peak_gap.kappa

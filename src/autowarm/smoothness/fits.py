@@ -64,6 +64,11 @@ class Fit:
         """The largest exponent."""
         return self.exponents[-1]
 
+    @property
+    def rho_at_end(self) -> bool:
+        """Whether ρ lies at an end of a free exponent's range: the best one may lie beyond."""
+        return not 1.01 * _RHO[0] < self.rho < 0.99 * _RHO[1]
+
 
 @dataclass(frozen=True)
 class Interval:

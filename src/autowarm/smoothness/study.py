@@ -1,4 +1,4 @@
-"""Fits to measured points, a verdict in words, and a plot of K over the gap: Figures 1 and 6 of the paper."""
+"""Fits to measured points, a verdict in words, and a plot of K over the gap: Figures 1 and 7 of the paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -82,7 +82,10 @@ class Study:
         if self.nonnegative.r2 < 0.5 * quadratic.r2:
             said.append(f"With K0, K1, K2 ≥ 0, as the theorems ask, R² falls to {max(self.nonnegative.r2, 0.0):.3f}.")
         if self.power is not None and self.power.coefficients[1] > 0:
-            said.append(f"With K0, Kρ ≥ 0 and ρ free, ρ = {self.power.rho:.2g} fits best (R² {self.power.r2:.3f}).")
+            end = ", the end of its range," if self.power.rho_at_end else ""
+            said.append(
+                f"With K0, Kρ ≥ 0 and ρ free, ρ = {self.power.rho:.2g}{end} fits best (R² {self.power.r2:.3f})."
+            )
         return " ".join(said)
 
     def __str__(self) -> str:

@@ -22,6 +22,7 @@ class Run:
     Attributes:
         gaps: Δ^t; for a `Family`, the gap Δ_ξ^t of the f_ξ drawn at t.
         curvatures: K(Δ^t).
+        measured: ‖∇f(x^{t+1}) − ∇f(x^t)‖⋆/‖x^{t+1} − x^t‖, which K(Δ^t) bounds; T entries, 0 for a `Family`.
         rates: η^t.
         norms: ‖x^t‖.
         distances: ‖x^t − x*‖.
@@ -33,6 +34,7 @@ class Run:
     problem: Problem | Family
     gaps: Array
     curvatures: Array
+    measured: Array
     rates: Array
     norms: Array
     distances: Array
@@ -81,7 +83,7 @@ def descend(
     family = problem if is_family(problem) else None
     geometry, K, x_star, x = problem.geometry, problem.K, problem.x_star, x0.clone()
     D = problem.radius(x0)
-    states, rates = [], []
+    states, rates, measured, before = [], [], [], (x, x)
     for t in range(steps + 1):
         f = cast(Function, problem) if family is None else family.draw(generator)
         gap, gradient = f.gap_and_gradient(x)
@@ -90,9 +92,13 @@ def descend(
             raise ValueError("x0 is outside the domain: f(x0) is infinite")
         curvature = K(gap) if finite else math.inf
         states.append((gap, curvature, float(geometry.norm(x)), float(geometry.norm(x - x_star))))
+        if t > 0:
+            moved = float(geometry.norm(x - before[0]))
+            measured.append(float(geometry.dual(gradient - before[1])) / moved if moved > 0 and family is None else 0.0)
         if t == steps or not finite:
             break
+        before = x, gradient
         rates.append(float(rate(gap, float(geometry.dual(gradient))) if gradient_norm else rate(gap)))
         x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(gradient)
     gaps, curvatures, norms, distances = np.array(states).T
-    return Run(problem, gaps, curvatures, np.array(rates), norms, distances, D, weight_decay, x)
+    return Run(problem, gaps, curvatures, np.array(measured), np.array(rates), norms, distances, D, weight_decay, x)

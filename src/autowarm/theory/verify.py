@@ -93,6 +93,7 @@ def _never_rise(run: Run) -> list[_Claim]:
     return [
         _Claim("Δ^{t+1} ≤ Δ^t", run.gaps[1:], run.gaps[:-1]),
         _Claim("K(x^{t+1}) ≤ K(x^t)", run.curvatures[1:], run.curvatures[:-1]),
+        _Claim("‖∇f(x^{t+1}) − ∇f(x^t)‖⋆ ≤ K(x^t)‖x^{t+1} − x^t‖", run.measured, run.curvatures[:-1]),
     ]
 
 
@@ -116,9 +117,9 @@ def _warm_up_then_decay(run: Run) -> list[_Claim]:
 def check_theorem_1(run: Run) -> None:
     """Check every claim of Theorem 1 at every step of a run with `theorem_1_rate` and D = ``run.D``.
 
-    The claims: Δ and K never rise; ‖x^t − x*‖ ≤ D (in ℓ2 by Lemma "boundedness", otherwise by the level set); each step
-    lowers Δ by at least Δ²/(2D²K); Δ^T is within `theorem_1_bound` for every T; the rate warms up above Δ′ and decays
-    below it.
+    The claims: Δ and K never rise; K bounds the gradient's change along each step; ‖x^t − x*‖ ≤ D (in ℓ2 by Lemma
+    "boundedness", otherwise by the level set); each step lowers Δ by at least Δ²/(2D²K); Δ^T is within
+    `theorem_1_bound` for every T; the rate warms up above Δ′ and decays below it.
 
     Raises:
         ClaimViolated: a claim fails; the error is about the first such step.
@@ -196,8 +197,9 @@ def check_constant(run: Run, D: float) -> None:
 def check_theorem_2(run: Run, *, sharp: bool = False) -> None:
     """Check every claim of Theorem 2 at every step of a run with `theorem_2_rate` and weight decay.
 
-    The claims: Δ and K never rise; ‖x^t‖ ≤ 1/λ and λη ≤ 1; each step lowers Δ by at least λ²Δ²/(16K), or λ²Δ²/(8K) if
-    `sharp`; Δ^T is within `theorem_2_bound` for every T; the rate warms up above Δ′ and decays below it.
+    The claims: Δ and K never rise; K bounds the gradient's change along each step; ‖x^t‖ ≤ 1/λ and λη ≤ 1; each step
+    lowers Δ by at least λ²Δ²/(16K), or λ²Δ²/(8K) if `sharp`; Δ^T is within `theorem_2_bound` for every T; the rate
+    warms up above Δ′ and decays below it.
 
     Raises:
         ClaimViolated: a claim fails; the error is about the first such step.

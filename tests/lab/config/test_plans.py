@@ -112,6 +112,7 @@ def test_the_grid_is_every_optimizer_rate_schedule_and_seed_once() -> None:
     config = CompareConfig(
         run=RunConfig(steps=100),
         rates={"muon": [1e-3, 2e-3], "lion": [1e-4]},
+        schedules=["adaptive", "wsd", "linear"],
         warmups=[1, 0.01, 0.2, 50],
         seeds=[0, 1, 2],
     )
@@ -153,13 +154,38 @@ def test_options_reach_their_optimizer_alone() -> None:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_each_run_of_a_sweep_has_a_name_and_hand_set_ramps_start_where_the_paper_has_them(name: str) -> None:
-    """At lr/100, normSGD's on a LLaMA at the paper's scale at lr/2 and lr/5 (Table "main_hyperparams")."""
+def test_each_run_of_a_sweep_has_a_name(name: str) -> None:
     points = sweep(name).points()
     assert len({point.name for point in points}) == len(points) > 1
-    ramps = [run for point in points if (run := point.run).schedule.kind == "linear"]
-    divs = {run.schedule.div for run in ramps if run.optimizer.name != "normsgd" or not name.startswith("paper")}
-    assert divs == {100.0}
+
+
+PAPER = {"schedule.kind": "paper", "schedule.target_loss": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"cells": {"a": {}}, "grid": [PAPER | {"schedule.sigma_f2": [1, 2]}], "override": {"schedule.sigma_f2": 5}},
+         "cells.a: schedule.sigma_f2 1 and 2 give the same paper run"),
+        ({"cells": {"a": {}}, "grid": [{"schedule.kind": ["adaptive"], "schedule.sigma_f2": [1, 2]}]},
+         "cells.a: schedule.sigma_f2 1 and 2 give the same adaptive run"),
+        ({"cells": {"a": {"set": {"optimizer.lr": 0.1}}, "b": {"set": {"optimizer.lr": 0.2}}},
+          "override": {"optimizer.lr": 0.3}}, "cells.b and cells.a have the same runs"),
+        ({"cells": {"a": {}}, "grid": [PAPER | {"schedule.sigma_f2": [1000, 2000]}],
+          "override": {"schedule.peak_gap": 0.5}}, "schedule.peak_gap gives Δ': set one of them"),
+    ],
+)  # fmt: skip
+def test_an_override_that_makes_runs_equal_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises((LabError, ValueError)) as raised:
+        SweepConfig(**values).points()
+    assert message in str(raised.value)
+
+
+def test_as_the_authors_keeps_the_cells_of_every_ablation_apart() -> None:
+    for name in ("target-loss", "variance", "schedule"):
+        config = sweep(f"paper/ablation-{name}")
+        theirs = dataclasses.replace(config, override={"as_the_authors": True})
+        assert len(theirs.points()) == len(config.points())
 
 
 def test_schedules_are_just_those_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

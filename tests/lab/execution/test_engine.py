@@ -103,13 +103,14 @@ def test_a_run_is_planned_once_and_its_data_prepared_once(
 def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(run: RunConfig, tmp_path: Path) -> None:
     grid: list[dict[str, Any]] = [{"schedule.kind": "constant"}]
     keys = {"model": MODEL, "data.corpus": run.data.corpus, "steps": 4, "batch_size": 4, "eval_batches": 1}
-    config = SweepConfig(base=keys, cells={"one": {}, "two": {}}, grid=grid)
+    config = SweepConfig(base=keys, cells={"one": {}, "two": {"grid": [*grid, {"schedule.kind": "adaptive"}]}},
+                         grid=grid)  # fmt: skip
     planned = plan(config.points(), tmp_path / "runs")
     begun: list[str] = []
     assert execute(planned, Display(), config, on_row=lambda name, row: begun.append(name)) == {}
-    assert len(begun) == 1
+    assert len(begun) == 2
     found = gather(tmp_path, {}, planned, {})
-    assert [row["cell"]["name"] for row in found.rows] == ["one", "two"]
+    assert [row["cell"]["name"] for row in found.rows] == ["one", "two", "two"]
     assert found.rows[0]["val_loss"] == found.rows[1]["val_loss"]
 
 
@@ -117,7 +118,7 @@ def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(run: RunConfi
 def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--paper_target_loss", "50", "--seeds", "[0]", "--run.steps", "10"]
+    more = ["--run.schedule.target_loss", "50", "--seeds", "[0]", "--run.steps", "10", "--schedules", "[paper, linear]"]
     assert main(words(corpus_folder, tmp_path, *more)) == 1
     error = capsys.readouterr().err
     name = "muon-lr0.01-paper-seed0"
@@ -126,7 +127,7 @@ def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     assert "Traceback" not in error
     results = json.loads((tmp_path / "results.json").read_text())
     assert list(results["failed"]) == [name]
-    assert len(results["runs"]) == 2
+    assert len(results["runs"]) == 1
     page = (tmp_path / "report.html").read_text()
     assert "Incomplete: failed runs: 1" in page
     assert name in page
@@ -134,7 +135,7 @@ def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     assert "Traceback" in told.read_text()
 
     shutil.rmtree(told.parent)
-    assert main(words(corpus_folder, tmp_path, "--paper_target_loss", "0.5", *more[2:])) == 0
+    assert main(words(corpus_folder, tmp_path, "--run.schedule.target_loss", "0.5", *more[2:])) == 0
     assert "failed" not in json.loads((tmp_path / "results.json").read_text())
     assert "Incomplete" not in (tmp_path / "report.html").read_text()
 
@@ -142,7 +143,7 @@ def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
 def test_where_every_run_fails_there_are_no_results(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--paper_target_loss", "50", "--seeds", "[0]", "--run.steps", "10", "--schedules", "[paper]"]
+    more = ["--run.schedule.target_loss", "50", "--seeds", "[0]", "--run.steps", "10", "--schedules", "[paper]"]
     assert main(words(corpus_folder, tmp_path, *more)) == 1
     assert "every run failed: schedule: the first loss" in capsys.readouterr().err
     assert not (tmp_path / "results.json").exists()

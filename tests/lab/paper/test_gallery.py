@@ -34,8 +34,8 @@ def test_the_schedule_for_lion_rises_to_the_peak_then_falls(sources: Sources) ->
 
 
 @pytest.mark.long
-def test_the_toy_stalls_on_the_short_run_alone(sources: Sources) -> None:
-    short, long = GALLERY["stall"].make(sources).axes[:2]
+def test_the_toy_stalls_on_the_short_run_alone(tmp_path: Path) -> None:
+    short, long = runpy.run_path(str(ROOT / "docs" / "figures.py"))["drawings"](tmp_path)["stall"]().axes[:2]
     assert "all along" in short.get_legend().get_texts()[0].get_text()
     assert "all along" not in long.get_legend().get_texts()[0].get_text()
 

@@ -5,7 +5,38 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from autowarm.lab.config import SweepConfig
+from autowarm.lab.paper.settings import MAIN, SWIN, deviations
+
+from .test_settings import VARIED
+
+METHOD, MOMENTUM, DIV = "optimizer.options.method", "optimizer.options.momentum", "schedule.div"
 DOCS = Path(__file__).parents[3] / "docs"
+
+
+# Cells whose stored runs were made with other settings than the paper's, until they are made again. The page says so.
+OUTDATED = {
+    "swin": {("rate-0.001", "clip"), ("rate-0.003", "clip"), ("rate-0.01", "clip"),
+             ("rate-0.001", METHOD), ("rate-0.003", METHOD), ("rate-0.01", METHOD)},
+    "warmup-sweep-124M": {("muon-32-1B", MOMENTUM), ("muon-32-2.1B", MOMENTUM), ("normsgd-4-2.1B", DIV)},
+    "warmup-sweep-210M": {("muon-32-1B", MOMENTUM), ("muon-32-2.1B", MOMENTUM), ("muon-4-1B", MOMENTUM),
+                          ("normsgd-32-1B", DIV), ("normsgd-32-2.1B", DIV), ("normsgd-4-1B", DIV)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("data/horizon/*.json")), ids=lambda path: path.stem)
+def test_the_stored_runs_have_the_papers_settings(path: Path) -> None:
+    config = SweepConfig(**json.loads(path.read_text(encoding="utf-8"))["config"])
+    settings = SWIN if path.stem == "swin" else MAIN
+    found = {
+        (point.cell, key)
+        for point in config.points()
+        for key, _ in deviations(point.run, settings, "horizon")
+        if key not in VARIED.get(path.stem, set())
+    }
+    assert found == OUTDATED.get(path.stem, set())
 
 
 def runs(sweep: str) -> list[dict[str, Any]]:
@@ -30,34 +61,33 @@ def said() -> str:
 
 
 def test_what_the_ablations_of_f_star_and_the_variance_show() -> None:
-    paper, ours = (along("ablation-target-loss", "schedule.target_loss", kind) for kind in ("paper", "adaptive"))
+    paper = along("ablation-target-loss", "schedule.target_loss", "paper")
     assert max(paper, key=lambda value: paper[value]["val_loss"]) == 0
     paper_spread = spread([run for value, run in paper.items() if value > 0])
-    variances = [list(along("ablation-variance", "schedule.sigma_f2", kind).values()) for kind in ("paper", "adaptive")]
-    by = f"(its loss varies by {paper_spread}%), nor does σ_F² (by {spread(variances[0])}%)"
+    variances = list(along("ablation-variance", "schedule.sigma_f2", "paper").values())
+    by = f"(its loss varies by {paper_spread}%), nor does σ_F² (by {spread(variances)}%)"
     assert f"f\\* from 0.5 to 3 shows no trend {by}" in said()
     hand = [run for run in runs("ablation-variance") if run["schedule"] == "linear"]
     best = min(hand, key=lambda run: run["val_loss"])
     assert "the best hand-set length, 2%, beats all these runs" in said()
     assert best["warmup_steps"] == 0.02 * 64_000
-    others = [*paper.values(), *ours.values(), *variances[0], *variances[1]]
-    assert all(run["val_loss"] > best["val_loss"] for run in others)
+    assert all(run["val_loss"] > best["val_loss"] for run in [*paper.values(), *variances])
 
 
 def test_what_the_ablation_of_the_form_shows() -> None:
-    behind: dict[str, list[float]] = {"adaptive": [], "paper": []}
+    behind: list[float] = []
     forms = dict.fromkeys(run["cell"]["name"] for run in runs("ablation-schedule"))
     for form in forms:
         some = [run for run in runs("ablation-schedule") if run["cell"]["name"] == form]
         best = min((run for run in some if run["schedule"] == "linear"), key=lambda run: run["val_loss"])
         assert best["warmup_steps"] == 0.02 * 64_000
-        for run in some:
-            if run["schedule"] in behind:
-                behind[run["schedule"]].append(100 * (run["val_loss"] / best["val_loss"] - 1))
+        behind += [100 * (run["val_loss"] / best["val_loss"] - 1) for run in some if run["schedule"] == "paper"]
     assert len(forms) == 6
-    ours, paper = (f"{min(some):.1f} to {max(some):.1f}" for some in behind.values())
-    assert f"Algorithm 1 is {paper}% behind it, adaptive {ours}%." in said()
-    assert f"[{ours}% behind 2% by hand]" in (DOCS / "data" / "tables" / "claims.csv").read_text(encoding="utf-8")
+    span = f"{min(behind):.1f} to {max(behind):.1f}"
+    assert f"Algorithm 1 is {span}% behind it." in said()
+    assert f"Algorithm 1 is [{span}% behind 2% by hand]" in (DOCS / "data" / "tables" / "claims.csv").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_what_the_other_methods_and_swin_show() -> None:
@@ -84,15 +114,17 @@ def behind(sweep: str, kind: str) -> dict[str, float]:
     return {run["cell"]["name"]: 100 * (run["val_loss"] / best[run["cell"]["name"]] - 1) for run in kinds}
 
 
+def span(costs: list[float]) -> str:
+    return " to ".join(dict.fromkeys(f"{cost:.1f}" for cost in (min(costs), max(costs))))
+
+
 def test_what_the_sweeps_show() -> None:
     sizes = ("124M", "210M")
     default, paper = (
         {(size, name): cost for size in sizes for name, cost in behind(f"warmup-sweep-{size}", kind).items()}
         for kind in ("adaptive", "paper")
     )
-    worst = [default.pop(key) for key in list(default) if key[1].startswith("normsgd-4-")]
-    assert f"between {-min(default.values()):.1f}% below and {max(default.values()):.1f}% above, **but " in said()
-    assert f"**but {min(worst):.1f} to {max(worst):.1f}% above under normSGD at the small batch**" in said()
+    assert f"Adaptive is between {-min(default.values()):.1f}% below and {max(default.values()):.1f}% above." in said()
     never = [
         (size, run["cell"]["name"])
         for size in sizes
@@ -102,8 +134,19 @@ def test_what_the_sweeps_show() -> None:
     assert never == [(size, "lion-32-1B") for size in sizes]
     stuck = [paper.pop(key) for key in never]
     assert f"under Lion at 8,000 updates, where it is {stuck[0]:.0f} and {stuck[1]:.0f}% above" in said()
+    wrong = {(size, name) for size in sizes for name, key in OUTDATED.get(f"warmup-sweep-{size}", ()) if key == DIV}
+    normsgd = {key: paper.pop(key) for key in list(paper) if key[1].startswith("normsgd")}
+    small, large = (
+        [cost for key, cost in normsgd.items() if key not in wrong and f"normsgd-{batch}-" in key[1]]
+        for batch in (4, 32)
+    )
+    assert f"Under normSGD with the paper's div it is {span(small)}% above at the small batch" in said()
+    assert f"and {span(large)}% at the large one" in said()
+    if wrong:
+        assert f"with div 100, {span([normsgd[key] for key in wrong])}%" in said()
     rest = f"elsewhere it is between {-min(paper.values()):.1f}% below and {max(paper.values()):.1f}% above."
     assert rest in said()
+    assert ("still to be made again" in said()) == bool(OUTDATED)
 
 
 def test_the_claims_that_the_sweeps_judge() -> None:

@@ -1,62 +1,159 @@
-"""The paper's settings as data, and every preset of paper scale against them."""
+"""The paper's settings as data, and every preset against them, at every scale."""
 
 import dataclasses
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from autowarm import Muon
 from autowarm.lab.calibration import CalibrateConfig
-from autowarm.lab.config import LLAMA_124M, RunConfig, SmoothnessConfig, SweepConfig
+from autowarm.lab.config import LLAMA_124M, ModelConfig, RunConfig, ScheduleConfig, SmoothnessConfig, SweepConfig
 from autowarm.lab.config.build import build
 from autowarm.lab.config.yaml_files import presets, read_yaml
 from autowarm.lab.paper.costs import forecast, memory
 from autowarm.lab.paper.dry_run import describe
-from autowarm.lab.paper.settings import ASSUMPTION, MAIN, SWIN, Setting, deviations
-from autowarm.lab.tasks.models import parameters
+from autowarm.lab.paper.experiments import SCALES
+from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SWIN, Setting, deviations
+from autowarm.lab.tasks.models import llama, parameters
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.metrics import read_metrics
+from autowarm.orthogonalize import orthogonalize
+from autowarm.schedule import Profile, calibrate
+from autowarm.theory import PowerProfile
 
 DOCS = Path(__file__).parents[3] / "docs"
-SWEEPS = [name for name in presets("sweep") if name.startswith("paper/") and not name.endswith("base")]
+EXPERIMENTS = [name for name in presets("sweep") if name.split("/")[0] in SCALES and not name.endswith("base")]
+SWEEPS = [name for name in EXPERIMENTS if name.startswith("paper/")]
 TRAIN = [name for name in presets("train") if name in ("llama-124m", "llama-210m")]
+SMOOTHNESS = [f"smoothness-{scale}" for scale in SCALES]
 # Beyond the paper: the benchmark's models and optimizers.
 BENCHMARK = [name for name in presets("sweep") if name.startswith("benchmark/")]
 LARGER = [name for name in presets("train") if name not in TRAIN]
 # What an ablation varies is no deviation.
 VARIED = {
-    "paper/ablation-target-loss": {"schedule.target_loss"},
-    "paper/ablation-variance": {"schedule.sigma_f2"},
-    "paper/ablation-schedule": {"schedule.decay"},
-    "paper/swin": {"optimizer.lr"},
+    "ablation-target-loss": {"schedule.target_loss"},
+    "ablation-variance": {"schedule.sigma_f2"},
+    "ablation-schedule": {"schedule.warmup", "schedule.decay"},
+    "swin": {"optimizer.lr"},
 }
 
 
+def scale_of(name: str) -> str:
+    return next((scale for scale in SCALES if scale in re.split("[/-]", name)), "paper")
+
+
 @cache
-def runs_of(name: str) -> list[tuple[RunConfig, Sequence[Setting]]]:
-    """Every run of a preset, with the settings that it is held to."""
+def runs_of(name: str) -> list[tuple[RunConfig, Sequence[Setting], float | None]]:
+    """Every run of a preset, with the settings that it is held to, and f* if it is no key of the run."""
     values, source = read_yaml(name)
     if name in presets("train"):
-        return [(build(RunConfig, values, str(source)), MAIN)]
-    if name == "smoothness-paper":
+        return [(build(RunConfig, values, str(source)), MAIN, None)]
+    if name in SMOOTHNESS:
         config = build(SmoothnessConfig, values, str(source))
-        return [(config.run_of(optimizer), ASSUMPTION) for optimizer in config.rates]
-    held = SWIN if name == "paper/swin" else MAIN
-    return [(point.run, held) for point in build(SweepConfig, values, str(source)).points()]
+        return [(config.run_of(optimizer), ASSUMPTION, config.target_loss) for optimizer in config.rates]
+    held = SWIN if name.endswith("/swin") else MAIN
+    return [(point.run, held, None) for point in build(SweepConfig, values, str(source)).points()]
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "smoothness-paper"])
-def test_a_preset_of_paper_scale_is_the_papers(name: str) -> None:
-    runs = runs_of(name)
-    assert runs
-    for run, settings in runs:
-        found = [str(one) for one in deviations(run, settings) if one.setting.key not in VARIED.get(name, set())]
-        assert found == [], run.label
+def found(name: str, wanted: Callable[[Setting], bool] = lambda _: True) -> list[tuple[str, str]]:
+    """Where a preset differs from those settings, but for what it varies."""
+    varied = VARIED.get(name.rpartition("/")[2], set())
+    return [
+        one
+        for run, settings, target_loss in runs_of(name)
+        for one in deviations(run, list(filter(wanted, settings)), scale_of(name), target_loss)
+        if one[0] not in varied
+    ]
+
+
+@pytest.mark.parametrize("name", [*EXPERIMENTS, *TRAIN, *SMOOTHNESS])
+def test_a_preset_is_the_papers_but_for_what_stand_ins_change(name: str) -> None:
+    assert runs_of(name)
+    assert list(dict.fromkeys(found(name))) == []
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_stand_ins_change_they_do_change(scale: str) -> None:
+    """So the page names no change that is none."""
+    names = [name for name in [*EXPERIMENTS, *SMOOTHNESS] if scale_of(name) == scale]
+    for settings in (MAIN, ASSUMPTION, SWIN):
+        held = [(run, f_star) for name in names for run, own, f_star in runs_of(name) if own is settings]
+        for setting in settings:
+            named = dataclasses.replace(setting, changed="")
+            if scale in setting.changed and any(meets(run, setting, scale) for run, _ in held):
+                assert any(deviations(run, [named], scale, f_star) for run, f_star in held), setting
+
+
+def meets(run: RunConfig, setting: Setting, scale: str) -> bool:
+    """Whether a setting belongs to a run: with its value changed, the run deviates."""
+    return bool(deviations(run, [dataclasses.replace(setting, value="another", changed="")], scale))
+
+
+def test_a_dropped_setting_is_found() -> None:
+    """As they were: normSGD with div 100, and Muon's momentum 0.95 at the large batch."""
+    for key, count in {"schedule.div": 4, "optimizer.options.momentum": 5}.items():
+        wrong = 0
+        for run, settings, _ in runs_of("horizon/warmup-sweep-124M"):
+            options = {**run.optimizer.options, **({"momentum": 0.95} if run.optimizer.name != "lion" else {})}
+            schedule = dataclasses.replace(run.schedule, div=100.0)
+            was = dataclasses.replace(
+                run, schedule=schedule, optimizer=dataclasses.replace(run.optimizer, options=options)
+            )
+            wrong += any(one == key for one, _ in deviations(was, settings, "horizon"))
+        assert wrong >= count, key
+
+
+SHAPE = (1.0, 9.0, 8.0, 2.0)  # lr, div, Δ0 and Δ' of a profile
+# What no key of a run sets, and where it is.
+FIXED: dict[str, Callable[[], Any]] = {
+    "ρ": lambda: next(rho for rho in (1.5, 2, 3) if abs(PowerProfile(rho, *SHAPE)(3.0) - Profile(*SHAPE)(3.0)) < 1e-9),
+    "candidates": lambda: inspect.signature(calibrate).parameters["candidates"].default,
+    "dropout": lambda: max([module.p for module in tiny_llama().modules() if isinstance(module, torch.nn.Dropout)]
+                           + [tiny_llama().config.attention_dropout]),
+    "Newton–Schulz iterations": lambda: usual_iterations(),
+    "the loss at x^t sets the rate of update": lambda: "t + 1",  # a test of its own, below
+    "Muon's Nesterov momentum": lambda: inspect.signature(Muon).parameters["nesterov"].default,
+    "weight decay of embeddings and norms": lambda: max(
+        group["weight_decay"]
+        for group in Muon.from_model(tiny_llama(), weight_decay=0.1).param_groups
+        if group["algorithm"] == "adamw"
+    ),
+}  # fmt: skip
+
+
+def usual_iterations() -> int:
+    g = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
+    usual = orthogonalize(g, method="newton-schulz")
+    return next(n for n in range(1, 9) if torch.equal(orthogonalize(g, method="newton-schulz", steps=n), usual))
+
+
+def tiny_llama() -> Any:
+    return llama(ModelConfig(layers=1, width=8, heads=2, ff=8, vocab_size=300, seq_len=8), seed=0)
+
+
+@pytest.mark.parametrize("setting", EVERY, ids=lambda setting: setting.key)
+def test_what_no_key_sets_is_the_papers(setting: Setting) -> None:
+    assert FIXED[setting.key]() == setting.value
+
+
+def test_the_loss_sets_the_next_updates_rate(run: RunConfig, tmp_path: Path) -> None:
+    schedule = ScheduleConfig(kind="paper", target_loss=1.0, peak_gap=0.1, div=4.0)
+    train(dataclasses.replace(run, steps=4, schedule=schedule), tmp_path)
+    steps = read_metrics(tmp_path)
+    profile = Profile(run.optimizer.lr, 4.0, steps[0]["loss"] - 1.0, 0.1)
+    rates = [run.optimizer.lr / 4, *(profile(step["loss"] - 1.0) for step in steps[:-1])]
+    assert [step["lr"] for step in steps] == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "smoothness-paper"])
 def test_a_preset_of_paper_scale_names_the_papers_data(name: str) -> None:
-    for run, _ in runs_of(name):
+    for run, *_ in runs_of(name):
         if run.model.sees_images:
             assert run.data.images == "hfds/ILSVRC/imagenet-1k"
         else:
@@ -65,7 +162,7 @@ def test_a_preset_of_paper_scale_names_the_papers_data(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "smoothness-paper"])
 def test_a_preset_of_paper_scale_fits_80_gb_and_is_compiled(name: str) -> None:
-    for run, _ in runs_of(name):
+    for run, *_ in runs_of(name):
         assert run.engine.eval_every > 0
         if not run.model.sees_images:
             assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
@@ -75,7 +172,7 @@ def test_a_preset_of_paper_scale_fits_80_gb_and_is_compiled(name: str) -> None:
 
 def first_of_each_kind(name: str) -> list[RunConfig]:
     """A preset's runs, one for each model, optimizer and batch size."""
-    return list({(run.model, run.optimizer.name, run.batch_size): run for run, _ in runs_of(name)}.values())
+    return list({(run.model, run.optimizer.name, run.batch_size): run for run, *_ in runs_of(name)}.values())
 
 
 @pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *LARGER, "smoothness-paper"])
@@ -89,12 +186,13 @@ def test_a_preset_of_paper_scale_dry_runs(name: str, tmp_path: Path) -> None:
 
 def test_the_benchmarks_models_have_the_sizes_of_their_names() -> None:
     for name, count in {"124M": 124e6, "210M": 210e6, "moe-520M": 520e6, "720M": 720e6}.items():
-        [model] = {run.model for run, _ in runs_of(f"benchmark/{name}")}
+        [model] = {run.model for run, *_ in runs_of(f"benchmark/{name}")}
         assert parameters(model) == pytest.approx(count, rel=0.01)
     for name, sweep in {"llama-720m": "benchmark/720M", "moe-520m": "benchmark/moe-520M"}.items():
-        [(run, _)] = runs_of(name)
-        assert dataclasses.asdict(run.optimizer) in [dataclasses.asdict(other.optimizer) for other, _ in runs_of(sweep)]
-        [other] = {(one.model, one.batch_size, one.steps) for one, _ in runs_of(sweep)}
+        [(run, *_)] = runs_of(name)
+        known = [dataclasses.asdict(other.optimizer) for other, *_ in runs_of(sweep)]
+        assert dataclasses.asdict(run.optimizer) in known
+        [other] = {(one.model, one.batch_size, one.steps) for one, *_ in runs_of(sweep)}
         assert (run.model, run.batch_size, run.steps) == other
 
 
@@ -107,17 +205,16 @@ def test_a_sweep_as_the_authors_ran_it_is_still_the_papers(name: str) -> None:
     assert len(points) == len(config.points())
     for point in points:
         assert point.run.model.fused_qkv
-        assert [str(one) for one in deviations(point.run, MAIN)] == []
+        assert deviations(point.run, MAIN) == []
 
 
 def test_every_setting_belongs_to_a_run_of_a_preset() -> None:
-    """A row that no run meets would hold nothing: with its value changed, some run must deviate."""
+    """A row that no run meets would hold nothing."""
     held = [pair for name in [*SWEEPS, "smoothness-paper"] for pair in runs_of(name)]
     for settings in (MAIN, ASSUMPTION, SWIN):
-        runs = [run for run, own in held if own is settings]
+        runs = [run for run, own, _ in held if own is settings]
         for setting in settings:
-            changed = [dataclasses.replace(setting, value="another")]
-            assert any(deviations(run, changed) for run in runs), setting
+            assert any(meets(run, setting, "paper") for run in runs), setting
 
 
 def test_the_calibration_preset_is_the_main_tables() -> None:
@@ -130,7 +227,7 @@ def test_the_calibration_preset_is_the_main_tables() -> None:
         schedule=dataclasses.replace(run.schedule, kind="paper", **chosen),
         optimizer=dataclasses.replace(run.optimizer, name=config.optimizer, lr=config.lr),
     )
-    keys = {one.setting.key for one in deviations(run, MAIN)}
+    keys = {key for key, _ in deviations(run, MAIN)}
     assert not keys & {"optimizer.lr", *(f"schedule.{name}" for name in chosen)}
 
 
@@ -138,4 +235,4 @@ def test_the_page_lists_every_setting() -> None:
     shown = "../src/autowarm/lab/paper/settings.csv"
     assert f":file: {shown}\n" in (DOCS / "paper.md").read_text(encoding="utf-8")
     rows = (DOCS / shown).read_text(encoding="utf-8").splitlines()[1:]
-    assert len(rows) == len(MAIN) + len(ASSUMPTION) + len(SWIN)
+    assert len(rows) == len(MAIN) + len(ASSUMPTION) + len(SWIN) + len(EVERY) + 4  # what stands for what

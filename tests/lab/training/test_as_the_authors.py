@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from autowarm.lab.calibration.authors import authors_peak_gap
 from autowarm.lab.config import LLAMA_124M, LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.data.batches import permutation
 from autowarm.lab.tasks import make_task
 from autowarm.lab.training.loop import train
+from autowarm.lab.training.metrics import read_metrics
 from autowarm.lab.training.setup import Setup
+from autowarm.lab.training.stopping import Interrupted
+from autowarm.optim import geometry_of, kappa_of
 
 from ..helpers import ALONE
 
@@ -37,6 +41,13 @@ def normsgd(x: Tensor, g: Tensor, kept: dict[str, Tensor], decay: float, sign: f
     kept["b"] = BETA * kept.get("b", x) + g
     way = g + sign * BETA * kept["b"]
     return x - LR * way / (way.norm() + EPS)
+
+
+def signsgd(x: Tensor, g: Tensor, kept: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
+    """Decay; b ← βb + g from a copy of the decayed weights; a step of lr along the sign of g + βb."""
+    x = (1 - LR * decay) * x
+    kept["b"] = BETA * kept.get("b", x) + g
+    return x - LR * (g + sign * BETA * kept["b"]).sign()
 
 
 def adamw(x: Tensor, g: Tensor, kept: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
@@ -71,7 +82,11 @@ def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float
 
 @pytest.mark.parametrize(
     ("optimizer", "options", "formula", "named"),
-    [("normsgd", {"momentum": BETA}, normsgd, ""), ("muon", {"adamw_betas": [BETA1, BETA2]}, adamw, "norm")],
+    [
+        ("normsgd", {"momentum": BETA}, normsgd, ""),
+        ("signsgd", {"momentum": BETA}, signsgd, ""),
+        ("muon", {"adamw_betas": [BETA1, BETA2]}, adamw, "norm"),
+    ],
 )
 def test_updates_are_those_of_the_formulas(
     theirs: RunConfig, optimizer: str, options: dict[str, Any], formula: Any, named: str
@@ -111,15 +126,33 @@ def test_the_last_evaluation_sees_the_whole_validation_part(theirs: RunConfig, t
     assert result["val_loss"] != few["val_loss"]
 
 
-def test_what_is_given_is_kept_and_what_is_unknown_is_calibrated() -> None:
+def test_the_switch_is_calibrated_by_the_authors_quadrature(theirs: RunConfig, tmp_path: Any) -> None:
+    """From the first batch's loss, also in a run that is resumed; another σ_F² is another Δ'."""
+    theirs = dataclasses.replace(theirs, optimizer=OptimizerConfig("muon", 1e-3), steps=6, checkpoint_every=2)
+    losses, gaps = [], []
+    for sigma_f2 in (1e3, 1e5):
+        schedule = ScheduleConfig(kind="paper", target_loss=0.5, sigma_f2=sigma_f2)
+        folder = tmp_path / f"{sigma_f2:g}"
+        run = dataclasses.replace(theirs, schedule=schedule)
+        if sigma_f2 == 1e3:
+            with pytest.raises(Interrupted):
+                train(run, folder, on_step=lambda progress: progress.step == 3)
+        train(run, folder)
+        first = read_metrics(folder)[0]
+        losses.append(first["loss"])
+        gaps.append(first["autowarm/peak_gap"])
+        kappa = kappa_of(optimizer := Setup(run, make_task(run), ALONE).optimizer, geometry_of(optimizer))
+        assert gaps[-1] == authors_peak_gap(losses[-1] - 0.5, lr=1e-3, div=100.0, kappa=kappa, sigma_f2=sigma_f2)
+    assert losses[0] == losses[1]
+    assert gaps[0] != gaps[1]
+
+
+def test_what_is_given_is_kept() -> None:
     schedule = ScheduleConfig(kind="paper", target_loss=3.3)
     run = RunConfig(model=LLAMA_124M, schedule=schedule, as_the_authors=True)
-    assert run.schedule.peak_gap == 3.19
+    assert run.schedule.peak_gap is None
     assert run.optimizer.options == {"nesterov": True, "method": "newton-schulz", "adamw_eps_hat": True}
     assert run.order == 1337
-    lion = dataclasses.replace(run, optimizer=OptimizerConfig("lion"), schedule=schedule)
-    assert lion.schedule.peak_gap == 0.374
-    assert dataclasses.replace(run, optimizer=OptimizerConfig("normsgd"), schedule=schedule).schedule.peak_gap is None
     given = dataclasses.replace(schedule, peak_gap=2.0)
     kept = dataclasses.replace(run, schedule=given, order=5, optimizer=OptimizerConfig(options={"nesterov": False}))
     assert kept.schedule.peak_gap == 2.0

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..tasks import OwnTask
 
 
-_SHOWN = ("out", "seeds", "workers", "rates", "schedules", "warmups", "paper_target_loss", "run.steps",
-          "run.batch_size", "run.clip", "run.optimizer.weight_decay", "run.model.layers", "run.model.width",
+_SHOWN = ("out", "seeds", "workers", "rates", "schedules", "warmups", "run.steps", "run.batch_size",
+          "run.schedule.target_loss", "run.clip", "run.optimizer.weight_decay", "run.model.layers", "run.model.width",
           "run.data.corpus")  # fmt: skip
 _SET_HERE = {"run.seed": "seeds", "run.optimizer.name": "rates", "run.optimizer.lr": "rates",
              "run.schedule.kind": "schedules", "run.schedule.warmup_steps": "warmups"}  # fmt: skip

@@ -33,7 +33,7 @@ def run(argv: list[str]) -> int:
     elif place is not None:
         argv = ["--run.task", place, *argv]
     config = parse(argv, FindRateConfig, "find-rate", about, defaults=usual, shown=_SHOWN, also=also,
-                   instead={"run.optimizer.name": "optimizer"})  # fmt: skip
+                   instead={"run.optimizer.name": "optimizer", "run.optimizer.lr": "lowest"})  # fmt: skip
     if task is not None:
         config, own = bring(task, config, Path(config.out), [config.optimizer], "optimizer")
 

@@ -17,7 +17,8 @@ def run(argv: list[str]) -> int:
     """Curvature over the gap along a run of each optimizer."""
     about = "Measure curvature over the gap along a run of each optimizer. Stored points are not measured again."
     config = parse(argv, SmoothnessConfig, "smoothness", about, preset="smoothness-tiny", shown=_SHOWN,
-                   instead={"run.optimizer.name": "rates", "run.optimizer.lr": "rates"})  # fmt: skip
+                   instead={"run.optimizer.name": "rates", "run.optimizer.lr": "rates",
+                            "run.schedule.target_loss": "target_loss"})  # fmt: skip
 
     from autowarm.plotting import styled
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import LabError, differences, nearest, require
-from ..registry import OPTIMIZERS, SCHEDULES, check, described
+from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check, described
 from .build import build, leaves
 from .runs import RunConfig, ScheduleConfig
 
@@ -77,7 +77,6 @@ class CompareConfig(Where):
         schedules: schedules to compare: $kinds.
         warmups: hand-set warm-up lengths: whole numbers are updates, a number with a point, below 1.0, is a share
             of the run, null is 0, 5, 10, 20, 40 and 80% of it and, where the longest is the best, twice that or all.
-        paper_target_loss: target loss f* of the paper's Algorithm 1.
         seeds: every run is repeated with each of these seeds.
         out: folder of the results.
         store: folder of the runs; null is `runs` in `out`.
@@ -86,9 +85,8 @@ class CompareConfig(Where):
     run: RunConfig = field(default_factory=RunConfig)
     rates: dict[str, list[float]] = field(default_factory=lambda: {"muon": [3e-3], "lion": [1e-3], "normsgd": [3e-2]})
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    schedules: list[str] = field(default_factory=lambda: ["adaptive", "paper", "linear"])
+    schedules: list[str] = field(default_factory=lambda: ["adaptive", "linear"])
     warmups: list[int | float] | None = None
-    paper_target_loss: float = 3.0
     seeds: list[int] = field(default_factory=lambda: [0, 1])
     out: str = "runs/compare"
     store: str | None = None
@@ -130,8 +128,7 @@ class CompareConfig(Where):
     def _schedules(self) -> Iterator[ScheduleConfig]:
         base = dataclasses.replace(self.run.schedule, warmup_steps=None)
         for kind in self.schedules:
-            target = self.paper_target_loss if SCHEDULES[kind].needs_target else base.target_loss
-            chosen = dataclasses.replace(base, kind=kind, target_loss=target)
+            chosen = dataclasses.replace(base, kind=kind)
             if not SCHEDULES[kind].by_hand:
                 yield chosen
                 continue
@@ -181,7 +178,7 @@ class SweepConfig(Where):
 
     def points(self) -> list[Point]:
         """List every run, seed by seed, so that an interrupted sweep has complete seeds."""
-        chosen = []
+        full, chosen = [], []
         for name, cell in self.cells.items():
             if cell is None or (self.only and name not in self.only):
                 continue
@@ -192,7 +189,10 @@ class SweepConfig(Where):
                 require("seed" not in keys, f"{place}: seed is set by the sweep's seeds, such as seeds: [0, 1]")
                 fixed = leaves(self.override, RunConfig, place)
                 left = {key: value for key, value in varied.items() if key not in fixed}
-                chosen.append((name, left, _run(keys, place)))
+                run = _run(keys, place)
+                full.append((name, varied, run))
+                chosen.append((name, left, run))
+        _check_effect(full)
         _check_curves(chosen)
         points = []
         for seed in self.seeds:
@@ -201,6 +201,23 @@ class SweepConfig(Where):
                 words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in varied.items())]
                 points.append(Point(" ".join([*words, f"seed{seed}"]), seeded, name, varied))
         return _distinct(points)
+
+
+def _check_effect(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) -> None:
+    """Raise LabError if two values on an axis, or two cells, give the same runs: what varies must have an effect."""
+    why = "because another key or the override has the last word: leave one out"
+    cells: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for name, varied, run in chosen:
+        settings, kind = dataclasses.asdict(run), run.schedule.kind
+        schedule = {key: value for key, value in settings["schedule"].items() if kind in FOLLOWED.get(key, [kind])}
+        text = json.dumps(settings | {"schedule": schedule}, sort_keys=True)
+        other = cells.setdefault(name, {}).setdefault(text, varied)
+        if key := next((key for key in varied if varied[key] != other[key]), None):
+            raise LabError(f"cells.{name}: {key} {other[key]} and {varied[key]} give the same {kind} run, {why}")
+    first: dict[frozenset[str], str] = {}
+    for name, runs in cells.items():
+        if (same := first.setdefault(frozenset(runs), name)) != name:
+            raise LabError(f"cells.{name} and cells.{same} have the same runs, {why}")
 
 
 def _check_curves(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) -> None:

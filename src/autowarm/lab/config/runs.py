@@ -235,8 +235,8 @@ class RunConfig:
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
         as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
-            norms, q, k and v as one matrix, batches without replacement, optimizer options, hand-set warm-up, Δ' and
-            last evaluation; the page on the paper lists all. Optimizer options, `order` and a Δ' that you give stay.
+            norms, q, k and v as one matrix, batches without replacement, optimizer options, hand-set warm-up, search
+            for Δ' and last evaluation; the page on the paper lists all. Options, `order` and a Δ' that you give stay.
     """
 
     task: str | None = None
@@ -314,6 +314,8 @@ class RunConfig:
             require(
                 length is None, f"schedule.warmup_steps belongs to kind {by_hand}; kind {schedule.kind} has none to set"
             )
+        require(schedule.peak_gap is None or schedule.sigma_f2 == ScheduleConfig.sigma_f2,
+                "schedule.sigma_f2 calibrates Δ', and schedule.peak_gap gives Δ': set one of them")  # fmt: skip
         whose = "the paper's Algorithm 1" if schedule.kind == "paper" else schedule.kind
         require(not kind.needs_target or schedule.target_loss is not None,
                 f"{whose} needs schedule.target_loss, its f*")  # fmt: skip
@@ -336,26 +338,21 @@ class RunConfig:
         return f"{name}-lr{self.optimizer.lr:g}-{self.schedule.label}-seed{self.seed}"
 
 
-# The authors' momenta are Nesterov's, and normSGD's starts as a copy of the weights.
+# The authors' momenta are Nesterov's, and those of normSGD and signSGD start as copies of the weights.
 _AUTHORS_OPTIONS: dict[str, dict[str, Any]] = {
     "muon": {"nesterov": True, "method": "newton-schulz", "adamw_eps_hat": True},
-    "signsgd": {"nesterov": True},
+    "signsgd": {"nesterov": True, "momentum_init": "weights"},
     "normsgd": {"nesterov": True, "momentum_init": "weights"},
 }
-# Δ' at which the authors' calibration arrives for LLaMA-124M.
-_AUTHORS_PEAK_GAP = {"muon": 3.19, "lion": 0.374}
 _AUTHORS_ORDER = 1337  # seed of their batches
 
 
 def _as_the_authors(run: RunConfig) -> dict[str, Any]:
     """The parts of a run with what the authors' code does otherwise than ours; `docs/paper.md` lists it all."""
-    schedule, optimizer, name = run.schedule, run.optimizer, run.optimizer.name
-    shape = attrgetter("layers", "width", "ff")
+    schedule, optimizer = run.schedule, run.optimizer
     if schedule.kind == "linear":
         schedule = dataclasses.replace(schedule, warmup="cosine")
-    elif schedule.kind == "paper" and schedule.peak_gap is None and shape(run.model) == shape(LLAMA_124M):
-        schedule = dataclasses.replace(schedule, peak_gap=_AUTHORS_PEAK_GAP.get(name))
-    options = {**_AUTHORS_OPTIONS.get(name, {}), **optimizer.options}
+    options = {**_AUTHORS_OPTIONS.get(optimizer.name, {}), **optimizer.options}
     return {
         "model": dataclasses.replace(run.model, scaled_residual=True, norm_eps=1e-5, fused_qkv=True),
         "data": dataclasses.replace(run.data, sampling="epochs"),

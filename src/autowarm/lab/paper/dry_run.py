@@ -45,7 +45,7 @@ def describe(config: RunConfig, folder: Path, own: Any = None) -> Iterator[str]:
     yield from _memory(config, world, count)
     yield from _times(config, world, judged, count)
     if config.model.label in (LLAMA_124M.label, LLAMA_210M.label) and (differ := deviations(config, MAIN)):
-        yield "not the paper's: " + "; ".join(map(str, differ))
+        yield "not the paper's: " + "; ".join(words for _, words in differ)
 
 
 def _batch(config: RunConfig, world: int) -> str:

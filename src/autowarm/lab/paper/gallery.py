@@ -23,10 +23,7 @@ from ..analysis import figures
 from ..analysis.figures import axes_of
 from ..config import SmoothnessConfig
 from ..files import write_atomically
-from ..training.schedules import hand_set
 from .smoothness import measured, studies
-
-_ALGORITHM_1: dict[str, Any] = {"div": 100.0, "max_warmup": None, "smoothing": 0.0, "trained": False}
 
 
 @dataclass(frozen=True)
@@ -147,33 +144,6 @@ def schedule_lion(sources: Sources) -> Figure:
     for axes in (left, right):
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
         axes.legend(loc="upper left" if axes is left else "upper right")
-    return figure
-
-
-@picture("stall", "why Algorithm 1 stalls on short runs: a toy gap that falls in proportion to the rate")
-def stall(sources: Sources) -> Figure:
-    """Plot a toy run. An update at the peak rate lowers the gap by 1 %, a smaller rate by proportionally less."""
-    figure, panels = axes_of(columns=2, rows=2, width=4.2, height=2.5)
-    for column, steps in enumerate((1000, 64_000)):
-        plan = plan_of(steps, target_loss=0.0, kappa=46848.0, **_ALGORITHM_1)
-        state = core.begin(plan)
-        gaps, rates = np.full((2, steps), 7.68), np.full((2, steps), 0.01)
-        for step in range(steps):
-            if step:
-                gaps[:, step] = gaps[:, step - 1] * (1 - 0.01 * rates[:, step - 1])
-            state = core.advance(plan, state, step, float(gaps[0, step]))
-            rates[:, step] = state.share, hand_set(step, steps // 5, steps, 100.0)
-        waited = f"{state.warmup_steps:,} updates" if state.ended_by else "all along"
-        top, bottom = panels[column], panels[2 + column]
-        labels = [f"Algorithm 1, in warm-up {waited}", "linear warm-up over a fifth, cosine"]
-        for i, (label, colour, style) in enumerate(zip(labels, (ORANGE, BLUE), ("-", "--"), strict=True)):
-            top.plot(gaps[i], color=colour, linestyle=style, label=label)
-            bottom.plot(rates[i], color=colour, linestyle=style)
-        top.set(title=f"{steps:,} updates", ylim=(0, 10))
-        bottom.set(xlabel="update", ylim=(0, 1.05))
-        top.legend(frameon=False, fontsize="small", loc="upper right")
-    panels[0].set_ylabel("gap Δ")
-    panels[2].set_ylabel("rate / lr")
     return figure
 
 

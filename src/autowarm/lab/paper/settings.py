@@ -1,8 +1,7 @@
 """The paper's settings, from settings.csv: each value with the table, section, figure or script that it comes from.
 
-A preset of paper scale is held to these: `deviations` lists where a run differs, and is empty for the presets, but for
-what a sweep varies. What neither the paper nor the authors' scripts fix, such as how often a run is evaluated, has no
-row here and is ours.
+The presets are held to these at every scale: `deviations` lists where a run differs, which no preset does but in what a
+sweep varies. What neither the paper nor the authors' scripts fix, such as when a run is evaluated, has no row here.
 """
 
 import csv
@@ -21,29 +20,19 @@ class Setting:
     """One value of the paper's."""
 
     key: str  # of `RunConfig`, dotted
-    value: Any
     origin: str  # where it stands
+    changed: str  # the scales whose presets have another value on purpose, and which
+    value: Any
     when: Mapping[str, tuple[Any, ...]]  # what other keys of its runs may be
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """A value of a run that is not the paper's."""
-
-    setting: Setting
-    ours: Any
-
-    def __str__(self) -> str:
-        return f"{self.setting.key} {self.ours} instead of {self.setting.value} ({self.setting.origin})"
 
 
 def _settings(runs: str) -> Sequence[Setting]:
     """Read the rows of these runs, which `docs/paper.md` prints."""
     with Path(__file__).with_name("settings.csv").open(encoding="utf-8", newline="") as file:
         return [
-            Setting(row["key"], load_yaml(row["value"]), row["where it stands"], _when(row["of which"]))
-            for row in csv.DictReader(file)
-            if row["runs"] == runs
+            Setting(key, where, changed, load_yaml(value), _when(of_which))
+            for name, of_which, key, value, where, changed in csv.reader(file)
+            if name == runs
         ]
 
 
@@ -56,24 +45,35 @@ def _when(text: str) -> dict[str, tuple[Any, ...]]:
 MAIN = _settings("main")  # figures warmup-sweep-124M, warmup-sweep-210M and ablations: 12 layers, or 24
 ASSUMPTION = _settings("assumption")  # figures smoothness-lion and lips-muon-norm
 SWIN = _settings("swin")  # figure swin
+EVERY = _settings("every")  # of all runs, and of none of their keys
+# The paper's numbers that smaller ones stand for, by scale and key.
+_STANDS_FOR = {(scale, one.key): one.value for one in _settings("stand-ins") for scale in one.when["scale"]}
 
 
-def deviations(run: RunConfig, settings: Sequence[Setting]) -> list[Deviation]:
-    """List where a run differs from the paper's settings that belong to it.
+def deviations(
+    run: RunConfig, settings: Sequence[Setting], scale: str = "paper", target_loss: float | None = None
+) -> list[tuple[str, str]]:
+    """List where a run differs from the paper's settings that belong to it: the key, and the difference in words.
+
+    ``scale`` is the preset's, and ``target_loss`` the f* of a curvature run, which is no key of it.
 
     Example:
         >>> from autowarm.lab.config import ModelConfig, RunConfig
         >>> run = RunConfig(model=ModelConfig(width=512, heads=8), clip=0.5)
-        >>> [str(found) for found in deviations(run, MAIN) if found.setting.key == "model.width"]
-        ['model.width 512 instead of 768 (Table model_arch)']
+        >>> deviations(run, MAIN)[0]
+        ('model.width', 'model.width 512 instead of 768 (Table model_arch)')
     """
-    values = dataclasses.asdict(run)
+    values = {**dataclasses.asdict(run), "target_loss": target_loss}
     if run.schedule.kind == "paper" and run.schedule.div is None:
         values["schedule"]["div"] = 100.0  # the default of `AdaptiveWarmup.paper`
     return [
-        Deviation(setting, _at(values, setting.key))
+        (setting.key, f"{setting.key} {_at(values, setting.key)} instead of {setting.value} ({setting.origin})")
         for setting in settings
-        if all(_at(values, key) in wanted for key, wanted in setting.when.items())
+        if scale not in setting.changed
+        and all(
+            _STANDS_FOR.get((scale, key), {}).get(value := _at(values, key), value) in wanted
+            for key, wanted in setting.when.items()
+        )
         and _at(values, setting.key) != setting.value
     ]
 

@@ -156,7 +156,8 @@ def fit_rows(fits: dict[str, Study]) -> list[list[object]]:
         [label, one.quadratic.count, f"{one.linear.r2:.3f} → {one.quadratic.r2:.3f}",
          f"{max(one.nonnegative.r2, 0.0):.3f}", *(f"{c:.3g}" for c in one.quadratic.coefficients),
          f"[{one.intervals[2].low:.3g}, {one.intervals[2].high:.3g}]", f"{one.aic_gain:.0f}",
-         "–" if one.power is None or one.power.coefficients[1] == 0 else f"{one.power.rho:.1f}"]  # –: no power helps
+         "–" if one.power is None or one.power.coefficients[1] == 0  # no power helps
+        else f"{one.power.rho:.1f}{' (end of its range)' if one.power.rho_at_end else ''}"]
         for label, one in fits.items()
     ]  # fmt: skip
 

@@ -38,10 +38,13 @@ from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup
 from autowarm.integrations.metrics import loggable_metrics
+from autowarm.optim import geometry_of, kappa_of
 from autowarm.optim.step.nonfinite import Diverged
 from autowarm.smoothness import Probe
 
-from ..config import LabError, RunConfig, UsageError
+from ..calibration.authors import authors_peak_gap
+from ..config import LabError, RunConfig, ScheduleConfig, UsageError
+from ..errors import as_usage_error
 from ..files import sha256, write_json
 from ..folders import locked
 from ..registry import SCHEDULES
@@ -136,7 +139,7 @@ class _Run:
         self.counted = None if config.task is not None else config.batch_size * task.per_example
         self.setup = setup = Setup(config, task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
-        self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps, self.model)
+        self.scheduler = make_scheduler(self.optimizer, self._schedule(), config.steps, self.model)
         self.guard: Any = getattr(self.scheduler, "_guard", None)
         self.watches = SCHEDULES[config.schedule.kind].watches
         self.progress = Progress()
@@ -156,6 +159,20 @@ class _Run:
                 ranks.first(lambda: copy_metrics(start.parent, folder, self.progress.step))
             logger.info("%s resumes from step %d", folder.name, self.progress.step)
         self.skipped = getattr(self.optimizer, "skipped_updates", 0)
+
+    def _schedule(self) -> ScheduleConfig:
+        """Return the run's schedule, with the authors' Δ' if it takes that: the weights are still the initial ones."""
+        chosen, optimizer = self.config.schedule, self.optimizer
+        if not (self.config.as_the_authors and chosen.kind == "paper" and chosen.peak_gap is None):
+            return chosen
+        pieces = self.setup.pieces(next(self.task.batches(0, self.rows)))
+        [first] = self.ranks.mean(float(self.setup.forward_backward(pieces)))
+        optimizer.zero_grad()
+        with as_usage_error():
+            gap0, kappa = first - float(chosen.target_loss or 0.0), kappa_of(optimizer, geometry_of(optimizer))
+            numbers = {"lr": self.config.optimizer.lr, "div": chosen.div or 100.0, "sigma_f2": chosen.sigma_f2}
+            peak_gap = authors_peak_gap(gap0, kappa=kappa, warmup=chosen.warmup, decay=chosen.decay, **numbers)
+        return dataclasses.replace(chosen, peak_gap=peak_gap, sigma_f2=ScheduleConfig.sigma_f2)
 
     def finish(self, on_step: OnStep | None, watch: Callable[[nn.Module, Optimizer], Watch] | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""

@@ -18,7 +18,8 @@ from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 from ..frames import frames_of_ours
 from ..geometry import Geometry
 from ..losses import NO_BACKWARD
-from .partition import USE_FSDP2, WRAPPERS
+from .heads import WRAPPERS
+from .partition import USE_FSDP2
 from .step.dtensors import are_flat_pieces, check_placed, local
 
 _SWITCHES = {"nesterov", "capturable", "adamw_eps_hat"}

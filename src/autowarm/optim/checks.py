@@ -2,8 +2,6 @@
 
 import math
 import re
-import warnings
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,16 +13,12 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
-from ..frames import frames_of_ours
 from ..geometry import Geometry
-from ..losses import NO_BACKWARD
 from .heads import WRAPPERS
 from .partition import USE_FSDP2
 from .step.dtensors import are_flat_pieces, check_placed, local
 
-_SWITCHES = {"nesterov", "capturable", "adamw_eps_hat"}
-
-_told: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()
+_SWITCHES = {"nesterov", "capturable", "adamw_eps_hat", "warn_unused"}
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
@@ -125,7 +119,7 @@ def check_other(optimizer: Optimizer) -> None:
 def check_parameters(who: str, group: Mapping[str, Any]) -> None:
     """Raise ValueError if a group contains a tensor that these optimizers cannot update."""
     for i, p in enumerate(group["params"]):
-        name = group["param_names"][i] if "param_names" in group else f"a parameter of shape {tuple(p.shape)}"
+        name = named(group, i)
         if p.is_inference():
             raise ValueError(f"{name} was made in torch.inference_mode, and cannot be trained: make it outside")
         what = _unsupported(p)
@@ -140,6 +134,12 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
                 f"capturable needs lr on the parameters' device, but it is on {lr.device} and a parameter of shape "
                 f"{tuple(p.shape)} on {p.device}: make it with torch.tensor({float(lr)}, device={str(p.device)!r})"
             )
+
+
+def named(group: Mapping[str, Any], i: int) -> str:
+    """What messages call a tensor."""
+    shape = tuple(group["params"][i].shape)
+    return group["param_names"][i] if "param_names" in group else f"a parameter of shape {shape}"
 
 
 def check_whole(who: str, geometry: Geometry, params: Iterable[Tensor]) -> None:
@@ -178,17 +178,6 @@ def check_gradient(who: str, p: Tensor, g: Tensor) -> None:
             f"whole numbers ({g.dtype}): convert it to the parameter's dtype"
         )
     check_placed(who, p, g)
-
-
-def warn_of_no_gradient(optimizer: Optimizer) -> None:
-    """Warn, once for an optimizer, that after its closure there is nothing to step by."""
-    if optimizer not in _told:
-        _told.add(optimizer)
-        warnings.warn(
-            f"{type(optimizer).__name__}.step: {NO_BACKWARD}, so nothing is updated. Let it call backward, and return "
-            "the loss. This warning appears once",
-            stacklevel=frames_of_ours(),
-        )
 
 
 def _unsupported(x: Tensor) -> str | None:

@@ -1,12 +1,12 @@
 """Optimizers that need no matrix products: signSGD, Lion and normSGD."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from .lmo import LMO
+from .lmo import LMO, Common
 from .step.update import FromWeights, TwoMomenta
 
 
@@ -14,7 +14,7 @@ class SignSGD(LMO):
     """signSGD, the LMO in the ℓ∞ norm: x ← (1 − λη)x − η·sign(m) (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
+        params, lr, common: see `LMO`; `Common` has what every optimizer takes.
         momentum: β of the momentum m; 0 gives plain signSGD.
         nesterov: follow β·m + (1−β)·g instead of m.
 
@@ -35,20 +35,9 @@ class SignSGD(LMO):
         *,
         momentum: float = 0.9,
         nesterov: bool = False,
-        weight_decay: float = 0.0,
-        capturable: bool = False,
-        max_nonfinite: int | None = 20,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            geometry="sign",
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            capturable=capturable,
-            max_nonfinite=max_nonfinite,
-        )
+        super().__init__(params, lr, geometry="sign", momentum=momentum, nesterov=nesterov, **common)
 
 
 class Lion(LMO):
@@ -57,7 +46,7 @@ class Lion(LMO):
     x ← (1 − λη)x − η·sign(β1·m + (1−β1)·g), then m ← β2·m + (1−β2)·g.
 
     Args:
-        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
+        params, lr, common: see `LMO`; `Common` has what every optimizer takes.
         betas: (β1, β2), both in [0, 1).
 
     Raises:
@@ -82,27 +71,16 @@ class Lion(LMO):
         lr: float | Tensor = 1e-4,
         *,
         betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-        capturable: bool = False,
-        max_nonfinite: int | None = 20,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            geometry="sign",
-            momentum=0.0,
-            weight_decay=weight_decay,
-            capturable=capturable,
-            max_nonfinite=max_nonfinite,
-            betas=betas,
-        )
+        super().__init__(params, lr, geometry="sign", momentum=0.0, betas=betas, **common)
 
 
 class NormSGD(LMO):
     """normSGD, which normalises each tensor's step: x ← (1 − λη)x − η·m/‖m‖_F (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
+        params, lr, common: see `LMO`; `Common` has what every optimizer takes.
         momentum: β of the momentum m.
         nesterov: follow β·m + (1−β)·g instead of m.
         momentum_init: "zeros", or "weights" for m = (1 − β)(1 − λη)·x before the first step. With ``nesterov=True``
@@ -132,10 +110,8 @@ class NormSGD(LMO):
         *,
         momentum: float = 0.95,
         nesterov: bool = False,
-        weight_decay: float = 0.0,
         momentum_init: Literal["zeros", "weights"] = "zeros",
-        capturable: bool = False,
-        max_nonfinite: int | None = 20,
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             params,
@@ -143,10 +119,8 @@ class NormSGD(LMO):
             geometry="frobenius",
             momentum=momentum,
             nesterov=nesterov,
-            weight_decay=weight_decay,
-            capturable=capturable,
-            max_nonfinite=max_nonfinite,
             momentum_init=momentum_init,
+            **common,
         )
 
     def _check_group(self, options: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, overload
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,6 @@ from .checks import (
     plain_numbers,
     through,
     unhooked,
-    warn_of_no_gradient,
 )
 from .joining import Joining
 from .partition import by_reading, partition
@@ -37,8 +36,20 @@ from .step.buckets import Buckets, Tensors, flags_at
 from .step.dtensors import PLAIN, is_dtensor
 from .step.nonfinite import SkippedUpdates
 from .step.update import Oracle, Rule
+from .unused import Unused
 
 R = TypeVar("R")
+# What `repr` does not show.
+_USUAL = {"capturable": False, "warn_unused": True}
+
+
+class Common(TypedDict, total=False):
+    """Options of every optimizer, see `LMO`."""
+
+    weight_decay: float
+    capturable: bool
+    max_nonfinite: int | None
+    warn_unused: bool
 
 
 class LMO(Optimizer, Joining):
@@ -71,6 +82,9 @@ class LMO(Optimizer, Joining):
             copies of the optimizer do not contain the group.
         max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised; None for no
             limit. An affected tensor is not updated and its momentum stays unchanged.
+        warn_unused: warn once of tensors that ask for a gradient and have none in the first three updates, as they do
+            if the model was copied, sharded or given other layers after the optimizer was built. Experts of a mixture
+            are not meant, nor groups with False.
 
     Raises:
         ValueError: an option is out of range, a geometry is unknown, or a tensor is sparse or complex.
@@ -107,6 +121,7 @@ class LMO(Optimizer, Joining):
         capturable: bool = False,
         process_group: dist.ProcessGroup | None = None,
         max_nonfinite: int | None = 20,
+        warn_unused: bool = True,
         **own: Any,
     ) -> None:
         check_member(process_group)
@@ -114,6 +129,7 @@ class LMO(Optimizer, Joining):
         self._process_group = process_group
         self._agreement, self._buckets = Agreement(process_group), Buckets(process_group)
         self._skipped = SkippedUpdates(max_nonfinite)
+        self._unused = Unused()
         unknown = sorted(own.keys() - self._own_options)
         if unknown:
             raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}")
@@ -124,6 +140,7 @@ class LMO(Optimizer, Joining):
             "nesterov": nesterov,
             "weight_decay": weight_decay,
             "capturable": capturable,
+            "warn_unused": warn_unused,
             **own,
         }
         check_options(defaults, of_group=False)
@@ -215,10 +232,9 @@ class LMO(Optimizer, Joining):
             with torch.enable_grad():
                 loss = closure()
         self._notify()
-        if self._step():
+        if stepped := self._step():
             self._skipped.end_update(type(self).__name__)
-        elif closure is not None:
-            warn_of_no_gradient(self)
+        self._unused.look(type(self).__name__, self.param_groups, found=stepped, closure=closure is not None)
         return loss
 
     @in_normal_mode
@@ -427,6 +443,7 @@ class LMO(Optimizer, Joining):
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
             Joining.__init__(self)
             self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
+            self._unused = Unused()
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed
@@ -435,7 +452,8 @@ class LMO(Optimizer, Joining):
         lines = [f"{type(self).__name__}("]
         for group in self.param_groups:
             size = sum(p.numel() for p in group["params"])
-            shown = self._rule(group).options or [k for k in self.defaults if k != "capturable" or group["capturable"]]
+            usual = {name for name, value in _USUAL.items() if group[name] == value}
+            shown = self._rule(group).options or [name for name in self.defaults if name not in usual]
             described = ", ".join(
                 f"{name}={group[name]}" + (self._ratio(group) if name == "lr" else "") for name in shown
             )

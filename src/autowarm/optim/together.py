@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .checks import check_other, checked_state, through, warn_of_no_gradient
+from .checks import check_other, checked_state, through
 from .joining import Joining
 from .lmo import LMO
+from .unused import Unused
 
 
 class Together(Optimizer, Joining):
@@ -58,6 +59,9 @@ class Together(Optimizer, Joining):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         Joining.__init__(self)
+        self._unused = Unused()
+        for one in self._ours():
+            one._unused.silent = True  # this one looks
 
     def __getstate__(self) -> dict[str, Any]:
         return {"optimizers": self.optimizers, "defaults": self.defaults}
@@ -99,12 +103,12 @@ class Together(Optimizer, Joining):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-            if all(p.grad is None for p in self._params()):
-                warn_of_no_gradient(self)
         self._notify()
         self.check_step()  # each checks by itself, but others may have stepped by then
         for one in self.optimizers:
             one.step()
+        found = any(p.grad is not None for p in self._params())
+        self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
         return loss
 
     def check_step(self) -> None:

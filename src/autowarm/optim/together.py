@@ -1,7 +1,7 @@
 """Several optimizers as one, so that one scheduler sets all their learning rates."""
 
 import math
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping
 from itertools import chain
 from typing import Any, overload
 
@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .checks import check_other, checked_state, through, warn_of_no_gradient
-from .joining import Joining
 from .lmo import LMO
 
 
-class Together(Optimizer, Joining):
+class Together(Optimizer):
     """Combine several optimizers into one that steps them all. It concatenates their parameter groups and states.
 
     `torch.optim.Muon` takes matrices only, so the rest of a model needs a second optimizer. A scheduler on the
@@ -54,10 +53,6 @@ class Together(Optimizer, Joining):
                 seen[id(p)] = type(one).__name__
         # Optimizer.__init__ would copy the groups; __setstate__ is how PyTorch itself makes an optimizer without it.
         self.__setstate__({"optimizers": tuple(optimizers), "defaults": {}})
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        Joining.__init__(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"optimizers": self.optimizers, "defaults": self.defaults}
@@ -99,9 +94,8 @@ class Together(Optimizer, Joining):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-            if all(p.grad is None for p in self._params()):
+            if all(p.grad is None for group in self.param_groups for p in group["params"]):
                 warn_of_no_gradient(self)
-        self._notify()
         self.check_step()  # each checks by itself, but others may have stepped by then
         for one in self.optimizers:
             one.step()
@@ -122,12 +116,6 @@ class Together(Optimizer, Joining):
 
     def _ours(self) -> "list[LMO | Together]":
         return [one for one in self.optimizers if isinstance(one, (LMO, Together))]
-
-    def _leaves(self) -> list[LMO]:
-        return [leaf for one in self._ours() for leaf in (one._leaves() if isinstance(one, Together) else [one])]
-
-    def _exchanging(self) -> Sequence[LMO]:
-        return [*self._leaves(), *(leaf for one in self._ours() for leaf in one._exchanging())]  # they check, then step
 
     def state_dict(self) -> dict[str, Any]:
         """Like `torch.optim.Optimizer.state_dict`; tensors are numbered consecutively, as checkpoints need."""

@@ -236,17 +236,17 @@ _WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
 
 
 def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved state in the order of these groups, by their tensors' names; ValueError if it is not theirs."""
+    """Return a shallow copy of a saved state; ValueError if it does not belong to the tensors of these groups."""
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise ValueError(
             f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
         )
-    ordered = _in_order_of(groups, state_dict)
-    numbers = chain.from_iterable(group["params"] for group in ordered["param_groups"])
+    _check_names(groups, state_dict["param_groups"])
+    numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     numbered = dict(zip(numbers, chain.from_iterable(group["params"] for group in groups), strict=False))
     whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
-    for i, state in ordered["state"].items():
+    for i, state in state_dict["state"].items():
         p = numbered.get(i)
         for name, value in state.items():
             if not isinstance(value, Tensor) or name == "step" or value.is_meta:
@@ -260,15 +260,19 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
                 raise ValueError(
                     f"the saved {name} of tensor {i} is not finite: training cannot resume from it; use an older state"
                 )
-    return ordered
+    saved = state_dict["param_groups"]
+    if len(saved) == len(groups):  # names here may have other wrappers, and a distributed checkpoint's may be older
+        here = ({"param_names": group["param_names"]} if "param_names" in group else {} for group in groups)
+        saved = [{**was, **(own if "param_names" in was else {})} for was, own in zip(saved, here, strict=True)]
+    return {**state_dict, "param_groups": saved}
 
 
-def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The state in the order of these groups, or as it is without names, or with another number of groups."""
-    here, saved = _names_of(groups), _names_of(state_dict["param_groups"])
-    if here is None or saved is None:
-        return dict(state_dict)
-    mine, theirs = [*chain.from_iterable(here)], [*chain.from_iterable(saved)]
+def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError if both have names for their tensors, and these differ or are in another order."""
+    here, then = _names_of(groups), _names_of(saved)
+    if here is None or then is None or here == then:
+        return
+    mine, theirs = [*chain.from_iterable(here)], [*chain.from_iterable(then)]
     if differ := {*mine} ^ {*theirs}:
         unknown, missing = ([name for name in names if name in differ] for names in (theirs, mine))
         raise ValueError(
@@ -279,30 +283,27 @@ def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, A
                 if names
             )
         )
-    if len(here) != len(saved):
-        return dict(state_dict)  # the caller says which groups it has
-    places = {frozenset(names): i for i, names in enumerate(saved)}
-    if others := [i for i, names in enumerate(here) if frozenset(names) not in places]:
-        was = {name: i for i, names in enumerate(saved) for name in names}
-        moved = [
-            f"{name} was in {called(was[name], state_dict['param_groups'])}, and is in {called(i, groups)} here"
-            for i in others
-            for name in here[i]
-            if was[name] != i
-        ]
+    if len(here) != len(then):
+        return  # the caller says which groups it has
+    was = {name: i for i, names in enumerate(then) for name in names}
+    moved = [
+        f"{name} was in {called(was[name], saved)}, and is in {called(i, groups)} here"
+        for i, names in enumerate(here)
+        for name in names
+        if was[name] != i
+    ]
+    if moved:
         raise ValueError(
             f"the saved optimizer has the same tensors in other groups: {'; '.join(moved[:3])}"
             + (f"; and {len(moved) - 3} more" if len(moved) > 3 else "")
             + ". Build this one with the groups that it had, for example with the same heads= of Muon.from_model"
         )
-    ordered = []
-    for group, names in zip(groups, here, strict=True):
-        i = places[frozenset(names)]
-        was = state_dict["param_groups"][i]
-        numbers = dict(zip(saved[i], was["params"], strict=True))
-        found = {**was, "params": [numbers[name] for name in names]}
-        ordered.append(found | ({"param_names": group["param_names"]} if "param_names" in was else {}))
-    return {**state_dict, "param_groups": ordered}
+    place = next(i for i, (one, other) in enumerate(zip(theirs, mine, strict=True)) if one != other)
+    raise ValueError(
+        f"the saved optimizer has the same tensors in another order: tensor {place} was {theirs[place]}, and is "
+        f"{mine[place]} here. Register the layers in the order that they had, or load a distributed checkpoint "
+        "(torch.distributed.checkpoint), which finds tensors by name"
+    )
 
 
 def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:

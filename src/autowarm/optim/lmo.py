@@ -29,7 +29,6 @@ from .checks import (
     through,
     unhooked,
 )
-from .joining import Joining
 from .partition import by_reading, partition
 from .step.agreement import Agreed, Agreement
 from .step.buckets import Buckets, Tensors, flags_at
@@ -52,7 +51,7 @@ class Common(TypedDict, total=False):
     warn_unused: bool
 
 
-class LMO(Optimizer, Joining):
+class LMO(Optimizer):
     r"""Step by a linear minimisation oracle over a norm ball, with momentum and decoupled weight decay.
 
     .. math:: m \leftarrow \beta m + (1-\beta) g, \qquad x \leftarrow (1-\lambda\eta)\,x + \eta\,\mathrm{LMO}(m)
@@ -77,9 +76,8 @@ class LMO(Optimizer, Joining):
             because ranks that train different models would wait for each other forever. DTensors (FSDP2, tensor
             parallelism) need no argument; their gradients are redistributed to the placements of the tensors. Each
             step starts with a small message: ranks skip the same tensors, and if one has no gradient where another
-            has, every rank raises. With uneven inputs, train within
-            ``torch.distributed.algorithms.Join([model, optimizer, scheduler])``, in the order of your loop. Pickles and
-            copies of the optimizer do not contain the group.
+            has, every rank raises. Every rank must make as many steps as the others: with uneven inputs, use
+            ``drop_last=True`` or equal shards. Pickles and copies of the optimizer do not contain the group.
         max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised; None for no
             limit. An affected tensor is not updated and its momentum stays unchanged.
         warn_unused: warn once of tensors that ask for a gradient and have none in the first three updates, as they do
@@ -100,6 +98,7 @@ class LMO(Optimizer, Joining):
         >>> opt.step()
     """
 
+    _process_group: dist.ProcessGroup | None = None  # copies and pickles have none
     _oracle: ClassVar[Oracle] = Oracle()  # what updates the tensors
     _own_options: frozenset[str] = frozenset()  # group options that a subclass adds
     # The options that are numbers, or pairs of them, and the ends of their ranges [0, end).
@@ -125,7 +124,6 @@ class LMO(Optimizer, Joining):
         **own: Any,
     ) -> None:
         check_member(process_group)
-        Joining.__init__(self)
         self._process_group = process_group
         self._agreement, self._buckets = Agreement(process_group), Buckets(process_group)
         self._skipped = SkippedUpdates(max_nonfinite)
@@ -231,7 +229,6 @@ class LMO(Optimizer, Joining):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._notify()
         if stepped := self._step():
             self._skipped.end_update(type(self).__name__)
         self._unused.look(type(self).__name__, self.param_groups, found=stepped, closure=closure is not None)
@@ -261,6 +258,9 @@ class LMO(Optimizer, Joining):
                 if type(p) not in PLAIN and is_dtensor(p):
                     return True
         return False
+
+    def _params(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     def _updates(self) -> list[Tensors]:
         """The tensors that have a gradient, of each group that has some."""
@@ -350,7 +350,6 @@ class LMO(Optimizer, Joining):
         updates, agreed = self._agree(self._updates)
         if not torch.compiler.is_compiling():
             self._agreement.steps += 1
-        self._buckets.alone = agreed.alone
         there = iter([i for i, p in enumerate(self._params()) if p.grad is not None])
         for tensors in updates:
             places = [next(there) for _ in tensors.xs]
@@ -382,10 +381,8 @@ class LMO(Optimizer, Joining):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check the whole state before loading any of it.
 
-        If both the state and this optimizer have the tensors' names, each tensor gets the state saved under its own.
-
         Raises:
-            ValueError: this is not an optimizer's state, its tensors have other names or are in other groups, a group
+            ValueError: this is not an optimizer's state, its tensors have other names, order or groups, a group
                 has another geometry (the message lists the differences), the state is another of our optimizers', an
                 option is out of range, or a momentum has a different shape or is not finite.
         """
@@ -408,7 +405,7 @@ class LMO(Optimizer, Joining):
         self._checked(state_dict)
 
     def _checked(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state in the order of this optimizer's tensors."""
+        """Return a shallow copy of a state that this optimizer can load."""
         state_dict = checked_state(type(self).__name__, self.param_groups, state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         saved = state_dict["param_groups"]
@@ -441,7 +438,6 @@ class LMO(Optimizer, Joining):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
-            Joining.__init__(self)
             self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
             self._unused = Unused()
         for group in self.param_groups:

@@ -13,7 +13,6 @@ from ..devices import collective_device
 from ..frames import frames_of_ours
 from ..losses import Observation, Order, Ranks
 from ..modes import in_normal_mode
-from ..optim.joining import Joining
 from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from .arguments import Arguments
@@ -122,8 +121,6 @@ class PhaseScheduler(LRScheduler, Joinable):
             observations = []
         else:
             Join.notify_join_context(self)
-        if self._ranks.may_join and isinstance(self.optimizer, Joining):
-            self.optimizer.check_joining()
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
         updates = self.last_epoch + (made or 0)
         loss: Any = self._phase.reduce(observations, self._ranks, updates)

@@ -6,6 +6,7 @@ import pickle
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -22,6 +23,7 @@ from autowarm.optim.step import agreement, nonfinite, update
 
 SIZES = (2, 4)
 WHERE = ("host", "device")
+UNEVEN = ((3, 4), (1, 0))
 
 
 def net(width=8):
@@ -197,6 +199,23 @@ def shards(mesh):
     return found
 
 
+def uneven(steps):
+    """What a rank is told that makes more steps than the other."""
+    two = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    rank = dist.get_rank()
+    if rank > 1:
+        return None
+    model = net()
+    optimizer = COPIES["muon"](model, two)
+
+    def run():
+        for t in range(steps[rank]):
+            put_gradients(model, t)
+            optimizer.step()
+
+    return error_of(run)
+
+
 def main(folder):
     warnings.simplefilter("ignore")
     rank = int(os.environ["RANK"])
@@ -213,8 +232,14 @@ def main(folder):
             dist.all_gather_object(gathered, found, group=ranks)
             if rank == 0:
                 (folder / f"{size}.pickle").write_bytes(pickle.dumps(gathered))
+    found = {}
+    for steps in UNEVEN:
+        dist.barrier()
+        found[steps] = uneven(steps)
     dist.barrier()
-    dist.destroy_process_group()
+    (folder / f"uneven-{rank}.pickle").write_bytes(pickle.dumps(found))
+    dist.barrier()
+    os._exit(0)  # a group that has timed out is not to be waited for
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Ranks share a tensor if they hold copies of it (``process_group``) or if it is a
 decide which messages an update exchanges, and copies stay equal only if all ranks skip the same tensors. Two ranks that
 see different gradients would wait for each other forever or train different models.
 
-- On the host, ranks first exchange one message of seven numbers, whatever tensors they have, and read it at once. If
+- On the host, ranks first exchange one message of six numbers, whatever tensors they have, and read it at once. If
   they differ, every rank raises before it changes anything.
 - On an accelerator, one message carries what each rank has of each tensor, and flags of what is finite. Nothing waits
   for it: a difference masks the whole update, and a rank raises when the numbers arrive, which is in a later step.
@@ -36,8 +36,6 @@ _PLACES = {dtype: place for place, dtype in enumerate(_DTYPES, 1)}
 _PLACED = 0xFFFF
 _REFUSED = 1 << 30
 _NAMED = 3  # how many tensors an error names
-# What a rank without inputs sends, which is never the greatest.
-_LEAST = -(1 << 62)
 
 
 class Agreed(NamedTuple):
@@ -45,18 +43,15 @@ class Agreed(NamedTuple):
 
     grads: list[Tensor | None]  # the gradient of each tensor of the optimizer, placed like it; None for none
     finite: Tensor | None  # a flag per tensor, set if the gradient is finite on all ranks; None if all are known to be
-    alone: bool = False  # whether a rank has no more inputs, so that no work can be shared out
 
 
 class Agreement:
     """The exchanges of one optimizer; the ranks given hold copies of the tensors that are not DTensors.
 
     Attributes:
-        may_join: whether a rank may run out of inputs before the others. All exchanges are then on the host.
         steps: the number of steps so far, for a message.
     """
 
-    may_join = False
     steps = 0
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
@@ -78,7 +73,7 @@ class Agreement:
             return self._traced(params, grads)
         self._look_at(who, params)
         codes = [_code(p, g) if refused is None else _REFUSED for p, g in zip(params, grads, strict=True)]
-        on_host = self.may_join or not params or read_on_host(params[0].device)
+        on_host = not params or read_on_host(params[0].device)
         reach = self._reach_on_host if on_host else self._reach_on_device
         agreed = reach(params, grads, codes, refused is not None)
         difference = self._difference(who, groups, codes) if agreed is None else ""  # may take a message
@@ -87,16 +82,6 @@ class Agreement:
         if agreed is None:
             raise RuntimeError(difference)
         return agreed
-
-    def follow(self, who: str, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Take part in what the other ranks exchange in `reach`, with its error; this rank has no more inputs."""
-        params = [p for group in groups for p in group["params"]]
-        self._look_at(who, params)
-        if self._meet(None, bad=False, failed=False):
-            raise RuntimeError(self._difference(who, groups, [_LEAST] * len(params)))
-        for exchange in self._exchanges:
-            if exchange.bad:
-                _finite_everywhere(torch.ones(len(params), dtype=torch.bool), exchange.places, exchange.ranks)
 
     def _look_at(self, who: str, params: list[Tensor]) -> None:
         self._who = who
@@ -130,7 +115,7 @@ class Agreement:
             if exchange.bad:
                 own = torch.ones(len(params), dtype=torch.bool) if finite is None else finite
                 finite = _finite_everywhere(own, exchange.places, exchange.ranks)
-        return Agreed(grads, finite, alone=any(exchange.joined for exchange in self._exchanges))
+        return Agreed(grads, finite)
 
     def _reach_on_device(
         self, params: list[Tensor], grads: list[Tensor | None], codes: list[int], refused: bool
@@ -161,7 +146,7 @@ class Agreement:
         assert apart is not None
         return Agreed(grads, bad + apart == 0)
 
-    def _meet(self, codes: list[int] | None, *, bad: bool, failed: bool) -> bool:
+    def _meet(self, codes: list[int], *, bad: bool, failed: bool) -> bool:
         """Compare codes on the host, and return whether ranks differ.
 
         The exchanges of a mesh follow each other, so that what one of them finds reaches the ranks of all.
@@ -174,8 +159,7 @@ class Agreement:
             raise RuntimeError(
                 f"rank {dist.get_rank()} waited in vain for the other ranks, after {self.steps} steps of {self._who}: "
                 "they exchange messages at each step, so every rank must make as many steps; or one of them has ended. "
-                "If ranks have uneven inputs, train within torch.distributed.algorithms.Join([model, optimizer, "
-                "scheduler])"
+                "If ranks have uneven inputs, give them equal shards, or the DataLoader drop_last=True"
             ) from error
         return failed
 
@@ -202,7 +186,6 @@ class _Exchange:
         self.ranks, self.places = ranks, places  # which of the optimizer's tensors they share
         self.bad = False  # whether any of them has a gradient that is not finite, as of the last `meet`
         self.other_tensors = False  # whether they found that their tensors differ
-        self.joined = False  # whether any of them has no more inputs, as of then
         self._differs = False
         self._device = collective_device(ranks)
         self._tensors = _checksum([(tuple(params[i].shape), str(params[i].dtype)) for i in places])
@@ -214,20 +197,14 @@ class _Exchange:
         self.copy: HostCopy | None = None  # of these differences, on its way to the host
         self._arrived: list[int] | None = None
 
-    def meet(self, codes: list[int] | None, *, bad: bool, failed: bool) -> bool:
-        """Exchange what fits in seven numbers; return whether a rank has failed or ranks differ.
-
-        Without codes, this rank has no more inputs.
-        """
-        own = [_LEAST, _LEAST]
-        if codes is not None:
-            if self._summed[0] != codes:
-                self._summed = codes, _checksum([codes[i] for i in self.places])
-            own = [self._summed[1], -self._summed[1]]
-        message = [self._tensors, -self._tensors, *own, bad, failed, codes is None]
-        *sums, any_bad, any_failed, any_joined = self._greatest(message)
+    def meet(self, codes: list[int], *, bad: bool, failed: bool) -> bool:
+        """Exchange what fits in six numbers; return whether a rank has failed or ranks differ."""
+        if self._summed[0] != codes:
+            self._summed = codes, _checksum([codes[i] for i in self.places])
+        own = self._summed[1]
+        *sums, any_bad, any_failed = self._greatest([self._tensors, -self._tensors, own, -own, bad, failed])
         self.other_tensors, self._differs = sums[0] != -sums[1], sums[2] != -sums[3]
-        self.bad, self.joined = bool(any_bad), bool(any_joined)
+        self.bad = bool(any_bad)
         return bool(any_failed) or self.other_tensors or self._differs
 
     def _greatest(self, numbers: list[int]) -> list[int]:
@@ -275,7 +252,7 @@ class _Exchange:
                     yield i, f"{_said(codes[i])} on this rank and not on another"
         elif self._differs and not self.other_tensors:
             own = [codes[i] for i in self.places]
-            numbers = self._greatest([*own, *(code if code == _LEAST else -code for code in own)])
+            numbers = self._greatest([*own, *(-code for code in own)])
             for i, high, low in zip(self.places, numbers[: len(own)], numbers[len(own) :], strict=True):
                 if high != -low:
                     yield i, f"{_said(-low)} on one rank and {_said(high)} on another"

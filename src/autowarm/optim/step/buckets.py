@@ -80,13 +80,7 @@ class Bucket:
 
 
 class Buckets:
-    """The buckets of an optimizer's groups; the ranks given hold copies of the tensors that are not DTensors.
-
-    Attributes:
-        alone: whether this rank does without the others' help for now.
-    """
-
-    alone = False
+    """The buckets of an optimizer's groups; the ranks given hold copies of the tensors that are not DTensors."""
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
@@ -105,7 +99,7 @@ class Buckets:
         """Return the buckets of tensors in this geometry; NotImplementedError if one is sharded too much for it."""
         key = [(x.device, x.shape, x.dtype) if type(x) in PLAIN else _described(x) for x in xs]
         # Its id stands for the geometry: `torch.compile` of PyTorch 2.11 gives a constant's function no objects.
-        return self._of(id(geometry), (self.alone, *key))
+        return self._of(id(geometry), tuple(key))
 
     @traced_as_constant
     def _of(self, geometry: int, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
@@ -118,11 +112,10 @@ class Buckets:
 
     def _made(self, geometry: Geometry, key: tuple[Any, ...]) -> tuple[Bucket, ...]:
         together: dict[Any, list[int]] = defaultdict(list)
-        alone, key = key[0], key[1:]
         for i, (device, shape, dtype, *sharding) in enumerate(key):
             if sharding:
                 layout = _layout(geometry, shape, *sharding[1:])
-            elif self._process_group is not None and not alone and geometry.costly:
+            elif self._process_group is not None and geometry.costly:
                 layout = Layout(gathered=True, copies=self._process_group)
             else:
                 layout = Layout()

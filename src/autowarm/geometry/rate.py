@@ -13,7 +13,8 @@ class Rate:
     """How far tensors move: x ← keep·x + lr·update.
 
     Attributes:
-        lr: η, as a number or 0-dim tensor for all tensors, or a 1-dim tensor with an entry for each; see `where`.
+        lr: η, or −η to maximize, as a number or 0-dim tensor for all tensors, or a 1-dim tensor with an entry for
+            each; see `where`.
         keep: 1 − λη, in the same form as ``lr``, or None for 1.
     """
 
@@ -22,9 +23,11 @@ class Rate:
 
     @classmethod
     def of_group(cls, group: dict[str, Any]) -> Self:
-        """The rate of a parameter group with options ``lr`` and ``weight_decay``."""
+        """The rate of a parameter group with options ``lr``, ``weight_decay`` and ``maximize``."""
         lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
-        return cls(lr, 1 - lr * group["weight_decay"] if group["weight_decay"] else None)
+        keep = 1 - lr * group["weight_decay"] if group["weight_decay"] else None
+        # Every oracle is odd, so the step along −g is minus that along g.
+        return cls(-lr if group.get("maximize") else lr, keep)
 
     def where(self, finite: Tensor | None) -> Self:
         """This rate for tensors whose flag is set, and one that leaves the others unchanged; None sets all flags."""

@@ -5,6 +5,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
@@ -18,7 +19,30 @@ from .heads import WRAPPERS
 from .partition import USE_FSDP2
 from .step.dtensors import are_flat_pieces, check_placed, local
 
-_SWITCHES = {"nesterov", "capturable", "adamw_eps_hat", "warn_unused"}
+_SWITCHES = {"nesterov", "capturable", "adamw_eps_hat", "warn_unused", "maximize"}
+# What a group may have besides its options: its tensors, names, and what schedulers read or write there.
+LABELS = {
+    "params", "param_names", "role", "name", "group_name", "depthwise", "optimizer", "warmup", "lr_scale", "initial_lr",
+    "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum", "foreach", "fused",
+}  # fmt: skip
+# What options are called elsewhere, or what to do instead.
+_ELSEWHERE = {
+    "wd": "weight_decay", "kind": "algorithm", "beta": "momentum", "ns_steps": "steps", "adjust_lr_fn": "radius",
+    "adam_betas": "adamw_betas", "adam_eps": "adamw_eps", "lr_mult": "give the group its own lr",
+    "lr_ratio": "give the group its own lr", "use_muon": "it is for Muon", "algorithm": "it is for Muon",
+    "amsgrad": "leave it out, or use torch.optim.AdamW in autowarm.optim.Together",
+}  # fmt: skip
+
+
+def instead_of(name: str, known: Iterable[str], others: Mapping[str, str]) -> str:
+    """What to do about an unknown option, given those that are known, and what others say of theirs."""
+    same = _ELSEWHERE.get(name, name)
+    if same in known:
+        return f"use {same}"
+    if " " in (what := others.get(same) or _ELSEWHERE.get(same, same)):
+        return what
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"it takes {', '.join(sorted(known))}"
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:

@@ -37,7 +37,7 @@ class SignSGD(LMO):
         nesterov: bool = False,
         **common: Unpack[Common],
     ) -> None:
-        super().__init__(params, lr, geometry="sign", momentum=momentum, nesterov=nesterov, **common)
+        self._build(params, lr, common, geometry="sign", momentum=momentum, nesterov=nesterov)
 
 
 class Lion(LMO):
@@ -61,7 +61,6 @@ class Lion(LMO):
     """
 
     _oracle = TwoMomenta()
-    _own_options = frozenset({"betas"})
     _not_of_a_group = LMO._not_of_a_group | dict.fromkeys(("momentum", "nesterov"), "give betas")
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"betas": 1.0}
 
@@ -73,7 +72,7 @@ class Lion(LMO):
         betas: tuple[float, float] = (0.9, 0.99),
         **common: Unpack[Common],
     ) -> None:
-        super().__init__(params, lr, geometry="sign", momentum=0.0, betas=betas, **common)
+        self._build(params, lr, common, geometry="sign", momentum=0.0, nesterov=False, betas=betas)
 
 
 class NormSGD(LMO):
@@ -101,7 +100,6 @@ class NormSGD(LMO):
     """
 
     _oracle = FromWeights()
-    _own_options = frozenset({"momentum_init"})
 
     def __init__(
         self,
@@ -113,14 +111,14 @@ class NormSGD(LMO):
         momentum_init: Literal["zeros", "weights"] = "zeros",
         **common: Unpack[Common],
     ) -> None:
-        super().__init__(
+        self._build(
             params,
             lr,
+            common,
             geometry="frobenius",
             momentum=momentum,
             nesterov=nesterov,
             momentum_init=momentum_init,
-            **common,
         )
 
     def _check_group(self, options: Mapping[str, Any]) -> None:

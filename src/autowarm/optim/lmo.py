@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any, ClassVar, Self, TypedDict, TypeVar, overload
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack, overload
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
 from .checks import (
+    LABELS,
     called,
     check_betas,
     check_capture,
@@ -24,6 +25,7 @@ from .checks import (
     check_whole,
     checked_state,
     in_ranges,
+    instead_of,
     name_like_others,
     plain_numbers,
     through,
@@ -38,17 +40,22 @@ from .step.update import Oracle, Rule
 from .unused import Unused
 
 R = TypeVar("R")
-# What `repr` does not show.
-_USUAL = {"capturable": False, "warn_unused": True}
 
 
 class Common(TypedDict, total=False):
     """Options of every optimizer, see `LMO`."""
 
     weight_decay: float
+    maximize: bool
     capturable: bool
     max_nonfinite: int | None
     warn_unused: bool
+
+
+_COMMON: dict[str, Any] = {
+    "weight_decay": 0.0, "maximize": False, "capturable": False, "max_nonfinite": 20, "warn_unused": True
+}  # fmt: skip
+_SWITCHES = ("maximize", "capturable", "warn_unused")
 
 
 class LMO(Optimizer):
@@ -67,7 +74,8 @@ class LMO(Optimizer):
             `autowarm.geometry.Geometry`.
         momentum: β in [0, 1).
         nesterov: use β·m + (1−β)·g as the momentum that the step follows, instead of m.
-        weight_decay: λ ≥ 0.
+        weight_decay: λ ≥ 0, by default 0.
+        maximize: climb instead: step along +m, as PyTorch's optimizers do. Decay still shrinks the weights.
         capturable: set this to capture the step in a CUDA graph. ``lr`` must then be a tensor on the parameters'
             device, because each replay reads it there; a number would be frozen into the graph. Make one step before
             you capture.
@@ -78,14 +86,16 @@ class LMO(Optimizer):
             step starts with a small message: ranks skip the same tensors, and if one has no gradient where another
             has, every rank raises. Every rank must make as many steps as the others: with uneven inputs, use
             ``drop_last=True`` or equal shards. Pickles and copies of the optimizer do not contain the group.
-        max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised; None for no
-            limit. An affected tensor is not updated and its momentum stays unchanged.
+        max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised, by default 20;
+            None for no limit. An affected tensor is not updated and its momentum stays unchanged.
         warn_unused: warn once of tensors that ask for a gradient and have none in the first three updates, as they do
             if the model was copied, sharded or given other layers after the optimizer was built. Experts of a mixture
             are not meant, nor groups with False.
 
     Raises:
-        ValueError: an option is out of range, a geometry is unknown, or a tensor is sparse or complex.
+        TypeError: an option is unknown; the message names the nearest.
+        ValueError: an option is out of range, a geometry or a group's option is unknown, or a tensor is sparse or
+            complex.
         NotImplementedError: a DTensor is sharded with several strides, and its step needs the whole tensor.
 
     Example:
@@ -100,7 +110,6 @@ class LMO(Optimizer):
 
     _process_group: dist.ProcessGroup | None = None  # copies and pickles have none
     _oracle: ClassVar[Oracle] = Oracle()  # what updates the tensors
-    _own_options: frozenset[str] = frozenset()  # group options that a subclass adds
     # The options that are numbers, or pairs of them, and the ends of their ranges [0, end).
     _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "momentum": 1.0}
     # Options that would have no effect in a group, and what to give instead.
@@ -116,31 +125,25 @@ class LMO(Optimizer):
         geometry: GeometryName | Geometry = "spectral",
         momentum: float = 0.95,
         nesterov: bool = False,
-        weight_decay: float = 0.0,
-        capturable: bool = False,
         process_group: dist.ProcessGroup | None = None,
-        max_nonfinite: int | None = 20,
-        warn_unused: bool = True,
-        **own: Any,
+        **common: Unpack[Common],
     ) -> None:
+        self._build(params, lr, common, process_group, geometry=geometry, momentum=momentum, nesterov=nesterov)
+
+    def _build(
+        self, params: ParamsT, lr: Any, common: Common, process_group: dist.ProcessGroup | None = None, **own: Any
+    ) -> None:
+        """Make the optimizer from the options that all have, and those that its class adds or sets."""
+        known = {*signature(type(self)).parameters, *_COMMON} - {"params", "common"}
+        for name in common.keys() - _COMMON.keys():
+            instead = instead_of(name, known, self._not_of_a_group)
+            raise TypeError(f"{type(self).__name__} has no option {name!r}: {instead}")
         check_member(process_group)
+        defaults: dict[str, Any] = {"lr": lr, **own, **_COMMON, **common}
         self._process_group = process_group
         self._agreement, self._buckets = Agreement(process_group), Buckets(process_group)
-        self._skipped = SkippedUpdates(max_nonfinite)
+        self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
         self._unused = Unused()
-        unknown = sorted(own.keys() - self._own_options)
-        if unknown:
-            raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}")
-        defaults = {
-            "lr": lr,
-            "geometry": geometry,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "weight_decay": weight_decay,
-            "capturable": capturable,
-            "warn_unused": warn_unused,
-            **own,
-        }
         check_options(defaults, of_group=False)
         super().__init__(params, plain_numbers(defaults))
 
@@ -172,8 +175,10 @@ class LMO(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, after checking its options; a geometry can be given by name."""
         param_group.update(plain_numbers(param_group))
-        for name, instead in self._not_of_a_group.items():
-            if name in param_group and param_group[name] != self.defaults.get(name, self):
+        known = self.defaults.keys() - self._not_of_a_group.keys()
+        for name in param_group.keys() - known - LABELS:
+            if name not in self.defaults or param_group[name] != self.defaults[name]:
+                instead = instead_of(name, known, self._not_of_a_group)
                 raise ValueError(f"a group of {type(self).__name__} has no {name}: {instead}")
         self._check_group(self.defaults | param_group)
         name_like_others(param_group, self.param_groups)
@@ -448,8 +453,8 @@ class LMO(Optimizer):
         lines = [f"{type(self).__name__}("]
         for group in self.param_groups:
             size = sum(p.numel() for p in group["params"])
-            usual = {name for name, value in _USUAL.items() if group[name] == value}
-            shown = self._rule(group).options or [name for name in self.defaults if name not in usual]
+            names = dict.fromkeys([*(self._rule(group).options or self.defaults), *_SWITCHES])
+            shown = [name for name in names if name not in _SWITCHES or group[name] != _COMMON[name]]
             described = ", ".join(
                 f"{name}={group[name]}" + (self._ratio(group) if name == "lr" else "") for name in shown
             )

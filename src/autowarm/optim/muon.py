@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
-from .lmo import LMO
+from .lmo import LMO, Common
 from .partition import Named, by_reading, check_patterns, partition
 from .step.adamw import AdamW
 from .step.update import Oracle, Rule
@@ -33,7 +33,6 @@ class Muon(LMO):
         lr: peak rate η > 0, a float or a one-element tensor.
         momentum: β in [0, 1).
         nesterov: use β·m + (1−β)·g as the momentum that the step follows, instead of m.
-        weight_decay: λ ≥ 0.
         radius: R, which scales each step: a number, or a rule that computes it from the shape. "match_rms_adamw" is
             Moonlight's 0.2·√max(m, n), with which Muon trains well at AdamW's learning rates; "original" is √max(1,
             m/n) and "spectral_unclamped" is √(m/n).
@@ -46,8 +45,8 @@ class Muon(LMO):
         adamw_eps_hat: add ε before the bias correction, where Kingma and Ba call it ε̂. That is how the scripts through
             which Muon spread have it, the paper's among them; it matters in the first 1/(1 − β2) steps. Slower, because
             PyTorch's kernels add ε after the correction.
-        capturable, process_group, max_nonfinite: see `LMO`. One kernel updates a whole AdamW group, so one non-finite
-            gradient skips the update of that group.
+        process_group, common: see `LMO`; `Common` has what every optimizer takes. One kernel updates a whole AdamW
+            group, so one non-finite gradient skips the update of that group.
 
     Raises:
         ValueError: an option is out of range, or a matrix group contains a tensor of fewer than two dimensions.
@@ -65,7 +64,6 @@ class Muon(LMO):
 
     _oracle = Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"))
     _rules: ClassVar[dict[str, Rule]] = {"muon": _oracle, "adamw": AdamW()}
-    _own_options = frozenset({"algorithm", "adamw_betas", "adamw_eps", "adamw_eps_hat"})
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"adamw_betas": 1.0, "adamw_eps": math.inf}
     _not_of_a_group = LMO._not_of_a_group | {
         **dict.fromkeys(("radius", "method", "steps", "dtype"), "give it geometry=Spectral(...)"),
@@ -80,7 +78,6 @@ class Muon(LMO):
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
-        weight_decay: float = 0.0,
         radius: float | RadiusRule = "match_rms_adamw",
         method: Method = "polar-express",
         steps: int | None = None,
@@ -88,25 +85,13 @@ class Muon(LMO):
         adamw_betas: tuple[float, float] = (0.8, 0.999),
         adamw_eps: float = 1e-8,
         adamw_eps_hat: bool = False,
-        capturable: bool = False,
         process_group: dist.ProcessGroup | None = None,
-        max_nonfinite: int | None = 20,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            geometry=Spectral(radius, method=method, steps=steps, dtype=dtype),
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            capturable=capturable,
-            process_group=process_group,
-            max_nonfinite=max_nonfinite,
-            algorithm="muon",
-            adamw_betas=adamw_betas,
-            adamw_eps=adamw_eps,
-            adamw_eps_hat=adamw_eps_hat,
-        )
+        adamw = {"adamw_betas": adamw_betas, "adamw_eps": adamw_eps, "adamw_eps_hat": adamw_eps_hat}
+        spectral = Spectral(radius, method=method, steps=steps, dtype=dtype)
+        own = {"geometry": spectral, "momentum": momentum, "nesterov": nesterov, "algorithm": "muon"}
+        self._build(params, lr, common, process_group, **own, **adamw)
 
     @classmethod
     def from_model(
@@ -180,6 +165,8 @@ class Muon(LMO):
         return cls([group for group in groups if group["params"]], lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if (use_muon := param_group.pop("use_muon", None)) is not None:  # how Muon's first scripts mark their groups
+            param_group.setdefault("algorithm", "muon" if use_muon else "adamw")
         if param_group.get("algorithm", self.defaults["algorithm"]) == "adamw":
             # An AdamW step does not come from an oracle, but its entries are about ±1, so sign geometry describes it
             # best.

@@ -23,7 +23,15 @@ class AdamW:
     """
 
     entries: tuple[str, ...] = ("exp_avg", "exp_avg_sq", "step")
-    options: tuple[str, ...] | None = ("algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps", "adamw_eps_hat")
+    options: tuple[str, ...] | None = (
+        "algorithm",
+        "lr",
+        "weight_decay",
+        "adamw_betas",
+        "adamw_eps",
+        "adamw_eps_hat",
+        "maximize",
+    )
 
     def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
         """See `update.Rule`."""
@@ -94,7 +102,8 @@ def _adamw(tensors: Tensors, **how: Any) -> None:
             _adamw_eps_hat(group, *([each[i] for i in places] for each in (xs, gs, ms, vs, steps)))
         return
     how |= {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["adamw_eps"]}
-    adamw(xs, gs, ms, vs, [], steps, weight_decay=group["weight_decay"], amsgrad=False, maximize=False, **how)
+    how |= {"weight_decay": group["weight_decay"], "maximize": group.get("maximize", False)}
+    adamw(xs, gs, ms, vs, [], steps, amsgrad=False, **how)
 
 
 def _adamw_eps_hat(

@@ -179,7 +179,7 @@ class FromWeights(Oracle):
         if group["momentum_init"] != "weights":
             return super().first(group, p)
         m, keep = p.detach().clone(), Rate.of_group(group).keep
-        local(m).mul_(1 - group["momentum"])
+        local(m).mul_((1 - group["momentum"]) * (-1 if group.get("maximize") else 1))
         if keep is not None:
             local(m).mul_(keep)
         return m

@@ -291,6 +291,25 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
     return {**state_dict, "param_groups": saved}
 
 
+def check_complete(
+    group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]], entries: Sequence[str]
+) -> None:
+    """Raise ValueError if a saved group lacks some of these entries of its tensors, or all of more than it had."""
+    lacking = []
+    for i, number in enumerate(saved["params"]):
+        missing = [name for name in entries if name not in state.get(number, ())]
+        if missing and len(missing) < len(entries):
+            raise ValueError(f"the saved optimizer has no {missing[0]} of {named(group, i)}: use a state that is whole")
+        lacking += [named(group, i)] * bool(missing)
+    wanted = min(saved.get("kept", 0), len(saved["params"]))  # FSDP1 may have cut the tensors into fewer pieces
+    if (lost := wanted - len(saved["params"]) + len(lacking)) > 0:
+        raise ValueError(
+            f"the saved optimizer lacks the state of {lost} of {wanted} tensors, such as {', '.join(lacking[:3])}: use "
+            "a state that is whole. If torch.distributed.checkpoint read it, give it the places that "
+            "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer) makes"
+        )
+
+
 def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError if both have names for their tensors, and these differ or are in another order."""
     here, then = _names_of(groups), _names_of(saved)

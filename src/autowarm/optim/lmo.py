@@ -19,6 +19,7 @@ from .checks import (
     called,
     check_betas,
     check_capture,
+    check_complete,
     check_gradient,
     check_options,
     check_parameters,
@@ -374,13 +375,19 @@ class LMO(Optimizer):
         with unhooked(self, "_optimizer_state_dict_post_hooks") as after:
             state = super().state_dict()
         for group in state["param_groups"]:
-            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind}
+            kept = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
+            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": kept}
         return through(after, self, state)
 
     @property
     def _kind(self) -> str:
         """The name of our class; a user's subclass counts as the class that it extends."""
         return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__.startswith("autowarm."))
+
+    def _keeps(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Names of what is kept of each tensor of a group that has been updated."""
+        rule = self._rule(group)
+        return rule.entries if not isinstance(rule, Oracle) or rule.keeps(group) else ()
 
     @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -389,7 +396,7 @@ class LMO(Optimizer):
         Raises:
             ValueError: this is not an optimizer's state, its tensors have other names, order or groups, a group
                 has another geometry (the message lists the differences), the state is another of our optimizers', an
-                option is out of range, or a momentum has a different shape or is not finite.
+                option is out of range, or a momentum is missing, has a different shape or is not finite.
         """
         geometries = [group["geometry"] for group in self.param_groups]
         with (
@@ -400,6 +407,7 @@ class LMO(Optimizer):
         for group, geometry in zip(self.param_groups, geometries, strict=True):
             group["geometry"] = geometry
             group.pop("optimizer", None)
+            group.pop("kept", None)
         for state in self.state.values():  # a state read in inference mode could never be changed outside of it
             state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
         for hook in after.values():
@@ -435,6 +443,7 @@ class LMO(Optimizer):
                 self._check_group(self.defaults | group)
             except ValueError as error:
                 raise ValueError(f"the saved optimizer's group {i}: {error}") from None
+            check_complete(self.param_groups[i], group, state_dict["state"], self._keeps(self.defaults | group))
         return state_dict
 
     def __getstate__(self) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class Geometry(ABC):
         other.__post_init__()
         return other
 
-    def reading(self, *, stacked: bool = False, blocks: int = 1, transposed: bool = False) -> Self:
+    def reading(self, *, stacked: bool = False, blocks: int | tuple[int, ...] = 1, transposed: bool = False) -> Self:
         """Return the geometry that also reads tensors in this way, see `Spectral`; itself if it has no such choice."""
         return self
 

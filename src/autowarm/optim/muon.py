@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
 from .lmo import LMO, Common
-from .partition import Named, by_reading, check_patterns, partition
+from .partition import Named, by_reading, check_blocks, partition
 from .step.adamw import AdamW
 from .step.update import Oracle, Rule
 
@@ -100,7 +100,7 @@ class Muon(LMO):
         lr: float | Tensor = 1e-3,
         *,
         weight_decay: float = 0.1,
-        blocks: Mapping[str, int] | None = None,
+        blocks: Mapping[str, int | Sequence[int]] | None = None,
         heads: Sequence[str] | None = None,
         adamw_lr: float | Tensor | None = None,
         adamw_weight_decay: float | None = None,
@@ -115,8 +115,10 @@ class Muon(LMO):
 
         Args:
             blocks: fused weights to split into blocks of rows for their update, as regular expression → number of
-                blocks: ``{"qkv": 3}``, or the number of heads. κ counts the blocks. Rows are outputs, also in layers
-                that store their weights as (in, out), as GPT-2's do. A convolution's groups are blocks in any case.
+                equal blocks or a tuple of sizes, in heads or rows: ``{"qkv": 3}``, or ``{"qkv": (32, 8, 8)}`` where 32
+                heads of queries share 8 of keys and of values. κ counts the blocks. Rows are outputs, also in layers
+                that store their weights as (in, out), as GPT-2's do. A convolution's groups are blocks in any case. A
+                warning names a weight whose heads equal blocks would mix, if its module or config tells.
             heads: regular expressions for the names of output layers, see `autowarm.optim.partition`. None detects
                 them; an empty list means that the model has none.
             adamw_lr: peak rate of the AdamW groups; None for ``lr``. A scheduler keeps the ratio of the two rates.
@@ -137,9 +139,7 @@ class Muon(LMO):
             [('matrices in 3 blocks', 0.02), ('matrices', 0.02), ('embeddings and vectors', 0.004)]
         """
         parts = partition(model, heads=heads)
-        if not isinstance(blocks or {}, Mapping):
-            raise ValueError(f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, got {blocks!r}')
-        check_patterns("blocks", blocks or {}, model)
+        check_blocks(blocks or {}, model)
         if not (parts.matrices or parts.stacks):
             raise ValueError("Muon needs at least one hidden matrix and this model has none: use AdamW or Lion")
         chosen = {name: options[name] for name in ("method", "steps", "dtype") if name in options}
@@ -198,4 +198,4 @@ class Muon(LMO):
 def _role(geometry: Spectral) -> str:
     kind = "expert stacks" if geometry.stacked else "matrices"
     kept = ", kept as (in, out)" if geometry.transposed else ""
-    return kind + (f" in {geometry.blocks} blocks" if geometry.blocks > 1 else "") + kept
+    return kind + ("" if geometry.blocks == 1 else f" in {geometry.blocks} blocks") + kept

@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from ..frames import frames_of_ours
 from ..geometry import Geometry
 from .heads import CONVOLUTIONS, LAYERS, TRANSPOSED_CONVOLUTIONS, output_layers, table_of
 from .step.dtensors import are_flat_pieces
@@ -31,6 +33,12 @@ _CONTAINERS = (nn.ParameterList, nn.ParameterDict)
 _NORMS = (nn.LayerNorm, nn.RMSNorm)
 # Linear layers, by class name, that store their weight as (in, out), such as transformers' for GPT-2.
 _TRANSPOSED = {"Conv1D"}
+
+# What models and their configs call how many heads of queries, and of keys, they have, a head's width, and theirs.
+_QUERIES = ("num_attention_heads", "num_heads", "n_heads", "n_head")
+_KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_query_groups", "n_query_groups")
+_HEAD_WIDTH = ("head_dim", "head_size")
+_WIDTH = ("hidden_size", "embed_dim", "d_model", "n_embd", "dim")
 
 USE_FSDP2 = "shard the model with FSDP2 (torch.distributed.fsdp.fully_shard), whose tensors keep their shapes"
 
@@ -152,25 +160,64 @@ G = TypeVar("G", bound=Geometry)
 
 
 def by_reading(
-    parts: Parts, named: Iterable[Named], geometry: G, blocks: Mapping[str, int] | None = None
+    parts: Parts, named: Iterable[Named], geometry: G, blocks: Mapping[str, int | Sequence[int]] | None = None
 ) -> dict[G, list[Named]]:
     """Group tensors of a model by the geometry that reads each as the matrices that its layer multiplies by.
 
-    ``blocks`` maps regular expressions to numbers of blocks of rows, see `autowarm.Muon.from_model`.
+    ``blocks`` maps regular expressions to blocks of rows, see `autowarm.Muon.from_model`.
     """
     found: dict[G, list[Named]] = defaultdict(list)
     stacks = {name for name, _ in parts.stacks}
     for name, p in named:
-        count = next((count for pattern, count in (blocks or {}).items() if re.search(pattern, name)), 1)
+        given = _blocks_of(name, blocks or {})
         stacked, transposed = name in stacks, name in parts.transposed
-        if count > 1 and transposed and not stacked and p.ndim > 2:
+        groups = parts.groups.get(name, 1)
+        turned = transposed and not stacked and p.ndim > 2
+        if (given != 1 and turned) or (isinstance(given, tuple) and groups > 1):
             raise ValueError(
-                f"blocks: {name} is the kernel of a transposed convolution, whose blocks are its groups: choose a "
-                "pattern that does not match it"
+                f"blocks: {name} is the kernel of a {'transposed' if turned else 'grouped'} convolution, whose blocks "
+                "are its groups: choose a pattern that does not match it"
             )
-        count = math.lcm(count, parts.groups.get(name, 1))
-        found[geometry.reading(stacked=stacked, blocks=count, transposed=transposed)].append((name, p))
+        own = given if isinstance(given, tuple) else math.lcm(given, groups)
+        found[geometry.reading(stacked=stacked, blocks=own, transposed=transposed)].append((name, p))
     return found
+
+
+def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tuple[int, ...]:
+    given = next((given for pattern, given in blocks.items() if re.search(pattern, name)), 1)
+    return given if isinstance(given, int) else tuple(given)
+
+
+def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module) -> None:
+    """Raise ValueError if these are no blocks; warn of equal ones that mix queries with keys, if configs tell."""
+    if not isinstance(blocks, Mapping):
+        raise ValueError(f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, got {blocks!r}')
+    check_patterns("blocks", blocks, model)
+    modules = dict(model.named_modules())
+    for name, p in model.named_parameters():
+        path, given = name.rpartition(".")[0], _blocks_of(name, blocks)
+        if p.ndim != 2 or not isinstance(given, int) or given < 2:
+            continue
+        rows = p.shape[type(modules[path]).__name__ in _TRANSPOSED]
+        block = max(1, rows // given)
+        for holder in (modules[path.rpartition(".")[0]], model):
+            for config in (holder, getattr(holder, "config", None)):
+                heads, shared, width = (_number(config, names) for names in (_QUERIES, _KEYS, _HEAD_WIDTH))
+                width = width or _number(config, _WIDTH) // max(1, heads)
+                ends = heads * width, (heads + shared) * width  # of the queries, and of the keys
+                if 0 < shared < heads and rows == ends[1] + shared * width and any(end % block for end in ends):
+                    sizes = (heads, shared, shared)
+                    warnings.warn(
+                        f"blocks: {name} has {heads} heads of queries and {shared} of keys and of values, which "
+                        f"{given} equal blocks would mix: give their sizes, {sizes}",
+                        stacklevel=frames_of_ours(),
+                    )
+                    return
+
+
+def _number(config: Any, names: Sequence[str]) -> int:
+    """The first of these attributes that is a whole number, or 0."""
+    return next((n for name in names if type(n := getattr(config, name, None)) is int), 0)
 
 
 def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> None:

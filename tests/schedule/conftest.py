@@ -14,3 +14,9 @@ def _few_objects() -> None:
     if len(gc.get_objects()) > 20_000:
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of these runs give a schedule losses and an optimizer no gradients, of which a user would be warned."""
+    monkeypatch.setattr("autowarm.optim.unused.Unused.look", lambda *_, **__: None)

@@ -14,7 +14,7 @@ class SignSGD(LMO):
     """signSGD, the LMO in the ℓ∞ norm: x ← (1 − λη)x − η·sign(m) (paper, App. "optimizers").
 
     Args:
-        params, lr, common: see `LMO`; `Common` has what every optimizer takes.
+        params, lr, common: see `LMO`.
         momentum: β of the momentum m; 0 gives plain signSGD.
         nesterov: follow β·m + (1−β)·g instead of m.
 
@@ -46,7 +46,7 @@ class Lion(LMO):
     x ← (1 − λη)x − η·sign(β1·m + (1−β1)·g), then m ← β2·m + (1−β2)·g.
 
     Args:
-        params, lr, common: see `LMO`; `Common` has what every optimizer takes.
+        params, lr, common: see `LMO`.
         betas: (β1, β2), both in [0, 1).
 
     Raises:
@@ -79,7 +79,7 @@ class NormSGD(LMO):
     """normSGD, which normalises each tensor's step: x ← (1 − λη)x − η·m/‖m‖_F (paper, App. "optimizers").
 
     Args:
-        params, lr, common: see `LMO`; `Common` has what every optimizer takes.
+        params, lr, common: see `LMO`.
         momentum: β of the momentum m.
         nesterov: follow β·m + (1−β)·g instead of m.
         momentum_init: "zeros", or "weights" for m = (1 − β)(1 − λη)·x before the first step. With ``nesterov=True``

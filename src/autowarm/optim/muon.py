@@ -45,8 +45,8 @@ class Muon(LMO):
         adamw_eps_hat: add ε before the bias correction, where Kingma and Ba call it ε̂. That is how the scripts through
             which Muon spread have it, the paper's among them; it matters in the first 1/(1 − β2) steps. Slower, because
             PyTorch's kernels add ε after the correction.
-        process_group, common: see `LMO`; `Common` has what every optimizer takes. One kernel updates a whole AdamW
-            group, so one non-finite gradient skips the update of that group.
+        process_group, common: see `LMO`. One kernel updates a whole AdamW group, so one non-finite gradient skips the
+            update of that group.
 
     Raises:
         ValueError: an option is out of range, or a matrix group contains a tensor of fewer than two dimensions.
@@ -151,12 +151,10 @@ class Muon(LMO):
         if isinstance(lr, Tensor) and isinstance(adamw_lr, (int, float)):
             adamw_lr = torch.full_like(lr, adamw_lr)
         adamw_part = {"algorithm": "adamw"} | ({} if adamw_lr is None else {"lr": adamw_lr})
-        decay = adamw_weight_decay
-        roles: list[tuple[str, list[Named], float]] = [
-            ("output heads", parts.heads, weight_decay if decay is None else decay)
-        ]
-        if decay:
-            roles += [("embeddings", parts.embeddings, decay), ("vectors", parts.vectors, 0.0)]
+        head_decay = weight_decay if adamw_weight_decay is None else adamw_weight_decay
+        roles: list[tuple[str, list[Named], float]] = [("output heads", parts.heads, head_decay)]
+        if adamw_weight_decay:
+            roles += [("embeddings", parts.embeddings, adamw_weight_decay), ("vectors", parts.vectors, 0.0)]
         else:
             roles += [("embeddings and vectors", parts.embeddings + parts.vectors, 0.0)]
         groups += [{"params": named, "weight_decay": λ, "role": role, **adamw_part} for role, named, λ in roles]

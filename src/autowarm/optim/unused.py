@@ -48,16 +48,13 @@ class Unused:
         asking = [(name, p) for name, p in held if p.requires_grad]
         # A mixture may not ask an expert for a long time.
         never = [name for name, p in asking if id(p) not in self._used and "expert" not in name]
-        if not found:
-            which = f"none of its {len(held)} tensors {'has had' if asking else 'asks for'} a gradient"
-            which += f" in {_UPDATES} updates in a row"
-        elif never:
+        which = f"none of its {len(held)} tensors {'has had' if asking else 'asks for'} a gradient in "
+        which += f"{_UPDATES} updates in a row"
+        if found:
             have, they_ask = ("has", "it asks") if len(never) == 1 else ("have", "they ask")
-            which = (
-                f"{len(never)} of its {len(held)} tensors {have} never had a gradient, although {they_ask} for one: "
-            )
-            which += ", ".join(never[:3]) + (f" and {len(never) - 3} more" if len(never) > 3 else "")
-        else:
+            which = f"{len(never)} of its {len(held)} tensors {have} never had a gradient, although {they_ask} for one"
+            which += f": {', '.join(never[:3])}" + (f" and {len(never) - 3} more" if len(never) > 3 else "")
+        if found and not never:
             return
         self._warn(
             f"{who}: {which}. If the model was copied, moved or sharded, or got other layers (a new head, LoRA), build "

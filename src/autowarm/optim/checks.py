@@ -143,7 +143,7 @@ def check_other(optimizer: Optimizer) -> None:
 def check_parameters(who: str, group: Mapping[str, Any]) -> None:
     """Raise ValueError if a group contains a tensor that these optimizers cannot update."""
     for i, p in enumerate(group["params"]):
-        name = named(group, i)
+        name = name_of(group, i)
         if p.is_inference():
             raise ValueError(f"{name} was made in torch.inference_mode, and cannot be trained: make it outside")
         what = _unsupported(p)
@@ -160,7 +160,7 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
             )
 
 
-def named(group: Mapping[str, Any], i: int) -> str:
+def name_of(group: Mapping[str, Any], i: int) -> str:
     """What messages call a tensor."""
     shape = tuple(group["params"][i].shape)
     return group["param_names"][i] if "param_names" in group else f"a parameter of shape {shape}"
@@ -299,8 +299,9 @@ def check_complete(
     for i, number in enumerate(saved["params"]):
         missing = [name for name in entries if name not in state.get(number, ())]
         if missing and len(missing) < len(entries):
-            raise ValueError(f"the saved optimizer has no {missing[0]} of {named(group, i)}: use a state that is whole")
-        lacking += [named(group, i)] * bool(missing)
+            lacks = f"{missing[0]} of {name_of(group, i)}"
+            raise ValueError(f"the saved optimizer has no {lacks}: use a state that is whole")
+        lacking += [name_of(group, i)] * bool(missing)
     wanted = min(saved.get("kept", 0), len(saved["params"]))  # FSDP1 may have cut the tensors into fewer pieces
     if (lost := wanted - len(saved["params"]) + len(lacking)) > 0:
         raise ValueError(

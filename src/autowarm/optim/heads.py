@@ -22,7 +22,7 @@ _SEVERAL_HEADS = re.compile(r"_(head|classifier)s?$")
 # What whole models beside each other are called by their roles.
 _ROLES = re.compile(
     r"^(student|teacher|policy|reference|ref|online|target|ema|actor|critic|generator|discriminator|gen|disc|net_?[dg]"
-    r"|qf?)(_?(model|net|network|policy))?_?\d*s?$",
+    r"|qf|q(?=_?\d|_?net))(_?(model|net|network|policy))?_?\d*s?$",
     re.IGNORECASE,
 )
 _OF_ATTENTION = re.compile(r"(^|_)(attn?|attention|self|cross|multi|[sc]a|mh?a|msa|q|k|v|query|key|value)_heads?$")
@@ -44,7 +44,7 @@ def output_layers(model: nn.Module) -> list[nn.Module]:
     model = _unwrapped(model)
     named, of_its_own = _named_output_layers(model)
     models = [] if isinstance(model, nn.Sequential) else _models_in(model, by_role=of_its_own)
-    if of_its_own or len(models) > 1:
+    if of_its_own or models:
         return [*(named or ()), *chain.from_iterable(models)]
     if named is not None:
         return named
@@ -88,28 +88,35 @@ def _named_output_layers(model: nn.Module) -> tuple[list[nn.Module] | None, bool
 
 
 def _models_in(model: nn.Module, *, by_role: bool) -> list[list[nn.Module]]:
-    """The output layers of each whole model among the parts of a model, or of those alone whose name says their role.
+    """The output layers of each of several whole models among a model's parts, or of those with the name of a role.
 
-    A part whose outputs another part takes in is no whole model: a block, an encoder, a projector. A language model is
-    one, because its outputs are those of its own vocabulary, and so is what has the name of a role.
+    A part whose outputs may go into another part is no whole model: a block, an encoder, a projector. A language model
+    is one, because its outputs are those of its own vocabulary, and so is what has the name of a role.
     """
     parts = [*_parts(model)]
-    taken = {_takes(part) for _, part in parts}
+    # The widths of all their tables and layers: a conditioning enters in the middle.
+    takes = [{*(n for m in part.modules() for n in (*table_of(m)[1:], _size(m, "in")) if n)} for _, part in parts]
+    taken = set().union(*takes)
+    roles: list[list[nn.Module]] = []
     whole: list[list[nn.Module]] = []
     others: dict[int, list[nn.Module]] = {}
     for i, (name, part) in enumerate(parts):
         role = bool(_ROLES.search(name))
-        if layers := output_layers(part) if role or not by_role else []:
+        layers = output_layers(part) if role or not by_role else []
+        if role and (layers or isinstance(part, nn.Linear)):
+            roles.append(layers or [part])
+        elif layers:
             every = _layers(part)
             tables = {rows for m in part.modules() for rows in table_of(m)[:1]}
-            if role or tables & {_size(layer, "out") for layer in layers}:
+            if tables & {_size(layer, "out") for layer in layers}:
                 whole.append(layers)
             # A block may have a layer of such a name before its last one.
             elif not taken & {_size(layer, "out") for layer in (layers if {*every[-1:]} & {*layers} else every)}:
                 others[i] = layers
     gives = {i: sum(_size(layer, "out") or 0 for layer in layers) for i, layers in others.items()}
-    fused = any(_takes(part) == sum(gives.values()) - gives.get(i, 0) for i, (_, part) in enumerate(parts))
-    return whole + ([] if fused else [*others.values()])
+    fused = any(sum(gives.values()) - gives.get(i, 0) in widths for i, widths in enumerate(takes))
+    whole += [] if fused else others.values()
+    return roles + (whole if roles or len(whole) > 1 else [])
 
 
 def _parts(module: nn.Module, called: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -117,11 +124,6 @@ def _parts(module: nn.Module, called: str = "") -> Iterator[tuple[str, nn.Module
     for name, child in module.named_children():
         name, child = called if name.isdecimal() else name, _unwrapped(child)
         yield from _parts(child, name) if isinstance(child, _SEVERAL) else [(name, child)]
-
-
-def _takes(part: nn.Module) -> int | None:
-    """How many numbers a part takes in: the width of its first table or layer."""
-    return next((size for m in part.modules() if (size := (table_of(m)[1:] or (_size(m, "in"),))[0])), None)
 
 
 def _size(layer: nn.Module, end: str) -> int | None:

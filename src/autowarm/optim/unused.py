@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..frames import frames_of_ours
 from ..losses import NO_BACKWARD
-from .checks import named
+from .checks import name_of
 
 _UPDATES = 3  # after so many a tensor without a gradient is taken for forgotten
 
@@ -39,7 +39,7 @@ class Unused:
         # With rates of 0, distributed checkpoints pretend to step, to make a state.
         if not watched or all(_is_zero(group["lr"]) for group in groups):
             return
-        held = [(named(group, i), p) for group in watched for i, p in enumerate(group["params"])]
+        held = [(name_of(group, i), p) for group in watched for i, p in enumerate(group["params"])]
         self._empty = 0 if found else self._empty + 1
         self._used |= {id(p) for _, p in held if p.grad is not None}
         self._left -= bool(self._left)

@@ -121,6 +121,11 @@ def conditioned() -> nn.Module:
     return Held(conv=nn.Conv2d(8, 8, 3), fc=nn.Linear(4, 16), mix=nn.Conv2d(8, 8, 3))
 
 
+def late() -> nn.Module:
+    """A block that a condition enters after its first layer."""
+    return Held(conv=nn.Conv2d(6, 6, 3), condition=nn.Linear(16, 6))
+
+
 def in_list(*held: nn.Module) -> nn.Module:
     return nn.ModuleList(held)
 
@@ -134,6 +139,19 @@ PARTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
     "time and place": (lambda: Held(time=mlp(1, 8, 16), place=mlp(4, 8, 16), body=in_list(mlp(16, 32, 16))), set()),
     "blocks": (lambda: in_list(mlp(8, 32, 8), mlp(8, 32, 8)), set()),
     "conditioned blocks": (lambda: Held(blocks=in_list(conditioned(), conditioned())), set()),
+    "conditions": (
+        lambda: Held(time=mlp(4, 8, 16), label=mlp(10, 8, 16), stem=nn.Conv2d(3, 6, 3), body=in_list(late(), late())),
+        set(),
+    ),
+    "actor and critic on a body": (
+        lambda: Held(body=mlp(8, 16, 16), actor=nn.Linear(16, 4), critic=nn.Linear(16, 3)),
+        {"actor.weight", "critic.weight"},
+    ),
+    "policy and value on a body": (
+        lambda: Held(body=mlp(8, 16, 16), policy=mlp(16, 12, 4), value=nn.Linear(16, 1)),
+        {"policy.2.weight"},
+    ),
+    "attention": (lambda: Held(q=nn.Linear(8, 8), k=nn.Linear(8, 4), v=nn.Linear(8, 4), o=nn.Linear(4, 8)), set()),
     "couplings": (lambda: in_list(*(Held(scale=mlp(4, 8, 4), shift=mlp(4, 8, 4)) for _ in range(2))), set()),
 }
 

@@ -46,8 +46,7 @@ class Muon(LMO):
         adamw_eps_hat: add ε before the bias correction, where Kingma and Ba call it ε̂. That is how the scripts through
             which Muon spread have it, the paper's among them; it matters in the first 1/(1 − β2) steps. Slower, because
             PyTorch's kernels add ε after the correction.
-        capturable, process_group, max_nonfinite: see `LMO`. One kernel updates a whole AdamW group, so one non-finite
-            gradient skips the update of that group.
+        capturable, process_group, max_nonfinite: see `LMO`.
 
     Raises:
         ValueError: an option is out of range, or a matrix group contains a tensor of fewer than two dimensions.
@@ -63,8 +62,10 @@ class Muon(LMO):
         )
     """
 
-    _oracle = Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"))
-    _rules: ClassVar[dict[str, Rule]] = {"muon": _oracle, "adamw": AdamW()}
+    _rules: ClassVar[dict[str, Rule]] = {
+        "muon": Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov")),
+        "adamw": AdamW(),
+    }
     _own_options = frozenset({"algorithm", "adamw_betas", "adamw_eps", "adamw_eps_hat"})
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"adamw_betas": 1.0, "adamw_eps": math.inf}
     _not_of_a_group = LMO._not_of_a_group | {
@@ -195,7 +196,7 @@ class Muon(LMO):
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         super()._check_tensors(group)
-        if self._rule(group) is not self._oracle:
+        if group["algorithm"] != "muon":
             return
         too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
         if too_flat:
@@ -203,9 +204,6 @@ class Muon(LMO):
                 f"Muon orthogonalises matrices but got tensors of shape {too_flat[:3]}: build it with "
                 "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
             )
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return self._rules[group["algorithm"]]
 
 
 def _role(geometry: Spectral) -> str:

@@ -13,7 +13,7 @@ from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAd
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim import Together
-from autowarm.optim.checks import in_ranges
+from autowarm.optim.lmo import _in_ranges as in_ranges
 from tests.cases import each
 from tests.optim.test_caller_modes import PAIRS, give
 

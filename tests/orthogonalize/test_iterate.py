@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autowarm.orthogonalize import orthogonalize, orthogonalize_, orthogonalize_reference, working_dtype
+from autowarm.orthogonalize import orthogonalize, orthogonalize_, working_dtype
 from autowarm.orthogonalize.coefficients import JORDAN, POLAR_EXPRESS_FLOOR, polar_express
 from autowarm.orthogonalize.iterate import plan
 from autowarm.orthogonalize.precision import product_precision
 from tests.cases import each
+from tests.reference import orthogonalize_reference
 
 ITERATIVE = ["newton-schulz", "polar-express"]
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ..orthogonalize import Method, as_matrices, nuclear_norm, orthogonalize, spectral_norm
-from ..orthogonalize.polar import checked_steps
+from ..orthogonalize import Method, as_matrices, checked_steps, nuclear_norm, orthogonalize, spectral_norm
 from .base import Geometry, Locality, rows_columns
 
 

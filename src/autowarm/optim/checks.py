@@ -91,25 +91,6 @@ def check_betas(name: str, betas: Sequence[float]) -> None:
         raise ValueError(f"{name} must be two numbers in [0, 1), got {betas!r}")
 
 
-def in_ranges(group: Mapping[str, Any], ends: Mapping[str, float]) -> bool:
-    """Whether these options of a group, numbers or pairs of betas, are in [0, end). A tensor's value is not read.
-
-    It is asked at each step, so it is quick, and does not know NumPy's numbers.
-    """
-    for name, end in ends.items():
-        value = group[name]
-        pair = name.endswith("betas")
-        if pair and not (isinstance(value, (tuple, list)) and len(value) == 2):
-            return False
-        for one in value if pair else (value,):
-            if isinstance(one, (float, int)):
-                if not 0 <= one < end:  # as NaN is not, either
-                    return False
-            elif not (isinstance(one, Tensor) and one.numel() == 1):
-                return False
-    return True
-
-
 def check_other(optimizer: Optimizer) -> None:
     """Raise ValueError if another's optimizer cannot make its step: its own error would come once others have stepped.
 

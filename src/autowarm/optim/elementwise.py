@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from .lmo import LMO, Common
-from .step.update import FromWeights, TwoMomenta
+from .step.update import FromWeights, Rule, TwoMomenta
 
 
 class SignSGD(LMO):
@@ -60,7 +60,7 @@ class Lion(LMO):
         >>> Lion.from_model(model, lr=1e-4).step()
     """
 
-    _oracle = TwoMomenta()
+    _rules: ClassVar[dict[str, Rule]] = {"": TwoMomenta()}
     _not_of_a_group = LMO._not_of_a_group | dict.fromkeys(("momentum", "nesterov"), "give betas")
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"betas": 1.0}
 
@@ -99,7 +99,7 @@ class NormSGD(LMO):
         [-0.6, -0.8]
     """
 
-    _oracle = FromWeights()
+    _rules: ClassVar[dict[str, Rule]] = {"": FromWeights()}
 
     def __init__(
         self,

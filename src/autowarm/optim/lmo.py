@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,6 @@ from .checks import (
     check_parameters,
     check_whole,
     checked_state,
-    in_ranges,
     instead_of,
     name_like_others,
     plain_numbers,
@@ -33,14 +32,13 @@ from .checks import (
     unhooked,
 )
 from .partition import by_reading, partition
-from .step.agreement import Agreed, Agreement
-from .step.buckets import Buckets, Tensors, flags_at
+from .step.agreement import Agreement
 from .step.dtensors import PLAIN, is_dtensor
-from .step.nonfinite import SkippedUpdates
-from .step.update import Oracle, Rule
+from .step.nonfinite import SkippedUpdates, is_finite
+from .step.plan import Plans
+from .step.sharing import Shared
+from .step.update import Oracle, Rule, Update
 from .unused import Unused
-
-R = TypeVar("R")
 
 
 class Common(TypedDict, total=False):
@@ -84,11 +82,12 @@ class LMO(Optimizer):
             each rank orthogonalises some of the matrices and all ranks gather the results. The default does not split,
             because ranks that train different models would wait for each other forever. DTensors (FSDP2, tensor
             parallelism) need no argument; their gradients are redistributed to the placements of the tensors. Each
-            step starts with a small message: ranks skip the same tensors, and if one has no gradient where another
+            step starts with a small message: ranks skip the same updates, and if one has no gradient where another
             has, every rank raises. Every rank must make as many steps as the others: with uneven inputs, use
             ``drop_last=True`` or equal shards. Pickles and copies of the optimizer do not contain the group.
         max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised, by default 20;
-            None for no limit. An affected tensor is not updated and its momentum stays unchanged.
+            None for no limit. As under a `GradScaler`, such an update is skipped: no tensor and no momentum changes. A
+            gradient whose square is not finite (a norm from 1.8e19 on in single precision and bfloat16) counts as one.
         warn_unused: warn once of tensors that ask for a gradient and have none in the first three updates, as they do
             if the model was copied, sharded or given other layers after the optimizer was built. Experts of a mixture
             are not meant, nor groups with False.
@@ -110,7 +109,7 @@ class LMO(Optimizer):
     """
 
     _process_group: dist.ProcessGroup | None = None  # copies and pickles have none
-    _oracle: ClassVar[Oracle] = Oracle()  # what updates the tensors
+    _rules: ClassVar[dict[str, Rule]] = {"": Oracle()}  # what updates the tensors, by a group's ``algorithm``
     # The options that are numbers, or pairs of them, and the ends of their ranges [0, end).
     _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "momentum": 1.0}
     # Options that would have no effect in a group, and what to give instead.
@@ -142,7 +141,7 @@ class LMO(Optimizer):
         check_member(process_group)
         defaults: dict[str, Any] = {"lr": lr, **own, **_COMMON, **common}
         self._process_group = process_group
-        self._agreement, self._buckets = Agreement(process_group), Buckets(process_group)
+        self._prepare()
         self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
         self._unused = Unused()
         check_options(defaults, of_group=False)
@@ -204,8 +203,7 @@ class LMO(Optimizer):
         for p in group["params"]:
             group["geometry"].check_shape(p.shape)
             if is_dtensor(p):
-                (buckets := Buckets(None)).expect(group["geometry"])
-                buckets.of(group["geometry"], [p])  # raises if it is sharded over too many
+                Shared(self._rule(group), None).shares(group["geometry"], [p])  # raises if it is sharded over too many
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -215,7 +213,7 @@ class LMO(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every tensor that has a finite gradient.
+        """Update every tensor that has a gradient, if all gradients are finite, and none otherwise.
 
         A gradient of another dtype is converted to its tensor's. The caller's autocast and inference mode reach the
         closure alone.
@@ -235,51 +233,40 @@ class LMO(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if stepped := self._step():
-            self._skipped.end_update(type(self).__name__)
-        self._unused.look(type(self).__name__, self.param_groups, found=stepped, closure=closure is not None)
+        found = self._step()
+        self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
         return loss
 
     @in_normal_mode
     def _step(self) -> bool:
-        """Make the step from the present gradients; return whether there were any.
+        """Make the step from the present gradients; return whether there were any."""
+        shared = self._is_shared()
+        rules: Mapping[str, Any] = self._shared if shared else self._rules
+        updates = self._collect_and_tell() if shared else self._collect()
+        finite = self._agreement.reach(updates) if shared else is_finite([g for update in updates for g in update.gs])
+        for update in updates if finite is not False else ():
+            update.finite = finite if isinstance(finite, Tensor) else None
+            rules[update.group.get("algorithm", "")].update_(update, self._plans)
+        if len(updates) > 0:  # which PyTorch 2.11 can trace, unlike bool
+            self._skipped.count(type(self).__name__, finite)
+        return len(updates) > 0
 
-        Whatever can be refused is refused while the state is collected, before any tensor moves.
+    def _collect(self) -> list[Update]:
+        """One pass over the groups: the tensors that have a gradient, and their state.
+
+        Whatever can be refused is refused here, before any tensor moves.
         """
-        updates = self._agreed_updates() if self._is_shared() else self._updates()
-        for tensors in updates:
-            self._rule(tensors.group).update_(tensors, self._buckets, self._skipped)
-        return len(updates) > 0  # which PyTorch 2.11 can trace, unlike bool
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        """What updates the tensors of this group."""
-        return self._oracle
-
-    def _is_shared(self) -> bool:
-        """Whether other ranks hold copies or shards of the tensors."""
-        if self._process_group is not None:
-            return True
-        for group in self.param_groups:
-            for p in group["params"]:
-                if type(p) not in PLAIN and is_dtensor(p):
-                    return True
-        return False
-
-    def _params(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
-
-    def _updates(self) -> list[Tensors]:
-        """The tensors that have a gradient, of each group that has some."""
         updates = []
         for group in self.param_groups:
             xs: list[Tensor] = []
             gs: list[Tensor] = []
-            state: list[list[Tensor]] = [[] for _ in self._rule(group).entries]
+            state: list[list[Tensor]] = [[] for _ in self._rules[group.get("algorithm", "")].entries]
             self._init_group(group, xs, gs, *state)
+            for i, x in enumerate(xs):
+                if gs[i].dtype != x.dtype:  # as mixed precision may leave it
+                    gs[i] = gs[i].to(x.dtype)
             if xs:
-                # Mixed precision may leave gradients in another dtype.
-                gs = [g if g.dtype == x.dtype else g.to(x.dtype) for x, g in zip(xs, gs, strict=True)]
-                updates.append(Tensors(group, xs, gs, state))
+                updates.append(Update(group, xs, gs, state))
         return updates
 
     def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], *state: list[Tensor]) -> None:
@@ -288,14 +275,6 @@ class LMO(Optimizer):
         The name is PyTorch's: `torch.compile` runs this method without tracing it, and takes what it puts into lists.
         It raises the errors of `step`.
         """
-        self._check_gradients(group, xs, gs)
-        if xs:
-            self._skipped.prepare(xs[0].device)
-            for entries, found in zip(state, self._rule(group).state_of(group, xs, self.state), strict=True):
-                entries += found
-
-    def _check_gradients(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
-        """Collect the group's tensors that have a gradient; raise the errors of `step`."""
         for p in group["params"]:
             g = p.grad
             if g is not None:
@@ -304,14 +283,22 @@ class LMO(Optimizer):
                     check_gradient(type(self).__name__, p, g)
                 xs.append(p)
                 gs.append(g)
-        if not self._buckets.expects(geometry := group["geometry"]):  # as it does not in the first step
+        geometry = group["geometry"]
+        if id(geometry) not in self._plans.geometries:  # as it is not in the first step
             check_whole(type(self).__name__, geometry, self._params())
-            self._buckets.expect(geometry)
-        if xs and not in_ranges(group, self._ends):
+            self._plans.geometries[id(geometry)] = geometry
+        if not xs:
+            return
+        if not _in_ranges(group, self._ends):
             self._check_changed(group)
-        if xs and is_capturing(xs[0].device):
-            ready = self._skipped.ready and self._rule(group).ready(group, xs, self.state)
+        rule = self._rules[group.get("algorithm", "")]
+        if xs[0].device.type != "cpu" and is_capturing(xs[0].device):
+            ready = self._skipped.counts is not None and rule.ready(group, xs, self.state)
             check_capture(type(self).__name__, group, ready=ready)
+        if self._skipped.counts is None:
+            self._skipped.prepare(xs[0].device)
+        for entries, found in zip(state, rule.state_of(group, xs, self.state), strict=True):
+            entries += found
 
     def _check_changed(self, group: dict[str, Any]) -> None:
         """Raise ValueError, as the constructor does, if an option of a group was set to what no update can use."""
@@ -323,9 +310,26 @@ class LMO(Optimizer):
             place = next(i for i, one in enumerate(self.param_groups) if one is group)
             raise ValueError(f"{type(self).__name__}: {called(place, self.param_groups)}: {error}") from None
 
-    def _check_all_gradients(self) -> None:
+    def _is_shared(self) -> bool:
+        """Whether other ranks hold copies or shards of the tensors."""
+        if self._process_group is not None:
+            return True
         for group in self.param_groups:
-            self._check_gradients(group, [], [])
+            for p in group["params"]:
+                if type(p) not in PLAIN and is_dtensor(p):
+                    return True
+        return False
+
+    def _collect_and_tell(self) -> list[Update]:
+        """`_collect`, for ranks that share tensors: if this one cannot, tell the others first."""
+        self._agreement.begin(type(self).__name__, self.param_groups)
+        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
+            return self._collect()
+        try:
+            return self._collect()
+        except Exception as error:
+            self._agreement.reach([], refused=error)
+            raise
 
     @in_normal_mode
     @torch.no_grad()
@@ -335,39 +339,20 @@ class LMO(Optimizer):
         Ranks that share tensors must call this together: if one refuses its gradients, all raise.
         """
         if self._is_shared():
-            self._agree(self._check_all_gradients)
+            self._agreement.reach(self._collect_and_tell())
         else:
-            self._check_all_gradients()
+            self._collect()
 
-    def _agree(self, prepare: Callable[[], R]) -> tuple[R, Agreed]:
-        """Return what `prepare` returns and what ranks agree on; if it raises, tell the other ranks first."""
-        who, groups = type(self).__name__, self.param_groups
-        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
-            return prepare(), self._agreement.reach(who, groups)
-        try:
-            prepared = prepare()
-        except Exception as error:
-            self._agreement.reach(who, groups, error)
-            raise
-        return prepared, self._agreement.reach(who, groups)
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        """What updates the tensors of this group."""
+        return self._rules[group.get("algorithm", "")]
 
-    def _agreed_updates(self) -> list[Tensors]:
-        """`_updates`, after ranks have agreed on the gradients; if they have not, every rank raises RuntimeError."""
-        updates, agreed = self._agree(self._updates)
-        if not torch.compiler.is_compiling():
-            self._agreement.steps += 1
-        there = iter([i for i, p in enumerate(self._params()) if p.grad is not None])
-        for tensors in updates:
-            places = [next(there) for _ in tensors.xs]
-            tensors.gs = [g for i in places if (g := agreed.grads[i]) is not None]
-            tensors.checked = True
-            if agreed.finite is not None:
-                tensors.finite = self._skipped.noted(flags_at(agreed.finite, places))
-        return updates
+    def _params(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     @property
     def skipped_updates(self) -> int:
-        """How many updates skipped a tensor because of a non-finite gradient; reading it waits for the device."""
+        """How many updates were skipped because of a gradient; reading it waits for the device."""
         return self._skipped.total()
 
     def state_dict(self) -> dict[str, Any]:
@@ -452,11 +437,16 @@ class LMO(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
-            self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
+            self._prepare()
             self._unused = Unused()
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed
+
+    def _prepare(self) -> None:
+        """Make what no copy or pickle contains."""
+        self._agreement, self._plans = Agreement(self._process_group), Plans()
+        self._shared = {name: Shared(rule, self._process_group) for name, rule in self._rules.items()}
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}("]
@@ -474,3 +464,22 @@ class LMO(Optimizer):
         """How a group's rate compares with the first group's, if they differ."""
         first, own = float(self.param_groups[0]["lr"]), float(group["lr"])
         return "" if own == first or not first else f" ({own / first:.3g} × the first group's)"
+
+
+def _in_ranges(group: Mapping[str, Any], ends: Mapping[str, float]) -> bool:
+    """Whether these options of a group, numbers or pairs of betas, are in [0, end). A tensor's value is not read.
+
+    It is asked at each step, so it is quick, and does not know NumPy's numbers.
+    """
+    for name, end in ends.items():
+        value = group[name]
+        pair = name.endswith("betas")
+        if pair and not (isinstance(value, (tuple, list)) and len(value) == 2):
+            return False
+        for one in value if pair else (value,):
+            if isinstance(one, (float, int)):
+                if not 0 <= one < end:  # as NaN is not, either
+                    return False
+            elif not (isinstance(one, Tensor) and one.numel() == 1):
+                return False
+    return True

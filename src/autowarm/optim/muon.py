@@ -45,8 +45,7 @@ class Muon(LMO):
         adamw_eps_hat: add ε before the bias correction, where Kingma and Ba call it ε̂. That is how the scripts through
             which Muon spread have it, the paper's among them; it matters in the first 1/(1 − β2) steps. Slower, because
             PyTorch's kernels add ε after the correction.
-        process_group, common: see `LMO`. One kernel updates a whole AdamW group, so one non-finite gradient skips the
-            update of that group.
+        process_group, common: see `LMO`.
 
     Raises:
         ValueError: an option is out of range, or a matrix group contains a tensor of fewer than two dimensions.
@@ -62,8 +61,10 @@ class Muon(LMO):
         )
     """
 
-    _oracle = Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"))
-    _rules: ClassVar[dict[str, Rule]] = {"muon": _oracle, "adamw": AdamW()}
+    _rules: ClassVar[dict[str, Rule]] = {
+        "muon": Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov")),
+        "adamw": AdamW(),
+    }
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"adamw_betas": 1.0, "adamw_eps": math.inf}
     _not_of_a_group = LMO._not_of_a_group | {
         **dict.fromkeys(("radius", "method", "steps", "dtype"), "give it geometry=Spectral(...)"),
@@ -180,7 +181,7 @@ class Muon(LMO):
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         super()._check_tensors(group)
-        if self._rule(group) is not self._oracle:
+        if group["algorithm"] != "muon":
             return
         too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
         if too_flat:
@@ -188,9 +189,6 @@ class Muon(LMO):
                 f"Muon orthogonalises matrices but got tensors of shape {too_flat[:3]}: build it with "
                 "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
             )
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return self._rules[group["algorithm"]]
 
 
 def _role(geometry: Spectral) -> str:

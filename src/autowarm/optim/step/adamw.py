@@ -1,6 +1,7 @@
 """AdamW's rule, for the tensors that Muon leaves to it: PyTorch's own, skipped if a gradient is not finite."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,10 +10,8 @@ from torch.optim.adamw import adamw
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from ...geometry import Rate
-from .buckets import Buckets, Tensors, by_device
-from .dtensors import local
-from .nonfinite import SkippedUpdates
-from .update import State, check_shape
+from .plan import Plans
+from .update import State, Update, resized
 
 
 class AdamW:
@@ -23,15 +22,7 @@ class AdamW:
     """
 
     entries: tuple[str, ...] = ("exp_avg", "exp_avg_sq", "step")
-    options: tuple[str, ...] | None = (
-        "algorithm",
-        "lr",
-        "weight_decay",
-        "adamw_betas",
-        "adamw_eps",
-        "adamw_eps_hat",
-        "maximize",
-    )
+    options: tuple[str, ...] | None = ("algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps", "adamw_eps_hat")
 
     def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
         """See `update.Rule`."""
@@ -49,7 +40,8 @@ class AdamW:
             if own["step"].device != wanted:
                 own["step"] = own["step"].to(wanted)  # a state that was loaded from another device
             for name in ("exp_avg", "exp_avg_sq"):
-                check_shape(name, own, p)
+                if own[name].shape != p.shape:
+                    raise resized(name, own, p)
             if own["exp_avg"].dtype != p.dtype:  # the model has been converted
                 own |= {name: own[name].to(p.dtype) for name in ("exp_avg", "exp_avg_sq")}
             for entries, name in zip(found, self.entries, strict=True):
@@ -60,30 +52,22 @@ class AdamW:
         """Always: the first update makes a state of constants, which a graph may do."""
         return True
 
-    def update_(self, tensors: Tensors, buckets: Buckets, skipped: SkippedUpdates) -> None:
-        """See `update.Rule`. One gradient that is not finite skips the update of all tensors."""
-        flags = [tensors.finite]
-        if not tensors.checked:
-            flags = [skipped.check([tensors.gs[i] for i in places]) for places in by_device(tensors.gs)]
-        alls = [flag.all() for flag in flags if flag is not None]
-        finite = torch.stack([flag.to(alls[0].device, non_blocking=True) for flag in alls]).all() if alls else None
-        if tensors.checked:  # by ranks, which may hold shards
-            tensors.xs, tensors.gs, *tensors.state = [
-                [local(x) for x in each] for each in (tensors.xs, tensors.gs, *tensors.state)
-            ]
-        fused, others = _by_kernel(tensors)
+    def update_(self, update: Update, plans: Plans) -> None:
+        """See `update.Rule`."""
+        finite = update.finite
+        fused, others = _by_kernel(update)
         if fused:
             found_inf = None if finite is None else 1.0 - finite.to(torch.float32)
-            capturable = tensors.group["capturable"]
-            _adamw(tensors.at(fused) if others else tensors, fused=True, found_inf=found_inf, capturable=capturable)
+            capturable = update.group["capturable"]
+            _adamw(update.at(fused) if others else update, fused=True, found_inf=found_inf, capturable=capturable)
         if others:
-            before = after = tensors.at(others)
+            before = after = update.at(others)
             # Only the fused kernel can skip an update, and computes float16 in single precision, without which ε and v
             # underflow. The others update copies, which are then kept or discarded.
             on_copies = finite is not None or any(x.dtype is torch.float16 for x in before.xs)
             if on_copies:
                 xs, *state = [[x.to(_wide(x), copy=True) for x in each] for each in (before.xs, *before.state)]
-                after = Tensors(tensors.group, xs, [g.to(_wide(g)) for g in before.gs], state)
+                after = replace(before, xs=xs, gs=[g.to(_wide(g)) for g in before.gs], state=state)
             # The capturable implementation is the only one that reads step counts on a device.
             capturable = torch.compiler.is_compiling() or before.state[2][0].device.type != "cpu"
             _adamw(after, foreach=before.xs[0].device.type != "cpu", capturable=capturable)
@@ -93,12 +77,15 @@ class AdamW:
                         old.copy_(new if finite is None else torch.where(finite.to(old.device), new, old))
 
 
-def _adamw(tensors: Tensors, **how: Any) -> None:
-    group = tensors.group
-    xs, gs, (ms, vs, steps) = tensors.xs, tensors.gs, tensors.state
+def _adamw(update: Update, **how: Any) -> None:
+    group = update.group
+    xs, gs, (ms, vs, steps) = update.xs, update.gs, update.state
     beta1, beta2 = group["adamw_betas"]
     if group["adamw_eps_hat"]:  # no kernel of PyTorch's has it
-        for places in by_device(xs):
+        by_device: dict[torch.device, list[int]] = {}
+        for i, x in enumerate(xs):
+            by_device.setdefault(x.device, []).append(i)
+        for places in by_device.values():
             _adamw_eps_hat(group, *([each[i] for i in places] for each in (xs, gs, ms, vs, steps)))
         return
     how |= {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["adamw_eps"]}
@@ -122,23 +109,23 @@ def _adamw_eps_hat(
     # 1 − βᵗ, to full precision in the first steps of a β near 1.
     one, two = (-torch.expm1(made * math.log(beta)) if beta else torch.ones_like(made) for beta in (beta1, beta2))
     torch._foreach_mul_(updates, (-two.sqrt() / one).unbind())
-    Rate.of_group(group).step_(xs, updates)
+    Rate.of_group(group, xs[0].device).step_(xs, updates)
 
 
 def _wide(x: Tensor) -> torch.dtype:
     return torch.float32 if x.dtype is torch.float16 else x.dtype
 
 
-def _by_kernel(tensors: Tensors) -> tuple[list[int], list[int]]:
+def _by_kernel(update: Update) -> tuple[list[int], list[int]]:
     """Return the indices of the tensors that the fused kernel can update, and of the others.
 
     The kernel assumes that a tensor, its gradient and its state have the same memory layout, as shards may not have if
     their DTensors do. A compiler fuses by itself, and no kernel has ``adamw_eps_hat``.
     """
-    by_itself = torch.compiler.is_compiling() or tensors.group["adamw_eps_hat"]
+    by_itself = torch.compiler.is_compiling() or update.group["adamw_eps_hat"]
     kinds = () if by_itself else _get_fused_kernels_supported_devices()
     fused: list[int] = []
     others: list[int] = []
-    for i, (x, g, m) in enumerate(zip(tensors.xs, tensors.gs, tensors.state[0], strict=True)):
+    for i, (x, g, m) in enumerate(zip(update.xs, update.gs, update.state[0], strict=True)):
         (fused if x.device.type in kinds and x.stride() == g.stride() == m.stride() else others).append(i)
     return fused, others

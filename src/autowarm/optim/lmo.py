@@ -56,6 +56,8 @@ _COMMON: dict[str, Any] = {
 }  # fmt: skip
 _SWITCHES = ("maximize", "capturable", "warn_unused")
 
+_WIDE = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # what may be kept in more precision than the weights
+
 
 class LMO(Optimizer):
     r"""Step by a linear minimisation oracle over a norm ball, with momentum and decoupled weight decay.
@@ -388,7 +390,13 @@ class LMO(Optimizer):
             unhooked(self, "_optimizer_load_state_dict_pre_hooks") as before,
             unhooked(self, "_optimizer_load_state_dict_post_hooks") as after,
         ):
-            super().load_state_dict(self._checked(through(before, self, state_dict)))
+            state_dict = self._checked(through(before, self, state_dict))
+            super().load_state_dict(state_dict)
+        numbers = (i for group in state_dict["param_groups"] for i in group["params"])
+        for i, p in zip(numbers, self._params(), strict=True):
+            for name, saved in state_dict["state"].get(i, {}).items():
+                if name in _WIDE and saved.dtype != p.dtype:  # PyTorch has rounded it to the weight's dtype
+                    self.state[p][name] = saved.to(p.device)
         for group, geometry in zip(self.param_groups, geometries, strict=True):
             group["geometry"] = geometry
             group.pop("optimizer", None)

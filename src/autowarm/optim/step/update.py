@@ -93,7 +93,7 @@ class Oracle:
 
     def first(self, group: dict[str, Any], p: Tensor) -> Tensor:
         """The momentum before the first update."""
-        return torch.zeros_like(p)
+        return torch.zeros_like(p, dtype=_wide(p.dtype))
 
     def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
         """See `Rule`."""
@@ -105,8 +105,8 @@ class Oracle:
                     own["momentum_buffer"] = self.first(group, p)
                 if own["momentum_buffer"].shape != p.shape:
                     raise resized("momentum_buffer", own, p)
-                if own["momentum_buffer"].dtype != p.dtype:
-                    own["momentum_buffer"] = own["momentum_buffer"].to(p.dtype)  # the model has been converted
+                if own["momentum_buffer"].dtype != (dtype := _wide(p.dtype)):
+                    own["momentum_buffer"] = own["momentum_buffer"].to(dtype)  # the model has been converted
                 momenta.append(own["momentum_buffer"])
         return [momenta]
 
@@ -187,7 +187,7 @@ class FromWeights(Oracle):
     def first(self, group: dict[str, Any], p: Tensor) -> Tensor:
         if group["momentum_init"] != "weights":
             return super().first(group, p)
-        m, keep = p.detach().clone(), Rate.of_group(group, p.device).keep
+        m, keep = p.detach().to(_wide(p.dtype), copy=True), Rate.of_group(group, p.device).keep
         local(m).mul_((1 - group["momentum"]) * (-1 if group.get("maximize") else 1))
         if keep is not None:
             local(m).mul_(keep)
@@ -202,10 +202,18 @@ def resized(name: str, own: dict[str, Any], p: Tensor) -> ValueError:
     )
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a momentum: float16 would lose what is below 6e-8 of it."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
 def _masked(update: Update) -> list[Tensor]:
-    """The gradients, or if the flag is not set what leaves a momentum as it is: itself, or 0 without one."""
+    """The gradients in the momenta's dtype, or if the flag is not set what changes no momentum: itself, or 0."""
     gs, (ms,) = update.gs, update.state
     if update.finite is None:
+        for g, m in zip(gs, ms, strict=False):
+            if g.dtype != m.dtype:
+                return [g.to(m.dtype) for g, m in zip(gs, ms, strict=True)]
         return gs
     stay: Sequence[Tensor | float] = ms or [0.0] * len(gs)
     return [torch.where(update.finite, g, m) for g, m in zip(gs, stay, strict=True)]

@@ -1,9 +1,8 @@
 """What cannot be stepped is refused before anything moves, wherever among the groups and the optimizers it is."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAd
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim import Together
-from autowarm.optim.checks import in_ranges
+from autowarm.optim.lmo import _in_ranges as in_ranges
 from tests.cases import each
 from tests.optim.test_caller_modes import PAIRS, give
 
@@ -116,10 +115,15 @@ def test_every_number_of_ours_is_held_to_its_range(make: Callable, name: str) ->
             refused(opt, model, "group ", name)
 
 
-@each("name", ["nesterov", "capturable", "adamw_eps_hat"])
-def test_a_switch_is_on_or_off(name: str) -> None:
-    makers = [m for m in (Muon, NormSGD, Lion, SignSGD, LMO) if name in signature(m).parameters]
-    assert makers
+@each(
+    ("name", "makers"),
+    [
+        *((name, (Muon, NormSGD, Lion, SignSGD, LMO)) for name in ("capturable", "maximize", "warn_unused")),
+        ("nesterov", (Muon, NormSGD, SignSGD, LMO)),
+        ("adamw_eps_hat", (Muon,)),
+    ],
+)
+def test_a_switch_is_on_or_off(name: str, makers: Sequence[type[LMO]]) -> None:
     for make in makers:
         for bad in ("no", "false", 1, None):
             for given in ({name: bad}, {}):

@@ -19,8 +19,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim.step.adamw import AdamW
-from autowarm.optim.step.buckets import Buckets, Tensors
-from autowarm.optim.step.nonfinite import SkippedUpdates
+from autowarm.optim.step.plan import Plans
+from autowarm.optim.step.update import Update
 
 # Of one step on one GPU: operators, and gigabytes of temporaries.
 ALONE = {"124M": (LLAMA_124M, 190, 0.3), "1B": (LLAMA_1B, 415, 0.8), "8B": (LLAMA_8B, 1150, 1.6)}
@@ -187,6 +187,6 @@ def test_other_accelerators_have_the_fused_adamw_too():
         xs, gs, ms, vs = ([torch.empty(4, 3, device="xpu:0")] for _ in range(4))
         group = {"lr": 0.1, "adamw_betas": (0.9, 0.99), "adamw_eps": 1e-8, "weight_decay": 0.1, "capturable": False}
         group["adamw_eps_hat"] = False
-        tensors = Tensors(group, xs, gs, [ms, vs, [torch.zeros((), device="xpu:0")]], checked=True)
-        step = watched(lambda: AdamW().update_(tensors, Buckets(None), SkippedUpdates(None)))
+        update = Update(group, xs, gs, [ms, vs, [torch.zeros((), device="xpu:0")]])
+        step = watched(lambda: AdamW().update_(update, Plans()))
     assert "aten::_fused_adamw_" in step.operators

@@ -1,4 +1,4 @@
-"""A saved state goes to the tensors that it was saved for, by their names."""
+"""A saved state goes to the tensors that it was saved for, or is refused with their names."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -61,18 +61,27 @@ def saved(make: Callable, steps: int = 3) -> tuple[dict[str, torch.Tensor], dict
 
 
 @every_optimizer
-@each("order", ["abc", "acb", "bac", "cba"])
-def test_layers_registered_in_another_order_keep_their_momenta(make: Callable, order: str) -> None:
+@each("order", ["acb", "bac", "cba"])
+def test_layers_registered_in_another_order_are_named_and_nothing_is_loaded(make: Callable, order: str) -> None:
+    _, state, _ = saved(make)
+    opt = make(a_model(order))
+    groups = copy.deepcopy(opt.state_dict()["param_groups"])
+    with pytest.raises(ValueError, match=r"same tensors in (another order|other groups): .* was .*, and is .* here"):
+        opt.load_state_dict(state)
+    assert not opt.state
+    assert opt.state_dict()["param_groups"] == groups
+
+
+@every_optimizer
+def test_the_same_names_in_the_same_order_load(make: Callable) -> None:
     weights, state, after = saved(make)
     before = copy.deepcopy(state)
-    model = a_model(order)
+    model = a_model()
     model.load_state_dict(weights)
     opt = make(model)
-    named = [list(group["param_names"]) for group in opt.param_groups]
     opt.load_state_dict(state)
     for name, p in train(model, opt, range(3, 5)).items():
         assert torch.equal(p, after[name])
-    assert [group["param_names"] for group in opt.param_groups] == named
     assert state["param_groups"] == before["param_groups"]  # the caller's, which is not changed
 
 
@@ -94,7 +103,7 @@ class Renamed(nn.Module):
 @each("prefix", WRAPPED)
 @each("wrapped_first", [False, True])
 def test_wrappers_do_not_change_a_name(make: Callable, prefix: str, wrapped_first: bool) -> None:
-    models = a_model(), WRAPPED[prefix](a_model("cab"))
+    models = a_model(), WRAPPED[prefix](a_model())
     first, second = reversed(models) if wrapped_first else models
     opts = make(first), make(second)
     train(first, opts[0], range(2))
@@ -142,7 +151,7 @@ def test_without_names_the_order_decides(make: Callable, nameless: str) -> None:
 
 @every_optimizer
 def test_a_distributed_checkpoint_is_taken_as_it_addresses_tensors(make: Callable) -> None:
-    """It replaces numbers by names, in the order of the optimizer that loads it; ``param_names`` may be older."""
+    """It replaces numbers by names, in the order of the optimizer that loads it, so that the order may change."""
     weights, state, after = saved(make)
     model = a_model("cba")
     model.load_state_dict(weights)
@@ -170,19 +179,11 @@ def grouped(cls: Any, groups: Sequence[Sequence[str]]) -> torch.optim.Optimizer:
     return cls([{"params": own} for own in named], lr=0.1)
 
 
-def momenta(opt: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    return {
-        name: opt.state[p]["momentum_buffer"]
-        for group in opt.param_groups
-        for name, p in zip(group["param_names"], group["params"], strict=True)
-    }
-
-
 # The names of the tensors that move between the groups that were saved and other groups.
 MOVES = {
-    ("ab", "c"): {("ac", "b"): "bc", ("a", "bc"): "b", ("cb", "a"): "ac", ("c", "ab"): "", ("ba", "c"): ""},
-    ("ab", "cd"): {("ac", "bd"): "bc", ("bd", "ca"): "ad", ("dc", "ba"): "", ("abc", "d"): "c"},
-    ("a", "b", "cd"): {("b", "a", "cd"): "", ("a", "c", "bd"): "bc", ("dc", "b", "a"): "", ("c", "b", "ad"): "ac"},
+    ("ab", "c"): {("ac", "b"): "bc", ("a", "bc"): "b", ("cb", "a"): "ac", ("c", "ab"): "abc"},
+    ("ab", "cd"): {("ac", "bd"): "bc", ("bd", "ca"): "ad", ("dc", "ba"): "abcd", ("abc", "d"): "c"},
+    ("a", "b", "cd"): {("b", "a", "cd"): "ab", ("a", "c", "bd"): "bc", ("c", "b", "ad"): "ac"},
 }
 
 
@@ -200,14 +201,11 @@ def test_tensors_in_other_groups_are_named_and_nothing_is_loaded(
             p.grad = torch.full((4, 4), float(ord(name)))
     first.step()
     groups = copy.deepcopy(second.state_dict()["param_groups"])
-    if not moved:  # the same groups in another order
-        second.load_state_dict(first.state_dict())
-        then, now = momenta(first), momenta(second)
-        assert all(torch.equal(now[name], m) for name, m in then.items())
-        return
     with pytest.raises(ValueError, match="the same tensors in other groups") as refused:
         second.load_state_dict(first.state_dict())
-    assert "".join(name for name in "abcd" if f"{name} was in group" in str(refused.value)) == moved
+    said = [name for name in "abcd" if f"{name} was in group" in str(refused.value)]
+    assert {*said} <= {*moved}
+    assert len(said) == min(3, len(moved))
     assert not second.state
     assert second.state_dict()["param_groups"] == groups
 

@@ -69,10 +69,6 @@ MISTAKES: dict[str, tuple[Loop, str]] = {
     ),
     "an optimizer resumed alone": (lambda: trained_loop(resumed=True), "made 20 updates by its state.*load_state_dict"),
     "a copied model": (lambda: trained_loop(copied=True), "no tensor of AdamW had a gradient in 25 updates"),
-    "a copied model, ours": (
-        lambda: trained_loop(lambda params: Lion(params, lr=PEAK), copied=True),
-        "no tensor of Lion had a gradient in 25 updates",
-    ),
     "losses that alternate": (lambda: given(ALTERNATING), SCATTERED),
     "losses of zero": (lambda: given([0.0] * 30), "no target loss f. can be derived"),
     "no loss": (lambda: given([None]), "step.. was called without a loss"),  # type: ignore[list-item]

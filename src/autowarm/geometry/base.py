@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..modes import without_autocast
-from ..orthogonalize import as_matrices
+from ..orthogonalize import HALVES, as_matrices
 from .rate import Rate
 
 RadiusRule = Literal["original", "match_rms_adamw", "spectral_unclamped"]
@@ -33,8 +33,6 @@ Total = Callable[[Tensor], Tensor]
 # Up to this size of a tensor, joining it to others costs less than a call of the oracle for it alone.
 _JOINED_BYTES = {"cpu": 1 << 15}
 _JOINED_BYTES_ELSEWHERE = 4 << 20
-
-HALVES = (torch.float16, torch.bfloat16)
 
 # The dimensions along which a tensor with this many has one entry, row, column, matrix or tensor.
 DIMENSIONS: Mapping[Locality, Callable[[int], range]] = {
@@ -176,7 +174,7 @@ class Geometry(ABC):
         other.__post_init__()
         return other
 
-    def reading(self, *, stacked: bool = False, blocks: int = 1, transposed: bool = False) -> Self:
+    def reading(self, *, stacked: bool = False, blocks: int | tuple[int, ...] = 1, transposed: bool = False) -> Self:
         """Return the geometry that also reads tensors in this way, see `Spectral`; itself if it has no such choice."""
         return self
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..orthogonalize import least_norm
-from .base import DIMENSIONS, HALVES, Geometry, Locality, Total
-from .rate import Rate, each, negated
+from ..orthogonalize import HALVES, least_norm
+from .base import DIMENSIONS, Geometry, Locality, Total
+from .rate import Rate, negated
 
 
 class Euclidean(Geometry):
@@ -70,7 +70,7 @@ class Euclidean(Geometry):
         rate.keep_(xs)
         lr = rate.lr
         if isinstance(lr, Tensor):
-            torch._foreach_div_(norms, each(lr))  # a rate of 0 makes the norm infinite and the step 0
+            torch._foreach_div_(norms, lr)  # a rate of 0 makes the norm infinite and the step 0
             lr = 1.0
         factors = [-lr * radius for radius in radii] if isinstance(radii, list) else -lr * radii
         torch._foreach_addcdiv_(xs, directions, norms, factors)

@@ -1,15 +1,15 @@
 """The geometry of Muon: the largest singular value, of one matrix or of many."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from ..orthogonalize import Method, as_matrices, nuclear_norm, orthogonalize, spectral_norm
-from ..orthogonalize.polar import checked_steps
+from ..orthogonalize import Method, as_matrices, checked_steps, nuclear_norm, orthogonalize, spectral_norm
 from .base import Geometry, Locality, rows_columns
 
 
@@ -42,7 +42,8 @@ class Spectral(Geometry):
         method: how `lmo` computes UVᵀ: "svd" (exact), "newton-schulz" or "polar-express", see `autowarm.orthogonalize`.
         steps: number of iterations; None for the method's usual number.
         blocks: number of blocks of rows to split each matrix into, each treated as a matrix: 3 for a fused
-            query-key-value weight, or one per head if queries, keys and values differ in number. A radius rule uses the
+            query-key-value weight. Blocks of unequal size are a tuple of their sizes, in rows or in any unit that
+            divides them: (32, 8, 8) for 32 heads of queries that share 8 of keys and of values. A radius rule uses the
             block's shape.
         transposed: whether the tensor stores its matrices as (…, n, m), as GPT-2's layers store (in, out), and
             transposed convolutions their kernels. Rows are then its last dimension, for ``blocks`` and for a radius
@@ -60,7 +61,7 @@ class Spectral(Geometry):
     stacked: bool = False
     method: Method = "svd"
     steps: int | None = None
-    blocks: int = 1
+    blocks: int | tuple[int, ...] = 1
     dtype: torch.dtype | None = None
     transposed: bool = False
 
@@ -72,14 +73,22 @@ class Spectral(Geometry):
 
     @property
     def polar(self) -> Polar | None:
-        """The iterations of the method; None if it does not iterate."""
-        return None if self.method == "svd" else Polar(self.method, self.steps, self.dtype)
+        """The iterations of the method; None if it does not iterate, or blocks of unequal size do not stack."""
+        return None if self.method == "svd" or self.unequal else Polar(self.method, self.steps, self.dtype)
+
+    @property
+    def unequal(self) -> bool:
+        """Whether the blocks have sizes of their own."""
+        return isinstance(self.blocks, tuple)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checked_steps(self.method, self.steps)
-        if self.blocks < 1:
-            raise ValueError(f"blocks must be at least 1, got {self.blocks}")
+        if isinstance(self.blocks, list):
+            object.__setattr__(self, "blocks", tuple(self.blocks))
+        sizes = self.blocks if isinstance(self.blocks, tuple) else (self.blocks,)
+        if not sizes or not all(isinstance(n, int) and n >= 1 for n in sizes):
+            raise ValueError(f"blocks must be at least 1, or a tuple of such sizes, got {self.blocks}")
 
     def __repr__(self) -> str:
         # Checkpoints contain this text. A field that it leaves out has its default, so checkpoints older than a field
@@ -89,7 +98,7 @@ class Spectral(Geometry):
 
     def matrices(self, x: Tensor) -> Tensor:
         """Return the tensor as matrices (…, m, n), as a view if its layout allows one."""
-        return as_matrices(x, stacked=self.stacked, blocks=self.blocks, transposed=self.transposed)
+        return as_matrices(x, stacked=self.stacked, blocks=self._count, transposed=self.transposed)
 
     def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
         """Return the tensor of this shape with these `matrices`."""
@@ -99,32 +108,87 @@ class Spectral(Geometry):
             return matrices.mT.reshape(shape)
         return matrices.reshape(*shape[:-2], shape[-1], shape[-2]).mT
 
+    @property
+    def _count(self) -> int:
+        assert isinstance(self.blocks, int), "blocks of unequal size are read one by one, see `_split`"
+        return self.blocks
+
+    @property
+    def _each(self) -> Self:
+        """How each block of unequal size is read."""
+        return replace(self, blocks=1)
+
+    def _split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the blocks of unequal size of a tensor, as views."""
+        assert isinstance(self.blocks, tuple)
+        dim, total = self._rows_dim(x.shape), sum(self.blocks)
+        if self.transposed and not self.turns(x.shape):
+            raise ValueError("the blocks of a transposed convolution are its groups: give no sizes")
+        if x.shape[dim] % total:
+            raise ValueError(
+                f"{x.shape[dim]} rows (shape {tuple(x.shape)}) do not divide into blocks of {self.blocks}, whose sum "
+                f"is {total}: give rows, or heads"
+            )
+        return x.split([n * (x.shape[dim] // total) for n in self.blocks], dim)
+
+    def _rows_dim(self, shape: Sequence[int]) -> int:
+        return len(shape) - 1 if self.turns(shape) else len(shape) - 2 if self.stacked else 0
+
     def _norm(self, x: Tensor) -> Tensor:
+        if self.unequal:
+            return torch.stack([self._each.norm(block) for block in self._split(x)]).amax()
         return spectral_norm(self.matrices(x)).amax() if x.numel() else x.new_zeros(())
 
     def _dual(self, g: Tensor) -> Tensor:
+        if self.unequal:
+            return torch.stack([self._each.dual(block) for block in self._split(g)]).sum()
         return nuclear_norm(self.matrices(g)).sum() if g.numel() else g.new_zeros(())
 
     def _lmo(self, g: Tensor) -> Tensor:
+        if self.unequal:
+            return self._lmo_each([g])[0]
         factor = orthogonalize(self.matrices(g), method=self.method, steps=self.steps, dtype=self.dtype)
         return -self.tensor(factor, g.shape)
 
-    def reading(self, *, stacked: bool = False, blocks: int = 1, transposed: bool = False) -> Self:
-        blocks = math.lcm(self.blocks, blocks)
+    def _lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        if not self.unequal:
+            return super()._lmo_each(gs)
+        one = self._each
+        split = [list(self._split(g)) for g in gs]
+        alike: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        for i, blocks in enumerate(split):
+            for j, block in enumerate(blocks):
+                alike[block.device, block.dtype, block.shape].append((i, j))
+        for (*_, shape), places in alike.items():  # the queries of all layers at once, then their keys and values
+            stack = torch.stack([one.matrices(split[i][j]) for i, j in places])
+            factors = orthogonalize(stack, method=self.method, steps=self.steps, dtype=self.dtype)
+            for (i, j), factor in zip(places, factors.unbind(), strict=True):
+                split[i][j] = one.tensor(factor, shape) * -one.radius_of(shape)
+        return [torch.cat(blocks, self._rows_dim(g.shape)) for g, blocks in zip(gs, split, strict=True)]
+
+    def reading(self, *, stacked: bool = False, blocks: int | tuple[int, ...] = 1, transposed: bool = False) -> Self:
+        if isinstance(self.blocks, int) and isinstance(blocks, int):
+            blocks = math.lcm(self.blocks, blocks)
+        elif blocks == 1:
+            blocks = self.blocks
         return replace(self, stacked=self.stacked or stacked, blocks=blocks, transposed=self.transposed or transposed)
 
     def plain(self) -> Self:
         return replace(self, radius=1.0, stacked=False, blocks=1, transposed=False)
 
     def check_shape(self, shape: Sequence[int]) -> None:
-        self.matrices(torch.empty(tuple(shape), device="meta"))
+        x = torch.empty(tuple(shape), device="meta")
+        for block in self._split(x) if self.unequal else (x,):
+            (self._each if self.unequal else self).matrices(block)
 
     def radius_of(self, shape: Sequence[int]) -> float:
-        return super().radius_of(self.matrix_shape(shape))
+        return 1.0 if self.unequal else super().radius_of(self.matrix_shape(shape))  # each block has its own
 
     def _kappa(self, shape: tuple[int, ...]) -> float:
+        if self.unequal:
+            return sum(self._each.kappa(block.shape) for block in self._split(torch.empty(shape, device="meta")))
         stack = math.prod(shape[:-2]) if self.stacked else 1
-        return float(stack * self.blocks * min(self.matrix_shape(shape)))
+        return float(stack * self._count * min(self.matrix_shape(shape)))
 
     def matrix_shape(self, shape: Sequence[int]) -> tuple[int, int]:
         """Return the rows and columns of the matrices that a tensor of this shape is read as."""
@@ -132,8 +196,8 @@ class Spectral(Geometry):
         if self.turns(shape):
             m, n = n, m
         elif self.transposed:
-            return n, m // self.blocks  # a transposed convolution's groups share out its inputs
-        return m // self.blocks, n
+            return n, m // self._count  # a transposed convolution's groups share out its inputs
+        return m // self._count, n
 
     def stack_size(self, shape: Sequence[int]) -> tuple[int, int]:
         """Return the rows and columns of a tensor's matrices as they are stacked to be orthogonalised.

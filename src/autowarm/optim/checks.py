@@ -2,11 +2,10 @@
 
 import math
 import re
-import warnings
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
@@ -15,15 +14,35 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
-from ..frames import frames_of_ours
 from ..geometry import Geometry
-from ..losses import NO_BACKWARD
-from .partition import USE_FSDP2, WRAPPERS
+from .heads import WRAPPERS
+from .partition import USE_FSDP2
 from .step.dtensors import are_flat_pieces, check_placed, local
 
-_SWITCHES = {"nesterov", "capturable", "adamw_eps_hat"}
+_SWITCHES = {"nesterov", "capturable", "adamw_eps_hat", "warn_unused", "maximize"}
+# What a group may have besides its options: its tensors, names, and what schedulers read or write there.
+LABELS = {
+    "params", "param_names", "role", "name", "group_name", "depthwise", "optimizer", "warmup", "lr_scale", "initial_lr",
+    "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum", "foreach", "fused",
+}  # fmt: skip
+# What options are called elsewhere, or what to do instead.
+_ELSEWHERE = {
+    "wd": "weight_decay", "kind": "algorithm", "beta": "momentum", "ns_steps": "steps", "adjust_lr_fn": "radius",
+    "adam_betas": "adamw_betas", "adam_eps": "adamw_eps", "lr_mult": "give the group its own lr",
+    "lr_ratio": "give the group its own lr", "use_muon": "it is for Muon", "algorithm": "it is for Muon",
+    "amsgrad": "leave it out, or use torch.optim.AdamW in autowarm.optim.Together",
+}  # fmt: skip
 
-_told: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()
+
+def instead_of(name: str, known: Iterable[str], others: Mapping[str, str]) -> str:
+    """What to do about an unknown option, given those that are known, and what others say of theirs."""
+    same = _ELSEWHERE.get(name, name)
+    if same in known:
+        return f"use {same}"
+    if " " in (what := others.get(same) or _ELSEWHERE.get(same, same)):
+        return what
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"it takes {', '.join(sorted(known))}"
 
 
 def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
@@ -72,25 +91,6 @@ def check_betas(name: str, betas: Sequence[float]) -> None:
         raise ValueError(f"{name} must be two numbers in [0, 1), got {betas!r}")
 
 
-def in_ranges(group: Mapping[str, Any], ends: Mapping[str, float]) -> bool:
-    """Whether these options of a group, numbers or pairs of betas, are in [0, end). A tensor's value is not read.
-
-    It is asked at each step, so it is quick, and does not know NumPy's numbers.
-    """
-    for name, end in ends.items():
-        value = group[name]
-        pair = name.endswith("betas")
-        if pair and not (isinstance(value, (tuple, list)) and len(value) == 2):
-            return False
-        for one in value if pair else (value,):
-            if isinstance(one, (float, int)):
-                if not 0 <= one < end:  # as NaN is not, either
-                    return False
-            elif not (isinstance(one, Tensor) and one.numel() == 1):
-                return False
-    return True
-
-
 def check_other(optimizer: Optimizer) -> None:
     """Raise ValueError if another's optimizer cannot make its step: its own error would come once others have stepped.
 
@@ -124,7 +124,7 @@ def check_other(optimizer: Optimizer) -> None:
 def check_parameters(who: str, group: Mapping[str, Any]) -> None:
     """Raise ValueError if a group contains a tensor that these optimizers cannot update."""
     for i, p in enumerate(group["params"]):
-        name = group["param_names"][i] if "param_names" in group else f"a parameter of shape {tuple(p.shape)}"
+        name = name_of(group, i)
         if p.is_inference():
             raise ValueError(f"{name} was made in torch.inference_mode, and cannot be trained: make it outside")
         what = _unsupported(p)
@@ -139,6 +139,12 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
                 f"capturable needs lr on the parameters' device, but it is on {lr.device} and a parameter of shape "
                 f"{tuple(p.shape)} on {p.device}: make it with torch.tensor({float(lr)}, device={str(p.device)!r})"
             )
+
+
+def name_of(group: Mapping[str, Any], i: int) -> str:
+    """What messages call a tensor."""
+    shape = tuple(group["params"][i].shape)
+    return group["param_names"][i] if "param_names" in group else f"a parameter of shape {shape}"
 
 
 def check_whole(who: str, geometry: Geometry, params: Iterable[Tensor]) -> None:
@@ -177,17 +183,6 @@ def check_gradient(who: str, p: Tensor, g: Tensor) -> None:
             f"whole numbers ({g.dtype}): convert it to the parameter's dtype"
         )
     check_placed(who, p, g)
-
-
-def warn_of_no_gradient(optimizer: Optimizer) -> None:
-    """Warn, once for an optimizer, that after its closure there is nothing to step by."""
-    if optimizer not in _told:
-        _told.add(optimizer)
-        warnings.warn(
-            f"{type(optimizer).__name__}.step: {NO_BACKWARD}, so nothing is updated. Let it call backward, and return "
-            "the loss. This warning appears once",
-            stacklevel=frames_of_ours(),
-        )
 
 
 def _unsupported(x: Tensor) -> str | None:
@@ -246,17 +241,17 @@ _WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
 
 
 def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved state in the order of these groups, by their tensors' names; ValueError if it is not theirs."""
+    """Return a shallow copy of a saved state; ValueError if it does not belong to the tensors of these groups."""
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise ValueError(
             f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
         )
-    ordered = _in_order_of(groups, state_dict)
-    numbers = chain.from_iterable(group["params"] for group in ordered["param_groups"])
+    _check_names(groups, state_dict["param_groups"])
+    numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     numbered = dict(zip(numbers, chain.from_iterable(group["params"] for group in groups), strict=False))
     whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
-    for i, state in ordered["state"].items():
+    for i, state in state_dict["state"].items():
         p = numbered.get(i)
         for name, value in state.items():
             if not isinstance(value, Tensor) or name == "step" or value.is_meta:
@@ -270,15 +265,39 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
                 raise ValueError(
                     f"the saved {name} of tensor {i} is not finite: training cannot resume from it; use an older state"
                 )
-    return ordered
+    saved = state_dict["param_groups"]
+    if len(saved) == len(groups):  # names here may have other wrappers, and a distributed checkpoint's may be older
+        here = ({"param_names": group["param_names"]} if "param_names" in group else {} for group in groups)
+        saved = [{**was, **(own if "param_names" in was else {})} for was, own in zip(saved, here, strict=True)]
+    return {**state_dict, "param_groups": saved}
 
 
-def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The state in the order of these groups, or as it is without names, or with another number of groups."""
-    here, saved = _names_of(groups), _names_of(state_dict["param_groups"])
-    if here is None or saved is None:
-        return dict(state_dict)
-    mine, theirs = [*chain.from_iterable(here)], [*chain.from_iterable(saved)]
+def check_complete(
+    group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]], entries: Sequence[str]
+) -> None:
+    """Raise ValueError if a saved group lacks some of these entries of its tensors, or all of more than it had."""
+    lacking = []
+    for i, number in enumerate(saved["params"]):
+        missing = [name for name in entries if name not in state.get(number, ())]
+        if missing and len(missing) < len(entries):
+            lacks = f"{missing[0]} of {name_of(group, i)}"
+            raise ValueError(f"the saved optimizer has no {lacks}: use a state that is whole")
+        lacking += [name_of(group, i)] * bool(missing)
+    wanted = min(saved.get("kept", 0), len(saved["params"]))  # FSDP1 may have cut the tensors into fewer pieces
+    if (lost := wanted - len(saved["params"]) + len(lacking)) > 0:
+        raise ValueError(
+            f"the saved optimizer lacks the state of {lost} of {wanted} tensors, such as {', '.join(lacking[:3])}: use "
+            "a state that is whole. If torch.distributed.checkpoint read it, give it the places that "
+            "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer) makes"
+        )
+
+
+def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError if both have names for their tensors, and these differ or are in another order."""
+    here, then = _names_of(groups), _names_of(saved)
+    if here is None or then is None or here == then:
+        return
+    mine, theirs = [*chain.from_iterable(here)], [*chain.from_iterable(then)]
     if differ := {*mine} ^ {*theirs}:
         unknown, missing = ([name for name in names if name in differ] for names in (theirs, mine))
         raise ValueError(
@@ -289,30 +308,27 @@ def _in_order_of(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, A
                 if names
             )
         )
-    if len(here) != len(saved):
-        return dict(state_dict)  # the caller says which groups it has
-    places = {frozenset(names): i for i, names in enumerate(saved)}
-    if others := [i for i, names in enumerate(here) if frozenset(names) not in places]:
-        was = {name: i for i, names in enumerate(saved) for name in names}
-        moved = [
-            f"{name} was in {called(was[name], state_dict['param_groups'])}, and is in {called(i, groups)} here"
-            for i in others
-            for name in here[i]
-            if was[name] != i
-        ]
+    if len(here) != len(then):
+        return  # the caller says which groups it has
+    was = {name: i for i, names in enumerate(then) for name in names}
+    moved = [
+        f"{name} was in {called(was[name], saved)}, and is in {called(i, groups)} here"
+        for i, names in enumerate(here)
+        for name in names
+        if was[name] != i
+    ]
+    if moved:
         raise ValueError(
             f"the saved optimizer has the same tensors in other groups: {'; '.join(moved[:3])}"
             + (f"; and {len(moved) - 3} more" if len(moved) > 3 else "")
             + ". Build this one with the groups that it had, for example with the same heads= of Muon.from_model"
         )
-    ordered = []
-    for group, names in zip(groups, here, strict=True):
-        i = places[frozenset(names)]
-        was = state_dict["param_groups"][i]
-        numbers = dict(zip(saved[i], was["params"], strict=True))
-        found = {**was, "params": [numbers[name] for name in names]}
-        ordered.append(found | ({"param_names": group["param_names"]} if "param_names" in was else {}))
-    return {**state_dict, "param_groups": ordered}
+    place = next(i for i, (one, other) in enumerate(zip(theirs, mine, strict=True)) if one != other)
+    raise ValueError(
+        f"the saved optimizer has the same tensors in another order: tensor {place} was {theirs[place]}, and is "
+        f"{mine[place]} here. Register the layers in the order that they had, or load a distributed checkpoint "
+        "(torch.distributed.checkpoint), which finds tensors by name"
+    )
 
 
 def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:

@@ -1,19 +1,19 @@
 """Optimizers that need no matrix products: signSGD, Lion and normSGD."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from .lmo import LMO
-from .step.update import FromWeights, TwoMomenta
+from .lmo import LMO, Common
+from .step.update import FromWeights, Rule, TwoMomenta
 
 
 class _FromWeights(LMO):
     """An LMO whose momentum may start from the weights."""
 
-    _oracle = FromWeights()
+    _rules: ClassVar[dict[str, Rule]] = {"": FromWeights()}
     _own_options = frozenset({"momentum_init"})
 
     def _check_group(self, options: Mapping[str, Any]) -> None:
@@ -26,7 +26,7 @@ class SignSGD(_FromWeights):
     """signSGD, the LMO in the ℓ∞ norm: x ← (1 − λη)x − η·sign(m) (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
+        params, lr, common: see `LMO`.
         momentum: β of the momentum m; 0 gives plain signSGD.
         nesterov: follow β·m + (1−β)·g instead of m.
         momentum_init: "zeros" or "weights", see `NormSGD`.
@@ -48,21 +48,11 @@ class SignSGD(_FromWeights):
         *,
         momentum: float = 0.9,
         nesterov: bool = False,
-        weight_decay: float = 0.0,
         momentum_init: Literal["zeros", "weights"] = "zeros",
-        capturable: bool = False,
-        max_nonfinite: int | None = 20,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            geometry="sign",
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            capturable=capturable,
-            max_nonfinite=max_nonfinite,
-            momentum_init=momentum_init,
+        self._build(
+            params, lr, common, geometry="sign", momentum=momentum, nesterov=nesterov, momentum_init=momentum_init
         )
 
 
@@ -72,7 +62,7 @@ class Lion(LMO):
     x ← (1 − λη)x − η·sign(β1·m + (1−β1)·g), then m ← β2·m + (1−β2)·g.
 
     Args:
-        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
+        params, lr, common: see `LMO`.
         betas: (β1, β2), both in [0, 1).
 
     Raises:
@@ -86,8 +76,7 @@ class Lion(LMO):
         >>> Lion.from_model(model, lr=1e-4).step()
     """
 
-    _oracle = TwoMomenta()
-    _own_options = frozenset({"betas"})
+    _rules: ClassVar[dict[str, Rule]] = {"": TwoMomenta()}
     _not_of_a_group = LMO._not_of_a_group | dict.fromkeys(("momentum", "nesterov"), "give betas")
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"betas": 1.0}
 
@@ -97,27 +86,16 @@ class Lion(LMO):
         lr: float | Tensor = 1e-4,
         *,
         betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-        capturable: bool = False,
-        max_nonfinite: int | None = 20,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            geometry="sign",
-            momentum=0.0,
-            weight_decay=weight_decay,
-            capturable=capturable,
-            max_nonfinite=max_nonfinite,
-            betas=betas,
-        )
+        self._build(params, lr, common, geometry="sign", momentum=0.0, nesterov=False, betas=betas)
 
 
 class NormSGD(_FromWeights):
     """normSGD, which normalises each tensor's step: x ← (1 − λη)x − η·m/‖m‖_F (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
+        params, lr, common: see `LMO`.
         momentum: β of the momentum m.
         nesterov: follow β·m + (1−β)·g instead of m.
         momentum_init: "zeros", or "weights" for m = (1 − β)(1 − λη)·x before the first step. With ``nesterov=True``
@@ -144,19 +122,15 @@ class NormSGD(_FromWeights):
         *,
         momentum: float = 0.95,
         nesterov: bool = False,
-        weight_decay: float = 0.0,
         momentum_init: Literal["zeros", "weights"] = "zeros",
-        capturable: bool = False,
-        max_nonfinite: int | None = 20,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(
+        self._build(
             params,
             lr,
+            common,
             geometry="frobenius",
             momentum=momentum,
             nesterov=nesterov,
-            weight_decay=weight_decay,
-            capturable=capturable,
-            max_nonfinite=max_nonfinite,
             momentum_init=momentum_init,
         )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
 
 import torch
 import torch.distributed as dist
@@ -15,33 +15,51 @@ from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
 from .checks import (
+    LABELS,
     called,
     check_betas,
     check_capture,
+    check_complete,
     check_gradient,
     check_options,
     check_parameters,
     check_whole,
     checked_state,
-    in_ranges,
+    instead_of,
     name_like_others,
     plain_numbers,
     through,
     unhooked,
-    warn_of_no_gradient,
 )
-from .joining import Joining
 from .partition import by_reading, partition
-from .step.agreement import Agreed, Agreement
-from .step.buckets import Buckets, Tensors, flags_at
+from .step.agreement import Agreement
 from .step.dtensors import PLAIN, is_dtensor
-from .step.nonfinite import SkippedUpdates
-from .step.update import Oracle, Rule
+from .step.nonfinite import SkippedUpdates, is_finite
+from .step.plan import Plans
+from .step.sharing import Shared
+from .step.update import Oracle, Rule, Update
+from .unused import Unused
 
-R = TypeVar("R")
+
+class Common(TypedDict, total=False):
+    """Options of every optimizer, see `LMO`."""
+
+    weight_decay: float
+    maximize: bool
+    capturable: bool
+    max_nonfinite: int | None
+    warn_unused: bool
 
 
-class LMO(Optimizer, Joining):
+_COMMON: dict[str, Any] = {
+    "weight_decay": 0.0, "maximize": False, "capturable": False, "max_nonfinite": 20, "warn_unused": True
+}  # fmt: skip
+_SWITCHES = ("maximize", "capturable", "warn_unused")
+
+_WIDE = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # what may be kept in more precision than the weights
+
+
+class LMO(Optimizer):
     r"""Step by a linear minimisation oracle over a norm ball, with momentum and decoupled weight decay.
 
     .. math:: m \leftarrow \beta m + (1-\beta) g, \qquad x \leftarrow (1-\lambda\eta)\,x + \eta\,\mathrm{LMO}(m)
@@ -57,7 +75,8 @@ class LMO(Optimizer, Joining):
             `autowarm.geometry.Geometry`.
         momentum: β in [0, 1).
         nesterov: use β·m + (1−β)·g as the momentum that the step follows, instead of m.
-        weight_decay: λ ≥ 0.
+        weight_decay: λ ≥ 0, by default 0.
+        maximize: climb instead: step along +m, as PyTorch's optimizers do. Decay still shrinks the weights.
         capturable: set this to capture the step in a CUDA graph. ``lr`` must then be a tensor on the parameters'
             device, because each replay reads it there; a number would be frozen into the graph. Make one step before
             you capture.
@@ -65,15 +84,20 @@ class LMO(Optimizer, Joining):
             each rank orthogonalises some of the matrices and all ranks gather the results. The default does not split,
             because ranks that train different models would wait for each other forever. DTensors (FSDP2, tensor
             parallelism) need no argument; their gradients are redistributed to the placements of the tensors. Each
-            step starts with a small message: ranks skip the same tensors, and if one has no gradient where another
-            has, every rank raises. With uneven inputs, train within
-            ``torch.distributed.algorithms.Join([model, optimizer, scheduler])``, in the order of your loop. Pickles and
-            copies of the optimizer do not contain the group.
-        max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised; None for no
-            limit. An affected tensor is not updated and its momentum stays unchanged.
+            step starts with a small message: ranks skip the same updates, and if one has no gradient where another
+            has, every rank raises. Every rank must make as many steps as the others: with uneven inputs, use
+            ``drop_last=True`` or equal shards. Pickles and copies of the optimizer do not contain the group.
+        max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised, by default 20;
+            None for no limit. As under a `GradScaler`, such an update is skipped: no tensor and no momentum changes. A
+            gradient whose square is not finite (a norm from 1.8e19 on in single precision and bfloat16) counts as one.
+        warn_unused: warn once of tensors that ask for a gradient and have none in the first three updates, as they do
+            if the model was copied, sharded or given other layers after the optimizer was built. Experts of a mixture
+            are not meant, nor groups with False.
 
     Raises:
-        ValueError: an option is out of range, a geometry is unknown, or a tensor is sparse or complex.
+        TypeError: an option is unknown; the message names the nearest.
+        ValueError: an option is out of range, a geometry or a group's option is unknown, or a tensor is sparse or
+            complex.
         NotImplementedError: a DTensor is sharded with several strides, and its step needs the whole tensor.
 
     Example:
@@ -86,8 +110,8 @@ class LMO(Optimizer, Joining):
         >>> opt.step()
     """
 
-    _oracle: ClassVar[Oracle] = Oracle()  # what updates the tensors
-    _own_options: frozenset[str] = frozenset()  # group options that a subclass adds
+    _process_group: dist.ProcessGroup | None = None  # copies and pickles have none
+    _rules: ClassVar[dict[str, Rule]] = {"": Oracle()}  # what updates the tensors, by a group's ``algorithm``
     # The options that are numbers, or pairs of them, and the ends of their ranges [0, end).
     _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "momentum": 1.0}
     # Options that would have no effect in a group, and what to give instead.
@@ -103,29 +127,25 @@ class LMO(Optimizer, Joining):
         geometry: GeometryName | Geometry = "spectral",
         momentum: float = 0.95,
         nesterov: bool = False,
-        weight_decay: float = 0.0,
-        capturable: bool = False,
         process_group: dist.ProcessGroup | None = None,
-        max_nonfinite: int | None = 20,
-        **own: Any,
+        **common: Unpack[Common],
     ) -> None:
+        self._build(params, lr, common, process_group, geometry=geometry, momentum=momentum, nesterov=nesterov)
+
+    def _build(
+        self, params: ParamsT, lr: Any, common: Common, process_group: dist.ProcessGroup | None = None, **own: Any
+    ) -> None:
+        """Make the optimizer from the options that all have, and those that its class adds or sets."""
+        known = {*signature(type(self)).parameters, *_COMMON} - {"params", "common"}
+        for name in common.keys() - _COMMON.keys():
+            instead = instead_of(name, known, self._not_of_a_group)
+            raise TypeError(f"{type(self).__name__} has no option {name!r}: {instead}")
         check_member(process_group)
-        Joining.__init__(self)
+        defaults: dict[str, Any] = {"lr": lr, **own, **_COMMON, **common}
         self._process_group = process_group
-        self._agreement, self._buckets = Agreement(process_group), Buckets(process_group)
-        self._skipped = SkippedUpdates(max_nonfinite)
-        unknown = sorted(own.keys() - self._own_options)
-        if unknown:
-            raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}")
-        defaults = {
-            "lr": lr,
-            "geometry": geometry,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "weight_decay": weight_decay,
-            "capturable": capturable,
-            **own,
-        }
+        self._prepare()
+        self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
+        self._unused = Unused()
         check_options(defaults, of_group=False)
         super().__init__(params, plain_numbers(defaults))
 
@@ -157,8 +177,10 @@ class LMO(Optimizer, Joining):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, after checking its options; a geometry can be given by name."""
         param_group.update(plain_numbers(param_group))
-        for name, instead in self._not_of_a_group.items():
-            if name in param_group and param_group[name] != self.defaults.get(name, self):
+        known = self.defaults.keys() - self._not_of_a_group.keys()
+        for name in param_group.keys() - known - LABELS:
+            if name not in self.defaults or param_group[name] != self.defaults[name]:
+                instead = instead_of(name, known, self._not_of_a_group)
                 raise ValueError(f"a group of {type(self).__name__} has no {name}: {instead}")
         self._check_group(self.defaults | param_group)
         name_like_others(param_group, self.param_groups)
@@ -183,8 +205,7 @@ class LMO(Optimizer, Joining):
         for p in group["params"]:
             group["geometry"].check_shape(p.shape)
             if is_dtensor(p):
-                (buckets := Buckets(None)).expect(group["geometry"])
-                buckets.of(group["geometry"], [p])  # raises if it is sharded over too many
+                Shared(self._rule(group), None).shares(group["geometry"], [p])  # raises if it is sharded over too many
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -194,7 +215,7 @@ class LMO(Optimizer, Joining):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every tensor that has a finite gradient.
+        """Update every tensor that has a gradient, if all gradients are finite, and none otherwise.
 
         A gradient of another dtype is converted to its tensor's. The caller's autocast and inference mode reach the
         closure alone.
@@ -214,50 +235,40 @@ class LMO(Optimizer, Joining):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._notify()
-        if self._step():
-            self._skipped.end_update(type(self).__name__)
-        elif closure is not None:
-            warn_of_no_gradient(self)
+        found = self._step()
+        self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
         return loss
 
     @in_normal_mode
     def _step(self) -> bool:
-        """Make the step from the present gradients; return whether there were any.
+        """Make the step from the present gradients; return whether there were any."""
+        shared = self._is_shared()
+        rules: Mapping[str, Any] = self._shared if shared else self._rules
+        updates = self._collect_and_tell() if shared else self._collect()
+        finite = self._agreement.reach(updates) if shared else is_finite([g for update in updates for g in update.gs])
+        for update in updates if finite is not False else ():
+            update.finite = finite if isinstance(finite, Tensor) else None
+            rules[update.group.get("algorithm", "")].update_(update, self._plans)
+        if len(updates) > 0:  # which PyTorch 2.11 can trace, unlike bool
+            self._skipped.count(type(self).__name__, finite)
+        return len(updates) > 0
 
-        Whatever can be refused is refused while the state is collected, before any tensor moves.
+    def _collect(self) -> list[Update]:
+        """One pass over the groups: the tensors that have a gradient, and their state.
+
+        Whatever can be refused is refused here, before any tensor moves.
         """
-        updates = self._agreed_updates() if self._is_shared() else self._updates()
-        for tensors in updates:
-            self._rule(tensors.group).update_(tensors, self._buckets, self._skipped)
-        return len(updates) > 0  # which PyTorch 2.11 can trace, unlike bool
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        """What updates the tensors of this group."""
-        return self._oracle
-
-    def _is_shared(self) -> bool:
-        """Whether other ranks hold copies or shards of the tensors."""
-        if self._process_group is not None:
-            return True
-        for group in self.param_groups:
-            for p in group["params"]:
-                if type(p) not in PLAIN and is_dtensor(p):
-                    return True
-        return False
-
-    def _updates(self) -> list[Tensors]:
-        """The tensors that have a gradient, of each group that has some."""
         updates = []
         for group in self.param_groups:
             xs: list[Tensor] = []
             gs: list[Tensor] = []
-            state: list[list[Tensor]] = [[] for _ in self._rule(group).entries]
+            state: list[list[Tensor]] = [[] for _ in self._rules[group.get("algorithm", "")].entries]
             self._init_group(group, xs, gs, *state)
+            for i, x in enumerate(xs):
+                if gs[i].dtype != x.dtype:  # as mixed precision may leave it
+                    gs[i] = gs[i].to(x.dtype)
             if xs:
-                # Mixed precision may leave gradients in another dtype.
-                gs = [g if g.dtype == x.dtype else g.to(x.dtype) for x, g in zip(xs, gs, strict=True)]
-                updates.append(Tensors(group, xs, gs, state))
+                updates.append(Update(group, xs, gs, state))
         return updates
 
     def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], *state: list[Tensor]) -> None:
@@ -266,14 +277,6 @@ class LMO(Optimizer, Joining):
         The name is PyTorch's: `torch.compile` runs this method without tracing it, and takes what it puts into lists.
         It raises the errors of `step`.
         """
-        self._check_gradients(group, xs, gs)
-        if xs:
-            self._skipped.prepare(xs[0].device)
-            for entries, found in zip(state, self._rule(group).state_of(group, xs, self.state), strict=True):
-                entries += found
-
-    def _check_gradients(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
-        """Collect the group's tensors that have a gradient; raise the errors of `step`."""
         for p in group["params"]:
             g = p.grad
             if g is not None:
@@ -282,14 +285,22 @@ class LMO(Optimizer, Joining):
                     check_gradient(type(self).__name__, p, g)
                 xs.append(p)
                 gs.append(g)
-        if not self._buckets.expects(geometry := group["geometry"]):  # as it does not in the first step
+        geometry = group["geometry"]
+        if id(geometry) not in self._plans.geometries:  # as it is not in the first step
             check_whole(type(self).__name__, geometry, self._params())
-            self._buckets.expect(geometry)
-        if xs and not in_ranges(group, self._ends):
+            self._plans.geometries[id(geometry)] = geometry
+        if not xs:
+            return
+        if not _in_ranges(group, self._ends):
             self._check_changed(group)
-        if xs and is_capturing(xs[0].device):
-            ready = self._skipped.ready and self._rule(group).ready(group, xs, self.state)
+        rule = self._rules[group.get("algorithm", "")]
+        if xs[0].device.type != "cpu" and is_capturing(xs[0].device):
+            ready = self._skipped.counts is not None and rule.ready(group, xs, self.state)
             check_capture(type(self).__name__, group, ready=ready)
+        if self._skipped.counts is None:
+            self._skipped.prepare(xs[0].device)
+        for entries, found in zip(state, rule.state_of(group, xs, self.state), strict=True):
+            entries += found
 
     def _check_changed(self, group: dict[str, Any]) -> None:
         """Raise ValueError, as the constructor does, if an option of a group was set to what no update can use."""
@@ -301,9 +312,26 @@ class LMO(Optimizer, Joining):
             place = next(i for i, one in enumerate(self.param_groups) if one is group)
             raise ValueError(f"{type(self).__name__}: {called(place, self.param_groups)}: {error}") from None
 
-    def _check_all_gradients(self) -> None:
+    def _is_shared(self) -> bool:
+        """Whether other ranks hold copies or shards of the tensors."""
+        if self._process_group is not None:
+            return True
         for group in self.param_groups:
-            self._check_gradients(group, [], [])
+            for p in group["params"]:
+                if type(p) not in PLAIN and is_dtensor(p):
+                    return True
+        return False
+
+    def _collect_and_tell(self) -> list[Update]:
+        """`_collect`, for ranks that share tensors: if this one cannot, tell the others first."""
+        self._agreement.begin(type(self).__name__, self.param_groups)
+        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
+            return self._collect()
+        try:
+            return self._collect()
+        except Exception as error:
+            self._agreement.reach([], refused=error)
+            raise
 
     @in_normal_mode
     @torch.no_grad()
@@ -313,40 +341,20 @@ class LMO(Optimizer, Joining):
         Ranks that share tensors must call this together: if one refuses its gradients, all raise.
         """
         if self._is_shared():
-            self._agree(self._check_all_gradients)
+            self._agreement.reach(self._collect_and_tell())
         else:
-            self._check_all_gradients()
+            self._collect()
 
-    def _agree(self, prepare: Callable[[], R]) -> tuple[R, Agreed]:
-        """Return what `prepare` returns and what ranks agree on; if it raises, tell the other ranks first."""
-        who, groups = type(self).__name__, self.param_groups
-        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
-            return prepare(), self._agreement.reach(who, groups)
-        try:
-            prepared = prepare()
-        except Exception as error:
-            self._agreement.reach(who, groups, error)
-            raise
-        return prepared, self._agreement.reach(who, groups)
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        """What updates the tensors of this group."""
+        return self._rules[group.get("algorithm", "")]
 
-    def _agreed_updates(self) -> list[Tensors]:
-        """`_updates`, after ranks have agreed on the gradients; if they have not, every rank raises RuntimeError."""
-        updates, agreed = self._agree(self._updates)
-        if not torch.compiler.is_compiling():
-            self._agreement.steps += 1
-        self._buckets.alone = agreed.alone
-        there = iter([i for i, p in enumerate(self._params()) if p.grad is not None])
-        for tensors in updates:
-            places = [next(there) for _ in tensors.xs]
-            tensors.gs = [g for i in places if (g := agreed.grads[i]) is not None]
-            tensors.checked = True
-            if agreed.finite is not None:
-                tensors.finite = self._skipped.noted(flags_at(agreed.finite, places))
-        return updates
+    def _params(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     @property
     def skipped_updates(self) -> int:
-        """How many updates skipped a tensor because of a non-finite gradient; reading it waits for the device."""
+        """How many updates were skipped because of a gradient; reading it waits for the device."""
         return self._skipped.total()
 
     def state_dict(self) -> dict[str, Any]:
@@ -354,7 +362,8 @@ class LMO(Optimizer, Joining):
         with unhooked(self, "_optimizer_state_dict_post_hooks") as after:
             state = super().state_dict()
         for group in state["param_groups"]:
-            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind}
+            kept = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
+            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": kept}
         return through(after, self, state)
 
     @property
@@ -362,26 +371,36 @@ class LMO(Optimizer, Joining):
         """The name of our class; a user's subclass counts as the class that it extends."""
         return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__.startswith("autowarm."))
 
+    def _keeps(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Names of what is kept of each tensor of a group that has been updated."""
+        rule = self._rule(group)
+        return rule.entries if not isinstance(rule, Oracle) or rule.keeps(group) else ()
+
     @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check the whole state before loading any of it.
 
-        If both the state and this optimizer have the tensors' names, each tensor gets the state saved under its own.
-
         Raises:
-            ValueError: this is not an optimizer's state, its tensors have other names or are in other groups, a group
+            ValueError: this is not an optimizer's state, its tensors have other names, order or groups, a group
                 has another geometry (the message lists the differences), the state is another of our optimizers', an
-                option is out of range, or a momentum has a different shape or is not finite.
+                option is out of range, or a momentum is missing, has a different shape or is not finite.
         """
         geometries = [group["geometry"] for group in self.param_groups]
         with (
             unhooked(self, "_optimizer_load_state_dict_pre_hooks") as before,
             unhooked(self, "_optimizer_load_state_dict_post_hooks") as after,
         ):
-            super().load_state_dict(self._checked(through(before, self, state_dict)))
+            state_dict = self._checked(through(before, self, state_dict))
+            super().load_state_dict(state_dict)
+        numbers = (i for group in state_dict["param_groups"] for i in group["params"])
+        for i, p in zip(numbers, self._params(), strict=True):
+            for name, saved in state_dict["state"].get(i, {}).items():
+                if name in _WIDE and saved.dtype != p.dtype:  # PyTorch has rounded it to the weight's dtype
+                    self.state[p][name] = saved.to(p.device)
         for group, geometry in zip(self.param_groups, geometries, strict=True):
             group["geometry"] = geometry
             group.pop("optimizer", None)
+            group.pop("kept", None)
         for state in self.state.values():  # a state read in inference mode could never be changed outside of it
             state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
         for hook in after.values():
@@ -392,7 +411,7 @@ class LMO(Optimizer, Joining):
         self._checked(state_dict)
 
     def _checked(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state in the order of this optimizer's tensors."""
+        """Return a shallow copy of a state that this optimizer can load."""
         state_dict = checked_state(type(self).__name__, self.param_groups, state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         saved = state_dict["param_groups"]
@@ -417,6 +436,7 @@ class LMO(Optimizer, Joining):
                 self._check_group(self.defaults | group)
             except ValueError as error:
                 raise ValueError(f"the saved optimizer's group {i}: {error}") from None
+            check_complete(self.param_groups[i], group, state_dict["state"], self._keeps(self.defaults | group))
         return state_dict
 
     def __getstate__(self) -> dict[str, Any]:
@@ -425,17 +445,23 @@ class LMO(Optimizer, Joining):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
-            Joining.__init__(self)
-            self._agreement, self._buckets = Agreement(self._process_group), Buckets(self._process_group)
+            self._prepare()
+            self._unused = Unused()
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed
+
+    def _prepare(self) -> None:
+        """Make what no copy or pickle contains."""
+        self._agreement, self._plans = Agreement(self._process_group), Plans()
+        self._shared = {name: Shared(rule, self._process_group) for name, rule in self._rules.items()}
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}("]
         for group in self.param_groups:
             size = sum(p.numel() for p in group["params"])
-            shown = self._rule(group).options or [k for k in self.defaults if k != "capturable" or group["capturable"]]
+            names = dict.fromkeys([*(self._rule(group).options or self.defaults), *_SWITCHES])
+            shown = [name for name in names if name not in _SWITCHES or group[name] != _COMMON[name]]
             described = ", ".join(
                 f"{name}={group[name]}" + (self._ratio(group) if name == "lr" else "") for name in shown
             )
@@ -446,3 +472,22 @@ class LMO(Optimizer, Joining):
         """How a group's rate compares with the first group's, if they differ."""
         first, own = float(self.param_groups[0]["lr"]), float(group["lr"])
         return "" if own == first or not first else f" ({own / first:.3g} × the first group's)"
+
+
+def _in_ranges(group: Mapping[str, Any], ends: Mapping[str, float]) -> bool:
+    """Whether these options of a group, numbers or pairs of betas, are in [0, end). A tensor's value is not read.
+
+    It is asked at each step, so it is quick, and does not know NumPy's numbers.
+    """
+    for name, end in ends.items():
+        value = group[name]
+        pair = name.endswith("betas")
+        if pair and not (isinstance(value, (tuple, list)) and len(value) == 2):
+            return False
+        for one in value if pair else (value,):
+            if isinstance(one, (float, int)):
+                if not 0 <= one < end:  # as NaN is not, either
+                    return False
+            elif not (isinstance(one, Tensor) and one.numel() == 1):
+                return False
+    return True

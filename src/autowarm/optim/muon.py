@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import torch
 import torch.distributed as dist
@@ -11,8 +11,8 @@ from torch.optim.optimizer import ParamsT
 
 from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
-from .lmo import LMO
-from .partition import Named, by_reading, check_patterns, partition
+from .lmo import LMO, Common
+from .partition import Named, by_reading, check_blocks, partition
 from .step.adamw import AdamW
 from .step.update import Oracle, Rule
 
@@ -33,7 +33,6 @@ class Muon(LMO):
         lr: peak rate η > 0, a float or a one-element tensor.
         momentum: β in [0, 1).
         nesterov: use β·m + (1−β)·g as the momentum that the step follows, instead of m.
-        weight_decay: λ ≥ 0.
         radius: R, which scales each step: a number, or a rule that computes it from the shape. "match_rms_adamw" is
             Moonlight's 0.2·√max(m, n), with which Muon trains well at AdamW's learning rates; "original" is √max(1,
             m/n) and "spectral_unclamped" is √(m/n).
@@ -46,8 +45,7 @@ class Muon(LMO):
         adamw_eps_hat: add ε before the bias correction, where Kingma and Ba call it ε̂. That is how the scripts through
             which Muon spread have it, the paper's among them; it matters in the first 1/(1 − β2) steps. Slower, because
             PyTorch's kernels add ε after the correction.
-        capturable, process_group, max_nonfinite: see `LMO`. One kernel updates a whole AdamW group, so one non-finite
-            gradient skips the update of that group.
+        process_group, common: see `LMO`.
 
     Raises:
         ValueError: an option is out of range, or a matrix group contains a tensor of fewer than two dimensions.
@@ -63,9 +61,10 @@ class Muon(LMO):
         )
     """
 
-    _oracle = Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov"))
-    _rules: ClassVar[dict[str, Rule]] = {"muon": _oracle, "adamw": AdamW()}
-    _own_options = frozenset({"algorithm", "adamw_betas", "adamw_eps", "adamw_eps_hat"})
+    _rules: ClassVar[dict[str, Rule]] = {
+        "muon": Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov")),
+        "adamw": AdamW(),
+    }
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"adamw_betas": 1.0, "adamw_eps": math.inf}
     _not_of_a_group = LMO._not_of_a_group | {
         **dict.fromkeys(("radius", "method", "steps", "dtype"), "give it geometry=Spectral(...)"),
@@ -80,7 +79,6 @@ class Muon(LMO):
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
-        weight_decay: float = 0.0,
         radius: float | RadiusRule = "match_rms_adamw",
         method: Method = "polar-express",
         steps: int | None = None,
@@ -88,25 +86,13 @@ class Muon(LMO):
         adamw_betas: tuple[float, float] = (0.8, 0.999),
         adamw_eps: float = 1e-8,
         adamw_eps_hat: bool = False,
-        capturable: bool = False,
         process_group: dist.ProcessGroup | None = None,
-        max_nonfinite: int | None = 20,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            geometry=Spectral(radius, method=method, steps=steps, dtype=dtype),
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            capturable=capturable,
-            process_group=process_group,
-            max_nonfinite=max_nonfinite,
-            algorithm="muon",
-            adamw_betas=adamw_betas,
-            adamw_eps=adamw_eps,
-            adamw_eps_hat=adamw_eps_hat,
-        )
+        adamw = {"adamw_betas": adamw_betas, "adamw_eps": adamw_eps, "adamw_eps_hat": adamw_eps_hat}
+        spectral = Spectral(radius, method=method, steps=steps, dtype=dtype)
+        own = {"geometry": spectral, "momentum": momentum, "nesterov": nesterov, "algorithm": "muon"}
+        self._build(params, lr, common, process_group, **own, **adamw)
 
     @classmethod
     def from_model(
@@ -115,7 +101,7 @@ class Muon(LMO):
         lr: float | Tensor = 1e-3,
         *,
         weight_decay: float = 0.1,
-        blocks: Mapping[str, int] | None = None,
+        blocks: Mapping[str, int | Sequence[int]] | None = None,
         heads: Sequence[str] | None = None,
         adamw_lr: float | Tensor | None = None,
         adamw_weight_decay: float | None = None,
@@ -130,8 +116,10 @@ class Muon(LMO):
 
         Args:
             blocks: fused weights to split into blocks of rows for their update, as regular expression → number of
-                blocks: ``{"qkv": 3}``, or the number of heads. κ counts the blocks. Rows are outputs, also in layers
-                that store their weights as (in, out), as GPT-2's do. A convolution's groups are blocks in any case.
+                equal blocks or a tuple of sizes, in heads or rows: ``{"qkv": 3}``, or ``{"qkv": (32, 8, 8)}`` where 32
+                heads of queries share 8 of keys and of values. κ counts the blocks. Rows are outputs, also in layers
+                that store their weights as (in, out), as GPT-2's do. A convolution's groups are blocks in any case. A
+                warning names a weight whose heads equal blocks would mix, if its module or config tells.
             heads: regular expressions for the names of output layers, see `autowarm.optim.partition`. None detects
                 them; an empty list means that the model has none.
             adamw_lr: peak rate of the AdamW groups; None for ``lr``. A scheduler keeps the ratio of the two rates.
@@ -152,9 +140,7 @@ class Muon(LMO):
             [('matrices in 3 blocks', 0.02), ('matrices', 0.02), ('embeddings and vectors', 0.004)]
         """
         parts = partition(model, heads=heads)
-        if not isinstance(blocks or {}, Mapping):
-            raise ValueError(f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, got {blocks!r}')
-        check_patterns("blocks", blocks or {}, model)
+        check_blocks(blocks or {}, model)
         if not (parts.matrices or parts.stacks):
             raise ValueError("Muon needs at least one hidden matrix and this model has none: use AdamW or Lion")
         chosen = {name: options[name] for name in ("method", "steps", "dtype") if name in options}
@@ -166,12 +152,10 @@ class Muon(LMO):
         if isinstance(lr, Tensor) and isinstance(adamw_lr, (int, float)):
             adamw_lr = torch.full_like(lr, adamw_lr)
         adamw_part = {"algorithm": "adamw"} | ({} if adamw_lr is None else {"lr": adamw_lr})
-        decay = adamw_weight_decay
-        roles: list[tuple[str, list[Named], float]] = [
-            ("output heads", parts.heads, weight_decay if decay is None else decay)
-        ]
-        if decay:
-            roles += [("embeddings", parts.embeddings, decay), ("vectors", parts.vectors, 0.0)]
+        head_decay = weight_decay if adamw_weight_decay is None else adamw_weight_decay
+        roles: list[tuple[str, list[Named], float]] = [("output heads", parts.heads, head_decay)]
+        if adamw_weight_decay:
+            roles += [("embeddings", parts.embeddings, adamw_weight_decay), ("vectors", parts.vectors, 0.0)]
         else:
             roles += [("embeddings and vectors", parts.embeddings + parts.vectors, 0.0)]
         groups += [{"params": named, "weight_decay": λ, "role": role, **adamw_part} for role, named, λ in roles]
@@ -180,6 +164,8 @@ class Muon(LMO):
         return cls([group for group in groups if group["params"]], lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if (use_muon := param_group.pop("use_muon", None)) is not None:  # how Muon's first scripts mark their groups
+            param_group.setdefault("algorithm", "muon" if use_muon else "adamw")
         if param_group.get("algorithm", self.defaults["algorithm"]) == "adamw":
             # An AdamW step does not come from an oracle, but its entries are about ±1, so sign geometry describes it
             # best.
@@ -195,7 +181,7 @@ class Muon(LMO):
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         super()._check_tensors(group)
-        if self._rule(group) is not self._oracle:
+        if group["algorithm"] != "muon":
             return
         too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
         if too_flat:
@@ -204,11 +190,8 @@ class Muon(LMO):
                 "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
             )
 
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return self._rules[group["algorithm"]]
-
 
 def _role(geometry: Spectral) -> str:
     kind = "expert stacks" if geometry.stacked else "matrices"
     kept = ", kept as (in, out)" if geometry.transposed else ""
-    return kind + (f" in {geometry.blocks} blocks" if geometry.blocks > 1 else "") + kept
+    return kind + ("" if geometry.blocks == 1 else f" in {geometry.blocks} blocks") + kept

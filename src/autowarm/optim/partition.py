@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,22 +13,11 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from ..frames import frames_of_ours
 from ..geometry import Geometry
+from .heads import CONVOLUTIONS, LAYERS, TRANSPOSED_CONVOLUTIONS, output_layers, table_of
 from .step.dtensors import are_flat_pieces
 
-# What wrappers (torch.compile, FSDP, activation checkpointing) insert into the names of modules; DDP's is at the front.
-WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-# Usual names of output layers, for models that do not name theirs.
-_HEADS = {
-    "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
-    "qa_outputs", "logits", "logits_proj",
-}  # fmt: skip
-# Those of them that, as a list, are more often layers that follow each other than heads side by side.
-_CHAINS = {"fc"}
-_SEVERAL = (nn.ModuleList, nn.ModuleDict)
-# What lists and dictionaries of heads are called besides, unless the heads are attention's.
-_SEVERAL_HEADS = re.compile(r"_(head|classifier)s?$")
-_OF_ATTENTION = re.compile(r"(^|_)(attn?|attention|self|cross|multi|[sc]a|mh?a|msa|q|k|v|query|key|value)_heads?$")
 # Tensors outside any layer that are looked up or added, not multiplied: position and class tokens, bias tables.
 _LOOKED_UP = re.compile(
     r"(^|_)(pos(_[hwt])?|positions?|embeds?|embeddings?|tokens?|tables?|rel|quer(y|ies)|latents?(_\dd)?|bias(es)?|bias_[kuv])$"
@@ -39,13 +29,16 @@ _LOOKED_UP = re.compile(
 # Tensors that multiply entry by entry, such as the decays of a state-space model.
 _ENTRYWISE = re.compile(r"(^|_)scales?$|^(A_logs?|Ds?)$")
 _CONTAINERS = (nn.ParameterList, nn.ParameterDict)
-_TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED_CONVOLUTIONS)
-_LAYERS = (nn.Linear, *_CONVOLUTIONS)
 # Their weights may have several dimensions, and multiply entry by entry.
 _NORMS = (nn.LayerNorm, nn.RMSNorm)
 # Linear layers, by class name, that store their weight as (in, out), such as transformers' for GPT-2.
 _TRANSPOSED = {"Conv1D"}
+
+# What models and their configs call how many heads of queries, and of keys, they have, a head's width, and theirs.
+_QUERIES = ("num_attention_heads", "num_heads", "n_heads", "n_head")
+_KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_query_groups", "n_query_groups")
+_HEAD_WIDTH = ("head_dim", "head_size")
+_WIDTH = ("hidden_size", "embed_dim", "d_model", "n_embd", "dim")
 
 USE_FSDP2 = "shard the model with FSDP2 (torch.distributed.fsdp.fully_shard), whose tensors keep their shapes"
 
@@ -86,8 +79,9 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     ``get_classifier``). If it names none, it is the outermost layer called lm_head, head, fc, output, classifier or
     similar, provided that there is only one; otherwise the last linear layer of an `nn.Sequential`. If a module of such
     a name contains several layers, its last linear layer counts; if it is a list or a dictionary of heads, the last of
-    each, and a layer of such a name beside it. A tensor in an `nn.ParameterList` or `nn.ParameterDict` goes by the name
-    of that, too.
+    each, and a layer of such a name beside it. Of several models side by side (student and teacher, actor and critic,
+    two towers), each has its own, unless one takes in what another puts out. A tensor in an `nn.ParameterList` or
+    `nn.ParameterDict` goes by the name of that, too.
 
     Args:
         model: the model.
@@ -121,12 +115,12 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         )
     if heads is None:
         # A parametrized layer computes its weight from tensors further in.
-        head_ids = {id(p) for layer in _output_layers(model) for p in layer.parameters()}
+        head_ids = {id(p) for layer in output_layers(model) for p in layer.parameters()}
     else:
         heads = [heads] if isinstance(heads, str) else heads
         check_patterns("heads", heads, model)
         head_ids = {id(p) for name, p in model.named_parameters() if any(re.search(one, name) for one in heads)}
-    embedding_ids = {id(p) for m in model.modules() if _is_embedding(m) for p in m.parameters()}
+    embedding_ids = {id(p) for m in model.modules() if table_of(m) for p in m.parameters()}
     parts = Parts()
     modules = dict(model.named_modules(remove_duplicate=False))
     seen: set[int] = set()
@@ -136,10 +130,10 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
             continue
         seen.add(id(p))
         called = _names_of(name, modules)
-        groups = owner.groups if isinstance(owner, _CONVOLUTIONS) and p.shape == _kernel_shape(owner) else 1
-        stored_so = type(owner).__name__ in _TRANSPOSED or isinstance(owner, _TRANSPOSED_CONVOLUTIONS)
+        groups = owner.groups if isinstance(owner, CONVOLUTIONS) and p.shape == _kernel_shape(owner) else 1
+        stored_so = type(owner).__name__ in _TRANSPOSED or isinstance(owner, TRANSPOSED_CONVOLUTIONS)
         flipped = stored_so or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
-        layer = isinstance(owner, _LAYERS) or type(owner).__name__ in _TRANSPOSED
+        layer = isinstance(owner, LAYERS) or type(owner).__name__ in _TRANSPOSED
         if p.ndim < 2 or isinstance(owner, _NORMS):
             parts.vectors.append((name, p))
         elif id(p) in embedding_ids or (not layer and any(map(_LOOKED_UP.search, called))):
@@ -166,25 +160,64 @@ G = TypeVar("G", bound=Geometry)
 
 
 def by_reading(
-    parts: Parts, named: Iterable[Named], geometry: G, blocks: Mapping[str, int] | None = None
+    parts: Parts, named: Iterable[Named], geometry: G, blocks: Mapping[str, int | Sequence[int]] | None = None
 ) -> dict[G, list[Named]]:
     """Group tensors of a model by the geometry that reads each as the matrices that its layer multiplies by.
 
-    ``blocks`` maps regular expressions to numbers of blocks of rows, see `autowarm.Muon.from_model`.
+    ``blocks`` maps regular expressions to blocks of rows, see `autowarm.Muon.from_model`.
     """
     found: dict[G, list[Named]] = defaultdict(list)
     stacks = {name for name, _ in parts.stacks}
     for name, p in named:
-        count = next((count for pattern, count in (blocks or {}).items() if re.search(pattern, name)), 1)
+        given = _blocks_of(name, blocks or {})
         stacked, transposed = name in stacks, name in parts.transposed
-        if count > 1 and transposed and not stacked and p.ndim > 2:
+        groups = parts.groups.get(name, 1)
+        turned = transposed and not stacked and p.ndim > 2
+        if (given != 1 and turned) or (isinstance(given, tuple) and groups > 1):
             raise ValueError(
-                f"blocks: {name} is the kernel of a transposed convolution, whose blocks are its groups: choose a "
-                "pattern that does not match it"
+                f"blocks: {name} is the kernel of a {'transposed' if turned else 'grouped'} convolution, whose blocks "
+                "are its groups: choose a pattern that does not match it"
             )
-        count = math.lcm(count, parts.groups.get(name, 1))
-        found[geometry.reading(stacked=stacked, blocks=count, transposed=transposed)].append((name, p))
+        own = given if isinstance(given, tuple) else math.lcm(given, groups)
+        found[geometry.reading(stacked=stacked, blocks=own, transposed=transposed)].append((name, p))
     return found
+
+
+def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tuple[int, ...]:
+    given = next((given for pattern, given in blocks.items() if re.search(pattern, name)), 1)
+    return given if isinstance(given, int) else tuple(given)
+
+
+def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module) -> None:
+    """Raise ValueError if these are no blocks; warn of equal ones that mix queries with keys, if configs tell."""
+    if not isinstance(blocks, Mapping):
+        raise ValueError(f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, got {blocks!r}')
+    check_patterns("blocks", blocks, model)
+    modules = dict(model.named_modules())
+    for name, p in model.named_parameters():
+        path, given = name.rpartition(".")[0], _blocks_of(name, blocks)
+        if p.ndim != 2 or not isinstance(given, int) or given < 2:
+            continue
+        rows = p.shape[type(modules[path]).__name__ in _TRANSPOSED]
+        block = max(1, rows // given)
+        for holder in (modules[path.rpartition(".")[0]], model):
+            for config in (holder, getattr(holder, "config", None)):
+                heads, shared, width = (_number(config, names) for names in (_QUERIES, _KEYS, _HEAD_WIDTH))
+                width = width or _number(config, _WIDTH) // max(1, heads)
+                ends = heads * width, (heads + shared) * width  # of the queries, and of the keys
+                if 0 < shared < heads and rows == ends[1] + shared * width and any(end % block for end in ends):
+                    sizes = (heads, shared, shared)
+                    warnings.warn(
+                        f"blocks: {name} has {heads} heads of queries and {shared} of keys and of values, which "
+                        f"{given} equal blocks would mix: give their sizes, {sizes}",
+                        stacklevel=frames_of_ours(),
+                    )
+                    return
+
+
+def _number(config: Any, names: Sequence[str]) -> int:
+    """The first of these attributes that is a whole number, or 0."""
+    return next((n for name in names if type(n := getattr(config, name, None)) is int), 0)
 
 
 def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> None:
@@ -193,13 +226,6 @@ def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> No
     for pattern in patterns:
         if not any(re.search(pattern, name) for name in names):
             raise ValueError(f"{option}: {pattern!r} matches none of the parameters' names, such as {names[0]!r}")
-
-
-def _is_embedding(module: nn.Module) -> bool:
-    """Whether a module is a table of rows, PyTorch's or another's, such as a tensor-parallel library's."""
-    rows = getattr(module, "weight", None)
-    by_name = type(module).__name__.endswith("Embedding") and getattr(rows, "ndim", 0) == 2
-    return isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or (by_name and not list(module.children()))
 
 
 def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]:
@@ -224,7 +250,7 @@ def _names_of(name: str, modules: Mapping[str, nn.Module]) -> list[str]:
 def _kernel_shape(layer: Any) -> tuple[int, ...]:
     """Return the shape of a convolution's kernel; its other tensors are scales and biases."""
     first, second = layer.out_channels, layer.in_channels
-    if isinstance(layer, _TRANSPOSED_CONVOLUTIONS):
+    if isinstance(layer, TRANSPOSED_CONVOLUTIONS):
         first, second = second, first
     return (first, second // layer.groups, *layer.kernel_size)
 
@@ -232,77 +258,3 @@ def _kernel_shape(layer: Any) -> tuple[int, ...]:
 def _rows_columns(p: Parameter, *, layer: bool) -> tuple[int, int]:
     """Return the size of a layer's matrix (out, rest), or of the matrices that a tensor outside any layer stacks."""
     return (p.shape[0], p.shape[1:].numel()) if layer else (p.shape[-2], p.shape[-1])
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """What DDP, torch.compile and other wrappers hold."""
-    names = [name for name, _ in model.named_children()]
-    if len(names) == 1 and names[0] in (*WRAPPERS, "module") and not [*model.parameters(recurse=False)]:
-        return _unwrapped(getattr(model, names[0]))
-    return model
-
-
-def _output_layers(model: nn.Module) -> list[nn.Module]:
-    model = _unwrapped(model)
-    for ask in ("get_output_embeddings", "get_classifier"):
-        method = getattr(model, ask, None)
-        answer = method() if callable(method) else None
-        several = answer if isinstance(answer, (tuple, list)) else [answer]
-        layers = [layer for one in several if isinstance(one, nn.Module) for layer in _last_layers(one)]
-        if layers:
-            return layers
-    by_depth: dict[int, list[tuple[str, bool, list[nn.Module]]]] = defaultdict(list)
-    # What a wrapper holds takes its name.
-    named = {".".join(own for own in name.split(".") if own not in WRAPPERS): m for name, m in model.named_modules()}
-    for name, module in named.items():
-        place, _, own = name.rpartition(".")
-        is_list = isinstance(module, _SEVERAL) and _are_heads(own)
-        if own in _HEADS or is_list:
-            # Some classifiers, and heads of several tasks, end in a convolution with a kernel of one pixel.
-            kinds = _LAYERS if (is_list or own == "classifier") and not place else nn.Linear
-            layers = _last_layers(module, kinds) if is_list else _layers(module, kinds)[-1:]
-            # Blocks inside a model may call a whole module "output"; only single layers count there.
-            singles = [*map(_unwrapped, module.children())] if is_list else [module]
-            if layers and (not place or layers == singles):
-                by_depth[name.count(".")].append((name, is_list, layers))
-    # Layers of such a name deeper inside, or one in every block, are hidden layers.
-    outermost = by_depth[min(by_depth)] if by_depth else []
-    if outermost:
-        return _side_by_side(outermost)
-    trained = [child for child in map(_unwrapped, model.children()) if next(child.parameters(), None) is not None]
-    if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
-        last = trained[-1]
-        if isinstance(last, nn.Linear):
-            # A model's only layer is not an output layer, because it does not follow another.
-            before = (m for child in trained[:-1] for m in child.modules() if not _is_embedding(m))
-            return [last] if any(p.ndim > 1 for m in before for p in m.parameters(recurse=False)) else []
-        return _output_layers(last) if not isinstance(last, nn.ModuleList) else []
-    return []
-
-
-def _are_heads(name: str) -> bool:
-    """Whether a list or a dictionary of this name is one of heads."""
-    usual = {name, name.removesuffix("s")} & (_HEADS - _CHAINS)
-    return bool(usual or _SEVERAL_HEADS.search(name)) and not _OF_ATTENTION.search(name)
-
-
-def _side_by_side(found: list[tuple[str, bool, list[nn.Module]]]) -> list[nn.Module]:
-    """Choose the heads among layers at one depth: a single layer, or all heads of lists and a layer beside them."""
-    if len({name.rpartition(".")[0] for name, *_ in found}) > 1:
-        return []
-    several = [layer for _, is_list, layers in found if is_list for layer in layers]
-    # A layer called "fc" is more often what the heads read.
-    chains = _CHAINS if several else ()
-    single = [layers for name, is_list, layers in found if not is_list and name.rpartition(".")[2] not in chains]
-    return several + (single[0] if len(single) == 1 else [])
-
-
-def _last_layers(module: nn.Module, kinds: type | tuple[type, ...] = _LAYERS) -> list[nn.Module]:
-    """Return a module's last layer, or that of each module in a list or a dictionary of them."""
-    if isinstance(module, _SEVERAL):
-        return [layer for child in module.children() for layer in _last_layers(child, kinds)]
-    return _layers(module, kinds)[-1:]
-
-
-def _layers(module: nn.Module, kinds: type | tuple[type, ...] = _LAYERS) -> list[nn.Module]:
-    return [m for m in module.modules() if isinstance(m, kinds)]

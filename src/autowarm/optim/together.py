@@ -1,7 +1,7 @@
 """Several optimizers as one, so that one scheduler sets all their learning rates."""
 
 import math
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping
 from itertools import chain
 from typing import Any, overload
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .checks import check_other, checked_state, through, warn_of_no_gradient
-from .joining import Joining
+from .checks import check_other, checked_state, through
 from .lmo import LMO
+from .unused import Unused
 
 
-class Together(Optimizer, Joining):
+class Together(Optimizer):
     """Combine several optimizers into one that steps them all. It concatenates their parameter groups and states.
 
     `torch.optim.Muon` takes matrices only, so the rest of a model needs a second optimizer. A scheduler on the
@@ -57,7 +57,9 @@ class Together(Optimizer, Joining):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        Joining.__init__(self)
+        self._unused = Unused()
+        for one in self._ours():
+            one._unused.silent = True  # this one looks
 
     def __getstate__(self) -> dict[str, Any]:
         return {"optimizers": self.optimizers, "defaults": self.defaults}
@@ -73,6 +75,13 @@ class Together(Optimizer, Joining):
     def state(self) -> MutableMapping[Tensor, Any]:  # type: ignore[override]
         """All states; writing an entry writes to the optimizer that owns the tensor."""
         return _States(self.optimizers)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("param_groups", "state"):
+            raise AttributeError(
+                f"Together.{name} is made of its optimizers': set theirs, .optimizers[i].{name}, or use load_state_dict"
+            )
+        super().__setattr__(name, value)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise TypeError, whose message says where to add the group instead."""
@@ -99,12 +108,11 @@ class Together(Optimizer, Joining):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-            if all(p.grad is None for p in self._params()):
-                warn_of_no_gradient(self)
-        self._notify()
         self.check_step()  # each checks by itself, but others may have stepped by then
         for one in self.optimizers:
             one.step()
+        found = any(p.grad is not None for group in self.param_groups for p in group["params"])
+        self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
         return loss
 
     def check_step(self) -> None:
@@ -122,12 +130,6 @@ class Together(Optimizer, Joining):
 
     def _ours(self) -> "list[LMO | Together]":
         return [one for one in self.optimizers if isinstance(one, (LMO, Together))]
-
-    def _leaves(self) -> list[LMO]:
-        return [leaf for one in self._ours() for leaf in (one._leaves() if isinstance(one, Together) else [one])]
-
-    def _exchanging(self) -> Sequence[LMO]:
-        return [*self._leaves(), *(leaf for one in self._ours() for leaf in one._exchanging())]  # they check, then step
 
     def state_dict(self) -> dict[str, Any]:
         """Like `torch.optim.Optimizer.state_dict`; tensors are numbered consecutively, as checkpoints need."""

@@ -11,10 +11,15 @@ A *schedule* is a sequence of (a, b, c), one for each iteration. There are two:
 
 import math
 from functools import cache
+from typing import Literal, get_args
 
 import numpy as np
 
 Quintic = tuple[float, float, float]
+
+Method = Literal["svd", "newton-schulz", "polar-express"]
+METHODS: tuple[Method, ...] = get_args(Method)
+_USUAL_STEPS: dict[Method, int] = {"svd": 1, "newton-schulz": 5, "polar-express": 4}
 
 # K. Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024).
 JORDAN: Quintic = (3.4445, -4.7750, 2.0315)
@@ -28,6 +33,23 @@ POLAR_EXPRESS_FLOOR = {1: 0.2, 2: 0.05, 3: 0.014, 4: 3e-3, 5: 1e-3, 6: 2e-4, 7: 
 # comes from rounding the Gram matrix R. If its largest eigenvalue is 1, the error E may reach u = 2⁻⁸ in bfloat16. It
 # moves a + bλ + cλ² by (b + 2cλ)E, which matters at a quintic's inner peak (λ = 0.14): there by at most 1.5 %.
 _ROOM_FIRST, _ROOM = 1.01, 1.02
+
+
+def checked_steps(method: Method, steps: int | None) -> int:
+    """Return how many iterations to make; ValueError if the method is unknown or ``steps < 1``."""
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}: use one of {METHODS}")
+    if steps is None:
+        return _USUAL_STEPS[method]
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    return steps
+
+
+def schedule_of(method: Method, steps: int | None = None) -> tuple[Quintic, ...]:
+    """Return the quintics of a method; by default as many as are usual."""
+    steps = checked_steps(method, steps)
+    return polar_express(steps) if method == "polar-express" else (JORDAN,) * steps
 
 
 @cache

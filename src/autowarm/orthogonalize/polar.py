@@ -13,29 +13,13 @@ The two iterative methods need only matrix products, and run in bfloat16 if the 
 (`working_dtype`).
 """
 
-from typing import Literal, get_args
-
 import torch
 from torch import Tensor
 
-from ..devices import traced_as_constant
 from ..modes import without_autocast
-from .coefficients import JORDAN, Quintic, polar_express
-from .iterate import frobenius_scaled_, iterate, plan
-from .precision import least_norm, product_precision, working_dtype
-
-# Up to this short side, an iteration spends its time launching products, not computing them.
-NARROW = 64
-
-# Up to this short side, half precision is too coarse for Polar Express. Its first quintics are steep at the ends of
-# their intervals, where an error of 1 % grows by powers of five from one iteration to the next. In larger matrices the
-# elements' errors average out. Among Gaussian 2 × 2 matrices in bfloat16, two in a thousand ended with singular values
-# of up to 8000.
-_FEW_ROWS = 16
-
-Method = Literal["svd", "newton-schulz", "polar-express"]
-METHODS: tuple[Method, ...] = get_args(Method)
-_USUAL_STEPS = {"svd": 1, "newton-schulz": 5, "polar-express": 4}
+from .coefficients import Method, checked_steps
+from .iterate import held_in, orthogonalize_
+from .precision import working_dtype
 
 
 def as_matrices(x: Tensor, *, stacked: bool = False, blocks: int = 1, transposed: bool = False) -> Tensor:
@@ -108,76 +92,10 @@ def orthogonalize(
         U, S, Vh = torch.linalg.svd(G if G.dtype == torch.float64 else G.float(), full_matrices=False)
         # Directions that are zero up to rounding have no meaningful sign; dropping them keeps LMO(0) = 0.
         return ((U * (_rounding(G, S) < S).unsqueeze(-2)) @ Vh).to(G.dtype)
-    X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=dtype or working_dtype(G.device), device=G.device)
+    dtype = dtype or working_dtype(G.device)
+    X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=held_in(dtype), device=G.device)
     X.copy_(G.detach().reshape(X.shape))
-    return orthogonalize_(X, method=method, steps=steps).to(G.dtype).reshape(G.shape)
-
-
-@without_autocast
-def orthogonalize_(X: Tensor, *, method: Method, steps: int | None = None) -> Tensor:
-    """`orthogonalize` a stack (count, m, n) iteratively, in its own dtype; this overwrites the stack.
-
-    Optimizers use this, because they fill a stack of the working dtype themselves. A product cannot be computed in
-    place, so X takes over the result's memory and its own is freed. Views of X made before the call do not see the
-    result.
-
-    Returns:
-        The result, which is X itself except under `torch.compile`.
-    """
-    steps = checked_steps(method, steps)
-    if not X.numel():
-        return X
-    precision = product_precision(X.dtype, X.device)
-    halves = (torch.bfloat16, torch.float16)
-    if method == "polar-express" and min(X.shape[-2:]) <= _FEW_ROWS and precision in halves:
-        single = product_precision(torch.float32, X.device) == torch.float32
-        wide = X.to(torch.float32 if single else torch.float64)
-        if X.dtype in halves:
-            wide = wide.nan_to_num_(0.0, 0.0, 0.0)  # values beyond half precision arrive as infinity
-        return X.copy_(orthogonalize_(wide, method=method, steps=steps))
-    long, short = max(X.shape[-2:]), min(X.shape[-2:])
-    if method == "newton-schulz" or short <= NARROW:
-        # Apply the iteration as published, up to rounding. Narrow matrices may lie in a stack with longer ones, on
-        # which their iterations must not depend, and for them fewer products are faster than smaller ones.
-        segments = (1,) * steps
-    else:
-        segments = plan(steps, long / short, precision)
-    return iterate(frobenius_scaled_(X), _schedule(method, steps), segments, tighten=method == "polar-express")
-
-
-@without_autocast
-def orthogonalize_reference(G: Tensor, *, method: Method = "polar-express", steps: int | None = None) -> Tensor:
-    """`orthogonalize` one matrix (m, n) by the plain formulas, in G's precision: the reference for the fast path."""
-    steps = checked_steps(method, steps)
-    if method == "svd":
-        U, S, Vh = torch.linalg.svd(G, full_matrices=False)
-        return U @ torch.diag((_rounding(G, S) < S).to(G.dtype)) @ Vh
-    if G.shape[0] > G.shape[1]:
-        return orthogonalize_reference(G.T, method=method, steps=steps).T
-    X = G / torch.linalg.matrix_norm(G).clamp(min=least_norm(G.dtype))
-    if method == "polar-express":
-        R = X @ X.T
-        X = X / torch.linalg.matrix_norm(R @ R).clamp(min=least_norm(G.dtype)) ** 0.25
-    for a, b, c in _schedule(method, steps):
-        R = X @ X.T
-        X = a * X + (b * R + c * (R @ R)) @ X
-    return X
-
-
-def checked_steps(method: Method, steps: int | None) -> int:
-    """Return how many iterations to make; ValueError if the method is unknown or ``steps < 1``."""
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}: use one of {METHODS}")
-    if steps is None:
-        return _USUAL_STEPS[method]
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    return steps
-
-
-@traced_as_constant
-def _schedule(method: Method, steps: int) -> tuple[Quintic, ...]:
-    return polar_express(steps) if method == "polar-express" else (JORDAN,) * steps
+    return orthogonalize_(X, method=method, steps=steps, dtype=dtype).to(G.dtype).reshape(G.shape)
 
 
 def _rounding(G: Tensor, S: Tensor) -> Tensor:

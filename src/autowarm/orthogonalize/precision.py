@@ -7,6 +7,8 @@ import torch
 
 from ..devices import traced_as_constant
 
+HALVES = (torch.float16, torch.bfloat16)
+
 # PyTorch's names for instructions that multiply bfloat16, on x86 (Zen 4+, Cooper Lake+, Sapphire Rapids+) and Arm.
 _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")
 

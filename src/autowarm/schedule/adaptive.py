@@ -19,6 +19,7 @@ from ..frames import frames_of_ours
 from ..geometry import Geometry
 from ..losses import Losses, Order, Ranks
 from ..modes import in_normal_mode
+from ..optim import LMO, Together
 from ..optim.known import geometry_of
 from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
@@ -364,7 +365,9 @@ class AdaptiveWarmup(LRScheduler):
             return
         if not (self._composed or self.last_epoch < 0):
             told = self._plan.trained is not None or self.last_epoch > 0
-            self._alarms.before_update(self._clock, told=told, training=self._losses.traced)
+            # Ours tell by themselves of tensors without gradients.
+            training = self._losses.traced and not isinstance(self.optimizer, LMO | Together)
+            self._alarms.before_update(self._clock, told=told, training=training)
 
     def _look_at_weights(self) -> None:
         """Look, before the first update, for signs that they were trained before."""

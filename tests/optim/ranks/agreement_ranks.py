@@ -6,6 +6,7 @@ import pickle
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -14,14 +15,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim import Together
-from autowarm.optim.step import agreement, nonfinite, update
+from autowarm.optim.step import agreement, nonfinite
 
 SIZES = (2, 4)
 WHERE = ("host", "device")
+UNEVEN = ((3, 4), (1, 0))
 
 
 def net(width=8):
@@ -117,7 +119,7 @@ def on(where):
         yield
         return
     with ExitStack() as stack:
-        for module in (nonfinite, update, agreement):
+        for module in (nonfinite, agreement):
             stack.enter_context(mock.patch.object(module, "read_on_host", return_value=False))
         yield
 
@@ -197,6 +199,46 @@ def shards(mesh):
     return found
 
 
+CHAINS = {"nested": ([0, 1], [0, 1, 2, 3]), "chain": ([0, 1], [1, 2], [2, 3]), "grid": ([0, 1], [2, 3], [0, 2], [1, 3])}
+
+
+def overlapping(groups, spoilt, where):
+    """Steps of tensors of which each group of ranks has one; the second gradient of one rank is not finite."""
+    rank = dist.get_rank()
+    meshes = [DeviceMesh("cpu", group) for group in groups]
+    params = [
+        (f"{i}", nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Replicate()])))
+        for i, (mesh, group) in enumerate(zip(meshes, groups, strict=True))
+        if rank in group
+    ]
+    with on(where):
+        optimizer = Muon(params, lr=0.1, dtype=torch.float32)
+        for seed in range(3):
+            for _, p in params:
+                p.grad = distribute_tensor(torch.ones(4, 4) + seed * torch.eye(4), p.device_mesh, [Replicate()])
+            if seed == 1 and rank == spoilt:
+                not_finite(params[0][1])
+            optimizer.step()
+        return optimizer.skipped_updates, [p.to_local().detach().clone() for _, p in params]
+
+
+def uneven(steps):
+    """What a rank is told that makes more steps than the other."""
+    two = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    rank = dist.get_rank()
+    if rank > 1:
+        return None
+    model = net()
+    optimizer = COPIES["muon"](model, two)
+
+    def run():
+        for t in range(steps[rank]):
+            put_gradients(model, t)
+            optimizer.step()
+
+    return error_of(run)
+
+
 def main(folder):
     warnings.simplefilter("ignore")
     rank = int(os.environ["RANK"])
@@ -213,8 +255,19 @@ def main(folder):
             dist.all_gather_object(gathered, found, group=ranks)
             if rank == 0:
                 (folder / f"{size}.pickle").write_bytes(pickle.dumps(gathered))
+    found = {
+        (name, spoilt, where): overlapping(groups, spoilt, where)
+        for name, groups in CHAINS.items()
+        for spoilt in range(4)
+        for where in WHERE
+    }
+    for steps in UNEVEN:
+        dist.barrier()
+        found[steps] = uneven(steps)
     dist.barrier()
-    dist.destroy_process_group()
+    (folder / f"uneven-{rank}.pickle").write_bytes(pickle.dumps(found))
+    dist.barrier()
+    os._exit(0)  # a group that has timed out is not to be waited for
 
 
 if __name__ == "__main__":

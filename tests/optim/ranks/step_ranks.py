@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from autowarm import LMO, Lion, Muon, NormSGD
 from autowarm.geometry import Frobenius, Spectral
-from autowarm.optim.step import batches, sharing
+from autowarm.optim.step import plan, sharing
 
 SIZES = (2, 4)
 
@@ -94,9 +94,9 @@ def counted():
     """Notes the sizes of the matrices that are orthogonalised for others."""
     count, real = [], sharing.orthogonalize_
 
-    def counting(stack, **options):
+    def counting(stack, *options):
         count.extend([tuple(stack.shape[1:])] * len(stack))
-        return real(stack, **options)
+        return real(stack, *options)
 
     sharing.orthogonalize_ = counting
     try:
@@ -191,7 +191,7 @@ def both_ways(ranks, mesh):
         model = fully_shard(Net(), mesh=mesh)
         train(model, MAKERS["muon"](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
         found["fsdp, in rounds", "muon"] = worst(model, alone("muon")), []
-    with mock.patch.dict(batches._PART_BYTES, cpu=200):  # a few tensors at a time
+    with mock.patch.dict(plan._PART_BYTES, cpu=200):  # a few tensors at a time
         for name in SUMMED:
             model = fully_shard(Net(), mesh=mesh)
             train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))

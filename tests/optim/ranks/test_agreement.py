@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.optim.ranks.agreement_ranks import SIZES
+from tests.optim.ranks.agreement_ranks import CHAINS, SIZES, UNEVEN, WHERE
 from tests.programs import rank_environment
 
 
@@ -15,7 +15,9 @@ def everything(rank_launcher, tmp_path_factory):
     environments = [rank_environment(rank, max(SIZES), port=0) for rank in range(max(SIZES))]
     ended = rank_launcher.run_together([Path(__file__).parent / "agreement_ranks.py", folder], environments)
     assert {one.status for one in ended} == {0}, "".join(one.stderr for one in ended)
-    return {size: pickle.loads((folder / f"{size}.pickle").read_bytes()) for size in SIZES}
+    files = [*map(str, SIZES), *(f"uneven-{rank}" for rank in range(max(SIZES)))]
+    found = {file: pickle.loads((folder / f"{file}.pickle").read_bytes()) for file in files}
+    return {int(file) if file.isdigit() else file: content for file, content in found.items()}
 
 
 @pytest.fixture(params=SIZES)
@@ -75,7 +77,28 @@ def test_other_models_are_an_error_on_every_rank(ranks):
 
 @pytest.mark.parametrize("how", ["fsdp", "hsdp"])
 def test_a_shard_without_a_gradient_is_an_error_on_every_rank(everything, how):
-    for ranks in everything.values():
+    for ranks in map(everything.get, SIZES):
         if how in ranks[0]:
             for case, results in cases(ranks, how, "missing").items():
                 assert all(errors[0] and same and errors[1] is None for errors, same in results), case
+
+
+@pytest.mark.parametrize("steps", UNEVEN)
+def test_a_rank_that_waits_in_vain_is_told_what_for(everything, steps):
+    for rank, made in enumerate(steps):
+        error = everything[f"uneven-{rank}"][steps]
+        if made < max(steps):
+            assert error is None
+        else:
+            assert f"rank {rank} waited in vain for the other ranks, after {min(steps)} steps of Muon" in error
+            assert "drop_last=True" in error
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_flag_reaches_all_ranks_that_groups_connect_also_where_none_holds_the_others(everything, name, where):
+    for spoilt in range(4):
+        found = [everything[f"uneven-{rank}"][name, spoilt, where] for rank in range(4)]
+        assert [skipped for skipped, _ in found] == [1] * 4, spoilt
+        # Every rank made the same two updates, so all tensors, which were equal, still are.
+        assert len({p.numpy().tobytes() for _, params in found for p in params}) == 1, spoilt

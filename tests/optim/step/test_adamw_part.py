@@ -1,10 +1,14 @@
 """Muon's AdamW groups, set by themselves."""
 
+import copy
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Muon
+from tests.cases import each
 
 
 class Net(nn.Module):
@@ -107,3 +111,58 @@ def test_what_others_keep_in_a_tensors_state_is_not_taken_for_its_own() -> None:
         p.grad = torch.ones_like(p)
     opt.step()
     assert {"average", "exp_avg", "exp_avg_sq", "step"} == opt.state[net.embed.weight].keys()
+
+
+HALF = [torch.float16, torch.bfloat16]
+
+
+def lone(dtype: torch.dtype, **options: object) -> tuple[nn.Parameter, Muon]:
+    p = nn.Parameter(torch.zeros(64, dtype=dtype))
+    return p, Muon([{"params": [p], "algorithm": "adamw"}], lr=1e-3, adamw_betas=(0.9, 0.999), **options)
+
+
+def stepped(p: nn.Parameter, opt: Muon, size: float, steps: int) -> list[float]:
+    """The lengths of steps under gradients of about this size."""
+    found = []
+    for seed in range(steps):
+        before = p.detach().clone()
+        grad = torch.rand(64, generator=torch.Generator().manual_seed(seed)).add(0.5) * size
+        p.grad = grad.to(p.dtype)
+        opt.step()
+        found.append((p.detach() - before).float().norm().item())
+    return found
+
+
+@each("dtype", HALF)
+@each("size", [1e-2, 1e-3, 1e-5])
+@each("eps_hat", [False, True])
+def test_half_precision_steps_as_long_as_single_precision(dtype: torch.dtype, size: float, eps_hat: bool) -> None:
+    """In float16 the second moment of a gradient of 1e-3 was 0, and steps were up to 372 times too long."""
+    ours, single = (
+        stepped(*lone(one, adamw_eps=1e-12, adamw_eps_hat=eps_hat), size, 8) for one in (dtype, torch.float32)
+    )
+    assert ours == pytest.approx(single, rel=0.1)
+
+
+@each("dtype", HALF)
+def test_in_half_precision_the_second_moment_can_fall(dtype: torch.dtype) -> None:
+    """In bfloat16 0.999·v rounds to v, so that one large gradient shortened all steps after it."""
+    p, opt = lone(dtype)
+    stepped(p, opt, 1.0, 2)
+    v = opt.state[p]["exp_avg_sq"].clone()
+    stepped(p, opt, 1e-3, 50)
+    torch.testing.assert_close(opt.state[p]["exp_avg_sq"], v * 0.999**50, rtol=1e-3, atol=0)
+
+
+@each("dtype", HALF)
+@each("make", [lambda ps: Muon([{"params": ps, "algorithm": "adamw"}], lr=0.1), lambda ps: Muon(ps, lr=0.1)])
+def test_a_large_finite_gradient_leaves_a_state_that_loads_bit_for_bit(dtype: torch.dtype, make: Callable) -> None:
+    p = nn.Parameter(torch.ones(4, 4, dtype=dtype))
+    opt = make([p])
+    p.grad = torch.full((4, 4), 6e4, dtype=dtype)
+    opt.step()
+    assert opt.skipped_updates == 0
+    other = make([nn.Parameter(p.detach().clone())])
+    other.load_state_dict(copy.deepcopy(opt.state_dict()))
+    (there,) = other.state.values()
+    assert all(torch.equal(x, there[name]) and x.dtype == there[name].dtype for name, x in opt.state[p].items())

@@ -9,8 +9,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from autowarm import LMO, Muon, NormSGD, SignSGD
 from autowarm.geometry import Columns, Frobenius, Rate, Rows, Sign, Spectral
-from autowarm.optim.step import batches
-from autowarm.optim.step.reference import lmo_step_
+from autowarm.optim.step import plan as planning
+from autowarm.optim.step.update import empty_stack
+from tests.reference import lmo_step_
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (6, 6), (0, 4), (9, 4)]
 GEOMETRIES = [
@@ -60,9 +61,12 @@ def test_fast_ways_equal_the_reference(geometry, decay, tensor_lr, monkeypatch):
     lr = torch.tensor(0.1, dtype=torch.float64) if tensor_lr else 0.1
     expected = plain(geometry, xs, gs, lr, decay)
     for part_bytes in (1, 300, 1 << 20):
-        monkeypatch.setitem(batches._PART_BYTES, "cpu", part_bytes)
+        monkeypatch.setitem(planning._PART_BYTES, "cpu", part_bytes)
         torch.testing.assert_close(fast(geometry, xs, gs, lr, decay), expected)
-    rate, radii = Rate.of_group({"lr": lr, "weight_decay": decay}), geometry.radii([x.shape for x in xs])
+    rate, radii = (
+        Rate.of_group({"lr": lr, "weight_decay": decay}, torch.device("cpu")),
+        geometry.radii([x.shape for x in xs]),
+    )
     geometry.step_(xs, [g.clone() for g in gs], rate, radii, owned=True)
     torch.testing.assert_close(xs, expected)
 
@@ -150,7 +154,7 @@ def test_muon_needs_at_most_three_stacks_above_parameters_and_state(shape, metho
         p.grad = torch.ones_like(p)
     opt = Muon(params, lr=0.1, weight_decay=0.1, method=method, dtype=torch.bfloat16)
     stacks = found(Spectral(dtype=torch.bfloat16), [p.shape for p in params])
-    largest = 2 * max(math.prod(stack.size) * len(stack.members) for stack in stacks)
+    largest = 2 * max(math.prod(stack.size) * len(members) for stack, members in stacks)
     assert largest < (24 if shape[0] == shape[1] else 16) * shape[0] * shape[1] * 2  # for they are cut
     # What products need for themselves, packed copies of blocks, differs by processor, and is less than a stack.
     kept = sum(4 * p.numel() for p in params)  # the momentum, which the first step makes
@@ -164,7 +168,7 @@ def test_elementwise_steps_need_a_part_of_memory_only(cls):
         p.grad = torch.ones_like(p)
     opt = cls(params, lr=0.1)
     opt.step()
-    assert peak_bytes(opt.step) < 2 * batches._PART_BYTES["cpu"]
+    assert peak_bytes(opt.step) < 2 * planning._PART_BYTES["cpu"]
 
 
 def test_a_subclass_with_its_own_oracle_is_asked():
@@ -218,11 +222,14 @@ MIXED = [(4, 9), (9, 4), (9, 4), (4, 7), (4, 3, 2, 2), (40, 4), (2, 4, 6), (65, 
 
 
 def found(geometry, shapes):
-    return batches.batches_of(geometry, tuple((torch.device("cpu"), torch.Size(shape)) for shape in shapes))
+    """Stacks, and the indices of their tensors."""
+    tensors = tuple((torch.device("cpu"), torch.Size(shape), torch.float32) for shape in shapes)
+    stacks, order = planning.stacks_of(geometry, tensors)
+    return [(stack, tuple(order[stack.some])) for stack in stacks]
 
 
 def test_a_narrow_side_shares_a_stack_where_little_of_it_is_padding():
-    sizes = {batch.size: sorted(batch.members) for batch in found(Spectral(), MIXED)}
+    sizes = {stack.size: sorted(members) for stack, members in found(Spectral(), MIXED)}
     assert sizes == {
         (40, 4): [5],
         (12, 4): [0, 1, 2, 4],
@@ -237,51 +244,42 @@ def test_a_narrow_side_shares_a_stack_where_little_of_it_is_padding():
 def test_llamas_shapes_make_one_stack_if_fused_and_two_if_split():
     fused = [(192, 64), (64, 64), (192, 64), (192, 64), (64, 192)] * 4
     split = [(64, 64)] * 4 * 4 + [(192, 64), (192, 64), (64, 192)] * 4
-    assert [batch.size for batch in found(Spectral(), fused)] == [(192, 64)]
-    assert [batch.size for batch in found(Spectral(), split)] == [(192, 64), (64, 64)]
-
-
-@pytest.fixture
-def anew():
-    batches._batches_of.cache_clear()
-    yield batches._batches_of.cache_clear
-    batches._batches_of.cache_clear()
+    assert [stack.size for stack, _ in found(Spectral(), fused)] == [(192, 64)]
+    assert [stack.size for stack, _ in found(Spectral(), split)] == [(192, 64), (64, 64)]
 
 
 @pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
 @pytest.mark.parametrize("narrow", [64, 0])
 @pytest.mark.parametrize("few", [4, 1])
-def test_together_is_as_alone(method, narrow, few, monkeypatch, anew):
+def test_together_is_as_alone(method, narrow, few, monkeypatch):
     xs, gs = draw(MIXED, 0), draw(MIXED, 1)
     geometry = Spectral("original", method=method, dtype=torch.float64)
     expected = plain(geometry, xs, gs, 0.1, 1.0)
-    monkeypatch.setattr(batches, "NARROW", narrow)
-    monkeypatch.setattr(batches, "_FEW", few)
-    monkeypatch.setattr(batches, "_STACK_BYTES", {"cpu": 1})
+    monkeypatch.setattr(planning, "NARROW", narrow)
+    monkeypatch.setattr(planning, "_FEW", few)
+    monkeypatch.setattr(planning, "_STACK_BYTES", {"cpu": 1})
     torch.testing.assert_close(fast(geometry, xs, gs, 0.1, 1.0), expected)
 
 
-def test_a_stack_is_cut_evenly_and_no_smaller_than_a_few(monkeypatch, anew):
+def test_a_stack_is_cut_evenly_and_no_smaller_than_a_few(monkeypatch):
     shapes = [(30, 70)] * 7 + [(70, 100)] * 3
-    monkeypatch.setattr(batches, "_STACK_BYTES", {"cpu": 5 * 30 * 70 * 8})
+    monkeypatch.setattr(planning, "_STACK_BYTES", {"cpu": 5 * 30 * 70 * 8})
     cut = found(Spectral(dtype=torch.float64), shapes)
-    assert [(batch.size, batch.members) for batch in cut] == [
+    assert [(stack.size, members) for stack, members in cut] == [
         ((70, 100), (7, 8, 9)),
         ((70, 30), (0, 1, 2, 3)),
         ((70, 30), (4, 5, 6)),
     ]
-    monkeypatch.setattr(batches, "_FEW", 1)
-    anew()
-    assert [batch.members for batch in found(Spectral(dtype=torch.float64), shapes)][:3] == [(7,), (8,), (9,)]
-    monkeypatch.setattr(batches, "_STACK_BYTES", {})
-    anew()
-    assert [len(batch.members) for batch in found(Spectral(dtype=torch.float64), shapes)] == [3, 7]
+    monkeypatch.setattr(planning, "_FEW", 1)
+    assert [members for _, members in found(Spectral(dtype=torch.float64), shapes)][:3] == [(7,), (8,), (9,)]
+    monkeypatch.setattr(planning, "_STACK_BYTES", {})
+    assert [len(members) for _, members in found(Spectral(dtype=torch.float64), shapes)] == [3, 7]
 
 
-def test_a_tensor_of_many_matrices_is_not_cut(monkeypatch, anew):
-    monkeypatch.setattr(batches, "_STACK_BYTES", {"cpu": 1})
+def test_a_tensor_of_many_matrices_is_not_cut(monkeypatch):
+    monkeypatch.setattr(planning, "_STACK_BYTES", {"cpu": 1})
     experts = found(Spectral(stacked=True), [(9, 70, 80), (2, 70, 80), (2, 70, 80)])
-    assert [batch.members for batch in experts] == [(0,), (1, 2)]
+    assert [members for _, members in experts] == [(0,), (1, 2)]
 
 
 def test_a_stack_of_no_experts_steps_beside_others():
@@ -292,11 +290,10 @@ def test_a_stack_of_no_experts_steps_beside_others():
 
 def test_slots_are_views_and_padding_is_zero():
     shapes = [(12, 3)] * 4 + [(8, 3)]
-    (batch,) = found(Spectral(blocks=2, dtype=torch.float32), shapes)
-    assert batch.size == (6, 3)
-    stack = batches.empty_stack(batch)
-    slots = batches.slots_of(batch, stack)
+    ((stack, _),) = found(Spectral(blocks=2, dtype=torch.float32), shapes)
+    assert stack.size == (6, 3)
+    X, slots = empty_stack(stack)
     assert [tuple(slot.shape) for slot in slots] == [(2, 6, 3)] * 4 + [(2, 4, 3)]
     for slot in slots:
         slot.fill_(1.0)
-    assert stack.sum() == sum(m * n for m, n in shapes)
+    assert X.sum() == sum(m * n for m, n in shapes)

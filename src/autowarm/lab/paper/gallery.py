@@ -25,6 +25,8 @@ from ..config import SmoothnessConfig
 from ..files import write_atomically
 from .smoothness import measured, studies
 
+_ALGORITHM_1: dict[str, Any] = {"div": 100.0, "max_warmup": None, "smoothing": 0.0, "trained": False}
+
 
 @dataclass(frozen=True)
 class Sources:

@@ -1,1 +1,1 @@
-"""One optimizer step: `update` is its way, `reference` the same on one screen."""
+"""One optimizer step: `update` is its way, `plan` says what is stepped together, `sharing` is for ranks."""

@@ -1,33 +1,36 @@
-"""What ranks that share tensors agree on before each update: which gradients there are, and which are finite.
+"""What ranks that share tensors agree on before each update: which gradients there are, and whether all are finite.
 
 Ranks share a tensor if they hold copies of it (``process_group``) or if it is a DTensor on their mesh. The gradients
-decide which messages an update exchanges, and copies stay equal only if all ranks skip the same tensors. Two ranks that
+decide which messages an update exchanges, and copies stay equal only if all ranks skip the same updates. Two ranks that
 see different gradients would wait for each other forever or train different models.
 
-- On the host, ranks first exchange one message of seven numbers, whatever tensors they have, and read it at once. If
+- On the host, ranks first exchange one message of six numbers, whatever tensors they have, and read it at once. If
   they differ, every rank raises before it changes anything.
-- On an accelerator, one message carries what each rank has of each tensor, and flags of what is finite. Nothing waits
-  for it: a difference masks the whole update, and a rank raises when the numbers arrive, which is in a later step.
-  Only a rank whose own gradients are others than in its last step, as they are in the first, reads it at once. If it
-  differs from the others, it raises before it sends any matrices. The others then wait for those on the device, and
+- On an accelerator, one message carries what each rank has of each tensor, and the flag of what is finite. Nothing
+  waits for it: a difference masks the whole update, and a rank raises when the numbers arrive, which is in a later
+  step. Only a rank whose own gradients are others than in its last step, as they are in the first, reads it at once. If
+  it differs from the others, it raises before it sends any matrices. The others then wait for those on the device, and
   raise in their next step unless their host waits for the device before: then the backend's timeout ends them.
+
+Ranks that share some tensors with one group and some with another pass on what they learn, see `_turns`.
 
 Not covered on an accelerator: a parameter group that one rank alone adds after the first step, and a gradient that must
 be redistributed (`dtensors.placed`) and is missing on some ranks only.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ...devices import HostCopy, collective_device, is_capturing
-from .buckets import by_device, flags_at
 from .dtensors import PLAIN, is_dtensor, local, placed, placements_of
-from .nonfinite import finite_each, read_on_host
+from .nonfinite import is_finite, read_on_host
+from .update import Update
 
 # A rank describes a gradient by a number: 0 for none, otherwise its dtype's place in this list, from 1 on, and below
 # that a checksum of its placements if they are not the parameter's.
@@ -36,151 +39,104 @@ _PLACES = {dtype: place for place, dtype in enumerate(_DTYPES, 1)}
 _PLACED = 0xFFFF
 _REFUSED = 1 << 30
 _NAMED = 3  # how many tensors an error names
-# What a rank without inputs sends, which is never the greatest.
-_LEAST = -(1 << 62)
-
-
-class Agreed(NamedTuple):
-    """What all ranks use in one update."""
-
-    grads: list[Tensor | None]  # the gradient of each tensor of the optimizer, placed like it; None for none
-    finite: Tensor | None  # a flag per tensor, set if the gradient is finite on all ranks; None if all are known to be
-    alone: bool = False  # whether a rank has no more inputs, so that no work can be shared out
 
 
 class Agreement:
-    """The exchanges of one optimizer; the ranks given hold copies of the tensors that are not DTensors.
-
-    Attributes:
-        may_join: whether a rank may run out of inputs before the others. All exchanges are then on the host.
-        steps: the number of steps so far, for a message.
-    """
-
-    may_join = False
-    steps = 0
+    """The exchanges of one optimizer; the ranks given hold copies of the tensors that are not DTensors."""
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
-        self._who = ""
+        self._who, self._steps = "", 0  # for a message
+        self._groups: Sequence[Mapping[str, Any]] = []
         self._params: list[Tensor] = []
         self._exchanges: list[_Exchange] = []
+        self._turns = 1  # how often a message goes through all exchanges
         self._last: list[int] | None = None  # the codes of the last update
 
-    def reach(self, who: str, groups: Sequence[Mapping[str, Any]], refused: Exception | None = None) -> Agreed:
+    def begin(self, who: str, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Note whose tensors these are; must be called before each `reach`."""
+        params = [p for group in groups for p in group["params"]]
+        self._who, self._groups = who, groups
+        if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
+            self._params, self._exchanges = params, []
+
+    def reach(self, updates: Sequence[Update], refused: Exception | None = None) -> bool | Tensor:
         """Compare this rank's gradients with the other ranks'; RuntimeError on all if they differ. All ranks must call
         this.
 
         If this rank cannot make the update, ``refused`` says why; it is raised once the other ranks know of it.
+
+        Returns:
+            Whether the gradients are finite on all ranks: a number on the host, otherwise a flag on the device. Those
+            of the updates then have their parameters' placements.
         """
-        params = [p for group in groups for p in group["params"]]
-        grads = [p.grad for p in params]
-        if torch.compiler.is_compiling():
-            return self._traced(params, grads)
-        self._look_at(who, params)
-        codes = [_code(p, g) if refused is None else _REFUSED for p, g in zip(params, grads, strict=True)]
-        on_host = self.may_join or not params or read_on_host(params[0].device)
+        params = self._params
+        if torch.compiler.is_compiling():  # what a compiler can trace, which is a comparison of the flags alone
+            bad = _bad(updates, params)
+            for ranks in _sharing(params, self._process_group):
+                dist.all_reduce(bad, op=dist.ReduceOp.MAX, group=ranks)
+            return bad.reshape(()) == 0
+        if not self._exchanges:
+            shared = _sharing(params, self._process_group).items()
+            self._exchanges = [_Exchange(ranks, places, params, self._done) for ranks, places in shared]
+            self._turns = _turns(self._exchanges)
+        codes = [_REFUSED if refused is not None else _code(p) for p in params]
+        on_host = not params or read_on_host(params[0].device)
         reach = self._reach_on_host if on_host else self._reach_on_device
-        agreed = reach(params, grads, codes, refused is not None)
-        difference = self._difference(who, groups, codes) if agreed is None else ""  # may take a message
+        finite = reach(updates, codes, refused is not None)
+        difference = self._difference(codes) if finite is None else ""  # may take a message
         if refused is not None:
             raise refused
-        if agreed is None:
-            raise RuntimeError(difference)
-        return agreed
-
-    def follow(self, who: str, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Take part in what the other ranks exchange in `reach`, with its error; this rank has no more inputs."""
-        params = [p for group in groups for p in group["params"]]
-        self._look_at(who, params)
-        if self._meet(None, bad=False, failed=False):
-            raise RuntimeError(self._difference(who, groups, [_LEAST] * len(params)))
-        for exchange in self._exchanges:
-            if exchange.bad:
-                _finite_everywhere(torch.ones(len(params), dtype=torch.bool), exchange.places, exchange.ranks)
-
-    def _look_at(self, who: str, params: list[Tensor]) -> None:
-        self._who = who
-        if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
-            self._params = params
-            sharing = _sharing(params, self._process_group)
-            self._exchanges = [_Exchange(ranks, places, params) for ranks, places in sharing.items()]
-
-    def _traced(self, params: list[Tensor], grads: list[Tensor | None]) -> Agreed:
-        """What a compiler can trace, which is a comparison of the flags alone."""
-        grads = _placed(params, grads)
-        finite = _finite(grads)
         if finite is None:
-            return Agreed(grads, None)
-        for ranks, places in _sharing(params, self._process_group).items():
-            finite = _finite_everywhere(finite, places, ranks)
-        return Agreed(grads, finite)
+            raise RuntimeError(difference)
+        self._steps += 1
+        return finite
 
-    def _reach_on_host(
-        self, params: list[Tensor], grads: list[Tensor | None], codes: list[int], refused: bool
-    ) -> Agreed | None:
-        moves = any(code & _PLACED for code in codes)
+    def _reach_on_host(self, updates: Sequence[Update], codes: list[int], refused: bool) -> bool | None:
+        """Whether all gradients are finite; None if ranks differ."""
         # Placing gradients takes messages, so ranks must agree before.
-        if (moves or refused) and self._meet(codes, bad=False, failed=refused):
+        if (any(code & _PLACED for code in codes) or refused) and self._meet(codes, bad=False, failed=refused)[0]:
             return None
-        grads = _placed(params, grads)
-        finite = _finite(grads)
-        if self._meet(codes, bad=finite is not None, failed=False):
-            return None
-        for exchange in self._exchanges:
-            if exchange.bad:
-                own = torch.ones(len(params), dtype=torch.bool) if finite is None else finite
-                finite = _finite_everywhere(own, exchange.places, exchange.ranks)
-        return Agreed(grads, finite, alone=any(exchange.joined for exchange in self._exchanges))
+        failed, bad = self._meet(codes, bad=bool(_bad(updates, self._params)), failed=False)
+        return None if failed else not bad
 
-    def _reach_on_device(
-        self, params: list[Tensor], grads: list[Tensor | None], codes: list[int], refused: bool
-    ) -> Agreed | None:
-        capturing = is_capturing(params[0].device)
+    def _reach_on_device(self, updates: Sequence[Update], codes: list[int], refused: bool) -> Tensor | None:
+        """The flag of whether all gradients are finite; None if it is known that ranks differ."""
+        capturing = is_capturing(self._params[0].device)
         if not capturing and any(exchange.is_apart(wait=False) for exchange in self._exchanges):
             return None
         changed = codes != self._last
         # In the first step nothing is known of the other ranks yet, not even how many tensors they have.
-        if self._last is None and self._meet(codes, bad=False, failed=refused):
+        if self._last is None and self._meet(codes, bad=False, failed=refused)[0]:
             return None
         self._last = codes
-        grads = _placed(params, [None] * len(grads) if refused else grads)
-        finite = _finite(grads)
-        if finite is None:
-            finite = torch.ones(len(params), dtype=torch.bool, device=params[0].device)
-        if not self._exchanges:
-            return Agreed(grads, finite)
-        bad = (~finite).to(torch.int32)
-        apart: Tensor | None = None
-        for exchange in self._exchanges:
-            bad, apart = exchange.send(codes, changed, bad, apart)
+        bad = _bad([] if refused else updates, self._params)
+        apart = torch.zeros_like(bad)
+        for _ in range(self._turns):
+            for exchange in self._exchanges:
+                bad, apart = exchange.send(codes, changed, bad, apart)
         if changed and any(exchange.is_apart(wait=True) for exchange in self._exchanges):
             return None
         for exchange in self._exchanges:
             if exchange.copy is not None and not capturing:
                 exchange.copy.send()
-        assert apart is not None
-        return Agreed(grads, bad + apart == 0)
+        return (bad + apart).reshape(()) == 0
 
-    def _meet(self, codes: list[int] | None, *, bad: bool, failed: bool) -> bool:
-        """Compare codes on the host, and return whether ranks differ.
+    def _meet(self, codes: list[int], *, bad: bool, failed: bool) -> tuple[bool, bool]:
+        """Compare codes on the host; return whether ranks differ or one has failed, and whether a gradient is bad.
 
-        The exchanges of a mesh follow each other, so that what one of them finds reaches the ranks of all.
+        The exchanges follow each other, so that what one of them finds reaches the ranks of all.
         """
-        try:
+        for _ in range(self._turns):
             for exchange in self._exchanges:
-                failed = exchange.meet(codes, bad=bad, failed=failed)
-                bad = bad or exchange.bad
-        except RuntimeError as error:
-            raise RuntimeError(
-                f"rank {dist.get_rank()} waited in vain for the other ranks, after {self.steps} steps of {self._who}: "
-                "they exchange messages at each step, so every rank must make as many steps; or one of them has ended. "
-                "If ranks have uneven inputs, train within torch.distributed.algorithms.Join([model, optimizer, "
-                "scheduler])"
-            ) from error
-        return failed
+                failed, bad = exchange.meet(codes, bad=bad, failed=failed)
+        return failed, bad
 
-    def _difference(self, who: str, groups: Sequence[Mapping[str, Any]], codes: list[int]) -> str:
-        names = [name for group in groups for name in _names(group)]
+    def _done(self) -> str:
+        return f"{self._steps} steps of {self._who}"
+
+    def _difference(self, codes: list[int]) -> str:
+        who, names = self._who, [name for group in self._groups for name in _names(group)]
         found = [f"{names[i]}: {what}" for exchange in self._exchanges for i, what in exchange.differing(codes)]
         if any(exchange.other_tensors for exchange in self._exchanges):
             return (
@@ -198,11 +154,11 @@ class Agreement:
 class _Exchange:
     """Messages among some ranks."""
 
-    def __init__(self, ranks: Any, places: list[int], params: list[Tensor]) -> None:
+    def __init__(self, ranks: Any, places: list[int], params: list[Tensor], done: Callable[[], str]) -> None:
+        self._done = done
         self.ranks, self.places = ranks, places  # which of the optimizer's tensors they share
-        self.bad = False  # whether any of them has a gradient that is not finite, as of the last `meet`
+        self.mesh: Any = getattr(params[places[0]], "device_mesh", ranks)
         self.other_tensors = False  # whether they found that their tensors differ
-        self.joined = False  # whether any of them has no more inputs, as of then
         self._differs = False
         self._device = collective_device(ranks)
         self._tensors = _checksum([(tuple(params[i].shape), str(params[i].dtype)) for i in places])
@@ -214,30 +170,30 @@ class _Exchange:
         self.copy: HostCopy | None = None  # of these differences, on its way to the host
         self._arrived: list[int] | None = None
 
-    def meet(self, codes: list[int] | None, *, bad: bool, failed: bool) -> bool:
-        """Exchange what fits in seven numbers; return whether a rank has failed or ranks differ.
-
-        Without codes, this rank has no more inputs.
-        """
-        own = [_LEAST, _LEAST]
-        if codes is not None:
-            if self._summed[0] != codes:
-                self._summed = codes, _checksum([codes[i] for i in self.places])
-            own = [self._summed[1], -self._summed[1]]
-        message = [self._tensors, -self._tensors, *own, bad, failed, codes is None]
-        *sums, any_bad, any_failed, any_joined = self._greatest(message)
+    def meet(self, codes: list[int], *, bad: bool, failed: bool) -> tuple[bool, bool]:
+        """Exchange what fits in six numbers; return whether ranks differ or one has failed, and whether one is bad."""
+        if self._summed[0] != codes:
+            self._summed = codes, _checksum([codes[i] for i in self.places])
+        own = self._summed[1]
+        *sums, any_bad, any_failed = self.greatest([self._tensors, -self._tensors, own, -own, bad, failed])
         self.other_tensors, self._differs = sums[0] != -sums[1], sums[2] != -sums[3]
-        self.bad, self.joined = bool(any_bad), bool(any_joined)
-        return bool(any_failed) or self.other_tensors or self._differs
+        return bool(any_failed) or self.other_tensors or self._differs, bool(any_bad)
 
-    def _greatest(self, numbers: list[int]) -> list[int]:
+    def greatest(self, numbers: list[int]) -> list[int]:
         """The greatest of each number on the ranks; waits for them."""
         message = torch.tensor(numbers, dtype=torch.int64, device=self._device)
-        dist.all_reduce(message, op=dist.ReduceOp.MAX, group=self.ranks)
-        return read(message)
+        try:
+            dist.all_reduce(message, op=dist.ReduceOp.MAX, group=self.ranks)
+            return read(message)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"rank {dist.get_rank()} waited in vain for the other ranks, after {self._done()}: they exchange "
+                "messages at each step, so every rank must make as many steps; or one of them has ended. If ranks have "
+                "uneven inputs, give them equal shards, or the DataLoader drop_last=True"
+            ) from error
 
-    def send(self, codes: list[int], changed: bool, bad: Tensor, apart: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Exchange codes and flags on the device, with what the exchange before this one returned as ``apart``.
+    def send(self, codes: list[int], changed: bool, bad: Tensor, apart: Tensor) -> tuple[Tensor, Tensor]:
+        """Exchange codes and the flag on the device, with what the exchange before this one returned as ``apart``.
 
         Returns:
             ``bad`` as the greatest on all ranks, and a number above 0 if ranks differ here or in an exchange before.
@@ -250,11 +206,10 @@ class _Exchange:
             own = torch.tensor([codes[i] for i in self.places], dtype=torch.int32)
             self._codes = own.to(bad.device), torch.cat([-own, own.new_zeros(1)]).to(bad.device)
         code, negative = self._codes
-        before = self._apart[count:] if apart is None else apart
-        message = torch.cat([code, before, negative, flags_at(bad, self.places)])
+        message = torch.cat([code, torch.maximum(apart, self._apart[count:]), negative, bad])
         dist.all_reduce(message, op=dist.ReduceOp.MAX, group=self.ranks)
         torch.maximum(self._apart, message[: count + 1] + message[count + 1 : 2 * count + 2], out=self._apart)
-        return _with(bad, self.places, message[2 * count + 2 :]), self._apart.amax(0, keepdim=True)
+        return message[2 * count + 2 :], self._apart.amax(0, keepdim=True)
 
     def is_apart(self, *, wait: bool) -> bool:
         """Whether an update is known to have differed: this one too if the host waits for the device."""
@@ -275,7 +230,7 @@ class _Exchange:
                     yield i, f"{_said(codes[i])} on this rank and not on another"
         elif self._differs and not self.other_tensors:
             own = [codes[i] for i in self.places]
-            numbers = self._greatest([*own, *(code if code == _LEAST else -code for code in own)])
+            numbers = self.greatest([*own, *(-code for code in own)])
             for i, high, low in zip(self.places, numbers[: len(own)], numbers[len(own) :], strict=True):
                 if high != -low:
                     yield i, f"{_said(-low)} on one rank and {_said(high)} on another"
@@ -300,47 +255,51 @@ def _sharing(params: list[Tensor], process_group: Any) -> dict[Any, list[int]]:
     return found
 
 
-def _finite_everywhere(finite: Tensor, places: Sequence[int], ranks: Any) -> Tensor:
-    """The flags, cleared at these places where any rank's is."""
-    bad = (~flags_at(finite, places)).to(torch.int32)
-    dist.all_reduce(bad, op=dist.ReduceOp.MAX, group=ranks)
-    return _with(finite, places, bad == 0)
+def _turns(exchanges: list[_Exchange]) -> int:
+    """How often a message must go through these, in their order, to reach all ranks that they connect.
+
+    Once, through the dimensions of a mesh, or where one mesh holds the others. Otherwise, as of {0, 1}, {1, 2} and
+    {2, 3}, what rank 3 knows reaches rank 2 in the first turn, 1 in the second and 0 in the third. Only the ranks
+    together can find out, by sending each other whom they have heard of.
+    """
+
+    def members(mesh: Any) -> set[int]:
+        return set(mesh.mesh.flatten().tolist() if hasattr(mesh, "mesh") else dist.get_process_group_ranks(mesh))
+
+    pairs = combinations({exchange.mesh for exchange in exchanges}, 2)
+    tangled = [int(any(not (members(a) <= members(b) or members(b) <= members(a)) for a, b in pairs))]
+    for exchange in exchanges:
+        tangled = exchange.greatest(tangled)
+    if not tangled[0]:
+        return 1
+    size, turns = dist.get_world_size(), [1]
+    heard = [int(rank == dist.get_rank()) for rank in range(size)]
+    for turn in range(1, size):
+        before = heard
+        for exchange in exchanges:
+            heard = exchange.greatest(heard)
+        if heard != before:
+            turns = [turn]
+    for _ in range(1, size):
+        for exchange in exchanges:
+            turns = exchange.greatest(turns)
+    return turns[0]
 
 
-def _with(flags: Tensor, places: Sequence[int], some: Tensor) -> Tensor:
-    """The flags, with others at these places."""
-    if len(places) == len(flags):
-        return some
-    each = list(flags.unbind())
-    for i, flag in zip(places, some.unbind(), strict=True):
-        each[i] = flag
-    return torch.stack(each)
+def _bad(updates: Sequence[Update], params: list[Tensor]) -> Tensor:
+    """Place the gradients like their tensors; return 1 if one of this rank's is not finite, else 0, shape (1,)."""
+    gs: list[Tensor] = []
+    for update in updates:
+        update.gs = [placed(x, g) for x, g in zip(update.xs, update.gs, strict=True)]
+        gs += map(local, update.gs)
+    finite = is_finite(gs) if gs else True
+    if isinstance(finite, Tensor):
+        return (~finite).to(torch.int32).reshape(1)
+    return torch.tensor([int(not finite)], dtype=torch.int32, device=params[0].device if params else None)
 
 
-def _placed(params: list[Tensor], grads: list[Tensor | None]) -> list[Tensor | None]:
-    """The gradients in the dtypes and the placements of their tensors."""
-    return [None if g is None else placed(p, g.to(p.dtype)) for p, g in zip(params, grads, strict=True)]
-
-
-def _finite(grads: list[Tensor | None]) -> Tensor | None:
-    """Which gradients are finite on this rank, where there are any; None if the host knows that all are."""
-    there = [i for i, g in enumerate(grads) if g is not None]
-    locals_ = [local(g) for g in grads if g is not None]
-    each: list[Tensor | None] = [None] * len(grads)
-    for places in by_device(locals_):
-        finite = finite_each([locals_[i] for i in places])
-        if finite is not None and len(places) == len(grads):
-            return finite
-        for i, flag in zip(places, [] if finite is None else finite.unbind(), strict=False):
-            each[there[i]] = flag
-    first = next((flag for flag in each if flag is not None), None)
-    if first is None:
-        return None
-    yes = torch.ones((), dtype=torch.bool, device=first.device)
-    return torch.stack([yes if f is None else f.to(yes.device, non_blocking=not yes.is_cpu) for f in each])
-
-
-def _code(p: Tensor, g: Tensor | None) -> int:
+def _code(p: Tensor) -> int:
+    g = p.grad
     if g is None:
         return 0
     moved = type(g) not in PLAIN and placements_of(g) != placements_of(p)

@@ -1,130 +1,225 @@
-"""Steps that need whole tensors, for tensors that are sharded or copied: one rank computes each.
+"""Updates of tensors that ranks hold shards or copies of: the only place, beside `agreement`, that knows of ranks.
+
+`Shared` calls another rule with what this rank holds. Where an oracle needs no more than that, or sums over the ranks,
+that is all. Where it needs whole tensors, or takes long and has copies, one rank computes each:
 
 The ranks form a grid: *shards* along one side, *copies* along the other; either side may have length one. Every tensor
-has an owner in the grid. An all-to-all among the shards brings each owner its tensors, the owner orthogonalises them, a
-second all-to-all returns the results, and an all-gather among the copies distributes them.
+has an owner in the grid. An all-to-all among the shards brings each owner its tensors, the owner computes their oracle,
+a second all-to-all returns the results, and an all-gather among the copies distributes them.
 
 Owners are chosen to balance the work, identically on every rank. Messages have the dtype of the iterations, so the
 results are those of a single process. The work is split into *rounds*, which bound the memory; while one round is
-orthogonalised, the next one is in transit.
+computed, the next one is in transit.
 
-Tensors that are sharded over more dimensions of a mesh, as by tensor parallelism and FSDP2 together, enter the grid
-with one: the finer shards are gathered first, some tensors at a time, and the ranks that share them become copies.
+Tensors that are sharded over more dimensions of a mesh, as by tensor parallelism and FSDP2 together, are redistributed:
+they enter the grid as copies, some at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...devices import traced_as_constant
 from ...geometry import Geometry, Rate
-from ...orthogonalize import orthogonalize_, working_dtype
-from .batches import batches_of, block_of, empty_stack, fill_, parts_of, slots_of, temporaries
-from .buckets import Bucket, Tensors
+from ...orthogonalize import held_in, orthogonalize_, working_dtype
+from .dtensors import PLAIN, is_dtensor, local
+from .plan import Plans, Whole, cut, temporaries
+from .update import Oracle, Rule, Update, block_of, empty_stack, fill_
 
 # Peak memory in multiples of the tensors that a rank owns in a round: the next round's messages, sent and received, a
 # stack and its products, and the results of the previous round.
 _AT_PEAK = 6
 
+_KNOWN = 64  # how many sets of tensors are remembered
+
 Landing = Callable[[], None]
 
 
-class Taken(Protocol):
-    """Updates the momenta of some tensors and returns their directions, unless only the momenta are wanted."""
+class Layout(NamedTuple):
+    """How a tensor is distributed over the ranks, which decides the communication that its step needs."""
 
-    def __call__(self, tensors: Tensors, *, wanted: bool = True) -> list[Tensor]: ...
+    axes: tuple[Any, ...] = ()  # the groups of ranks that hold the shards that its step needs
+    gathered: bool = False  # whether its step needs the whole tensor, or ranks that hold copies share out the work
+    dim: int | None = None  # if gathered: the dimension that is sharded over ``axes``; None if it is not sharded
+    copies: Any = None  # if gathered: the ranks that hold the same shard as this one; None if there are none
+    redistributed: bool = False  # if gathered: whether it is sharded over more than one dimension of its mesh
+
+    def total(self, numbers: Tensor) -> Tensor:
+        """Add up numbers over the ranks that hold the shards."""
+        for ranks in self.axes:
+            dist.all_reduce(numbers, group=ranks)
+        return numbers
 
 
-def move_gathered_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Taken, rate: Rate) -> None:
-    """Update this rank's part of the tensors of a bucket whose layout is gathered, in place."""
-    sharing = _Sharing(geometry, bucket, tensors, taken, rate)
-    rounds = sharing.rounds()
-    arriving = sharing.send(rounds[0])
+@dataclass(frozen=True)
+class Share:
+    """Tensors of one layout, by their indices."""
+
+    members: tuple[int, ...]
+    layout: Layout
+    # Of each tensor, its shape and the bytes of a rank's share: ranks that add up numbers must do so for the same
+    # tensors at a time, even if their own shards differ.
+    wholes: tuple[Whole, ...]
+
+
+class Shared:
+    """Another rule's updates, of tensors that are DTensors, or that these ranks hold copies of."""
+
+    def __init__(self, rule: Rule, process_group: dist.ProcessGroup | None) -> None:
+        self.rule, self._process_group = rule, process_group
+        self._geometries: dict[int, Geometry] = {}  # by id, see `Plans`
+        self._known: dict[Any, tuple[Share, ...]] = {}
+
+    def update_(self, update: Update, plans: Plans) -> None:
+        """See `update.Rule`."""
+        geometry: Geometry = update.group["geometry"]
+        for share in self.shares(geometry, update.xs):
+            given = update.at(share.members)
+            xs, gs, *state = [[local(x) for x in each] for each in (given.xs, given.gs, *given.state)]
+            own = replace(given, xs=xs, gs=gs, state=state)
+            if not share.layout.gathered:
+                own.total, own.wholes = share.layout.total if share.layout.axes else None, share.wholes
+                self.rule.update_(own, plans)
+                continue
+            assert isinstance(self.rule, Oracle)
+            if own.finite is not None:
+                own.finite = own.finite.to(xs[0].device, non_blocking=True)
+            shapes = [shape for shape, _ in share.wholes]
+            if share.layout.redistributed:
+                self._redistribute_(given, own, share.layout, shapes, plans)
+            else:
+                _exchange_(geometry, self.rule, own, share.layout, shapes, plans)
+
+    def shares(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Share, ...]:
+        """Sort tensors by layout; NotImplementedError if one is sharded too much for this geometry."""
+        self._geometries[id(geometry)] = geometry
+        return self._shares(id(geometry), tuple(map(_described, xs)))
+
+    @traced_as_constant
+    def _shares(self, geometry: int, key: tuple[Any, ...]) -> tuple[Share, ...]:
+        known = self._known.get((geometry, key))
+        if known is None:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[geometry, key] = known = tuple(self._sorted(self._geometries[geometry], key))
+        return known
+
+    def _sorted(self, geometry: Geometry, key: tuple[Any, ...]) -> list[Share]:
+        together: dict[Any, list[int]] = {}
+        for i, (device, shape, dtype, *sharding) in enumerate(key):
+            if sharding:
+                layout = _layout(geometry, shape, *sharding)
+            elif self._process_group is not None and geometry.costly:
+                layout = Layout(gathered=True, copies=self._process_group)
+            else:
+                layout = Layout()
+            # Messages have one dtype, and are of one device.
+            together.setdefault((layout, (device, dtype) if layout != Layout() else None), []).append(i)
+        found = []
+        for (layout, _), members in together.items():
+            ranks = math.prod(map(dist.get_world_size, layout.axes))
+            wholes = tuple((key[i][1], key[i][1].numel() * key[i][2].itemsize // ranks) for i in members)
+            found.append(Share(tuple(members), layout, wholes))
+        return found
+
+    def _redistribute_(
+        self, given: Update, own: Update, layout: Layout, shapes: list[torch.Size], plans: Plans
+    ) -> None:
+        """Update tensors that are sharded over several dimensions of a mesh.
+
+        Between gathering and cutting, tensors of zeros stand in for the parameters, and so receive the bare answers of
+        the oracle.
+        """
+        from torch.distributed.tensor import DTensor
+
+        geometry, device = given.group["geometry"], own.xs[0].device
+        rate = Rate.of_group(given.group, device, own.finite)
+        sizes = [shape.numel() * own.xs[0].element_size() for shape in shapes]
+        for part in cut(sizes, device, temporaries(max(sizes)) // 3):  # directions, answers and messages
+            wholes = []
+            for x, direction in zip(given.xs[part], self.rule.directions(own[part]), strict=True):  # type: ignore[attr-defined]
+                sent = direction.to(_dtype_sent(geometry, direction))
+                how: Any = {"shape": x.shape, "stride": x.stride(), "run_check": False}
+                wholes.append(DTensor.from_local(sent, x.device_mesh, x.placements, **how).full_tensor())  # type: ignore[attr-defined]
+            answers = [torch.zeros_like(whole, dtype=own.xs[0].dtype) for whole in wholes]
+            bare = Update({"lr": 1.0, "weight_decay": 0.0}, answers, wholes, [])
+            _exchange_(geometry, _Given(), bare, layout, shapes[part], plans)
+            updates = [_cut_like(x, answer) for x, answer in zip(given.xs[part], answers, strict=True)]
+            rate.step_each_(own.xs[part], updates, [1.0] * len(updates))
+
+
+class _Given(Oracle):
+    """Follows the gradients themselves."""
+
+    def directions(self, update: Update, *, wanted: bool = True) -> list[Tensor]:
+        return update.gs
+
+
+def _described(x: Any) -> tuple[Any, ...]:
+    """What decides a tensor's layout: device, whole shape, dtype, and of a DTensor its mesh and placements."""
+    if type(x) in PLAIN or not is_dtensor(x):
+        return x.device, x.shape, x.dtype
+    return x.device, x.shape, x.dtype, x.device_mesh, tuple(x.placements)
+
+
+def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[Any, ...]) -> Layout:
+    sharded = [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]
+    coupled = geometry.coupled(len(shape))
+    # The dimensions of the mesh over which the oracle of an entry needs other shards.
+    needed = [axis for axis in sharded if placements[axis].dim in coupled]
+    if needed and geometry.sums:
+        return Layout(tuple(mesh.get_group(axis) for axis in needed))
+    if needed and sum(hasattr(placements[axis], "split_factor") for axis in sharded) > 1:
+        raise NotImplementedError(
+            f"a tensor of shape {tuple(shape)} is sharded with several strides ({placements}), and "
+            f"{type(geometry).__name__} needs the whole"
+        )
+    redistributed = len(needed) > 0 and len(sharded) > 1
+    # If several mesh dimensions hold copies, the longest splits the work; redistributed shards are copies.
+    copying = [axis for axis in range(mesh.ndim) if (redistributed or axis not in sharded) and mesh.size(axis) > 1]
+    copies = mesh.get_group(max(copying, key=mesh.size)) if copying and geometry.costly else None
+    if needed and not redistributed:
+        return Layout((mesh.get_group(needed[0]),), True, placements[needed[0]].dim, copies)
+    if needed or (copies is not None and not sharded):
+        return Layout(gathered=True, copies=copies, redistributed=redistributed)
+    return Layout()
+
+
+def _exchange_(
+    geometry: Geometry, rule: Oracle, update: Update, layout: Layout, shapes: list[torch.Size], plans: Plans
+) -> None:
+    """Update this rank's part of tensors of these whole shapes whose layout is gathered, in place."""
+    exchange = _Exchange(geometry, rule, update, layout, shapes, plans)
+    rounds = exchange.rounds()
+    arriving = exchange.send(rounds[0])
     landing: Landing | None = None
     for some, following in zip(rounds, [*rounds[1:], None], strict=True):
         wholes = arriving()
         if following is not None:
-            arriving = sharing.send(following)
-        answers = sharing.answers(some, wholes)
+            arriving = exchange.send(following)
+        answers = exchange.answers(some, wholes)
         if landing is not None:
             landing()
-        landing = sharing.send_back(some, answers)
+        landing = exchange.send_back(some, answers)
         del answers
     if landing is not None:
         landing()
 
 
-def move_finer_(geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Taken, rate: Rate) -> None:
-    """Do as `move_gathered_` for tensors whose layout has finer shards, which are gathered and cut again here.
-
-    Between the two, tensors of zeros stand in for the parameters, and so receive the bare answers of the oracle.
-    """
-    layout = bucket.layout
-    (coarse,), dim = layout.axes, layout.dim
-    coarsest = [_shard(shape, dim, *_size_and_rank(coarse)) for shape in bucket.shapes]
-    for part in _some(bucket.shapes, tensors.xs[0].element_size() / _size_and_rank(coarse)[0]):
-        some = tensors.at(part)
-        nested = [_nested(coarsest[i], layout.finer) for i in part]
-        sent = [direction.to(_dtype_sent(geometry, direction)) for direction in taken(some)]
-        directions = _joined(sent, nested, layout.finer)
-        answers = [torch.zeros_like(direction, dtype=some.xs[0].dtype) for direction in directions]
-        whole = replace(bucket, layout=layout._replace(finer=()), shapes=tuple(bucket.shapes[i] for i in part))
-        held = Tensors(some.group, answers, directions, [], checked=True)
-        move_gathered_(geometry, whole, held, lambda tensors, wanted=True: tensors.gs, Rate(1.0))
-        updates = [_finest(answer, layout.finer) for answer in answers]
-        rate.step_each_(some.xs, updates, [1.0] * len(part), part)
-
-
-def _some(shapes: Sequence[torch.Size], bytes_each: float) -> Iterator[list[int]]:
-    """Indices of as many tensors as may be held at a time, the same on all ranks, whose shards may differ."""
-    sizes = [int(shape.numel() * bytes_each) for shape in shapes]
-    most = temporaries(max(sizes)) // 3  # directions, answers and messages
-    part: list[int] = []
-    for i, size in enumerate(sizes):
-        if part and sum(sizes[j] for j in part) + size > most:
-            yield part
-            part = []
-        part.append(i)
-    yield part
-
-
-def _nested(shape: torch.Size, finer: Sequence[tuple[Any, int]]) -> list[torch.Size]:
-    """The shapes of this rank's shards of a shard, from the coarsest to the finest."""
-    shapes = [shape]
-    for ranks, dim in reversed(finer):
-        shapes.append(_shard(shapes[-1], dim, *_size_and_rank(ranks)))
-    return shapes
-
-
-def _joined(xs: list[Tensor], nested: list[list[torch.Size]], finer: Sequence[tuple[Any, int]]) -> list[Tensor]:
-    """The coarsest shards of which ranks hold these finest ones."""
-    for level, (ranks, dim) in enumerate(finer):
-        wholes = [shapes[-2 - level] for shapes in nested]
-        count, _ = _size_and_rank(ranks)
-        parts = [[_shard(whole, dim, count, rank) for whole in wholes] for rank in range(count)]
-        flats = _all_gather(torch.cat([x.reshape(-1) for x in xs]), [sum(s.numel() for s in ss) for ss in parts], ranks)
-        held = [_unflat(flat, [shapes])[0] for flat, shapes in zip(flats, parts, strict=True)]
-        xs = [torch.cat(pieces, dim) for pieces in zip(*held, strict=True)]
-    return xs
-
-
-def _finest(x: Tensor, finer: Sequence[tuple[Any, int]]) -> Tensor:
-    """This rank's finest shard of its coarsest one."""
-    for ranks, dim in reversed(finer):
-        x = _cut(x, dim, *_size_and_rank(ranks))
-    return x
-
-
-class _Sharing:
+class _Exchange:
     """The exchange of one step. A *round* is a list with the indices of each owner's tensors."""
 
-    def __init__(self, geometry: Geometry, bucket: Bucket, tensors: Tensors, taken: Taken, rate: Rate) -> None:
-        self.geometry, self.tensors, self.taken, self.rate = geometry, tensors, taken, rate
-        self.shapes, self.xs, layout = bucket.shapes, tensors.xs, bucket.layout
-        self.device, self.dim = self.xs[0].device, layout.dim
+    def __init__(
+        self, geometry: Geometry, rule: Oracle, update: Update, layout: Layout, shapes: list[torch.Size], plans: Plans
+    ) -> None:
+        self.geometry, self.rule, self.update, self.shapes, self.plans = geometry, rule, update, shapes, plans
+        self.xs, self.device, self.dim = update.xs, update.xs[0].device, layout.dim
+        self.rate = Rate.of_group(update.group, self.device, update.finite)
         self.shards = layout.axes[0] if layout.dim is not None else None
         self.copies = layout.copies
         self.cut, self.piece = _size_and_rank(self.shards)
@@ -155,12 +250,12 @@ class _Sharing:
         copies = [self._of_copy(some, copy) for copy in range(self.copied) if copy != self.copy]
         others = [i for owners in copies for places in owners for i in places]
         for part in self._parts(others):
-            self.taken(self.tensors.at(part), wanted=False)  # only updates their momenta
+            self.rule.directions(self.update.at(part), wanted=False)  # only updates their momenta
         outgoing = [i for places in mine for i in places]
         out = self._empty(sum(self.xs[i].numel() for i in outgoing))
         views = iter(self._unflat(out, outgoing))
         for part in self._parts(outgoing):
-            torch._foreach_copy_([next(views) for _ in part], self.taken(self.tensors.at(part)))
+            torch._foreach_copy_([next(views) for _ in part], self.rule.directions(self.update.at(part)))
         sizes = [sum(self.xs[i].numel() for i in places) for places in mine]
         shapes = [[self._shard(i, rank) for i in mine[self.piece]] for rank in range(self.cut)]
         came, wait = _all_to_all(out, sizes, [sum(s.numel() for s in ss) for ss in shapes], self.shards)
@@ -176,29 +271,32 @@ class _Sharing:
 
         The parts, by sending rank, are emptied to free memory.
         """
-        places = self._of_copy(some, self.copy)[self.piece]
         wholes = [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in zip(*parts, strict=True)]
         parts.clear()
         if self.polar is not None:
-            found = self._orthogonalized(places, wholes)
+            found = self._orthogonalized(wholes)
         else:
             found = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
-        cut = [_cut(answer, self.dim, self.cut, rank) for rank in range(self.cut) for answer in found]
+        each = [_cut(answer, self.dim, self.cut, rank) for rank in range(self.cut) for answer in found]
         # A geometry may compute in another dtype than its tensors', but ranks send each other bytes of one.
-        return torch.cat([t.reshape(-1) for t in cut]).to(self.dtype) if cut else self._empty(0)
+        return torch.cat([t.reshape(-1) for t in each]).to(self.dtype) if each else self._empty(0)
 
-    def _orthogonalized(self, places: list[int], wholes: list[Tensor]) -> list[Tensor]:
-        found: list[Tensor] = [self._empty(0)] * len(places)
-        for batch in batches_of(self.geometry, tuple((self.device, self.shapes[i]) for i in places)):
-            stack = empty_stack(batch)
-            fill_(batch, slots_of(batch, stack), [wholes[i] for i in batch.members])
-            for i in batch.members:
-                wholes[i] = self._empty(0)
-            stack = orthogonalize_(stack, method=self.polar.method, steps=self.polar.steps)
-            for run in batch.runs:
-                answers = block_of(batch, stack, run, slice(0, len(run.places))).unbind()
-                for i, answer in zip(run.places, answers, strict=True):
-                    found[i] = answer
+    def _orthogonalized(self, wholes: list[Tensor]) -> list[Tensor]:
+        found = list(wholes)
+        for plan in self.plans.of(self.geometry, wholes):
+            order = plan.order or range(len(wholes))
+            for stack in plan.stacks:
+                members = order[stack.some]
+                X, slots = empty_stack(stack)
+                fill_(stack, slots, [wholes[i] for i in members])
+                del slots
+                for i in members:
+                    wholes[i] = found[i] = self._empty(0)
+                X = orthogonalize_(X, *stack.polar)
+                for run in stack.runs:
+                    answers = block_of(stack, X, run, slice(0, run.tensors.stop - run.tensors.start)).unbind()
+                    for i, answer in zip(members[run.tensors], answers, strict=True):
+                        found[i] = answer
         return found
 
     def send_back(self, some: list[list[int]], answers: Tensor) -> Landing:
@@ -216,17 +314,16 @@ class _Sharing:
             places = [i for ps in by_copy for i in ps]
             # An iterated factor has no radius yet, and may be of a coarser dtype than the radius.
             scales = [-1.0 if self.polar is None else -self.geometry.radius_of(self.shapes[i]) for i in places]
-            self.rate.step_each_([self.xs[i] for i in places], updates, scales, places)
+            self.rate.step_each_([self.xs[i] for i in places], updates, scales)
 
         return land
 
     def _of_copy(self, some: list[list[int]], copy: int) -> list[list[int]]:
         return some[copy * self.cut : (copy + 1) * self.cut]
 
-    def _parts(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
-        on_device = None if self.device.type == "cpu" else self.temporaries // 3
-        for part in parts_of([self.xs[i] for i in places], on_device):
-            yield places[part]
+    def _parts(self, places: Sequence[int]) -> list[Sequence[int]]:
+        most = None if self.device.type == "cpu" else self.temporaries // 3
+        return [places[part] for part in cut([self.xs[i].nbytes for i in places], self.device, most)]
 
     def _unflat(self, flat: Tensor, places: Sequence[int]) -> list[Tensor]:
         """This rank's parts of these tensors, in message order."""
@@ -240,8 +337,8 @@ class _Sharing:
 
 
 def _dtype_sent(geometry: Geometry, x: Tensor) -> torch.dtype:
-    """The iterations' dtype, to which they would round anyway: rounding first halves the messages."""
-    return x.dtype if geometry.polar is None else geometry.polar.dtype or working_dtype(x.device)
+    """The dtype of the stacks, to which they would round anyway: rounding first halves the messages."""
+    return x.dtype if geometry.polar is None else held_in(geometry.polar.dtype or working_dtype(x.device))
 
 
 def _size_and_rank(group: Any) -> tuple[int, int]:
@@ -277,6 +374,15 @@ def _cut(x: Tensor, dim: int | None, world: int, rank: int) -> Tensor:
         return x
     start = min(x.shape[dim], rank * -(-x.shape[dim] // world))
     return x.narrow(dim, start, _shard(x.shape, dim, world, rank)[dim])
+
+
+def _cut_like(x: Any, whole: Tensor) -> Tensor:
+    """This rank's shard of a whole tensor, as of a DTensor. A strided shard was split after all others."""
+    mesh, placements = x.device_mesh, x.placements
+    for axis in sorted(range(mesh.ndim), key=lambda axis: hasattr(placements[axis], "split_factor")):
+        if not placements[axis].is_replicate():
+            whole = _cut(whole, placements[axis].dim, mesh.size(axis), mesh.get_local_rank(axis))
+    return whole
 
 
 def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -> tuple[Tensor, Callable[[], Any]]:

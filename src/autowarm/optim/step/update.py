@@ -1,15 +1,12 @@
-"""A gradient's way: is it finite → momentum → direction → oracle → move.
+"""A gradient's way: momentum → direction → oracle → move.
 
-`Oracle` is the rule of every norm-constrained optimizer; `adamw.AdamW` is the other rule. `reference` says the same in
-plain code, and tests hold this to it. What makes it longer than that:
-
-- A bucket's tensors are processed in parts (`batches.parts_of`), and polar factors in stacks (`batches.Batch`).
-- Flags of what is finite stay on an accelerator, where they mask gradients and rates; on the host they are read part by
-  part, which brings a gradient into the cache for what follows.
-- Ranks share out the work on whole tensors (`sharing`).
+`Oracle` is the rule of every norm-constrained optimizer (the paper's eq. 2 and 4); `adamw.AdamW` is the other rule. By
+then it is known whether the gradients are finite (`nonfinite`), and `plan` has said which tensors are stepped at a
+time. Where ranks hold shards or copies, `sharing.Shared` calls a rule for each of them.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -17,13 +14,49 @@ from torch import Tensor
 
 from ...geometry import Rate
 from ...orthogonalize import orthogonalize_
-from .batches import empty_stack, fill_, move_by_stack_, parts_of, slots_of
-from .buckets import Bucket, Buckets, Tensors
 from .dtensors import local
-from .nonfinite import SkippedUpdates, masked, read_on_host
-from .sharing import move_finer_, move_gathered_
+from .plan import Plans, Run, Stack, Whole
+
+# From this size on, a tensor's kernel takes longer than its launch.
+_LARGE = 8 << 20
 
 State = MutableMapping[Tensor, dict[str, Any]]
+
+
+@dataclass
+class Update:
+    """Tensors of a group that one rule updates, and what it needs of each, all lists in the same order.
+
+    Attributes:
+        group: their parameter group.
+        xs: parameters, or this rank's shards of them.
+        gs: their gradients.
+        state: a list for each entry of a tensor's state: momenta, or AdamW's averages and step counts.
+        finite: a flag on a device, without which nothing may change; None if the host knows that it is set.
+        total: adds up numbers over the ranks that hold the other pieces of the tensors; None if these are whole.
+        wholes: of each shard, the shape of the whole tensor, and bytes by which all ranks cut parts alike; None if all
+            tensors are whole.
+    """
+
+    group: dict[str, Any]
+    xs: list[Tensor]
+    gs: list[Tensor]
+    state: list[list[Tensor]]
+    finite: Tensor | None = None
+    total: Callable[[Tensor], Tensor] | None = None
+    wholes: tuple[Whole, ...] | None = None
+
+    def at(self, places: Sequence[int]) -> "Update":
+        """The tensors at these indices."""
+        xs, gs, *state = [[each[i] for i in places] if each else [] for each in (self.xs, self.gs, *self.state)]
+        wholes = self.wholes and tuple(self.wholes[i] for i in places)
+        return replace(self, xs=xs, gs=gs, state=state, wholes=wholes)
+
+    def __getitem__(self, some: slice) -> "Update":
+        state = []
+        for each in self.state:
+            state.append(each[some])  # noqa: PERF401  (a comprehension is a call of its own)
+        return Update(self.group, self.xs[some], self.gs[some], state, self.finite, self.total)
 
 
 class Rule(Protocol):
@@ -38,7 +71,7 @@ class Rule(Protocol):
     def ready(self, group: dict[str, Any], params: list[Tensor], state: State) -> bool:
         """Whether these tensors have all the state that the rule keeps."""
 
-    def update_(self, tensors: Tensors, buckets: Buckets, skipped: SkippedUpdates) -> None:
+    def update_(self, update: Update, plans: Plans) -> None:
         """Update the tensors, in place, and their state."""
 
 
@@ -60,95 +93,73 @@ class Oracle:
 
     def first(self, group: dict[str, Any], p: Tensor) -> Tensor:
         """The momentum before the first update."""
-        return torch.zeros_like(p)
+        return torch.zeros_like(p, dtype=_wide(p.dtype))
 
     def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
+        """See `Rule`."""
         momenta: list[Tensor] = []
         if self.keeps(group):
             for p in params:
                 own = state[p]
                 if "momentum_buffer" not in own:
                     own["momentum_buffer"] = self.first(group, p)
-                check_shape("momentum_buffer", own, p)
-                if own["momentum_buffer"].dtype != p.dtype:
-                    own["momentum_buffer"] = own["momentum_buffer"].to(p.dtype)  # the model has been converted
+                if own["momentum_buffer"].shape != p.shape:
+                    raise resized("momentum_buffer", own, p)
+                if own["momentum_buffer"].dtype != (dtype := _wide(p.dtype)):
+                    own["momentum_buffer"] = own["momentum_buffer"].to(dtype)  # the model has been converted
                 momenta.append(own["momentum_buffer"])
         return [momenta]
 
     def ready(self, group: dict[str, Any], params: list[Tensor], state: State) -> bool:
+        """See `Rule`."""
         return not self.keeps(group) or all(state[p] for p in params)
 
-    def directions(
-        self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool, wanted: bool = True
-    ) -> list[Tensor]:
-        """Update the momenta and return the directions, if wanted; gradients that are owned may be overwritten."""
-        beta = group["momentum"]
+    def directions(self, update: Update, *, wanted: bool = True) -> list[Tensor]:
+        """Update the momenta and return the directions, if wanted."""
+        group, (ms,), beta = update.group, update.state, update.group["momentum"]
+        gs = _masked(update)
         if not beta:
             return gs
         _average_(ms, gs, beta)
         if not (group["nesterov"] and wanted):
             return ms
-        if owned:
+        if gs is not update.gs:  # they are ours
             torch._foreach_lerp_(gs, ms, beta)
             return gs
         return list(torch._foreach_lerp(gs, ms, beta))
 
-    def taken(self, tensors: Tensors, *, wanted: bool = True) -> list[Tensor]:
-        """Do the same for tensors of which some gradients may not be finite; these have no effect."""
-        (ms,) = tensors.state
-        gs = masked(tensors.gs, ms, tensors.finite)
-        return self.directions(tensors.group, gs, ms, owned=tensors.finite is not None, wanted=wanted)
+    def update_(self, update: Update, plans: Plans) -> None:
+        """See `Rule`."""
+        group, geometry = update.group, update.group["geometry"]
+        for plan in plans.of(geometry, update.xs, update.wholes):
+            own = update if plan.order is None else update.at(plan.order)
+            if own.finite is not None:
+                own.finite = own.finite.to(plan.device, non_blocking=True)
+            rate = Rate.of_group(group, plan.device, own.finite)
+            for some, radii in plan.parts:
+                part = own[some]
+                # No variable holds the directions until the next part's are made.
+                geometry.step_(part.xs, self.directions(part), rate, radii, owned=self.makes(group), total=update.total)
+            for stack in plan.stacks:
+                self._step_stack_(own[stack.some], stack, rate)
 
-    def update_(self, tensors: Tensors, buckets: Buckets, skipped: SkippedUpdates) -> None:
-        group = tensors.group
-        geometry, rate = group["geometry"], Rate.of_group(group)
-        for bucket in buckets.of(geometry, tensors.xs):
-            own = tensors if bucket.whole else tensors.at(bucket.members)
-            if own.checked:  # by ranks, which may hold shards, and of tensors on all devices
-                own.xs, own.gs, *own.state = [[local(x) for x in each] for each in (own.xs, own.gs, *own.state)]
-                own.finite = None if own.finite is None else own.finite.to(own.xs[0].device)
-            if bucket.layout.gathered:
-                own_rate = rate.where(own.finite)
-                own.finite = None if own.finite is None else own.finite.unbind()  # its parts are in no order
-                move_ = move_finer_ if bucket.layout.finer else move_gathered_
-                move_(geometry, bucket, own, self.taken, own_rate)
+    def _step_stack_(self, update: Update, stack: Stack, rate: Rate) -> None:
+        X, slots = empty_stack(stack)
+        for part in stack.parts:
+            fill_(stack, slots[part], self.directions(update[part]))
+        del slots  # views of the memory that the iterations free
+        X = orthogonalize_(X, *stack.polar)
+        for run in stack.runs:
+            xs, tensor_rate = update.xs[run.tensors], isinstance(rate.lr, Tensor)
+            if tensor_rate and xs[0].nbytes >= _LARGE:
+                updates = block_of(stack, X, run, slice(0, len(xs)))
+                rate.step_each_(xs, list(updates.unbind()), [-run.radius] * len(xs))
                 continue
-            if not own.checked and not read_on_host(own.xs[0].device):
-                own.checked, own.finite = True, skipped.check(own.gs)
-            if bucket.batches:
-                self._by_stacks(bucket, own, rate, skipped)
-            else:
-                self._by_parts(bucket, own, rate, skipped)
-
-    def _by_parts(self, bucket: Bucket, tensors: Tensors, rate: Rate, skipped: SkippedUpdates) -> None:
-        geometry, owned = tensors.group["geometry"], self.makes(tensors.group)
-        total = bucket.layout.total if bucket.layout.axes else None
-        for part in parts_of(tensors.xs, sizes=bucket.sizes):
-            some = tensors[part]
-            if not some.checked:
-                some.finite = skipped.check(some.gs)
-            radii = bucket.radii[part] if isinstance(bucket.radii, list) else bucket.radii
-            # No variable holds the directions until the next part's are made.
-            geometry.step_(some.xs, self.taken(some), rate.where(some.finite), radii, owned=owned, total=total)
-
-    def _by_stacks(self, bucket: Bucket, tensors: Tensors, rate: Rate, skipped: SkippedUpdates) -> None:
-        polar = tensors.group["geometry"].polar
-        rate = rate.where(tensors.finite)
-        start = 0
-        for batch in bucket.batches:
-            some = slice(start, start := start + len(batch.members))
-            own, own_rate = tensors[some], rate[some]
-            if not own.checked:
-                own.finite = skipped.check(own.gs)
-                own_rate = rate.where(own.finite)
-            stack = empty_stack(batch)
-            slots = slots_of(batch, stack)
-            for part in parts_of(own.gs, batch.part_bytes):
-                fill_(batch, slots[part], self.taken(own[part]))
-            del slots  # views of the memory that the iterations free
-            stack = orthogonalize_(stack, method=polar.method, steps=polar.steps)
-            move_by_stack_(own.xs, batch, stack, own_rate)
-            del stack  # before the next batch's is made
+            for part in run.parts:
+                updates = block_of(stack, X, run, part)
+                if tensor_rate:  # by which they are multiplied in their own dtype, and not in the weights'
+                    updates = updates.to(torch.promote_types(xs[0].dtype, torch.float32))
+                rate.step_(xs[part], list(updates.unbind()), -run.radius)
 
 
 class TwoMomenta(Oracle):
@@ -160,10 +171,8 @@ class TwoMomenta(Oracle):
     def makes(self, group: dict[str, Any]) -> bool:
         return True
 
-    def directions(
-        self, group: dict[str, Any], gs: list[Tensor], ms: list[Tensor], *, owned: bool, wanted: bool = True
-    ) -> list[Tensor]:
-        beta1, beta2 = group["betas"]
+    def directions(self, update: Update, *, wanted: bool = True) -> list[Tensor]:
+        (ms,), (beta1, beta2), gs = update.state, update.group["betas"], _masked(update)
         directions = list(torch._foreach_lerp(gs, ms, beta1))
         _average_(ms, gs, beta2)
         return directions
@@ -178,20 +187,36 @@ class FromWeights(Oracle):
     def first(self, group: dict[str, Any], p: Tensor) -> Tensor:
         if group["momentum_init"] != "weights":
             return super().first(group, p)
-        m, keep = p.detach().clone(), Rate.of_group(group).keep
-        local(m).mul_(1 - group["momentum"])
+        m, keep = p.detach().to(_wide(p.dtype), copy=True), Rate.of_group(group, p.device).keep
+        local(m).mul_((1 - group["momentum"]) * (-1 if group.get("maximize") else 1))
         if keep is not None:
             local(m).mul_(keep)
         return m
 
 
-def check_shape(name: str, own: dict[str, Any], p: Tensor) -> None:
-    """Raise ValueError if this entry of a tensor's state has another shape, because the tensor was given other data."""
-    if own[name].shape != p.shape:
-        raise ValueError(
-            f"a parameter of shape {tuple(p.shape)} has a {name} of shape {tuple(own[name].shape)}: it was resized "
-            "since its last step. Make a new optimizer, or delete what it keeps of it: optimizer.state.pop(parameter)"
-        )
+def resized(name: str, own: dict[str, Any], p: Tensor) -> ValueError:
+    """The error for an entry of a tensor's state of another shape, because the tensor was given other data."""
+    return ValueError(
+        f"a parameter of shape {tuple(p.shape)} has a {name} of shape {tuple(own[name].shape)}: it was resized "
+        "since its last step. Make a new optimizer, or delete what it keeps of it: optimizer.state.pop(parameter)"
+    )
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a momentum: float16 would lose what is below 6e-8 of it."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+def _masked(update: Update) -> list[Tensor]:
+    """The gradients in the momenta's dtype, or if the flag is not set what changes no momentum: itself, or 0."""
+    gs, (ms,) = update.gs, update.state
+    if update.finite is None:
+        for g, m in zip(gs, ms, strict=False):
+            if g.dtype != m.dtype:
+                return [g.to(m.dtype) for g, m in zip(gs, ms, strict=True)]
+        return gs
+    stay: Sequence[Tensor | float] = ms or [0.0] * len(gs)
+    return [torch.where(update.finite, g, m) for g, m in zip(gs, stay, strict=True)]
 
 
 def _average_(ms: list[Tensor], gs: list[Tensor], beta: float) -> None:
@@ -203,3 +228,44 @@ def _average_(ms: list[Tensor], gs: list[Tensor], beta: float) -> None:
     # such readers, and they see the new m (in its code for GPUs of PyTorch 2.11 and 2.15); plain operators are safe.
     for m, g in zip(ms, gs, strict=True):
         m.lerp_(g, 1 - beta)
+
+
+# These are functions, not methods, because `torch.compile` treats a stack as a constant and reads only its attributes.
+
+
+def empty_stack(stack: Stack) -> tuple[Tensor, list[Tensor]]:
+    """Allocate a stack (count, m, n), of zeros if it contains padding, and return it with each tensor's view of it."""
+    make = torch.zeros if stack.padded else torch.empty
+    X = make((stack.count, *stack.size), dtype=stack.dtype, device=stack.device)
+    slots: list[Tensor] = []
+    for run in stack.runs:
+        matrices = _of_run(stack, X, run)
+        count = run.tensors.stop - run.tensors.start
+        slots += matrices.unbind() if run.each == 1 else matrices.unflatten(0, (count, run.each)).unbind()
+    return X, slots
+
+
+def _of_run(stack: Stack, X: Tensor, run: Run) -> Tensor:
+    matrices = X[run.matrices]
+    if run.size == stack.size:
+        return matrices
+    m, n = run.size
+    return (matrices if m >= n else matrices.mT)[:, :m, :n]
+
+
+def fill_(stack: Stack, slots: list[Tensor], directions: list[Tensor]) -> None:
+    """Copy the directions into their slots of the stack, in its dtype."""
+    if stack.turned:
+        directions = [g.mT if g.shape in stack.turned else g for g in directions]
+    if not stack.plain:
+        directions = [g.reshape(slot.shape) for g, slot in zip(directions, slots, strict=True)]
+    torch._foreach_copy_(slots, directions)
+
+
+def block_of(stack: Stack, X: Tensor, run: Run, part: slice) -> Tensor:
+    """Return the stack's contents for some tensors of a run as one tensor (tensors, *shape)."""
+    count, shape = part.stop - part.start, run.shape
+    matrices = _of_run(stack, X, run)[part.start * run.each : part.stop * run.each]
+    if shape not in stack.turned:
+        return matrices.reshape(count, *shape)
+    return matrices.reshape(count, *shape[:-2], shape[-1], shape[-2]).mT

@@ -1,4 +1,4 @@
-"""A whole step in plain code: what `update` and `adamw` compute, tensor by tensor. Tests hold them to it."""
+"""What the fast paths compute, in plain code. Tests hold them to it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,13 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...geometry import Geometry
+from autowarm.geometry import Geometry
+from autowarm.orthogonalize.coefficients import checked_steps, schedule_of
+from autowarm.orthogonalize.precision import least_norm
 
 
 def lmo_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, Tensor]) -> None:
-    """Step one tensor as `LMO`, `SignSGD`, `NormSGD`, `Lion` and Muon's matrices do, in place, and its momentum."""
-    if not g.isfinite().all():
-        return  # neither the tensor nor its momentum changes
+    """Step one tensor as `LMO`, `SignSGD`, `NormSGD`, `Lion` and Muon's matrices do, in place, and its momentum.
+
+    One gradient that is not finite skips the whole update: call this for none of the tensors then.
+    """
     geometry: Geometry = group["geometry"]
     direction = g
     if "betas" in group:  # Lion
@@ -30,10 +33,7 @@ def lmo_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, T
 
 
 def adamw_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, Tensor]) -> None:
-    """Step one tensor as Muon's AdamW groups do, in place, and its averages and step count.
-
-    One gradient of a group that is not finite skips the group's whole update: call this for none of its tensors then.
-    """
+    """Step one tensor as Muon's AdamW groups do, in place, and its averages and step count."""
     lr, (beta1, beta2) = group["lr"], group["adamw_betas"]
     m, v = (state.setdefault(name, torch.zeros_like(x)) for name in ("exp_avg", "exp_avg_sq"))
     state["step"] = state.get("step", torch.zeros(())) + 1
@@ -43,3 +43,22 @@ def adamw_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str,
     x.mul_(1 - lr * group["weight_decay"])
     eps = group["adamw_eps"] / ((1 - beta2**t) ** 0.5 if group["adamw_eps_hat"] else 1.0)
     x.sub_(lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + eps))
+
+
+def orthogonalize_reference(G: Tensor, *, method: Any = "polar-express", steps: int | None = None) -> Tensor:
+    """`orthogonalize` one matrix (m, n) by the plain formulas, in G's precision."""
+    if method == "svd":
+        checked_steps(method, steps)
+        U, S, Vh = torch.linalg.svd(G, full_matrices=False)
+        rounding = max(G.shape) * torch.finfo(S.dtype).eps * S.amax()
+        return U @ torch.diag((rounding < S).to(G.dtype)) @ Vh
+    if G.shape[0] > G.shape[1]:
+        return orthogonalize_reference(G.T, method=method, steps=steps).T
+    X = G / torch.linalg.matrix_norm(G).clamp(min=least_norm(G.dtype))
+    if method == "polar-express":
+        R = X @ X.T
+        X = X / torch.linalg.matrix_norm(R @ R).clamp(min=least_norm(G.dtype)) ** 0.25
+    for a, b, c in schedule_of(method, steps):
+        R = X @ X.T
+        X = a * X + (b * R + c * (R @ R)) @ X
+    return X

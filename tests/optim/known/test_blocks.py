@@ -1,0 +1,123 @@
+"""Fused weights whose blocks have unequal sizes, as of queries that share keys and values."""
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import Phi3Config, Phi3ForCausalLM
+
+from autowarm import LMO, Muon
+from autowarm.geometry import Spectral
+from autowarm.optim import geometry_of, kappa_of
+from tests.cases import each
+
+HEADS, WIDTH, INPUTS = (4, 1, 1), 6, 16  # 24 rows of queries, 6 of keys, 6 of values
+ROWS = [n * WIDTH for n in HEADS]
+METHODS = ["svd", "newton-schulz", "polar-express"]
+
+
+class Fused(nn.Module):
+    """Grouped queries, as people write them by hand."""
+
+    def __init__(self, config: Any = None, heads: int = 4, shared: int = 1) -> None:
+        super().__init__()
+        self.n_head, self.n_kv_head, self.head_dim = heads, shared, WIDTH
+        self.qkv = nn.Linear(INPUTS, (heads + 2 * shared) * WIDTH, bias=False)
+        self.proj = nn.Linear(24, INPUTS, bias=False)
+
+
+@each("sizes", [HEADS, ROWS, (8, 2, 2)])
+@each("method", METHODS)
+@each("radius", ["match_rms_adamw", "original", 0.7])
+@each("turned", [False, True])
+@each("stacked", [False, True])
+def test_blocks_of_unequal_size_are_matrices_of_their_own(
+    sizes: tuple[int, ...], method: str, radius: Any, turned: bool, stacked: bool
+) -> None:
+    torch.manual_seed(0)
+    g = torch.randn(*([3] * stacked), 36, INPUTS, dtype=torch.float64)
+    how = {"stacked": stacked, "transposed": turned, "method": method, "dtype": torch.float64}
+    fused, one = Spectral(radius, blocks=sizes, **how), Spectral(radius, **how)
+    parts = [part.mT if turned else part for part in g.split(ROWS, -2)]
+    whole = g.mT if turned else g
+    steps = torch.cat([one.lmo(part) for part in parts], -1 if turned else -2)
+    torch.testing.assert_close(fused.lmo(whole), steps)
+    torch.testing.assert_close(fused.norm(whole), torch.stack([one.norm(part) for part in parts]).amax())
+    torch.testing.assert_close(fused.dual(whole), torch.stack([one.dual(part) for part in parts]).sum())
+    assert fused.kappa(whole.shape) == pytest.approx(sum(one.kappa(part.shape) for part in parts))
+    x = nn.Parameter(whole.clone())
+    x.grad = whole.clone()
+    LMO([x, nn.Parameter(torch.zeros_like(whole))], lr=0.1, geometry=fused, momentum=0.0).step()
+    torch.testing.assert_close(x.detach() - whole, 0.1 * steps)
+
+
+@each("method", METHODS)
+@each("sizes", [HEADS, ROWS])
+def test_muon_steps_them_as_it_does_separate_layers(method: str, sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    fused = nn.ModuleList(Fused() for _ in range(3))
+    split = [[nn.Parameter(w.detach().clone()) for w in one.qkv.weight.split(ROWS)] for one in fused]
+    opt = Muon.from_model(fused, lr=0.1, heads=[], blocks={"qkv": sizes}, method=method, weight_decay=0.1,
+                          warn_unused=False)  # fmt: skip
+    same = Muon([w for three in split for w in three], lr=0.1, method=method, weight_decay=0.1)
+    assert opt.param_groups[0]["role"] == f"matrices in {tuple(sizes)} blocks"
+    for _ in range(3):
+        for one, three in zip(fused, split, strict=True):
+            one.qkv.weight.grad = torch.randn(36, INPUTS)
+            for w, g in zip(three, one.qkv.weight.grad.split(ROWS), strict=True):
+                w.grad = g.clone()
+        opt.step()
+        same.step()
+    for one, three in zip(fused, split, strict=True):
+        torch.testing.assert_close(one.qkv.weight.detach(), torch.cat(three).detach(), rtol=0.02, atol=2e-3)
+    assert kappa_of(opt, geometry_of(opt)) == 3 * (16 + 6 + 6 + 16)
+    again = Muon.from_model(fused, lr=0.1, heads=[], blocks={"qkv": sizes}, method=method)
+    again.load_state_dict(copy.deepcopy(opt.state_dict()))
+    other = Muon.from_model(fused, lr=0.1, heads=[], blocks={"qkv": 6})
+    with pytest.raises(ValueError, match="other geometries"):
+        other.load_state_dict(opt.state_dict())
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    for sizes in ((4, 2, 1), (5, 5), (36, 6, 6)):
+        with pytest.raises(ValueError, match=r"36 rows .* do not divide into blocks of \("):
+            Muon.from_model(Fused(), heads=[], blocks={"qkv": sizes})
+    for sizes in ((), (4, 0), (4, -1), (4, 1.0), 0):
+        with pytest.raises(ValueError, match="blocks must be at least 1, or a tuple of such sizes"):
+            Muon.from_model(Fused(), heads=[], blocks={"qkv": sizes})
+    for layer in (nn.ConvTranspose2d(8, 6, 3), nn.Conv2d(8, 8, 3, groups=2)):
+        with pytest.raises(ValueError, match="whose blocks are its groups"):
+            Muon.from_model(nn.Sequential(layer, nn.ReLU()), heads=[], blocks={"weight": (1, 1)})
+
+
+def phi(shared: int) -> nn.Module:
+    sizes = {"hidden_size": 24, "intermediate_size": 8, "num_hidden_layers": 2, "vocab_size": 9, "pad_token_id": 0}
+    return Phi3ForCausalLM(Phi3Config(**sizes, num_attention_heads=4, num_key_value_heads=shared))
+
+
+@each(
+    ("model", "blocks", "says"),
+    [
+        (lambda: Fused(), {"qkv": 3}, "qkv.weight has 4 heads of queries and 1 of keys .* 3 equal blocks .*(4, 1, 1)"),
+        (lambda: Fused(), {"qkv": 2}, "2 equal blocks would mix"),
+        (lambda: nn.Sequential(Fused()), {"qkv": 3}, "0.qkv.weight has 4 heads"),
+        (lambda: phi(1), {"qkv": 3}, "model.layers.0.self_attn.qkv_proj.weight has 4 heads .*(4, 1, 1)"),
+        (lambda: Fused(), {"qkv": 6}, None),  # a head each
+        (lambda: Fused(), {"qkv": HEADS}, None),
+        (lambda: Fused(), {"proj": 2}, None),
+        (lambda: Fused(shared=4), {"qkv": 3}, None),
+        (lambda: phi(4), {"qkv": 3}, None),
+        (lambda: nn.ModuleDict({"qkv": nn.Linear(INPUTS, 36)}), {"qkv": 3}, None),  # which says nothing of its heads
+    ],
+)
+def test_equal_blocks_that_mix_heads_are_warned_of(model: Any, blocks: dict[str, Any], says: str | None) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Muon.from_model(model(), heads=[], blocks=blocks)
+    assert len(caught) == (says is not None)
+    if says is not None:
+        with pytest.warns(UserWarning, match=says.replace("(", r"\(").replace(")", r"\)")):
+            Muon.from_model(model(), heads=[], blocks=blocks)

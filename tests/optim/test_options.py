@@ -1,0 +1,162 @@
+"""Options of optimizers and groups: what is plain is honoured, the rest refused by name, and nothing is ignored."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.optim import Together
+from tests.cases import each
+
+OURS = (Muon, Lion, SignSGD, NormSGD, LMO)
+
+
+def matrix() -> nn.Parameter:
+    p = nn.Parameter(torch.eye(3))
+    p.grad = torch.arange(9.0).reshape(3, 3) - 2
+    return p
+
+
+# A key of a group, as people write it for other optimizers, and what the refusal says.
+KEYS: dict[str, dict[str, str]] = {
+    "kind": {"Muon": "use algorithm", "": "it is for Muon"},
+    "use_muon": {"Lion": "it is for Muon", "SignSGD": "it is for Muon", "NormSGD": "for Muon", "LMO": "for Muon"},
+    "lr_mult": {"": "give the group its own lr"},
+    "wd": {"": "use weight_decay"},
+    "weigth_decay": {"": "did you mean weight_decay?"},
+    "learning_rate": {"": "it takes "},
+    "amsgrad": {"": "leave it out, or use torch.optim.AdamW"},
+    "ns_steps": {"Muon": r"give it geometry=Spectral\(...\)", "": "it takes "},
+    "betas": {"Muon": "use adamw_betas", "SignSGD": "it takes ", "NormSGD": "it takes ", "LMO": "it takes "},
+    "beta": {"Lion": "give betas", "": "use momentum"},
+    "maximise": {"": "did you mean maximize?"},
+    "Nesterov": {"Lion": "it takes ", "": "did you mean nesterov?"},
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@each("cls", OURS)
+def test_a_groups_key_without_effect_is_refused_by_name(key: str, cls: type[LMO]) -> None:
+    says = KEYS[key].get(cls.__name__, KEYS[key].get(""))
+    if says is None:  # it has an effect here
+        return
+    for value in (True, 2, (0.9, 0.95), "adamw"):
+        opt = cls([matrix()], lr=0.1)
+        with pytest.raises(ValueError, match=f"a group of {cls.__name__} has no {key}: .*{says}"):
+            opt.add_param_group({"params": [matrix()], key: value})
+        assert len(opt.param_groups) == 1
+        with pytest.raises(ValueError, match=f"no {key}: .*{says}"):
+            cls([{"params": [matrix()], key: value}], lr=0.1)
+
+
+@each("cls", OURS)
+def test_what_others_write_into_a_group_is_no_option(cls: type[LMO]) -> None:
+    written = {"name": "body", "lr_scale": 0.5, "initial_lr": 0.1, "warmup": False, "role": "all", "max_lr": 1.0}
+    opt = cls([{"params": [matrix()], **written}], lr=0.1)
+    assert opt.param_groups[0].items() >= written.items()
+    opt.add_param_group(opt.param_groups[0] | {"params": [matrix()]})
+
+
+@each("use", [True, False])
+def test_use_muon_says_which_rule_updates_a_group(use: bool) -> None:
+    """As in Muon's README, DeepSpeed and others."""
+    embedding, body, other = matrix(), matrix(), matrix()
+    opt = Muon([{"params": [embedding], "use_muon": use}, {"params": [body], "algorithm": "muon"}], lr=0.1)
+    opt.step()
+    same = Muon([{"params": [other], "algorithm": "muon" if use else "adamw"}], lr=0.1)
+    same.step()
+    assert torch.equal(embedding, other)
+    assert torch.equal(embedding, body) == use
+    assert "use_muon" not in opt.param_groups[0]
+
+
+MAKERS: dict[str, Callable[..., Optimizer]] = {
+    "muon": lambda p, **o: Muon(p, lr=0.1, **o),
+    "adamw": lambda p, **o: Muon([{"params": p, "algorithm": "adamw"}], lr=0.1, **o),
+    "eps hat": lambda p, **o: Muon([{"params": p, "algorithm": "adamw"}], lr=0.1, adamw_eps_hat=True, **o),
+    "svd": lambda p, **o: Muon(p, lr=0.1, method="svd", **o),
+    "lion": lambda p, **o: Lion(p, lr=0.1, **o),
+    "signsgd": lambda p, **o: SignSGD(p, lr=0.1, **o),
+    "normsgd": lambda p, **o: NormSGD(p, lr=0.1, nesterov=True, **o),
+    "from weights": lambda p, **o: NormSGD(p, lr=0.1, momentum_init="weights", **o),
+    "rows": lambda p, **o: LMO(p, lr=0.1, geometry="rows", momentum=0.0, **o),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@each("decay", [0.0, 0.5])
+@each("as_tensor", [False, True])
+def test_maximize_steps_along_the_gradient_as_pytorchs_optimizers_do(maker: str, decay: float, as_tensor: bool) -> None:
+    up, down = matrix(), matrix()
+    opts = [MAKERS[maker]([p], weight_decay=decay, maximize=p is up) for p in (up, down)]
+    if as_tensor:
+        for opt in opts:
+            opt.param_groups[0]["lr"] = torch.tensor(0.1)
+    for t in range(3):
+        up.grad = torch.randn(3, 3, generator=torch.Generator().manual_seed(t))
+        down.grad = -up.grad
+        given = up.grad.clone()
+        for opt in opts:
+            opt.step()
+        assert torch.equal(up.grad, given)
+    torch.testing.assert_close(up, down, rtol=1e-5, atol=1e-6)
+    assert "maximize=True" in repr(opts[0])
+    assert "maximize" not in repr(opts[1])
+
+
+def test_maximize_is_a_groups_own() -> None:
+    up, down = matrix(), matrix()
+    Lion([{"params": [up], "maximize": True}, {"params": [down]}], lr=0.5).step()
+    torch.testing.assert_close(up - torch.eye(3), torch.eye(3) - down)
+
+
+@each(
+    ("cls", "option", "value", "says"),
+    [
+        (Muon, "betas", (0.9, 0.95), "has no option 'betas': use adamw_betas"),
+        (Muon, "adjust_lr_fn", "original", "has no option 'adjust_lr_fn': use radius"),
+        (Muon, "ns_steps", 5, "has no option 'ns_steps': use steps"),
+        (Muon, "eps", 1e-8, "has no option 'eps': use adamw_eps"),
+        (Muon, "geometry", "sign", "has no option 'geometry': "),
+        (Lion, "momentum", 0.9, "has no option 'momentum': give betas"),
+        (Lion, "nesterov", True, "has no option 'nesterov': give betas"),
+        (Lion, "geometry", "sign", "has no option 'geometry': "),
+        (SignSGD, "betas", (0.9, 0.99), "has no option 'betas': "),
+        (NormSGD, "wd", 0.1, "has no option 'wd': use weight_decay"),
+        (LMO, "nestrov", True, "has no option 'nestrov': did you mean nesterov?"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest(cls: type[LMO], option: str, value: Any, says: str) -> None:
+    for make in (lambda o: cls([matrix()], **o), lambda o: cls.from_model(nn.Linear(3, 3), **o)):
+        with pytest.raises(TypeError) as refused:
+            make({option: value})
+        assert str(refused.value).startswith(f"{cls.__name__} ")
+        assert says in str(refused.value)
+
+
+@each("cls", OURS)
+def test_a_rate_of_none_says_what_is_needed(cls: type[LMO]) -> None:
+    makers = [
+        lambda: cls([matrix()], lr=None),
+        lambda: cls([{"params": [matrix()], "lr": None}]),
+        lambda: cls.from_model(nn.Linear(3, 3), lr=None),
+    ]
+    if cls is Muon:
+        makers.append(lambda: Muon.from_model(nn.Sequential(nn.Linear(3, 3), nn.Embedding(2, 3)), adamw_lr="fast"))
+    for make in makers:
+        with pytest.raises(ValueError, match="lr must be positive and finite, got "):
+            make()
+
+
+def test_a_state_cannot_be_assigned_to_several_optimizers() -> None:
+    first, second = matrix(), matrix()
+    both = Together(Lion([first], lr=0.1), AdamW([second], lr=0.1))
+    both.step()
+    for name, value in (("state", {}), ("param_groups", [])):
+        with pytest.raises(AttributeError, match=rf"Together.{name} is made of its optimizers'.*load_state_dict"):
+            setattr(both, name, value)
+    assert both.state[first].keys() == {"momentum_buffer"}

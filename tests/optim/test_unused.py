@@ -1,0 +1,179 @@
+"""An optimizer that does not hold the model's tensors any more, all or some, says so once."""
+
+import copy
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.optim import Together
+from tests.cases import each
+
+
+def a_model(device: str = "cpu") -> nn.Sequential:
+    with torch.device(device):
+        return nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 9))
+
+
+def together(model: nn.Module, **options: Any) -> Together:
+    named = list(model.named_parameters())
+    return Together(Muon([(n, p) for n, p in named if p.ndim == 2], lr=0.1, **options),
+                    AdamW([(n, p) for n, p in named if p.ndim < 2], lr=0.1))  # fmt: skip
+
+
+MAKERS: dict[str, Callable[..., Optimizer]] = {
+    "muon": lambda m, **o: Muon.from_model(m, lr=0.1, **o),
+    "lion": lambda m, **o: Lion.from_model(m, lr=0.1, **o),
+    "signsgd": lambda m, **o: SignSGD.from_model(m, lr=0.1, momentum=0.0, **o),
+    "normsgd": lambda m, **o: NormSGD.from_model(m, lr=0.1, **o),
+    "lmo": lambda m, **o: LMO.from_model(m, lr=0.1, geometry="rows", **o),
+    "nameless": lambda m, **o: Lion(m.parameters(), lr=0.1, **o),
+    "together": together,
+}
+
+
+def sharded(model: nn.Sequential) -> nn.Module:
+    """As `fully_shard` does it: the layer's tensors become others."""
+    model[1].weight = nn.Parameter(model[1].weight.detach().clone())
+    return model
+
+
+def adapted(model: nn.Sequential) -> nn.Module:
+    model.requires_grad_(False)
+    return nn.Sequential(model, nn.Linear(9, 9))
+
+
+def weight_normed(model: nn.Sequential) -> nn.Module:
+    nn.utils.parametrizations.weight_norm(model[3])
+    return model
+
+
+def resized(model: nn.Sequential) -> nn.Module:
+    model[0] = nn.Embedding(12, 6)
+    return model
+
+
+def with_head(model: nn.Sequential) -> nn.Module:
+    model[4] = nn.Linear(8, 5)
+    return model
+
+
+def assigned(model: nn.Sequential) -> nn.Module:
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    return model
+
+
+# What becomes of a model once its optimizer is built, and what the warning says.
+CHANGES: dict[str, tuple[Callable[[nn.Sequential], nn.Module], str]] = {
+    "copied": (copy.deepcopy, "none of its 7 tensors has had a gradient"),
+    "assigned": (assigned, "none of its 7 tensors has had a gradient"),
+    "moved over meta": (lambda m: m.to_empty(device="cpu"), "none of its 7 tensors has had a gradient"),
+    "adapted": (adapted, "none of its 7 tensors asks for a gradient"),
+    "sharded": (sharded, "1 of its 7 tensors has never had a gradient, although it asks for one: 1.weight"),
+    "weight norm": (weight_normed, "1 of its 7 tensors has never had a gradient, although it asks for one: 3.weight"),
+    "new head": (
+        with_head,
+        "2 of its 7 tensors have never had a gradient, although they ask for one: 4.weight, 4.bias",
+    ),
+    "resized": (resized, "1 of its 7 tensors has never had a gradient, although it asks for one: 0.weight"),
+}
+
+
+def train(model: nn.Module, opt: Optimizer, updates: int) -> list[str]:
+    """What is said in each of some updates."""
+    said = []
+    for _ in range(updates):
+        opt.zero_grad()
+        model.zero_grad()
+        model(torch.tensor([0, 3, 5])).square().mean().backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            opt.step()
+        said.append(" | ".join(str(one.message) for one in caught))
+    return said
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@each("maker", MAKERS)
+def test_a_model_that_changed_after_its_optimizer_was_built_is_said_once(change: str, maker: str) -> None:
+    becomes, wanted = CHANGES[change]
+    model = a_model("meta" if change == "moved over meta" else "cpu")
+    opt = MAKERS[maker](model)
+    first, second, third, *later = train(becomes(model), opt, 5)
+    assert not any((first, second, *later))
+    if maker == "nameless":
+        wanted = re.sub(r"\d\.\w+(, \d\.\w+)*$", "a parameter of shape", wanted)
+    assert re.search(wanted, third), third
+    assert "build it" in third
+    assert "warn_unused=False" in third
+
+
+@each("maker", MAKERS)
+def test_a_whole_model_that_is_replaced_later_is_said_too(maker: str) -> None:
+    model = a_model()
+    opt = MAKERS[maker](model)
+    assert not any(train(model, opt, 5))
+    opt.zero_grad()
+    *silent, third, fourth = train(copy.deepcopy(model), opt, 4)
+    assert not any((*silent, fourth))
+    assert "in 3 updates in a row" in third
+
+
+class Experts(nn.Module):
+    """A mixture that uses its first expert alone, and what is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.frozen = nn.Linear(6, 6).requires_grad_(False)
+        self.spare = nn.Linear(6, 6)
+        self.embed = nn.Embedding(9, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.frozen(self.experts[0](self.embed(x)))
+
+
+@each("maker", MAKERS)
+def test_what_is_frozen_or_an_expert_or_said_to_be_unused_is_no_fault(maker: str) -> None:
+    model = Experts()
+    said = train(model, MAKERS[maker](model), 5)
+    assert [bool(one) for one in said] == [False, False, True, False, False]
+    if maker != "nameless":
+        assert "spare.weight" in said[2]
+        assert "experts" not in said[2]
+        assert "frozen" not in said[2]
+    if maker != "together":
+        assert not any(train(model, MAKERS[maker](Experts(), warn_unused=False), 5))
+    group = {"params": [nn.Parameter(torch.ones(2, 2))], "warn_unused": False}
+    assert not any(train(model, Lion([{"params": model.experts[0].parameters()}, group], lr=0.1), 5))
+
+
+def test_unused_for_now_is_used_later() -> None:
+    """A tensor that has its first gradient in the third update, or is added later, and a step that only pretends."""
+    model = a_model()
+    opt = Lion.from_model(model)
+    for t in range(5):
+        for p in model.parameters():
+            p.grad = torch.ones_like(p) if t == 2 or p.ndim == 2 else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            opt.step()
+    late = nn.Parameter(torch.ones(3, 3))
+    opt.add_param_group({"params": [("late", late)]})
+    assert [bool(one) for one in train(model, opt, 4)] == [False, False, True, False]
+    opt = Lion.from_model(model)
+    for group in opt.param_groups:  # as `torch.distributed.checkpoint` makes a state before there is one
+        group["lr"] = 0.0
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    opt.step()
+    for group in opt.param_groups:
+        group["lr"] = 0.1
+    opt.zero_grad()
+    assert [bool(one) for one in train(with_head(model), opt, 4)] == [False, False, True, False]

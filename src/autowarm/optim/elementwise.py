@@ -14,7 +14,7 @@ class SignSGD(LMO):
     """signSGD, the LMO in the ℓ∞ norm: x ← (1 − λη)x − η·sign(m) (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
+        params, lr, weight_decay, capturable, max_nonfinite, skip_outliers: see `LMO`.
         momentum: β of the momentum m; 0 gives plain signSGD.
         nesterov: follow β·m + (1−β)·g instead of m.
 
@@ -38,6 +38,7 @@ class SignSGD(LMO):
         weight_decay: float = 0.0,
         capturable: bool = False,
         max_nonfinite: int | None = 20,
+        skip_outliers: float | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -48,6 +49,7 @@ class SignSGD(LMO):
             weight_decay=weight_decay,
             capturable=capturable,
             max_nonfinite=max_nonfinite,
+            skip_outliers=skip_outliers,
         )
 
 
@@ -57,7 +59,7 @@ class Lion(LMO):
     x ← (1 − λη)x − η·sign(β1·m + (1−β1)·g), then m ← β2·m + (1−β2)·g.
 
     Args:
-        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
+        params, lr, weight_decay, capturable, max_nonfinite, skip_outliers: see `LMO`.
         betas: (β1, β2), both in [0, 1).
 
     Raises:
@@ -85,6 +87,7 @@ class Lion(LMO):
         weight_decay: float = 0.0,
         capturable: bool = False,
         max_nonfinite: int | None = 20,
+        skip_outliers: float | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -94,6 +97,7 @@ class Lion(LMO):
             weight_decay=weight_decay,
             capturable=capturable,
             max_nonfinite=max_nonfinite,
+            skip_outliers=skip_outliers,
             betas=betas,
         )
 
@@ -102,7 +106,7 @@ class NormSGD(LMO):
     """normSGD, which normalises each tensor's step: x ← (1 − λη)x − η·m/‖m‖_F (paper, App. "optimizers").
 
     Args:
-        params, lr, weight_decay, capturable, max_nonfinite: see `LMO`.
+        params, lr, weight_decay, capturable, max_nonfinite, skip_outliers: see `LMO`.
         momentum: β of the momentum m.
         nesterov: follow β·m + (1−β)·g instead of m.
         momentum_init: "zeros", or "weights" for m = (1 − β)(1 − λη)·x before the first step. With ``nesterov=True``
@@ -136,6 +140,7 @@ class NormSGD(LMO):
         momentum_init: Literal["zeros", "weights"] = "zeros",
         capturable: bool = False,
         max_nonfinite: int | None = 20,
+        skip_outliers: float | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -146,6 +151,7 @@ class NormSGD(LMO):
             weight_decay=weight_decay,
             capturable=capturable,
             max_nonfinite=max_nonfinite,
+            skip_outliers=skip_outliers,
             momentum_init=momentum_init,
         )
 

@@ -46,7 +46,7 @@ class Muon(LMO):
         adamw_eps_hat: add ε before the bias correction, where Kingma and Ba call it ε̂. That is how the scripts through
             which Muon spread have it, the paper's among them; it matters in the first 1/(1 − β2) steps. Slower, because
             PyTorch's kernels add ε after the correction.
-        capturable, process_group, max_nonfinite: see `LMO`.
+        capturable, process_group, max_nonfinite, skip_outliers: see `LMO`.
 
     Raises:
         ValueError: an option is out of range, or a matrix group contains a tensor of fewer than two dimensions.
@@ -92,6 +92,7 @@ class Muon(LMO):
         capturable: bool = False,
         process_group: dist.ProcessGroup | None = None,
         max_nonfinite: int | None = 20,
+        skip_outliers: float | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -103,6 +104,7 @@ class Muon(LMO):
             capturable=capturable,
             process_group=process_group,
             max_nonfinite=max_nonfinite,
+            skip_outliers=skip_outliers,
             algorithm="muon",
             adamw_betas=adamw_betas,
             adamw_eps=adamw_eps,

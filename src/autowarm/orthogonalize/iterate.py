@@ -162,6 +162,7 @@ def orthogonalize_(
             if Q is not None:
                 # Add aQ here, because adding a to W's diagonal would round the diagonal, which shows in the result.
                 W, a = torch.baddbmm(Q, Q, W, beta=a), 0.0
+                Q = None  # frees it before the product below
             elif tighten:
                 X.mul_(f.sqrt_())
             tighten = False

@@ -154,7 +154,7 @@ def _trained(run: Fault) -> tuple[torch.nn.Module, list[float], list[Any]]:
         watch = AdaptiveWarmup(optimizer, cell.steps, recover=run.recovers, max_nonfinite=cell.steps, model=model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for batch, scale in _batches(recipe, run):
+        for batch, scale in batches(recipe, run):
             loss = scale * recipe.loss(model, batch)
             losses.append(loss.item())
             loss.backward()
@@ -167,7 +167,7 @@ def _trained(run: Fault) -> tuple[torch.nn.Module, list[float], list[Any]]:
     return model, losses, watch.recoveries
 
 
-def _batches(recipe: Recipe, run: Fault) -> Iterator[tuple[Batch, float]]:
+def batches(recipe: Recipe, run: Fault) -> Iterator[tuple[Batch, float]]:
     """Each batch, and what its loss is multiplied by."""
     half = run.cell.steps // 2
     for step in range(run.cell.steps):

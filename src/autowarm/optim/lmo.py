@@ -34,7 +34,8 @@ from .checks import (
 from .partition import by_reading, partition
 from .step.agreement import Agreement
 from .step.dtensors import PLAIN, is_dtensor
-from .step.nonfinite import SkippedUpdates, is_finite
+from .step.nonfinite import SkippedUpdates, measured
+from .step.outliers import Outliers
 from .step.plan import Plans
 from .step.sharing import Shared
 from .step.update import Oracle, Rule, Update
@@ -48,11 +49,13 @@ class Common(TypedDict, total=False):
     maximize: bool
     capturable: bool
     max_nonfinite: int | None
+    skip_outliers: float | None
     warn_unused: bool
 
 
 _COMMON: dict[str, Any] = {
-    "weight_decay": 0.0, "maximize": False, "capturable": False, "max_nonfinite": 20, "warn_unused": True
+    "weight_decay": 0.0, "maximize": False, "capturable": False, "max_nonfinite": 20, "skip_outliers": None,
+    "warn_unused": True
 }  # fmt: skip
 _SWITCHES = ("maximize", "capturable", "warn_unused")
 
@@ -90,6 +93,8 @@ class LMO(Optimizer):
         max_nonfinite: how many updates in a row may see a non-finite gradient before an error is raised, by default 20;
             None for no limit. As under a `GradScaler`, such an update is skipped: no tensor and no momentum changes. A
             gradient whose square is not finite (a norm from 1.8e19 on in single precision and bfloat16) counts as one.
+        skip_outliers: skip an update, too, if the norm of all gradients is this many standard deviations above the mean
+            of the last 128; 6.0 is usual. At most one update in ten is skipped so. A state has the norms.
         warn_unused: warn once of tensors that ask for a gradient and have none in the first three updates, as they do
             if the model was copied, sharded or given other layers after the optimizer was built. Experts of a mixture
             are not meant, nor groups with False.
@@ -116,7 +121,7 @@ class LMO(Optimizer):
     _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "momentum": 1.0}
     # Options that would have no effect in a group, and what to give instead.
     _not_of_a_group: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("max_nonfinite", "process_group"), "give it to the optimizer"
+        ("max_nonfinite", "process_group", "skip_outliers"), "give it to the optimizer"
     )
 
     def __init__(
@@ -145,7 +150,7 @@ class LMO(Optimizer):
         self._process_group = process_group
         self._prepare()
         self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
-        self._unused = Unused()
+        self._outliers, self._unused = Outliers(defaults.pop("skip_outliers")), Unused()
         check_options(defaults, of_group=False)
         super().__init__(params, plain_numbers(defaults))
 
@@ -245,12 +250,21 @@ class LMO(Optimizer):
         shared = self._is_shared()
         rules: Mapping[str, Any] = self._shared if shared else self._rules
         updates = self._collect_and_tell() if shared else self._collect()
-        finite = self._agreement.reach(updates) if shared else is_finite([g for update in updates for g in update.gs])
-        for update in updates if finite is not False else ():
-            update.finite = finite if isinstance(finite, Tensor) else None
+        if shared:
+            finite = made = self._agreement.reach(updates)
+        else:
+            finite, squares = measured([g for update in updates for g in update.gs])
+            made = finite
+        if self._outliers.limit is not None:
+            made = self._outliers.judge(self._agreement.total(updates) if shared else squares, finite)
+            made = self._agreement.all_of(made) if shared else made
+        for update in updates if made is not False else ():
+            update.finite = made if isinstance(made, Tensor) else None
             rules[update.group.get("algorithm", "")].update_(update, self._plans)
+        if shared and not torch.compiler.is_compiling():
+            self._agreement.steps += 1
         if len(updates) > 0:  # which PyTorch 2.11 can trace, unlike bool
-            self._skipped.count(type(self).__name__, finite)
+            self._skipped.count(type(self).__name__, finite, made)
         return len(updates) > 0
 
     def _collect(self) -> list[Update]:
@@ -299,6 +313,7 @@ class LMO(Optimizer):
             check_capture(type(self).__name__, group, ready=ready)
         if self._skipped.counts is None:
             self._skipped.prepare(xs[0].device)
+            self._outliers.prepare(xs[0].device)
         for entries, found in zip(state, rule.state_of(group, xs, self.state), strict=True):
             entries += found
 
@@ -364,6 +379,8 @@ class LMO(Optimizer):
         for group in state["param_groups"]:
             kept = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
             group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": kept}
+        if self._outliers.seen is not None:
+            state["param_groups"][0]["gradient_norms"] = self._outliers.seen.clone()
         return through(after, self, state)
 
     @property
@@ -401,6 +418,8 @@ class LMO(Optimizer):
             group["geometry"] = geometry
             group.pop("optimizer", None)
             group.pop("kept", None)
+            if (norms := group.pop("gradient_norms", None)) is not None:
+                self._outliers.seen = norms.to(self._params()[0].device, copy=True)
         for state in self.state.values():  # a state read in inference mode could never be changed outside of it
             state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
         for hook in after.values():
@@ -440,12 +459,13 @@ class LMO(Optimizer):
         return state_dict
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_skipped": self._skipped}
+        return {**super().__getstate__(), "_skipped": self._skipped, "_outliers": self._outliers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
             self._prepare()
+            self.__dict__.setdefault("_outliers", Outliers(None))
             self._unused = Unused()
         for group in self.param_groups:
             for name, value in self.defaults.items():

@@ -10,8 +10,8 @@ Rounding limits a segment's length. Rounding R moves its eigenvalues, the square
 precision u times the largest, and each factor Z enlarges the error by a². A new segment computes R from X again,
 without that error. The second quintic has its inner peak where an eigenvalue is 1/120 of the largest. In bfloat16, that
 eigenvalue may come out wrong by nearly half, so that the next quintic diverges, and even in float16 by 6 %: half
-precision allows one iteration per segment. Single precision allows four, but only one if its products are computed in
-less (`product_precision`).
+precision allows one iteration per segment, and two in the last, where all singular values are near 1 or small. Single
+precision allows four, but only as much as half precision if its products are computed in less (`product_precision`).
 
 All products on the small side are symmetric, and a kernel could do half of their arithmetic. One of our own in Triton
 was slower than cuBLAS on an H200 for sides below 4096, so there is none.
@@ -48,11 +48,14 @@ def plan(steps: int, aspect: float, precision: torch.dtype) -> tuple[int, ...]:
         >>> import torch
         >>> from autowarm.orthogonalize.iterate import plan
         >>> plan(4, 1.0, torch.float32), plan(4, 2.7, torch.float32), plan(4, 2.7, torch.bfloat16)
-        ((1, 1, 1, 1), (4,), (1, 1, 1, 1))
+        ((1, 1, 1, 1), (4,), (1, 1, 2))
     """
-    longest = _LONGEST_SEGMENT.get(precision, 1)
-    whole, rest = divmod(steps, longest)
-    segmented = (longest,) * whole + ((rest,) if rest else ())
+    if precision in HALVES:
+        segmented = (1,) * (steps - 2) + (2,) if steps >= 4 else (1,) * steps
+    else:
+        longest = _LONGEST_SEGMENT[precision]
+        whole, rest = divmod(steps, longest)
+        segmented = (longest,) * whole + ((rest,) if rest else ())
     return min(((1,) * steps, segmented), key=lambda segments: sum(4 * aspect + 8 * length - 6 for length in segments))
 
 
@@ -88,9 +91,10 @@ def _chosen(
     if method == "polar-express" and short <= _FEW_ROWS and precision in HALVES:
         precision = product_precision(torch.float32, device)
         given = dtype = torch.float32 if precision == torch.float32 else torch.float64
-    if method == "newton-schulz" or short <= NARROW:
+    if method == "newton-schulz" or _FEW_ROWS < short <= NARROW:
         # Apply the iteration as published, up to rounding. Narrow matrices may lie in a stack with longer ones, on
-        # which their iterations must not depend, and for them fewer products are faster than smaller ones.
+        # which their iterations must not depend, and for them fewer products are faster than smaller ones. Those of few
+        # rows are iterated in single precision, where the order is no matter (4e-4).
         segments: tuple[int, ...] = (1,) * len(schedule)
     else:
         segments = plan(len(schedule), max(size) / short, precision)
@@ -158,6 +162,7 @@ def orthogonalize_(
             if Q is not None:
                 # Add aQ here, because adding a to W's diagonal would round the diagonal, which shows in the result.
                 W, a = torch.baddbmm(Q, Q, W, beta=a), 0.0
+                Q = None  # frees it before the product below
             elif tighten:
                 X.mul_(f.sqrt_())
             tighten = False

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ..optim.step.dtensors import local
 from ..optim.step.nonfinite import SkippedUpdates
+from ..optim.step.outliers import Outliers
 from ..optim.wrapped import inside, is_ours, unwrapped
 from ..undisturbed import overlaps_itself, put_back, untouched
 
@@ -70,6 +71,8 @@ def _set_apart(optimizer: Optimizer) -> None:
             counts = copy.copy(value)
             counts.most = None
             setattr(optimizer, name, counts)
+        elif isinstance(value, Outliers):
+            setattr(optimizer, name, copy.deepcopy(value))
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"] = group["lr"].detach().clone()

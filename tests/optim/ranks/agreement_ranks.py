@@ -19,7 +19,7 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim import Together
-from autowarm.optim.step import agreement, nonfinite
+from autowarm.optim.step import agreement, nonfinite, outliers
 
 SIZES = (2, 4)
 WHERE = ("host", "device")
@@ -119,7 +119,7 @@ def on(where):
         yield
         return
     with ExitStack() as stack:
-        for module in (nonfinite, agreement):
+        for module in (nonfinite, agreement, outliers):
             stack.enter_context(mock.patch.object(module, "read_on_host", return_value=False))
         yield
 
@@ -222,6 +222,26 @@ def overlapping(groups, spoilt, where):
         return optimizer.skipped_updates, [p.to_local().detach().clone() for _, p in params]
 
 
+def outlier(groups, where):
+    """The same steps, where the gradient of rank 3 is far larger than those before, once."""
+    rank = dist.get_rank()
+    meshes = [DeviceMesh("cpu", group) for group in groups]
+    params = [
+        nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Replicate()]))
+        for mesh, group in zip(meshes, groups, strict=True)
+        if rank in group
+    ]
+    with on(where):
+        optimizer = Lion(params, lr=0.1, skip_outliers=6.0)
+        for seed in range(72):
+            size = 100.0 if seed == 70 and rank == 3 else 1.0
+            for p in params:
+                g = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)) * size
+                p.grad = distribute_tensor(g, p.device_mesh, [Replicate()], src_data_rank=None)
+            optimizer.step()
+        return optimizer.skipped_updates, [p.to_local().detach().clone() for p in params]
+
+
 def uneven(steps):
     """What a rank is told that makes more steps than the other."""
     two = dist.new_group([0, 1], timeout=timedelta(seconds=1))
@@ -261,6 +281,7 @@ def main(folder):
         for spoilt in range(4)
         for where in WHERE
     }
+    found |= {(name, "outlier", where): outlier(groups, where) for name, groups in CHAINS.items() for where in WHERE}
     for steps in UNEVEN:
         dist.barrier()
         found[steps] = uneven(steps)

@@ -97,7 +97,7 @@ def test_a_rank_that_waits_in_vain_is_told_what_for(everything, steps):
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_flag_reaches_all_ranks_that_groups_connect_also_where_none_holds_the_others(everything, name, where):
-    for spoilt in range(4):
+    for spoilt in (*range(4), "outlier"):
         found = [everything[f"uneven-{rank}"][name, spoilt, where] for rank in range(4)]
         assert [skipped for skipped, _ in found] == [1] * 4, spoilt
         # Every rank made the same two updates, so all tensors, which were equal, still are.

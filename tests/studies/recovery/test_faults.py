@@ -17,8 +17,8 @@ from studies.recovery.faults import (
     PART,
     SPIKE,
     Fault,
-    _batches,
     _shuffled,
+    batches,
     faults_table,
     losses_of,
     lost,
@@ -34,13 +34,13 @@ SHORT = Cell("mlp", "adamw", 60, 0.01)
 
 def test_a_fault_comes_in_the_middle_and_nothing_else_changes() -> None:
     recipe = TASKS["mlp"]
-    healthy = list(_batches(recipe, Fault(SHORT, NONE, False, 1)))
+    healthy = list(batches(recipe, Fault(SHORT, NONE, False, 1)))
     assert {scale for _, scale in healthy} == {1.0}
     for what, changed, scale in (
         ("bad batch", [30], 100.0), ("ten bad batches", [*range(30, 40)], 100.0), ("NaN batch", [30], math.nan),
         ("corrupted data", [30, 40, 50], 1.0),
     ):  # fmt: skip
-        found = list(_batches(recipe, Fault(SHORT, what, True, 1)))
+        found = list(batches(recipe, Fault(SHORT, what, True, 1)))
         assert [found[i][1] for i in changed] == pytest.approx([scale] * len(changed), nan_ok=True)
         for i, ((batch, factor), (same, _)) in enumerate(zip(found, healthy, strict=True)):
             assert torch.equal(batch[0], same[0])

@@ -14,6 +14,9 @@ from ...orthogonalize import HALVES
 from .plan import Plans, cut
 from .update import State, Update, resized
 
+# The dtype of the averages: in float16 v underflows, and in bfloat16 0.999·v rounds to v and cannot fall.
+_WIDE = dict.fromkeys(HALVES, torch.float32)
+
 
 class AdamW:
     """x ← (1 − λη)x − η·m̂/(√v̂ + ε), with the group's ``adamw_betas`` and ``adamw_eps``.
@@ -36,7 +39,7 @@ class AdamW:
             # PyTorch's kernels expect the step count on the tensor's own device, or on the host.
             on_device = group["capturable"] or p.device.type in fused
             wanted = p.device if on_device else torch.device("cpu")
-            dtype = _wide(p.dtype)
+            dtype = _WIDE.get(p.dtype, p.dtype)
             if "step" not in own:  # a state may hold what others keep there
                 own["step"] = torch.zeros((), dtype=torch.float32, device=wanted)
                 own["exp_avg"] = torch.zeros_like(p, dtype=dtype)
@@ -60,9 +63,14 @@ class AdamW:
         """See `update.Rule`."""
         for places, fused in zip(_by_kernel(update), (True, False), strict=True):
             own = update if len(places) == len(update.xs) else update.at(places)
-            sizes = [2 * m.nbytes * (x.dtype != m.dtype) for x, m in zip(own.xs, own.state[0], strict=True)]
-            for some in cut(sizes, own.xs[0].device) if places else ():
-                _step_(own[some], fused=fused)
+            sizes: list[int] = []
+            for x, m in zip(own.xs, own.state[0], strict=True):
+                sizes.append(2 * m.nbytes * (x.dtype != m.dtype))
+            if any(sizes):  # which take copies
+                for some in cut(sizes, own.xs[0].device):
+                    _step_(own[some], fused=fused)
+            elif places:
+                _step_(own, fused=fused)
 
 
 def _step_(own: Update, *, fused: bool) -> None:
@@ -122,11 +130,6 @@ def _adamw_eps_hat(
     one, two = (-torch.expm1(made * math.log(beta)) if beta else torch.ones_like(made) for beta in (beta1, beta2))
     torch._foreach_mul_(updates, (-two.sqrt() / one).unbind())
     Rate.of_group(group, xs[0].device).step_(xs, updates)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the averages: in float16 v underflows, and in bfloat16 0.999·v rounds to v and cannot fall."""
-    return torch.float32 if dtype in HALVES else dtype
 
 
 def _by_kernel(update: Update) -> tuple[list[int], list[int]]:

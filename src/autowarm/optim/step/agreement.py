@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ...devices import HostCopy, collective_device, is_capturing
 from .dtensors import PLAIN, is_dtensor, local, placed, placements_of
-from .nonfinite import is_finite, read_on_host
+from .nonfinite import measured, read_on_host
 from .update import Update
 
 # A rank describes a gradient by a number: 0 for none, otherwise its dtype's place in this list, from 1 on, and below
@@ -46,7 +46,7 @@ class Agreement:
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
-        self._who, self._steps = "", 0  # for a message
+        self._who, self.steps = "", 0  # for a message
         self._groups: Sequence[Mapping[str, Any]] = []
         self._params: list[Tensor] = []
         self._exchanges: list[_Exchange] = []
@@ -89,8 +89,23 @@ class Agreement:
             raise refused
         if finite is None:
             raise RuntimeError(difference)
-        self._steps += 1
         return finite
+
+    def total(self, updates: Sequence[Update]) -> list[Tensor]:
+        """Σg² over the ranks, a tensor as often as there are copies of it; after `reach`."""
+        _, squares = measured([local(g) for update in updates for g in update.gs])
+        for ranks in _sharing(self._params, self._process_group):
+            for each in squares:
+                dist.all_reduce(each, group=ranks)
+        return squares
+
+    def all_of(self, flag: bool | Tensor) -> bool | Tensor:
+        """Whether a flag is set on all ranks."""
+        bad = (~torch.as_tensor(flag)).to(torch.int32).reshape(1)
+        for _ in range(self._turns):
+            for ranks in _sharing(self._params, self._process_group):
+                dist.all_reduce(bad, op=dist.ReduceOp.MAX, group=ranks)
+        return bad.reshape(()) == 0 if isinstance(flag, Tensor) else not bad.item()
 
     def _reach_on_host(self, updates: Sequence[Update], codes: list[int], refused: bool) -> bool | None:
         """Whether all gradients are finite; None if ranks differ."""
@@ -133,7 +148,7 @@ class Agreement:
         return failed, bad
 
     def _done(self) -> str:
-        return f"{self._steps} steps of {self._who}"
+        return f"{self.steps} steps of {self._who}"
 
     def _difference(self, codes: list[int]) -> str:
         who, names = self._who, [name for group in self._groups for name in _names(group)]
@@ -292,7 +307,7 @@ def _bad(updates: Sequence[Update], params: list[Tensor]) -> Tensor:
     for update in updates:
         update.gs = [placed(x, g) for x, g in zip(update.xs, update.gs, strict=True)]
         gs += map(local, update.gs)
-    finite = is_finite(gs) if gs else True
+    finite, _ = measured(gs)
     if isinstance(finite, Tensor):
         return (~finite).to(torch.int32).reshape(1)
     return torch.tensor([int(not finite)], dtype=torch.int32, device=params[0].device if params else None)

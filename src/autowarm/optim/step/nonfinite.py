@@ -18,10 +18,13 @@ from ...frames import frames_of_ours
 from ...orthogonalize import HALVES
 
 
-def is_finite(gs: Sequence[Tensor]) -> bool | Tensor:
-    """Whether Σg² of all gradients is finite: a number on the host, otherwise a flag on the first one's device."""
+def measured(gs: Sequence[Tensor]) -> tuple[bool | Tensor, list[Tensor]]:
+    """Whether Σg² of all gradients is finite, and this sum in parts, one for each device and dtype.
+
+    The first is a number on the host, otherwise a flag on the first gradient's device.
+    """
     if not gs:
-        return True
+        return True, []
     alike: dict[Any, list[Tensor]] = {}
     for g in gs:
         alike.setdefault((g.device, g.dtype), []).append(g)
@@ -31,9 +34,9 @@ def is_finite(gs: Sequence[Tensor]) -> bool | Tensor:
         norms = torch.stack(torch._foreach_norm(some, 2, torch.float32 if dtype in HALVES else None))
         squares.append(norms.square().sum())
     if read_on_host(gs[0].device):
-        return all(map(math.isfinite, map(Tensor.item, squares)))
+        return all(map(math.isfinite, map(Tensor.item, squares))), squares
     flags = [(each - each == 0).to(gs[0].device, non_blocking=not gs[0].is_cpu) for each in squares]
-    return flags[0] if len(flags) == 1 else torch.stack(flags).all()
+    return flags[0] if len(flags) == 1 else torch.stack(flags).all(), squares
 
 
 def read_on_host(device: torch.device) -> bool:
@@ -71,23 +74,28 @@ class SkippedUpdates:
         """The number of updates so far that were skipped; waits for the device."""
         return self._total + (0 if self.counts is None else self.counts.on_host()[1])
 
-    def count(self, who: str, finite: bool | Tensor) -> None:
-        """Count an update with this flag, for this optimizer; RuntimeError after too many skipped ones in a row."""
-        if isinstance(finite, Tensor):
+    def count(self, who: str, finite: bool | Tensor, made: bool | Tensor) -> None:
+        """Count an update of this optimizer: whether its gradients were finite, and whether it was made.
+
+        Raises:
+            RuntimeError: gradients were not finite too many times in a row.
+        """
+        if isinstance(finite, Tensor) or isinstance(made, Tensor):
             assert self.counts is not None
-            told = self.counts.add(finite)
+            told = self.counts.add(finite, made)
             if told is None:
                 return
             in_a_row, total = told
         else:
             self._in_a_row = 0 if finite else self._in_a_row + 1
-            self._total += not finite
+            self._total += not made
             in_a_row, total = self._in_a_row, self._total
         if total and not self._warned:
             self._warned = True
             warnings.warn(
-                f"{who}: a gradient is not finite, or its square is not. The whole update is skipped: no weight or "
-                "momentum changes. This warning appears once; optimizer.skipped_updates counts such updates",
+                f"{who}: a gradient is not finite, or far too large (its square is not finite, or skip_outliers says "
+                "so). The whole update is skipped: no weight or momentum changes. This warning appears once; "
+                "optimizer.skipped_updates counts such updates",
                 stacklevel=frames_of_ours(),
             )
         if self.most is not None and in_a_row >= self.most:
@@ -110,12 +118,12 @@ class _DeviceCounts:
         """The present counts; waits for the device. Tensors without memory have none."""
         return (0, 0) if self.tensor.is_meta else (int(self.tensor[0]), int(self.tensor[1]))
 
-    def add(self, finite: Tensor) -> tuple[int, int] | None:
-        """Count an update with this flag; return the latest counts that have arrived, or None if none can."""
+    def add(self, finite: Any, made: Any) -> tuple[int, int] | None:
+        """Count an update; return the latest counts that have arrived, or None if none can."""
         device = self.tensor.device
-        bad = ~finite.to(device, non_blocking=device.type != "cpu")
+        bad, left = (~torch.as_tensor(flag).to(device, non_blocking=device.type != "cpu") for flag in (finite, made))
         # In place, so that each replay of a captured graph continues the count.
-        self.tensor.add_(bad)
+        self.tensor.add_(torch.stack([bad, left]))
         self.tensor[0].mul_(bad)
         if torch.compiler.is_compiling() or device.type == "meta" or is_capturing(device):
             return None

@@ -20,6 +20,9 @@ from .plan import Plans, Run, Stack, Whole
 # From this size on, a tensor's kernel takes longer than its launch.
 _LARGE = 8 << 20
 
+# The dtype of a momentum: float16 would lose what is below 6e-8 of it.
+_WIDE = {torch.float16: torch.float32}
+
 State = MutableMapping[Tensor, dict[str, Any]]
 
 
@@ -93,7 +96,7 @@ class Oracle:
 
     def first(self, group: dict[str, Any], p: Tensor) -> Tensor:
         """The momentum before the first update."""
-        return torch.zeros_like(p, dtype=_wide(p.dtype))
+        return torch.zeros_like(p, dtype=_WIDE.get(p.dtype, p.dtype))
 
     def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
         """See `Rule`."""
@@ -105,7 +108,7 @@ class Oracle:
                     own["momentum_buffer"] = self.first(group, p)
                 if own["momentum_buffer"].shape != p.shape:
                     raise resized("momentum_buffer", own, p)
-                if own["momentum_buffer"].dtype != (dtype := _wide(p.dtype)):
+                if own["momentum_buffer"].dtype != (dtype := _WIDE.get(p.dtype, p.dtype)):
                     own["momentum_buffer"] = own["momentum_buffer"].to(dtype)  # the model has been converted
                 momenta.append(own["momentum_buffer"])
         return [momenta]
@@ -187,7 +190,7 @@ class FromWeights(Oracle):
     def first(self, group: dict[str, Any], p: Tensor) -> Tensor:
         if group["momentum_init"] != "weights":
             return super().first(group, p)
-        m, keep = p.detach().to(_wide(p.dtype), copy=True), Rate.of_group(group, p.device).keep
+        m, keep = p.detach().to(_WIDE.get(p.dtype, p.dtype), copy=True), Rate.of_group(group, p.device).keep
         local(m).mul_((1 - group["momentum"]) * (-1 if group.get("maximize") else 1))
         if keep is not None:
             local(m).mul_(keep)
@@ -200,11 +203,6 @@ def resized(name: str, own: dict[str, Any], p: Tensor) -> ValueError:
         f"a parameter of shape {tuple(p.shape)} has a {name} of shape {tuple(own[name].shape)}: it was resized "
         "since its last step. Make a new optimizer, or delete what it keeps of it: optimizer.state.pop(parameter)"
     )
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a momentum: float16 would lose what is below 6e-8 of it."""
-    return torch.float32 if dtype == torch.float16 else dtype
 
 
 def _masked(update: Update) -> list[Tensor]:

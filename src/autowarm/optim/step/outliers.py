@@ -1,0 +1,57 @@
+"""A veto on updates whose gradients are far larger than those before, as after a bad batch.
+
+Everything stays in one tensor, on an accelerator too, where nothing waits for it.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .nonfinite import read_on_host
+
+_WINDOW = 128  # how many norms are remembered
+_LEAST = 64  # before so many nothing is an outlier
+_EVERY = 10  # at most one update in so many is skipped, so that a change for good does not starve the run
+_SPREAD = 0.01  # the least standard deviation, as a share of the mean: equal gradients have none
+
+
+class Outliers:
+    """Judges gradients by their norm: whether it is so many standard deviations above the mean of the last 128.
+
+    Norms of updates that are skipped are not remembered.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        if limit is not None and not (isinstance(limit, float | int) and 0 < limit < math.inf):
+            raise ValueError(f"skip_outliers must be a positive number, or None for never, got {limit!r}")
+        self.limit = limit
+        # The last norms, the oldest first and zeros before; how many there are; updates since the last veto.
+        self.seen: Tensor | None = None
+
+    def prepare(self, device: torch.device) -> None:
+        """Allocate what judging needs."""
+        if self.limit is not None and self.seen is None:
+            self.seen = torch.zeros(_WINDOW + 2, device=device)
+
+    def judge(self, squares: Sequence[Tensor], finite: bool | Tensor) -> Any:
+        """Whether to make an update, given Σg² in parts and whether it is finite; remembers its norm."""
+        if finite is False or not squares:
+            return finite
+        seen, limit = self.seen, self.limit or math.inf
+        assert seen is not None
+        norm = torch.stack([part.sqrt().to(seen) for part in squares]).norm().reshape(1)
+        norms, number, since = seen[:_WINDOW], seen[_WINDOW], seen[_WINDOW + 1]
+        count = number.clamp(min=1)
+        mean = norms.sum() / count
+        variance = (norms.square().sum() / count - mean.square()).clamp(min=0)
+        bound = mean + limit * torch.maximum(variance.sqrt(), _SPREAD * mean)
+        usual = (norm <= bound) | (number < _LEAST) | (since < _EVERY - 1)
+        made = usual if finite is True else usual & finite
+        with_it = torch.cat([norms[1:], norm, (number + 1).clamp(max=_WINDOW)[None], since[None] + 1])
+        without = torch.cat([seen[:-1], torch.zeros_like(norm)])
+        now = torch.where(usual, with_it, without)
+        seen.copy_(now if finite is True else torch.where(finite, now, seen))
+        return bool(made) if read_on_host(seen.device) else made.reshape(())

@@ -108,7 +108,11 @@ class WarmupCallback(pl.Callback):
         self._stepped = False  # whether an optimizer has stepped on them
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Check that Lightning steps the schedulers as they need."""
+        """Take the peak rate from a LearningRateFinder, and check that Lightning steps the schedulers as they need."""
+        for finder in (one for one in trainer.callbacks if getattr(one, "optimal_lr", None) is not None):
+            for config in _adaptive_configs(trainer):
+                if config.scheduler.last_epoch == 0 and (peak := finder.optimal_lr.suggestion()) is not None:
+                    config.scheduler.rewarm(peak=peak)
         configs = _adaptive_configs(trainer)
         averaging = [one for one in trainer.callbacks if isinstance(one, pl.callbacks.StochasticWeightAveraging)]
         # A run that resumes in its averaging has only that callback's schedule, as it would have without the break.

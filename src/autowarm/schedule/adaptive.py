@@ -578,6 +578,7 @@ class AdaptiveWarmup(LRScheduler):
         state = core.rewarm(self._plan, self._state, total, given["target_loss"])
         if self._guard is not None:
             self._guard.restart(total or core.OPEN_HORIZON)  # other data have losses of their own
+        self._groups.accept()
         if given["peak"] is not None:
             self._scale(given["peak"] / self._peak)
         self._change(state)

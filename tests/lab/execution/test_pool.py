@@ -26,7 +26,10 @@ from .comparison import RUNS, rows, started, words
 pytestmark = pytest.mark.long  # each starts processes that import PyTorch
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the workers")
 
-STOPPED = ["stopping at the next step; Ctrl-C again stops at once", "interrupted; the same command continues from here"]
+STOPPED = [
+    "stopping at the next step; Ctrl-C again stops at once",
+    "interrupted; the same command continues from here, with what is finished",
+]
 
 
 def workers_of(pid: int) -> list[int]:

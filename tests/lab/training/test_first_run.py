@@ -17,8 +17,8 @@ from ..helpers import gone, wait_for
 pytestmark = pytest.mark.long
 
 KEYS = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.seq_len": 8,
-        "steps": 6, "batch_size": 8, "eval_batches": 1, "checkpoint_every": 2, "engine.eval_every": 2,
-        "engine.curvature_every": 1, "ema": 0.9}  # fmt: skip
+        "steps": 6, "optimizer.lr": 0.02, "batch_size": 8, "eval_batches": 1, "checkpoint_every": 2,
+        "engine.eval_every": 2, "engine.curvature_every": 1, "ema": 0.9}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

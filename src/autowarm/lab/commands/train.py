@@ -89,7 +89,7 @@ def run(argv: list[str]) -> int:
     outcome = "diverged" if result["val_loss"] is None else f"validation loss {result['val_loss']:.4f}"
     if result["diverged"] and result["val_loss"] is not None:
         outcome += f" (counts as diverged: it is above the first training loss, {result['first_loss']:.4f})"
-    outcome += "".join(f", {name} {value:.4f}" for name, value in result["metric"].items())
+    outcome += "".join(f", {name} {value:.4f}" for name, value in result["metric"].items() if value is not None)
     ended = f" (ended by {result['ended_by']})" if result["ended_by"] else ""
     print(f"{outcome}, warm-up {result['warmup_steps']} updates{ended}, in {folder}")
     for text in result["warnings"]:

@@ -22,7 +22,7 @@ OUTDATED = {
              ("rate-0.001", METHOD), ("rate-0.003", METHOD), ("rate-0.01", METHOD)},
     "warmup-sweep-124M": {("muon-32-1B", MOMENTUM), ("muon-32-2.1B", MOMENTUM), ("normsgd-4-2.1B", DIV)},
     "warmup-sweep-210M": {("muon-32-1B", MOMENTUM), ("muon-32-2.1B", MOMENTUM), ("muon-4-1B", MOMENTUM),
-                          ("normsgd-32-2.1B", DIV), ("normsgd-4-1B", DIV)},
+                          ("normsgd-32-2.1B", DIV)},
 }  # fmt: skip
 
 

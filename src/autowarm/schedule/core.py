@@ -134,8 +134,9 @@ def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
     if average is None or state.opening:
         return _open(plan, state._replace(updates=updates, seen=updates), loss)
     if gap0 is not None and fstar is not None and plan.smoothing:
-        if state.empty or 0.0 <= loss < EMPTY * (fstar + gap0):
-            state = state._replace(empty=state.empty + 1 if 0.0 <= loss < EMPTY * (fstar + gap0) else 0)
+        low = 0.0 <= loss < EMPTY * (fstar + gap0)
+        if low or state.empty:
+            state = state._replace(empty=state.empty + 1 if low else 0)
             if 0 < state.empty < OPENING:
                 return state
         loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts

@@ -1,6 +1,7 @@
 """Turns shares of the peak rate into the rates of an optimizer's parameter groups."""
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -104,7 +105,7 @@ class GroupRates:
         """
         groups = self._optimizer.param_groups
         firsts = [group["params"][0] if group["params"] else None for group in groups]
-        if len(groups) == len(self.rates) and all(map(_same, firsts, self._firsts)):
+        if len(groups) == len(self.rates) and all(map(operator.is_, firsts, self._firsts)):
             return False
         known = {id(first): i for i, first in enumerate(self._firsts) if first is not None}
         if len(groups) == len(self.rates):  # tensors may have been replaced where they were
@@ -230,10 +231,6 @@ class GroupRates:
             self._tensors[i] = (None, 0)
             if row["now"] == row["written"]:
                 self._note(i, group["lr"])
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other
 
 
 def _close(one: float, other: float) -> bool:

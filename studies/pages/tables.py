@@ -15,6 +15,7 @@ from ..plans import realistic
 from ..plans.transfer import FINE_TUNING
 from ..recovery.alarms import watched_table
 from ..recovery.faults import faults_table
+from ..recovery.objectives import objectives_table
 from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst, median
 from ..rows import Cell, Rows
 from ..statistics import mean_loss, regret
@@ -41,7 +42,7 @@ def texts(data: Path) -> dict[str, str]:
     main = main_settings(data)
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
     fresh = judged(data, "fresh")
-    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults")
+    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "objectives")
     rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}
     return {
         "regret": choices_table(long, CHOICES, (1_000, 4_000, 16_000)),
@@ -55,6 +56,7 @@ def texts(data: Path) -> dict[str, str]:
         "settings": settings_table([*main, *fresh]),
         "false-alarms": watched_table({name: rows[name] for name in names[:4]}),
         "faults-recovered": faults_table(rows["faults"]),
+        "objectives": objectives_table(rows["objectives"]),
         "find-rate": find_rate_table(data),
     }
 

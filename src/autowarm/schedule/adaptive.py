@@ -323,7 +323,6 @@ class AdaptiveWarmup(LRScheduler):
             state = state._replace(average=guard.average)
         if found.peak_after != found.peak_before:
             state = core.lowered(state)
-            self._scale(found.peak_after / found.peak_before)
         guard.warn(found)
         return state
 

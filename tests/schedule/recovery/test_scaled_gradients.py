@@ -47,7 +47,7 @@ def test_broken_weights_are_restored(guarded: str, scaled: bool, on_device: bool
     assert len(guard.recoveries) == 1
     assert guard.recoveries[0].restored is not None
     assert losses[-1] < 0.01
-    assert any("two of the last three losses were not finite" in one for one in said)
+    assert any("the last losses were" in one for one in said)
 
 
 @pytest.mark.parametrize("on_device", [True, False])

@@ -1,5 +1,6 @@
 """Recovery beside any schedule: what ``recover=True`` does, for a run whose rates another scheduler sets."""
 
+import math
 import warnings
 from typing import Any, Literal
 
@@ -10,6 +11,9 @@ from torch.optim import Optimizer
 from ...frames import frames_of_ours
 from ...losses import Losses, Order, Ranks
 from ...modes import in_normal_mode
+from ...optim.step.dtensors import local
+from ...optim.step.nonfinite import measured
+from ...optim.step.outliers import Outliers
 from ...optim.wrapped import hook, inside, unwrapped
 from ..alarms import MOST_IDLE
 from ..arguments import check_recover
@@ -26,7 +30,7 @@ class SpikeGuard:
 
     `AdaptiveWarmup` does the same with ``recover=True``; see docs/recovery.md for when it acts and what it does. The
     schedule goes on as if nothing had happened, and `factor` multiplies its rates while the optimizer steps: below 1
-    for a while after each restart, and for good after an alarm that comes again before the loss has reached a new low.
+    for a while after each restart, and longer after an alarm that comes again before the loss has reached a new low.
 
     Call `step` with the loss of each update after ``loss.backward()``, before or after ``optimizer.step()`` and the
     schedule's own ``step``.
@@ -37,14 +41,19 @@ class SpikeGuard:
             without an end, which counts as one of 4000.
         recover: True, or "warn" to warn only.
         model: whose buffers (and parameters that the optimizer does not hold) are restored too.
+        veto: skip an update whose gradient norm is so many standard deviations above the mean of the last 128, or not
+            finite: the gradients are set to None, at which PyTorch's optimizers change no tensor and no state. At most
+            one in ten. It reads the norm before each update, so an accelerator is waited for. Not for an optimizer that
+            takes a closure, for ranks with different gradients, or beside a GradScaler; ours have ``skip_outliers``.
         process_group: the ranks that share the run, as for `AdaptiveWarmup`. All of them must call `step` as often.
 
     Attributes:
         recoveries: what happened at each alarm, see `AdaptiveWarmup.recoveries`.
+        skipped_updates: how many updates ``veto`` has skipped.
 
     Raises:
-        ValueError: an argument is out of range, or ``recover=True`` and the optimizer's updates may be replays of a
-            captured graph.
+        ValueError: an argument is out of range, ``veto`` is given for one of our optimizers, or ``recover=True`` and
+            the optimizer's updates may be replays of a captured graph.
 
     Example:
         >>> import torch
@@ -71,20 +80,29 @@ class SpikeGuard:
         *,
         recover: Literal[True, "warn"] = True,
         model: nn.Module | None = None,
+        veto: float | None = None,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
         self.optimizer = unwrapped(optimizer)
         check_recover(recover, self.optimizer)
         if not recover:
             raise ValueError(f'recover must be True, or "warn" to warn only, got {recover!r}: make no SpikeGuard then')
+        if veto is not None and not 0 < veto < math.inf:
+            raise ValueError(f"veto must be a positive number of standard deviations, such as 6, got {veto!r}")
+        if veto is not None and any(hasattr(one, "skipped_updates") for one in inside(self.optimizer)):
+            raise ValueError(
+                f"give {type(self.optimizer).__name__} skip_outliers={veto:g} in place of SpikeGuard's veto"
+            )
         total_steps = clean(total_steps=total_steps)["total_steps"]
         self._guard = Guard(recover is True, model, total_steps or OPEN_HORIZON)
         first = next((p for group in self.optimizer.param_groups for p in group["params"]), torch.empty(0))
         settings = {"total_steps": total_steps, "recover": recover}
         self._losses = Losses(Ranks(process_group, settings, type(self).__name__, first.device))
         self._clock, self._updates = UpdateClock(self.optimizer), 0
-        self._peak, self._lowered = first_peak(self.optimizer), 1.0
+        self._peak = first_peak(self.optimizer)
         self._order = Order(recover is True)
+        self._outliers, self.skipped_updates = Outliers(veto), 0
+        self._vetoed: list[int] = []  # updates that were skipped and whose losses have not arrived yet
         self._set_aside: dict[Optimizer, list[float | Tensor]] = {}  # the schedule's rates during an update
         self._register()
 
@@ -104,7 +122,7 @@ class SpikeGuard:
     @property
     def factor(self) -> float:
         """What multiplies the schedule's rates at the next update; in (0, 1]."""
-        return self._lowered * self._guard.share(self._updates)
+        return self._guard.share(self._updates)
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
         """Record the loss of one micro-batch for the next `step`, see `AdaptiveWarmup.observe`."""
@@ -132,9 +150,11 @@ class SpikeGuard:
                 stacklevel=frames_of_ours(),
             )
         for at, mean in arrived:
-            found = self._guard.after(self._updates, at, mean, self.optimizer, self._peak * self._lowered)
+            if at in self._vetoed:  # its loss says nothing about the weights
+                self._vetoed = [x for x in self._vetoed if x > at]
+                continue
+            found = self._guard.after(self._updates, at, mean, self.optimizer, self._peak)
             if found is not None:
-                self._lowered *= found.peak_after / found.peak_before
                 self._guard.warn(found)
 
     # The rates are multiplied only during an update: some schedules compute each rate from the last one.
@@ -142,11 +162,27 @@ class SpikeGuard:
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         self._clock.pretended = not torch.compiler.is_compiling() and only_makes_state(optimizer)
         self._guard.keep_added(self.optimizer)
+        if self._outliers.limit is not None and not self._clock.pretended:
+            self._veto(optimizer)
         factor = self.factor
         if factor != 1.0 and optimizer not in self._set_aside:  # a class may call its parent's step, with its hooks
             self._set_aside[optimizer] = [group["lr"] for group in optimizer.param_groups]
             for group in optimizer.param_groups:
                 group["lr"] = group["lr"] * factor
+
+    @torch.no_grad()
+    def _veto(self, optimizer: Optimizer) -> None:
+        """Clear the gradients of an update that is not to be made."""
+        params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not params:
+            return
+        self._outliers.prepare(params[0].device)
+        finite, squares = measured([local(p.grad) for p in params])
+        if not self._outliers.judge(squares, bool(finite)):
+            for p in params:
+                p.grad = None
+            self.skipped_updates += 1
+            self._vetoed.append(self._updates + 1)
 
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         for group, rate in zip(optimizer.param_groups, self._set_aside.pop(optimizer, ()), strict=False):
@@ -154,14 +190,20 @@ class SpikeGuard:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the copy of the run, as plain numbers and text, to save after `step`."""
-        content = {"updates": self._updates, "lowered": self._lowered, "clock": self._clock.state_dict()}
+        content = {"updates": self._updates, "clock": self._clock.state_dict()}
+        seen = self._outliers.seen
+        content["veto"] = [self.skipped_updates, self._vetoed, None if seen is None else seen.tolist()]
         content |= {"recovery": self._guard.state_dict(), **self._losses.state_dict()}
         return sealed("SpikeGuard", content)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state. Raise ValueError, and change nothing, if it is damaged."""
         content = opened("SpikeGuard", state_dict)
-        self._updates, self._lowered = content["updates"], content["lowered"]
+        self._updates = content["updates"]
         self._clock.load_state_dict(content["clock"])
+        self.skipped_updates, vetoed, seen = content["veto"]
+        self._vetoed = [*vetoed]
+        device = next((p.device for group in self.optimizer.param_groups for p in group["params"]), None)
+        self._outliers.seen = None if seen is None else torch.tensor(seen, device=device)
         self._losses.load_state_dict(content)
         self._guard.load_state_dict(content["recovery"])

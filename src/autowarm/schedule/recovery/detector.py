@@ -4,13 +4,13 @@ The *level* of the loss is the mean of the last losses without their highest and
 
 - when the level stands above its own minimum by more than a fifth of its fall so far, and by more than noise explains:
   a divergence is a slow rise, which no bar on single losses catches in time. The fall counts as a fifth of the first
-  level at least: what little a run has learnt on its first plateau comes back sooner than a restart ends. A loss that
-  begins at about zero, as that of a policy gradient with a baseline, returns there as the policy settles: its rise is
-  no failure;
+  level at least: what little a run has learnt on its first plateau comes back sooner than a restart ends;
 - when two of the last three losses are not finite, or lie far above the first level: the weights are broken, and no
   more losses are needed to know it.
 
-A stall raises none: nothing that a schedule could restore would help.
+A loss has a *healthy level* once it has fallen by a good part of its first level and was never below zero. Others, as
+of a policy gradient, may rise in success: of them, only what is not finite raises an alarm. A stall raises none:
+nothing that a schedule could restore would help.
 """
 
 import math
@@ -23,6 +23,7 @@ _FEWEST, _MOST = 20, 2_000
 _TRIMMED = 10  # a tenth of the losses is left out at either end
 _RISE = 0.2  # of the fall so far
 _LEAST_FALL = 0.2  # of the first level
+_GOOD_PART = 0.1  # of the first level: a fall that shows what success is
 _ERRORS = 6.0  # standard errors of the difference between two levels
 _SWING = 1.5  # of the highest rise that was followed by a new low
 _FLAT = 5.0  # times as many where the fall so far may be noise as well
@@ -38,9 +39,11 @@ class Detector:
 
     window: int  # how many losses the level is the mean of
     recent: list[float] = field(default_factory=list)  # the last finite losses, at most `window`
-    bad: list[bool] = field(default_factory=list)  # whether each of the last three was not finite or far too high
+    last: list[float] = field(default_factory=list)  # the last three losses, finite or not
+    bad: list[bool] = field(default_factory=list)  # whether each of those was not finite or far too high
     calm: int = _MOST  # how many losses there were since the last of those; enough at the start
     seen: int = 0  # how many finite losses there were
+    negative: bool = False  # whether one of them was below zero
     first: float | None = None  # the first level; None before there are enough losses
     lowest: float | None = None  # the lowest level
     size: int = 0  # how many losses the lowest level is the mean of
@@ -50,6 +53,7 @@ class Detector:
     noise: float = 0.0
     highest: float = 0.0  # how far the level has risen since its lowest
     swing: float = 0.0  # the most that it has risen before a new low, as correlated noise makes it do
+    idle: str | None = None  # why a rise of this loss is no failure, in words; None if none has been seen
     # Whether the last loss made a new lowest level that still falls, so that its weights are worth keeping.
     at_low: bool = False
 
@@ -62,11 +66,16 @@ class Detector:
         """Take the loss of one more update; return the reason for an alarm, in words, or None."""
         self.at_low = False
         bad = not math.isfinite(loss) or loss > self._far()
-        self.bad, self.calm = [*self.bad[-2:], bad], 0 if bad else self.calm + 1
+        self.last, self.bad = [*self.last[-2:], loss], [*self.bad[-2:], bad]
+        self.calm = 0 if bad else self.calm + 1
         if sum(self.bad) >= 2:
-            return "two of the last three losses were not finite, or far above the first"
-        if not math.isfinite(loss):
+            last, level = ", ".join(f"{x:.4g}" for x in self.last), self.lowest
+            after = "" if level is None else f", after a level of {level:.4g}"
+            return f"the last losses were {last}{after}: not finite, or far above the first"
+        if not math.isfinite(loss) or loss == 0.0:  # 0: of a batch without labels
             return None
+        if loss < 0.0:
+            self.negative, self.idle = True, self.idle or f"a loss of {loss:.4g} is below zero"
         self.recent.append(loss)
         del self.recent[: -self.window]
         self.seen += 1
@@ -84,34 +93,45 @@ class Detector:
             self.lowest, self.size, self.noise = level, len(self.recent), math.sqrt(self.variance)
             self.at_low = self._stays_low(math.sqrt(variance))
             return None
-        if self.is_above(level):
+        if self.is_above(level) and not self.judges:
+            self.idle = self.idle or f"the loss rose from {self.first:.4g} at first to {level:.4g}"
+        elif self.is_above(level):
             return f"the loss rose from {self.lowest:.4g} to {level:.4g}, after {self.first:.4g} at first"
         return None
+
+    @property
+    def fall(self) -> float:
+        """How far the level has fallen so far."""
+        return 0.0 if self.first is None or self.lowest is None else self.first - self.lowest
+
+    @property
+    def judges(self) -> bool:
+        """Whether the loss has a healthy level, so that a rise is a failure."""
+        return self.first is not None and not self.negative and self.fall >= _GOOD_PART * self.first
 
     def is_low(self) -> bool:
         """Whether the last losses are as low as those of the lowest level, or there is only one yet."""
         return self.seen == 1 if self.lowest is None else bool(self.recent) and self._stays_low(self.noise)
 
     def is_above(self, level: float) -> bool:
-        """Whether a level of as many losses as there are now would raise an alarm."""
-        if self.first is None or self.lowest is None or not self.recent:
-            return False
+        """Whether this level is too high."""
+        assert self.first is not None
+        assert self.lowest is not None
         noise = _ERRORS * self.noise * math.sqrt(1 / len(self.recent) + 1 / self.size)
-        fall = self.first - self.lowest
-        if abs(self.first) < _RISE * fall:
-            return False
-        if fall < noise:
+        if self.fall < noise:
             noise *= _FLAT
-        counted = max(fall, _LEAST_FALL * abs(self.first))
+        counted = max(self.fall, _LEAST_FALL * abs(self.first))
         return level - self.lowest > max(_RISE * counted, noise, _SWING * self.swing)
 
-    def began_above(self) -> bool:
-        """Whether the level is too high, and so were the losses right after `forget`, before the weights changed."""
-        return len(self.recent) >= _FEWEST and self.is_above(statistics.median(self.recent[:_OPENING]))
+    def halfway(self) -> float:
+        """Half way up from the lowest level to the present losses; infinite if one of those is not finite."""
+        assert self.lowest is not None
+        now = statistics.median(self.last) if sum(self.bad) >= 2 else _level(self.recent)[0]
+        return (self.lowest + now) / 2 if math.isfinite(now) else math.inf
 
     def forget(self) -> None:
         """Drop the recent losses, which are of weights that were replaced."""
-        self.recent, self.bad, self.calm, self.highest = [], [], _MOST, 0.0
+        self.recent, self.last, self.bad, self.calm, self.highest = [], [], [], _MOST, 0.0
 
     def _stays_low(self, noise: float) -> bool:
         """Whether the newest losses are at the lowest level: the start of a rise is not in the level yet."""
@@ -121,9 +141,7 @@ class Detector:
         return settled and self.calm >= max(_CALM, self.window)
 
     def _far(self) -> float:
-        if self.first is None or self.lowest is None:
-            return math.inf
-        return self.first + (self.first - self.lowest) + _FAR * self.noise
+        return math.inf if self.first is None or not self.judges else self.first + self.fall + _FAR * self.noise
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as plain numbers."""

@@ -1,6 +1,13 @@
-"""Watches a run's losses, keeps a copy of the healthy run, and says when to go back to it and at which rate."""
+"""Watches a run's losses, keeps a copy of the healthy run, and says when to go back to it and at which rate.
+
+An alarm begins a *trial*: the weights are those of the copy again, and the next losses tell whether the weights were at
+fault. If the copy's losses are low, the run goes on from there. If they are as high, the data or the objective have
+changed: the run gets its weights back, and the new level counts. After two trials that blamed the weights wrongly,
+only losses that are not finite count.
+"""
 
 import math
+import statistics
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +21,13 @@ from ...rate.restore import Snapshot
 from .detector import Detector
 
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses
+_STILL = 0.01  # share of the rate during a trial, so that it is the copy's losses that are seen
+_TRIAL = 8  # losses that tell whether the copy's weights are better
 _LOWERED = 1 / 3  # of the rate at an alarm that has come again
-_MOST_EARLY = 10  # restarts in a row that fail within the first quarter of the rise
+_LEAST = 1 / 9  # of the rate is left after all alarms
+_MOST_EARLY = 10  # restarts in a row that fail at once: while batches are bad, no weights are better
+_NEVER = 2**62  # updates
+_MOST_WRONG = 2  # alarms that blamed the weights wrongly
 
 
 class Recovery(NamedTuple):
@@ -50,36 +62,62 @@ class Guard:
     Unless it ``restores``, it keeps no copies and only notices.
     """
 
-    _SAVED = ("since", "again", "early", "copied")
+    _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "trial", "bar")
 
     def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:
         self._restores, self._model = restores, model
-        self.recoveries: list[Recovery] = []
+        self._recoveries: list[Recovery] = []
         self.average: float | None = None  # the schedule's averaged loss, as it was at the copy that was restored
+        self._lowered = 1.0  # what is left of the schedule's rate after the alarms so far
+        self._climbs: int | None = None  # the update from which the rate climbs back
+        self._idle = False  # whether it has been said that this loss cannot be judged
+        self._fell = 0  # how many updates passed between the copy and the last alarm
         self.restart(length)
 
     def restart(self, length: int) -> None:
         """Know nothing of the loss, as in a new run or before other data."""
-        self._detector = Detector.over(length)
+        self._wrong = 0
+        self._anew(Detector.over(length).window)
+
+    def _anew(self, window: int) -> None:
+        """The level counts anew, so that the same rise raises no second alarm."""
+        self._detector = Detector(window)
         self._kept: _Kept | None = None
         self._unproven: _Kept | None = None  # a copy whose weights have had no loss yet: they may be broken
         self._copied: int | None = None  # the update of the last copy
         self._since: int | None = None  # the update of the last restart
         self._again = False  # whether the next alarm lowers the rate
         self._early = 0  # restarts in a row that failed at once
+        self._trial: Recovery | None = None  # the alarm that is on trial
+        self._bar = math.inf  # the weights were at fault if the copy's losses are lower
+        self._before: Snapshot | None = None  # the run as it was at the alarm; None if that is broken
 
     def resize(self, length: int) -> None:
         """The run has another length now."""
         self._detector.window = Detector.over(length).window
 
     def __getstate__(self) -> dict[str, Any]:
-        # The copy restores the tensors of this run, and not those of a copied one.
-        return self.__dict__ | {"_kept": None, "_unproven": None}
+        # The copies restore the tensors of this run, and not those of a copied one.
+        return self.__dict__ | {"_kept": None, "_unproven": None, "_before": None}
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What happened at each alarm, the one on trial included."""
+        return self._recoveries if self._trial is None else [*self._recoveries, self._trial]
 
     def share(self, updates: int) -> float:
         """The share of the schedule's rate for the next update: below 1 for a while after a restart."""
+        if self._trial is not None:
+            return _STILL
         gone = 1.0 if self._since is None else (updates - self._since) / self._detector.window
-        return min(1.0, _FIRST + (1.0 - _FIRST) * gone)
+        return self._left(updates) * min(1.0, _FIRST + (1.0 - _FIRST) * gone)
+
+    def _left(self, updates: int) -> float:
+        """What the alarms have left of the rate. It climbs back by one lowering, over two windows."""
+        if self._climbs is None or updates <= self._climbs:
+            return self._lowered
+        done = (updates - self._climbs) / (2 * self._detector.window)
+        return min(1.0, self._lowered * (1 / _LOWERED) ** min(1.0, done))
 
     def after(
         self, updates: int, at: int, loss: float | None, optimizer: Optimizer, peak: float, average: float | None = None
@@ -87,19 +125,25 @@ class Guard:
         """Take the loss of update ``at``. Keep a copy of the run if it is time for one, or go back to it at an alarm.
 
         ``peak`` is the first group's peak rate, ``average`` the schedule's averaged loss, which goes back, too. Returns
-        what was done at an alarm; None if there was none.
+        what was done about an alarm, once that is settled; None until then.
         """
         if loss is None or (self._since is not None and at <= self._since):
             return None  # no loss, or a late one of weights that were replaced
-        reason = self._detector.see(loss)
-        if reason is not None:
-            if self._kept is None and self.recoveries and not self._detector.seen:
-                return None  # it has been said, and no loss has been finite since
-            found = self._act(updates, reason, optimizer, peak)
-            self.recoveries.append(found)
-            return found
+        detector = self._detector
+        reason = detector.see(loss)
+        if reason is not None and (self._wrong < _MOST_WRONG or not all(map(math.isfinite, detector.last))):
+            return self._alarm(updates, reason, optimizer, peak)
+        if self._trial is not None:
+            return self._judge(updates, optimizer) if len(detector.recent) >= _TRIAL else None
+        if detector.idle and not self._idle:
+            self._idle = True
+            warnings.warn(
+                f"recovery is idle: {detector.idle}, so a rise may be success; a fall by a tenth of the first level, "
+                "without a loss below zero, would show otherwise. Losses that are not finite still count",
+                stacklevel=frames_of_ours(),
+            )
         if self._unproven is not None and at > self._unproven.update:
-            self._kept, self._unproven = self._kept if self._detector.bad[-1] else self._unproven, None
+            self._kept, self._unproven = self._kept if detector.bad[-1] else self._unproven, None
         self._keep(updates, optimizer, average)
         return None
 
@@ -109,6 +153,7 @@ class Guard:
             done = "nothing was restored" if self._restores else "recover=True would have restored the weights"
         else:
             done = f"weights and optimizer are those of update {found.restored} again, and the run goes on from there"
+            done += ' (recover="warn" would only have said so)'
         if found.peak_after != found.peak_before:
             done += f", at a peak rate of {found.peak_after:.3g} in place of {found.peak_before:.3g}"
         warnings.warn(f"update {found.update}: {found.reason}; {done}", stacklevel=frames_of_ours())
@@ -118,8 +163,9 @@ class Guard:
         window = self._detector.window
         if self._detector.at_low and (self._since is None or updates - self._since >= 2 * window):
             self._again = False  # a low at the full rate
-        if self._since is not None and updates - self._since > window // 4:
             self._early = 0
+            if self._climbs is None and self._lowered < 1.0:
+                self._climbs = updates + self._fell
         due = self._detector.at_low and (self._copied is None or updates - self._copied >= window)
         # A resumed run has no copy. This one does not count, so that later ones are those of an uninterrupted run.
         extra = self._kept is None and self._detector.is_low()
@@ -147,41 +193,81 @@ class Guard:
         for kept in (self._kept, self._unproven):
             if kept is not None:
                 kept.snapshot.keep_added(optimizer)
+        if self._before is not None:
+            self._before.keep_added(optimizer)
 
-    def _act(self, updates: int, reason: str, optimizer: Optimizer, peak: float) -> Recovery:
-        detector, kept, self._unproven = self._detector, self._kept, None
-        gone = math.inf if self._since is None else updates - self._since
-        early = gone <= detector.window // 4
-        if self._restores and kept is None:
-            reason += ", and there is no copy yet to go back to"
-        elif early and self._early >= _MOST_EARLY:
-            reason += f", {_MOST_EARLY} times in a row right after the weights were restored: it is not the weights"
-            kept = None
-        elif gone <= detector.window and detector.began_above():
-            reason += ", from the first update after the weights were restored: the data have changed"
-            kept = None
+    def _alarm(self, updates: int, reason: str, optimizer: Optimizer, peak: float) -> Recovery | None:
+        """Go back to the copy, on trial."""
+        kept, self._unproven = self._kept, None
+        before = peak * self._left(updates)
+        if kept is None and self._recoveries and not self._detector.seen:
+            return None  # it has been said, and no loss has been finite since
         if not self._restores or kept is None:
-            # The level counts anew from here, so that the same rise raises no second alarm.
-            self._detector, self._kept, self._copied = Detector(detector.window), None, None
-            self._since, self._again = None, False
-            return Recovery(updates, None, reason, peak, peak)
-        lowers = self._again and not early
-        after = peak * _LOWERED * self.share(updates) if lowers else peak
+            reason += ", and there is no copy yet to go back to" if self._restores else ""
+            self._anew(self._detector.window)
+            return self._said(Recovery(updates, None, reason, before, before))
+        gone = math.inf if self._since is None else updates - self._since
+        early = self._trial is not None or gone <= self._detector.window // 4
+        if early and self._early >= _MOST_EARLY:
+            return self._acquit(updates, reason, before, optimizer)
+        self._early = self._early + 1 if early else 0
+        broken = not all(map(math.isfinite, self._detector.last))
+        found = self._trial
+        if found is None:
+            lowers = self._again and not early
+            after = max(_LEAST * peak, before * _LOWERED * min(1.0, gone / self._detector.window)) if lowers else before
+            found = Recovery(updates, kept.update, reason, before, after)
+            if not broken:
+                self._trial, self._bar, self._early = found, self._detector.halfway(), 0
+                self._before = Snapshot(optimizer, self._model)
         kept.snapshot.restore(optimizer)
         self.average = kept.average
-        detector.forget()
-        self._since, self._again, self._early = updates, True, self._early + 1 if early else 0
-        return Recovery(updates, kept.update, reason, peak, after)
+        self._detector.forget()
+        self._since = updates
+        return self._restarted(found, updates) if broken else None
+
+    def _judge(self, updates: int, optimizer: Optimizer) -> Recovery:
+        """Settle the trial by the copy's losses."""
+        assert self._trial is not None
+        if statistics.median(self._detector.recent[:_TRIAL]) > self._bar:
+            reason = f"{self._trial.reason}, and the weights of update {self._trial.restored} do no better now"
+            return self._acquit(self._trial.update, reason, self._trial.peak_before, optimizer)
+        return self._restarted(self._trial, updates)
+
+    def _restarted(self, found: Recovery, updates: int) -> Recovery:
+        """The weights were at fault: the run goes on from the copy."""
+        self._trial = self._before = None
+        self._again, self._since, self._fell = True, updates, found.update - (found.restored or 0)
+        if found.peak_after != found.peak_before:
+            self._lowered *= found.peak_after / found.peak_before
+            self._climbs = None if self._climbs is None else _NEVER
+        return self._said(found)
+
+    def _acquit(self, updates: int, reason: str, peak: float, optimizer: Optimizer) -> Recovery:
+        """The weights were not at fault: the run goes on with those that it had, if they are whole."""
+        if self._before is not None:
+            self._before.restore(optimizer)
+        self._wrong += 1
+        self._anew(self._detector.window)
+        last = "; from now on, only losses that are not finite count" if self._wrong >= _MOST_WRONG else ""
+        reason += f": the data or the objective have changed{last}"
+        return self._said(Recovery(updates, None, reason, peak, peak))
+
+    def _said(self, found: Recovery) -> Recovery:
+        self._recoveries.append(found)
+        return found
 
     # Saving.
 
     def state_dict(self) -> list[Any]:
-        """Everything but the copy, as plain numbers and text.
+        """Everything but the copies, as plain numbers and text.
 
         Pairs and no dictionary: `torch.distributed.checkpoint` asks for the same entries in every state.
         """
-        counts = [[name, getattr(self, f"_{name}")] for name in self._SAVED]
-        return [["detector", self._detector.state_dict()], ["recoveries", [list(x) for x in self.recoveries]], *counts]
+        counts = [[name, getattr(self, f"_{name}")] for name in self._SAVED if name != "trial"]
+        trial = None if self._trial is None else list(self._trial)
+        said = [list(one) for one in self._recoveries]
+        return [["detector", self._detector.state_dict()], ["recoveries", said], ["trial", trial], *counts]
 
     def load_state_dict(self, saved: list[Any]) -> None:
         """Continue from `state_dict`. The copy is made anew once the loss is at its lowest level."""
@@ -189,5 +275,6 @@ class Guard:
         self._detector.load_state_dict(state["detector"])
         for name in self._SAVED:
             setattr(self, f"_{name}", state[name])
-        self.recoveries = [Recovery(*one) for one in state["recoveries"]]
-        self._kept = self._unproven = None
+        self._trial = None if state["trial"] is None else Recovery(*state["trial"])
+        self._recoveries = [Recovery(*one) for one in state["recoveries"]]
+        self._kept = self._unproven = self._before = None
